@@ -1,0 +1,119 @@
+"""The diagnosis: what every reporter renders and what ``diagnosis.json`` holds.
+
+The shape is public and versioned (``SCHEMA_VERSION``, ``tdiag/report/diagnosis.schema.json``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+VerdictClass = Literal[
+    "io", "cpu", "input", "loader", "h2d", "compute", "python_loss", "sync", "overhead", "eval",
+    "checkpoint", "logging", "memory", "comm", "straggler", "no_device_activity", "unknown",
+]  # fmt: skip
+
+Safety = Literal["safe", "review", "manual"]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """``file`` is absolute, ``line`` counts from 1."""
+
+    file: str
+    line: int
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """One measured number. ``unit``: ns, bytes, frac, count, per_step, gb_per_s, text…
+    ``source``: the window or sampler it came from (baseline, sample, trace, calls, ops, fetch,
+    system, probe)."""
+
+    name: str
+    value: float | int | str
+    unit: str
+    source: str
+
+
+class Fix(msgspec.Struct, frozen=True):
+    """The change to make. ``safety``: ``safe`` keeps results, ``review`` may change numerics or
+    memory, ``manual`` needs the user's judgement. ``intervention``: what ``tdiag try`` can switch
+    on to prove it, or None."""
+
+    text: str
+    safety: Safety
+    intervention: str | None = None
+
+
+class Speedup(msgspec.Struct, frozen=True):
+    """Step time now ÷ step time after, low and high end of the prediction."""
+
+    low: float
+    high: float
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule's result. ``recoverable_ns``: per step, the middle of the predicted range; 0 for
+    an advisory. ``summary``: one sentence with the decisive numbers. ``why_gain``: where the
+    range comes from. ``advisory``: no measured cost; never ranked above one that has."""
+
+    code: str
+    name: str
+    cls: str = msgspec.field(name="class")
+    summary: str
+    location: Place | None
+    evidence: tuple[Measure, ...]
+    recoverable_ns: int
+    speedup: Speedup | None
+    why_gain: str
+    fix: Fix
+    advisory: bool = False
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """``share``: of the clean step, 0..1. ``confidence``: 0..1, lowered by missing evidence and a
+    close runner-up. ``healthy``: the step is spent computing, and efficiently."""
+
+    cls: str = msgspec.field(name="class")
+    share: float
+    confidence: float
+    runner_up: str | None
+    summary: str
+    healthy: bool = False
+
+
+class StepTime(msgspec.Struct, frozen=True):
+    mean_ns: int
+    median_ns: int
+    p90_ns: int
+    count: int
+
+
+class Component(msgspec.Struct, frozen=True):
+    component: str
+    ns: int
+
+
+class Abstained(msgspec.Struct, frozen=True):
+    """A rule that could not be checked, and the evidence it lacked, in words."""
+
+    code: str
+    name: str
+    missing: str
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a report says. ``budget`` sums to ``step.mean_ns`` exactly."""
+
+    schema_version: int = SCHEMA_VERSION
+    verdict: Verdict
+    step: StepTime | None
+    budget: tuple[Component, ...]
+    findings: tuple[Finding, ...]
+    abstained: tuple[Abstained, ...]
+    perturbation: dict[str, float]
+    environment: dict[str, Any]
+    capture: dict[str, str]
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,111 @@
+"""Device-side and trace-derived facts, per step of the traced steps. Times are ns.
+
+All times of device activity are unions of intervals, never sums of overlapping ones.
+Rules read these exactly as the host kinds; a bare trace gives only these.
+"""
+
+from __future__ import annotations
+
+from tdiag.evidence.kinds import Kind, Location
+
+
+class TracedSteps(Kind):
+    """The steps a trace covers. ``found_by``: ``ProfilerStep``, ``loader``, ``optimizer`` or
+    ``span`` (no iterations found: everything is one step)."""
+
+    durations_ns: tuple[int, ...]
+    mean_ns: int
+    count: int
+    found_by: str
+
+
+class DeviceTime(Kind):
+    """Where the traced step's time went, ns per step; the components add up to ``step_ns``.
+
+    An instant is ``compute`` if a compute kernel runs; else ``comm``; else ``h2d`` / ``d2h``
+    (device-side copies count as compute). With the device idle it belongs to what the host did:
+    ``data_wait``, ``sync``, ``alloc``, ``python_loss``, ``evaluation``, ``optimizer``,
+    ``launch`` (issuing work), ``other``.
+    """
+
+    step_ns: float
+    components_ns: dict[str, float]
+    busy_frac: float  # union of everything that runs on the device ÷ step
+    kernels_per_step: float
+    mean_kernel_ns: float
+    launch_starved_ns: float  # idle before kernels that start as soon as they are launched
+    streams: int
+
+
+class Copy(Kind):
+    """Copies of one direction and kind, per step."""
+
+    direction: str  # "h2d", "d2h"
+    memory: str  # "pageable", "pinned", "unknown"
+    count: float
+    bytes: float | None
+    device_ns: float  # union
+    exposed_ns: float  # not overlapped by compute
+    host_blocked_ns: float  # host inside the copy call
+    at: Location | None
+
+
+class Transfers(Kind):
+    """Absent where no device was traced; empty where one was and nothing was copied."""
+
+    copies: tuple[Copy, ...]
+
+
+class Sync(Kind):
+    """Synchronisations of one kind, per step. ``idle_after_ns``: device idle that follows."""
+
+    name: str  # "cudaStreamSynchronize", "aten::item", …
+    count: float
+    host_ns: float
+    idle_after_ns: float
+    at: Location | None
+
+
+class Syncs(Kind):
+    syncs: tuple[Sync, ...]
+
+
+class KernelFamily(Kind):
+    """family: gemm, conv, attention, elementwise, reduction, copy, optimizer, norm, comm, other."""
+
+    family: str
+    count: float
+    device_ns: float
+    float32_ns: float  # where name or shapes tell the dtype
+    tensor_core_ns: float | None
+
+
+class Kernels(Kind):
+    families: tuple[KernelFamily, ...]
+    count: float
+    device_ns: float
+
+
+class HostOp(Kind):
+    """One op name, per step. ``self_ns`` excludes children."""
+
+    name: str
+    count: float
+    self_ns: float
+    total_ns: float
+
+
+class HostOps(Kind):
+    """Ops the host dispatched in the traced steps (profiler overhead included in times)."""
+
+    per_step: float  # outermost ops (those called from Python or the autograd engine)
+    total_per_step: float  # nested ones counted too
+    ops: tuple[HostOp, ...]  # largest self time first
+    small_frac: float  # share of outermost ops shorter than 20 µs
+    backward_of: dict[str, float]  # ns of backward per phase that issued the forward op
+
+
+class Communication(Kind):
+    total_ns: float
+    exposed_ns: float
+    count: float

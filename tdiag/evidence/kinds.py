@@ -1,0 +1,292 @@
+"""The facts about a run: frozen, typed, with the unit in every name.
+
+A field that could not be measured is ``None``, never zero. Times are integer nanoseconds,
+shares are fractions of 1 (``_frac``), and "per step" means: total over the clean window ÷ its
+steps. Device-side kinds stand in :mod:`tdiag.evidence.device`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of every evidence kind; a rule names the kinds it needs in ``check``'s signature."""
+
+
+class Location(Kind):
+    """A place in the user's own code. ``file`` is absolute; ``line`` counts from 1, 0 = unknown."""
+
+    file: str
+    line: int
+    function: str = ""
+
+
+class Steps(Kind):
+    """Clean step times (window ``baseline``: hooks only, no profiler), boundary to boundary.
+
+    ``mean_ns`` is wall time of the kept steps ÷ their number, so that what happens every k-th
+    step or between epochs is in it. ``boundary`` says what ended a step: ``optimizer``,
+    ``backward`` or ``batch``.
+    """
+
+    durations_ns: tuple[int, ...]
+    mean_ns: int
+    median_ns: int
+    p90_ns: int
+    count: int
+    boundary: str
+    total_steps_seen: int  # every step of the run, warm-up and profiled ones included
+
+
+class Phases(Kind):
+    """What the training thread did in the clean steps, ns per step; they add up to ``mean_ns``.
+
+    Keys of ``wall_ns`` (absent = never seen): ``data_wait`` (inside a DataLoader's ``__next__``),
+    ``prepare`` (batch in hand → first forward; without a DataLoader: step end → first forward),
+    ``forward``, ``loss`` (end of the outermost forward → start of backward), ``backward``,
+    ``optimizer`` (end of backward → end of ``optimizer.step``), ``evaluation``, ``checkpoint``
+    (``torch.save``), ``gc`` (garbage collector), ``after_step`` (optimizer end → next batch is
+    asked for), ``unattributed``.
+    ``cpu_ns``: on-CPU time of the training thread within the same regions.
+    ``counts``: how often per step a region of this name was entered.
+    """
+
+    wall_ns: dict[str, float]
+    cpu_ns: dict[str, float]
+    counts: dict[str, float]
+    eval_grad_frac: float | None = None  # share of evaluation forward time with grad recording on
+    eval_batches_per_step: float = 0.0
+    checkpoint_ns_each: float | None = None  # mean duration of one torch.save
+    waits_ns: tuple[int, ...] = ()  # every single data wait of the clean window
+
+
+class Loader(Kind):
+    """One DataLoader and how its clean-window fetches went. Means are per batch fetched.
+
+    ``load`` is the sample loading (``dataset[i]``), ``collate`` the ``collate_fn``; both are
+    measured where they run. ``cpu`` is CPU time of the fetching thread, ``runqueue`` its time
+    ready to run but waiting for a core (``/proc/…/schedstat``). What is left of the wall time
+    was spent blocked. ``role``: ``train`` if its batches led to backward, else ``eval``.
+    """
+
+    id: int
+    role: str
+    created_at: Location | None
+    dataset_class: str
+    dataset_at: Location | None  # __getitem__ / __iter__ of the dataset
+    dataset_len: int | None
+    collate_name: str
+    collate_at: Location | None  # None for torch's own collate
+    batch_size: int | None
+    num_workers: int
+    prefetch_factor: int | None
+    pin_memory: bool
+    persistent_workers: bool
+    in_order: bool | None
+    start_method: str | None
+    iterators_started: int  # how often iter(loader) started workers or a new pass
+    worker_start_ns: tuple[int, ...]  # time each start of the workers took
+    fetch_count: int
+    fetch_ns: tuple[int, ...]  # wall time of single fetches (load + collate)
+    load_ns: float | None
+    load_cpu_ns: float | None
+    collate_ns: float | None
+    collate_cpu_ns: float | None
+    runqueue_ns: float | None
+    read_bytes: float | None  # from storage (page-cache misses), per batch
+    rchar_bytes: float | None  # through read() calls, cached or not, per batch
+    major_faults: float | None
+    batch_bytes: float | None
+    batch_dtypes: dict[str, float] | None  # bytes per batch by dtype
+    ready_batches: float | None  # mean batches already queued when one was asked for
+
+    def blocked_frac(self) -> float | None:
+        """Share of the fetch wall time spent neither on a core nor waiting for one, 0..1."""
+        if self.load_ns is None or self.load_cpu_ns is None:
+            return None
+        wall = self.load_ns + (self.collate_ns or 0.0)
+        busy = self.load_cpu_ns + (self.collate_cpu_ns or 0.0) + (self.runqueue_ns or 0.0)
+        return max(0.0, 1.0 - busy / wall) if wall else None
+
+
+class Loaders(Kind):
+    """Every DataLoader that was iterated during the run."""
+
+    loaders: tuple[Loader, ...]
+
+    def train(self) -> Loader | None:
+        """The training loader that fetched longest in total, or None."""
+        mine = [x for x in self.loaders if x.role == "train" and x.fetch_count]
+        return max(mine, key=lambda x: sum(x.fetch_ns), default=None)
+
+
+class OpLine(Kind):
+    """Torch calls issued by one user line, per step (window ``ops``; exact counts)."""
+
+    at: Location
+    phase: str  # a key of Phases.wall_ns
+    calls: float
+    grad_calls: float  # calls whose result records gradients (they are walked again in backward)
+    conversions: dict[str, float]  # item, bool, float, int, tolist, numpy, cpu, nonzero, print…
+    constructions: float  # torch.tensor / as_tensor / from_numpy / stack of Python data
+    elapsed_ns: float  # wall time inside these calls, measured under the counting mode
+    in_loop: bool  # the line issued the same call more than once in a step
+
+
+class Ops(Kind):
+    """Exact torch-call counts by user line, from one or two steps under a TorchFunctionMode."""
+
+    steps: int
+    lines: tuple[OpLine, ...]
+
+
+class SyncLine(Kind):
+    """One user line that made the device synchronise (``torch.cuda.set_sync_debug_mode``)."""
+
+    at: Location
+    per_step: float
+
+
+class SyncLines(Kind):
+    """Implicit device synchronisations by user line, window ``ops``, CUDA only."""
+
+    lines: tuple[SyncLine, ...]
+
+
+class Dispatch(Kind):
+    """What one op costs on this machine before it does any work, ns; measured in the process.
+
+    ``op_ns``: ``torch.add`` on one-element tensors without gradients. ``grad_op_ns``: the same
+    recording gradients, its backward included.
+    """
+
+    op_ns: float
+    grad_op_ns: float
+
+
+class CallRow(Kind):
+    """One function of cProfile's table, per step of window ``calls``."""
+
+    at: Location
+    calls: float
+    own_ns: float
+    total_ns: float
+
+
+class Calls(Kind):
+    """cProfile of the training thread, largest own time first."""
+
+    steps: int
+    rows: tuple[CallRow, ...]
+
+
+class StackLine(Kind):
+    """Samples whose innermost *user* frame is this line, as a share of the thread's samples."""
+
+    at: Location
+    self_frac: float
+    leaf: str  # commonest innermost frame of all under that line, e.g. "decode (PIL/Image.py)"
+    phase: str = ""  # Phases key the samples fell in, "" where mixed or unknown
+
+
+class Stacks(Kind):
+    """Sampled wall-clock stacks, window ``sample``.
+
+    ``source``: ``py-spy``, or ``in-process`` where attaching was refused (then no workers).
+    """
+
+    source: str
+    samples: int
+    training: tuple[StackLine, ...]
+    workers: tuple[StackLine, ...]  # share of all *fetching* samples of all workers
+    worker_samples: int
+
+
+class System(Kind):
+    """The machine during the clean window.
+
+    ``cores_allowed``: min(affinity, cgroup quota); may be fractional. ``cores_used``: CPU
+    seconds of the whole process tree ÷ wall seconds. ``machine_busy_cores``: of everybody.
+    """
+
+    cores_allowed: float
+    cores_machine: int
+    cores_used: float | None
+    machine_busy_cores: float | None
+    worker_cores_used: float | None
+    read_bytes_per_s: float | None
+    rss_bytes: int | None  # whole tree, peak
+    ram_available_bytes: int | None  # lowest seen; the cgroup's limit counts
+    ram_total_bytes: int | None
+    io_wait_frac: float | None
+    gpu_util_frac: float | None = None
+    gpu_memory_used_bytes: int | None = None
+    gpu_memory_total_bytes: int | None = None
+    gpu_throttle: tuple[str, ...] = ()
+
+
+class Module(Kind):
+    """One outermost module seen in the run."""
+
+    name: str
+    at: Location | None
+    parameters: int
+    parameter_bytes: int
+    is_loss: bool
+    calls_per_step: float
+
+
+class Modules(Kind):
+    modules: tuple[Module, ...]
+
+
+class Optimizer(Kind):
+    """One optimizer that stepped. ``config``: the scalar entries of its first param group."""
+
+    name: str
+    created_at: Location | None
+    tensors: int  # parameter tensors it updates
+    config: dict[str, float | int | bool | str | None]
+
+
+class Optimizers(Kind):
+    optimizers: tuple[Optimizer, ...]
+
+
+class Flags(Kind):
+    """Switches of torch found on at a step boundary (value at the end of the clean window)."""
+
+    anomaly_mode: bool
+    deterministic: bool
+    cudnn_benchmark: bool
+    matmul_tf32: bool
+    user_profiler: bool  # the script runs a torch profiler of its own
+    user_trace: str  # "cProfile", "settrace", "" – sys.setprofile / sys.settrace of the script
+    autocast_dtype: str  # "" = none seen in forward
+    compiled: bool  # dynamo-compiled frames exist
+
+
+class Threads(Kind):
+    """Thread settings of the training process and of its workers."""
+
+    intra_op: int
+    inter_op: int
+    worker_intra_op: int | None
+    omp_num_threads: str  # the environment variable, "" = unset
+
+
+class Environment(Kind):
+    """What ran where; every field is printed in the report's foot."""
+
+    torch: str
+    python: str
+    device: str  # "cpu" or the device's name, e.g. "NVIDIA H200"
+    device_count: int
+    tdiag: str
+    command: tuple[str, ...]
+    script: str
+    hostname: str
+    platform: str
+    rank: int = 0
+    world_size: int = 1
