@@ -290,3 +290,22 @@ class Environment(Kind):
     platform: str
     rank: int = 0
     world_size: int = 1
+
+
+class Budget(Kind):
+    """The clean step, ns per component; the values add up to ``step_ns`` exactly.
+
+    Made by :mod:`tdiag.diagnose.budget` before the rules run. Host components: ``data_wait_io``,
+    ``data_wait_cpu`` (or ``data_wait`` where the split cannot be told), ``prepare``, ``forward``,
+    ``loss``, ``backward``, ``optimizer``, ``evaluation``, ``checkpoint``, ``gc``, ``other``,
+    ``unattributed``. With a device: ``compute``, ``comm``, ``h2d``, ``d2h``, and, device idle,
+    what the host did (``sync``, ``alloc``, ``launch``, ``python_loss`` and the host names above).
+    """
+
+    step_ns: int
+    components_ns: dict[str, int]
+    has_device: bool
+
+    def share(self, *names: str) -> float:
+        """These components' share of the step, 0..1."""
+        return sum(self.components_ns.get(n, 0) for n in names) / self.step_ns

@@ -1,0 +1,35 @@
+"""The facts of one run or trace, by kind, and why the others are absent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tdiag.evidence.kinds import Kind
+
+K = TypeVar("K", bound=Kind)
+
+
+@dataclass
+class Evidence:
+    """``missing`` gives the reason, in the user's words, why a kind is not there.
+
+    ``capture``: source → "captured" | "failed: why" | "not requested".
+    ``perturbation``: window → its median step ÷ the baseline's − 1.
+    """
+
+    facts: dict[type[Kind], Kind] = field(default_factory=dict)
+    missing: dict[type[Kind], str] = field(default_factory=dict)
+    capture: dict[str, str] = field(default_factory=dict)
+    perturbation: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, *kinds: Kind) -> Evidence:
+        """Store each under its own type; returns self, for building examples in one line."""
+        for kind in kinds:
+            self.facts[type(kind)] = kind
+        return self
+
+    def get(self, kind: type[K]) -> K | None:
+        found = self.facts.get(kind)
+        return found if isinstance(found, kind) else None
