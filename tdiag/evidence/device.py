@@ -9,7 +9,7 @@ from __future__ import annotations
 from tdiag.evidence.kinds import Kind, Location
 
 
-class TracedSteps(Kind):
+class TracedSteps(Kind, frozen=True, kw_only=True):
     """The steps a trace covers. ``found_by``: ``ProfilerStep``, ``loader``, ``optimizer`` or
     ``span`` (no iterations found: everything is one step)."""
 
@@ -19,7 +19,7 @@ class TracedSteps(Kind):
     found_by: str
 
 
-class DeviceTime(Kind):
+class DeviceTime(Kind, frozen=True, kw_only=True):
     """Where the traced step's time went, ns per step; the components add up to ``step_ns``.
 
     An instant is ``compute`` if a compute kernel runs; else ``comm``; else ``h2d`` / ``d2h``
@@ -37,7 +37,7 @@ class DeviceTime(Kind):
     streams: int
 
 
-class Copy(Kind):
+class Copy(Kind, frozen=True, kw_only=True):
     """Copies of one direction and kind, per step."""
 
     direction: str  # "h2d", "d2h"
@@ -50,13 +50,13 @@ class Copy(Kind):
     at: Location | None
 
 
-class Transfers(Kind):
+class Transfers(Kind, frozen=True, kw_only=True):
     """Absent where no device was traced; empty where one was and nothing was copied."""
 
     copies: tuple[Copy, ...]
 
 
-class Sync(Kind):
+class Sync(Kind, frozen=True, kw_only=True):
     """Synchronisations of one kind, per step. ``idle_after_ns``: device idle that follows."""
 
     name: str  # "cudaStreamSynchronize", "aten::item", …
@@ -66,11 +66,11 @@ class Sync(Kind):
     at: Location | None
 
 
-class Syncs(Kind):
+class Syncs(Kind, frozen=True, kw_only=True):
     syncs: tuple[Sync, ...]
 
 
-class KernelFamily(Kind):
+class KernelFamily(Kind, frozen=True, kw_only=True):
     """family: gemm, conv, attention, elementwise, reduction, copy, optimizer, norm, comm, other."""
 
     family: str
@@ -80,13 +80,13 @@ class KernelFamily(Kind):
     tensor_core_ns: float | None
 
 
-class Kernels(Kind):
+class Kernels(Kind, frozen=True, kw_only=True):
     families: tuple[KernelFamily, ...]
     count: float
     device_ns: float
 
 
-class HostOp(Kind):
+class HostOp(Kind, frozen=True, kw_only=True):
     """One op name, per step. ``self_ns`` excludes children."""
 
     name: str
@@ -95,7 +95,7 @@ class HostOp(Kind):
     total_ns: float
 
 
-class HostOps(Kind):
+class HostOps(Kind, frozen=True, kw_only=True):
     """Ops the host dispatched in the traced steps (profiler overhead included in times)."""
 
     per_step: float  # outermost ops (those called from Python or the autograd engine)
@@ -105,7 +105,7 @@ class HostOps(Kind):
     backward_of: dict[str, float]  # ns of backward per phase that issued the forward op
 
 
-class Communication(Kind):
+class Communication(Kind, frozen=True, kw_only=True):
     total_ns: float
     exposed_ns: float
     count: float

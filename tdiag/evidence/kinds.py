@@ -14,7 +14,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """Base of every evidence kind; a rule names the kinds it needs in ``check``'s signature."""
 
 
-class Location(Kind):
+class Location(Kind, frozen=True, kw_only=True):
     """A place in the user's own code. ``file`` is absolute; ``line`` counts from 1, 0 = unknown."""
 
     file: str
@@ -22,7 +22,7 @@ class Location(Kind):
     function: str = ""
 
 
-class Steps(Kind):
+class Steps(Kind, frozen=True, kw_only=True):
     """Clean step times (window ``baseline``: hooks only, no profiler), boundary to boundary.
 
     ``mean_ns`` is wall time of the kept steps ÷ their number, so that what happens every k-th
@@ -39,7 +39,7 @@ class Steps(Kind):
     total_steps_seen: int  # every step of the run, warm-up and profiled ones included
 
 
-class Phases(Kind):
+class Phases(Kind, frozen=True, kw_only=True):
     """What the training thread did in the clean steps, ns per step; they add up to ``mean_ns``.
 
     Keys of ``wall_ns`` (absent = never seen): ``data_wait`` (inside a DataLoader's ``__next__``),
@@ -61,7 +61,7 @@ class Phases(Kind):
     waits_ns: tuple[int, ...] = ()  # every single data wait of the clean window
 
 
-class Loader(Kind):
+class Loader(Kind, frozen=True, kw_only=True):
     """One DataLoader and how its clean-window fetches went. Means are per batch fetched.
 
     ``load`` is the sample loading (``dataset[i]``), ``collate`` the ``collate_fn``; both are
@@ -110,7 +110,7 @@ class Loader(Kind):
         return max(0.0, 1.0 - busy / wall) if wall else None
 
 
-class Loaders(Kind):
+class Loaders(Kind, frozen=True, kw_only=True):
     """Every DataLoader that was iterated during the run."""
 
     loaders: tuple[Loader, ...]
@@ -121,7 +121,7 @@ class Loaders(Kind):
         return max(mine, key=lambda x: sum(x.fetch_ns), default=None)
 
 
-class OpLine(Kind):
+class OpLine(Kind, frozen=True, kw_only=True):
     """Torch calls issued by one user line, per step (window ``ops``; exact counts)."""
 
     at: Location
@@ -134,27 +134,27 @@ class OpLine(Kind):
     in_loop: bool  # the line issued the same call more than once in a step
 
 
-class Ops(Kind):
+class Ops(Kind, frozen=True, kw_only=True):
     """Exact torch-call counts by user line, from one or two steps under a TorchFunctionMode."""
 
     steps: int
     lines: tuple[OpLine, ...]
 
 
-class SyncLine(Kind):
+class SyncLine(Kind, frozen=True, kw_only=True):
     """One user line that made the device synchronise (``torch.cuda.set_sync_debug_mode``)."""
 
     at: Location
     per_step: float
 
 
-class SyncLines(Kind):
+class SyncLines(Kind, frozen=True, kw_only=True):
     """Implicit device synchronisations by user line, window ``ops``, CUDA only."""
 
     lines: tuple[SyncLine, ...]
 
 
-class Dispatch(Kind):
+class Dispatch(Kind, frozen=True, kw_only=True):
     """What one op costs on this machine before it does any work, ns; measured in the process.
 
     ``op_ns``: ``torch.add`` on one-element tensors without gradients. ``grad_op_ns``: the same
@@ -165,7 +165,7 @@ class Dispatch(Kind):
     grad_op_ns: float
 
 
-class CallRow(Kind):
+class CallRow(Kind, frozen=True, kw_only=True):
     """One function of cProfile's table, per step of window ``calls``."""
 
     at: Location
@@ -174,14 +174,14 @@ class CallRow(Kind):
     total_ns: float
 
 
-class Calls(Kind):
+class Calls(Kind, frozen=True, kw_only=True):
     """cProfile of the training thread, largest own time first."""
 
     steps: int
     rows: tuple[CallRow, ...]
 
 
-class StackLine(Kind):
+class StackLine(Kind, frozen=True, kw_only=True):
     """Samples whose innermost *user* frame is this line, as a share of the thread's samples."""
 
     at: Location
@@ -190,7 +190,7 @@ class StackLine(Kind):
     phase: str = ""  # Phases key the samples fell in, "" where mixed or unknown
 
 
-class Stacks(Kind):
+class Stacks(Kind, frozen=True, kw_only=True):
     """Sampled wall-clock stacks, window ``sample``.
 
     ``source``: ``py-spy``, or ``in-process`` where attaching was refused (then no workers).
@@ -203,7 +203,7 @@ class Stacks(Kind):
     worker_samples: int
 
 
-class System(Kind):
+class System(Kind, frozen=True, kw_only=True):
     """The machine during the clean window.
 
     ``cores_allowed``: min(affinity, cgroup quota); may be fractional. ``cores_used``: CPU
@@ -226,7 +226,7 @@ class System(Kind):
     gpu_throttle: tuple[str, ...] = ()
 
 
-class Module(Kind):
+class Module(Kind, frozen=True, kw_only=True):
     """One outermost module seen in the run."""
 
     name: str
@@ -237,11 +237,11 @@ class Module(Kind):
     calls_per_step: float
 
 
-class Modules(Kind):
+class Modules(Kind, frozen=True, kw_only=True):
     modules: tuple[Module, ...]
 
 
-class Optimizer(Kind):
+class Optimizer(Kind, frozen=True, kw_only=True):
     """One optimizer that stepped. ``config``: the scalar entries of its first param group."""
 
     name: str
@@ -250,11 +250,11 @@ class Optimizer(Kind):
     config: dict[str, float | int | bool | str | None]
 
 
-class Optimizers(Kind):
+class Optimizers(Kind, frozen=True, kw_only=True):
     optimizers: tuple[Optimizer, ...]
 
 
-class Flags(Kind):
+class Flags(Kind, frozen=True, kw_only=True):
     """Switches of torch found on at a step boundary (value at the end of the clean window)."""
 
     anomaly_mode: bool
@@ -267,7 +267,7 @@ class Flags(Kind):
     compiled: bool  # dynamo-compiled frames exist
 
 
-class Threads(Kind):
+class Threads(Kind, frozen=True, kw_only=True):
     """Thread settings of the training process and of its workers."""
 
     intra_op: int
@@ -276,7 +276,7 @@ class Threads(Kind):
     omp_num_threads: str  # the environment variable, "" = unset
 
 
-class Environment(Kind):
+class Environment(Kind, frozen=True, kw_only=True):
     """What ran where; every field is printed in the report's foot."""
 
     torch: str
@@ -292,7 +292,7 @@ class Environment(Kind):
     world_size: int = 1
 
 
-class Budget(Kind):
+class Budget(Kind, frozen=True, kw_only=True):
     """The clean step, ns per component; the values add up to ``step_ns`` exactly.
 
     Made by :mod:`tdiag.diagnose.budget` before the rules run. Host components: ``data_wait_io``,
