@@ -1,1 +1,43 @@
-"""See docs/architecture.md."""
+"""Reports: one file a format, each ``render(diagnosis, page) -> str``. A format reads only the
+diagnosis; adding one is its file and its line in ``FORMATS``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tdiag.diagnose.model import Diagnosis
+from tdiag.errors import UsageError
+from tdiag.report import json, line, terminal
+from tdiag.report.load import load_diagnosis
+from tdiag.report.page import Page
+
+__all__ = ["FORMATS", "load_diagnosis", "render"]
+
+FORMATS: dict[str, Callable[[Diagnosis, Page], str]] = {
+    "terminal": terminal.render,
+    "json": json.render,
+    "line": line.render,
+}
+
+
+def render(
+    format: str,
+    diagnosis: Diagnosis,
+    *,
+    width: int = 80,
+    color: bool = False,
+    all_findings: bool = False,
+    base_dir: Path | None = None,
+    run_dir: Path | None = None,
+) -> str:
+    """The diagnosis in one of ``FORMATS``, ending with a newline.
+
+    ``width`` is in terminal cells, ``base_dir`` what locations are shown relative to (the
+    caller's working directory), ``run_dir`` is named at the report's foot. Raises
+    :class:`UsageError` for a format that there is not.
+    """
+    if format not in FORMATS:
+        raise UsageError(f"no report format {format!r}", f"there are: {', '.join(FORMATS)}")
+    page = Page(width, color, all_findings, base_dir, run_dir)
+    return FORMATS[format](diagnosis, page)

@@ -1,0 +1,44 @@
+"""Reading ``diagnosis.json`` back, with a clear word for what cannot be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tdiag.diagnose.model import SCHEMA_VERSION, Diagnosis
+from tdiag.errors import RunError
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+def load_diagnosis(path: Path) -> Diagnosis:
+    """The diagnosis at ``path``: the file itself, or a run directory that holds one.
+
+    Raises :class:`RunError` (exit code 2) where there is none, where it is broken, and where a
+    newer tdiag wrote it.
+    """
+    file = path / "diagnosis.json" if path.is_dir() else path
+    try:
+        raw = file.read_bytes()
+    except FileNotFoundError:
+        raise RunError(f"no diagnosis at {file}", "run `tdiag run SCRIPT` first") from None
+    except OSError as error:
+        raise RunError(f"cannot read {file}: {error.strerror}") from error
+    try:
+        version = msgspec.json.decode(raw, type=_Version).schema_version
+    except msgspec.MsgspecError as error:
+        hint = "the file is cut off or is not tdiag's: run `tdiag run` again"
+        raise RunError(f"{file} is not a diagnosis: {error}", hint) from error
+    if version > SCHEMA_VERSION:
+        raise RunError(
+            f"{file} has schema version {version}; this tdiag reads up to {SCHEMA_VERSION}",
+            "a newer tdiag wrote it: pip install --upgrade tdiag",
+        )
+    try:
+        return msgspec.json.decode(raw, type=Diagnosis)
+    except msgspec.MsgspecError as error:
+        hint = "it was changed or only partly written: run `tdiag run` again"
+        raise RunError(f"{file} is a broken diagnosis: {error}", hint) from error

@@ -1,0 +1,54 @@
+"""What a format is told besides the diagnosis, and the console that draws on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+
+from tdiag.report.text import GLUE
+
+#: From here on two columns stand side by side: each then has what a narrow terminal gives one.
+WIDE = 110
+
+
+@dataclass(frozen=True)
+class Page:
+    """``width`` in cells; ``base_dir``: locations below it are shown relative to it."""
+
+    width: int = 80
+    color: bool = False
+    all_findings: bool = False
+    base_dir: Path | None = None
+    run_dir: Path | None = None
+
+    @property
+    def wide(self) -> bool:
+        return self.width >= WIDE
+
+    def draw(self, *parts: RenderableType) -> str:
+        """The parts below each other, as text of at most ``width`` cells a line.
+
+        Every setting that Rich would take from the process (terminal, size, NO_COLOR, Jupyter)
+        is given, so that the same diagnosis always gives the same text.
+        """
+        out = StringIO()
+        console = Console(
+            file=out,
+            width=self.width,
+            height=1000,
+            color_system="256" if self.color else None,
+            force_terminal=self.color,
+            no_color=not self.color,
+            force_jupyter=False,
+            legacy_windows=False,
+            markup=False,
+            emoji=False,
+            highlight=False,
+        )
+        for part in parts:
+            console.print(part)
+        lines = out.getvalue().replace(GLUE, " ").splitlines()
+        return "\n".join(line.rstrip() for line in lines) + "\n"

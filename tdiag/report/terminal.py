@@ -1,0 +1,205 @@
+"""The report a person reads first: the verdict, where the step goes, and what to change."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.segment import Segment
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from tdiag.diagnose.model import Diagnosis, Finding
+from tdiag.report.page import Page
+from tdiag.report.terminal_budget import budget
+from tdiag.report.terminal_findings import advice, advisories, best, findings, ranked
+from tdiag.report.text import GLUE, clip_head, code, inert, location, prose, relative
+from tdiag.report.units import change, count, duration, faster, percent
+from tdiag.report.words import ACCENT, BAD, CODE, GOOD, HEAD, QUIET, WARN, verdict_class
+
+NO_SHARE = ("unknown", "no_device_activity")  # verdicts of which a share of the step says nothing
+_MISSING_GROUPS = 6  # reasons listed under "could not check" unless all are asked for
+
+
+def render(diagnosis: Diagnosis, page: Page) -> str:
+    """The whole report as text, each line at most ``page.width`` cells."""
+    return page.draw(*_sections(diagnosis, page))
+
+
+def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[RenderableType]:
+    yield Text()
+    yield _verdict(diagnosis, page)
+    if table := budget(diagnosis, page):
+        yield from _section("Step time", _step(diagnosis), [table], page)
+    if ranked(diagnosis):
+        title = "Findings" if diagnosis.verdict.healthy else "What to change"
+        yield from _section(title, "largest win first", findings(diagnosis, page), page)
+    if advisories(diagnosis):
+        yield from _section("Worth knowing", "no measured cost", advice(diagnosis, page), page)
+    if diagnosis.abstained:
+        n = f"{count(len(diagnosis.abstained))} checks"
+        yield from _section("Could not check", n, [_unchecked(diagnosis, page)], page)
+    yield from _section("How it was measured", "", [_measured(diagnosis, page)], page)
+    yield Text()
+
+
+def _section(
+    title: str, right: str, body: Iterable[RenderableType], page: Page
+) -> Iterator[RenderableType]:
+    line = "─" * max(2, page.width - len(title) - len(right) - (5 if right else 4))
+    yield Text()
+    yield Text.assemble(" ", (title, HEAD), " ", (line, QUIET), " ", right, no_wrap=True)
+    yield from body
+
+
+class _Barred:
+    """What it holds, with a coloured bar along its left side."""
+
+    def __init__(self, body: RenderableType, color: str) -> None:
+        self.body = body
+        self.color = Style.parse(color)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        inner = options.update_width(options.max_width - 4)
+        for line in console.render_lines(self.body, inner, pad=False):
+            yield Segment(" ▌ ", self.color)
+            yield from line
+            yield Segment.line()
+
+
+def _verdict(diagnosis: Diagnosis, page: Page) -> RenderableType:
+    """What it is, how much of the step, what the best fix can win, and where."""
+    verdict = diagnosis.verdict
+    sign, color = ("✓", GOOD) if verdict.healthy else ("●", BAD)
+    if verdict.cls in NO_SHARE:
+        sign, color = "?", WARN
+    head = Text.assemble((f"{sign} {inert(verdict_class(verdict.cls))}", f"bold {color}"))
+    if verdict.healthy:
+        head.append(" and healthy", f"bold {color}")
+    if verdict.cls not in NO_SHARE:
+        head.append(f": {percent(verdict.share)} of the step", HEAD)
+    top = Table.grid(expand=True, padding=(0, 2, 0, 0))
+    top.add_column()
+    top.add_column(justify="right", no_wrap=True)
+    top.add_row(head, Text(_confidence(diagnosis), QUIET))
+    lines: list[RenderableType] = [top, code(verdict.summary, CODE)]
+    if verdict.healthy:
+        lines.append(Text("Nothing needs changing.", f"bold {GOOD}"))
+    elif fix := best(diagnosis):
+        lines.append(_best(fix, page))
+    if verdict.cls == "unknown":
+        lines.extend(_what_to_do(diagnosis))
+    return _Barred(Group(*lines), color)
+
+
+def _confidence(diagnosis: Diagnosis) -> str:
+    verdict = diagnosis.verdict
+    if verdict.cls in NO_SHARE:
+        return ""
+    return f"{percent(verdict.confidence)} sure"
+
+
+def _best(fix: Finding, page: Page) -> Text:
+    assert fix.speedup is not None  # best() chose it for that
+    first = next((x for x in fix.fix.text.splitlines() if x.strip()), fix.name)
+    text = Text.assemble(("Best fix: ", HEAD), (prose(first, 160).replace("`", ""), CODE))
+    if fix.location:
+        where = location(fix.location, page.base_dir, page.width - 20, ACCENT)
+        if where.plain not in text.plain:
+            text.append(" at ").append_text(where)
+    gain = faster(fix.speedup.low, fix.speedup.high).replace(" ", GLUE)
+    return text.append(", predicted ").append(f"{gain}{GLUE}faster", f"bold {GOOD}")
+
+
+def _what_to_do(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    """For a run without a verdict: what was missing, and the next thing to try."""
+    yield from (code(note, CODE) for note in diagnosis.notes)
+    for source, why in _failed(diagnosis):
+        yield Text.assemble(("Missing: ", HEAD), prose(f"{source} ({why})"))
+    if diagnosis.step is None:
+        need = "let the script take at least a dozen training steps, then run it again."
+        yield Text.assemble(("What to do: ", HEAD), need)
+
+
+def _failed(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """The sources that gave no evidence, and why."""
+    states = ((k, v.partition(": ")) for k, v in diagnosis.capture.items())
+    return [(source, why or state) for source, (state, _, why) in states if state == "failed"]
+
+
+def _step(diagnosis: Diagnosis) -> str:
+    step = diagnosis.step
+    if step is None:
+        return ""
+    times = (("mean", step.mean_ns), ("median", step.median_ns), ("p90", step.p90_ns))
+    shown = " · ".join(f"{name} {duration(ns)}" for name, ns in times)
+    return f"{shown} · {count(step.count)} steps"
+
+
+def _rows(rows: Iterable[tuple[str, RenderableType]]) -> RenderableType:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column()
+    for label, value in rows:
+        grid.add_row(Text(label, QUIET), value)
+    return Padding(grid, (0, 1, 0, 2))
+
+
+def _unchecked(diagnosis: Diagnosis, page: Page) -> RenderableType:
+    """Abstentions by what they lacked, the commonest reason first."""
+    groups: dict[str, list[str]] = {}
+    for rule in diagnosis.abstained:
+        groups.setdefault(rule.missing, []).append(inert(rule.code, 12))
+    ordered = sorted(groups.items(), key=lambda kv: -len(kv[1]))
+    shown = ordered if page.all_findings else ordered[:_MISSING_GROUPS]
+    lines: list[RenderableType] = [
+        Text.assemble(prose(missing, 300), "  ", (" ".join(codes), QUIET))
+        for missing, codes in shown
+    ]
+    if hidden := len(ordered) - len(shown):
+        lines.append(Text(f"… {hidden} more reasons: --all shows every one", QUIET))
+    return Padding(Group(*lines), (0, 1, 0, 2))
+
+
+def _measured(diagnosis: Diagnosis, page: Page) -> RenderableType:
+    return _rows(_measured_rows(diagnosis, page))
+
+
+def _measured_rows(diagnosis: Diagnosis, page: Page) -> Iterator[tuple[str, RenderableType]]:
+    captured = [k for k, v in diagnosis.capture.items() if v == "captured"]
+    if captured:
+        yield "captured", Text(prose(", ".join(captured)))
+    if diagnosis.verdict.cls != "unknown":  # which says these first
+        for source, why in _failed(diagnosis):
+            yield "failed", Text.assemble((prose(source), WARN), prose(f": {why}"))
+    if slowed := diagnosis.perturbation:
+        parts = ", ".join(f"{name}{GLUE}{change(frac)}" for name, frac in slowed.items())
+        yield "slowed", Text(prose(f"{parts} in their own windows; the times above are without"))
+    if env := _environment(diagnosis.environment):
+        yield "machine", Text(prose(env))
+    if command := diagnosis.environment.get("command"):
+        words = [str(w) for w in command] if isinstance(command, list | tuple) else [str(command)]
+        yield "command", Text(prose(shlex.join(words)))
+    if diagnosis.verdict.cls != "unknown":
+        for note in diagnosis.notes:
+            yield "note", code(note, CODE)
+    if page.run_dir:
+        shown = clip_head(inert(relative(str(page.run_dir), page.base_dir)), page.width - 16)
+        yield "saved in", Text(shown, ACCENT)
+    yield "again", Text("tdiag report --all", CODE)
+
+
+def _environment(env: dict[str, Any]) -> str:
+    """The machine in one line; what is not known is left out."""
+    parts = [f"{name} {env[name]}" for name in ("torch", "python", "tdiag") if env.get(name)]
+    if device := env.get("device"):
+        many = env.get("device_count") or 1
+        parts.insert(0, f"{many} × {device}" if many > 1 else str(device))
+    if (env.get("world_size") or 1) > 1:
+        parts.append(f"rank {env.get('rank', 0)} of {env['world_size']}")
+    parts += [str(env[name]) for name in ("platform", "hostname") if env.get(name)]
+    return ", ".join(parts)

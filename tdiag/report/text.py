@@ -1,0 +1,83 @@
+"""What others named, made harmless and fitted to a line: paths, messages, values."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from pathlib import Path
+
+from rich.cells import cell_len, set_cell_size
+from rich.style import Style
+from rich.text import Text
+
+from tdiag.diagnose.model import Place
+
+#: Stands for a space at which no line may break. Private use, so :func:`inert` lets none in.
+GLUE = "\ue000"
+
+# Control, format (bidirectional overrides, zero width), surrogate, private, unassigned, line and
+# paragraph separators: everything that could move the cursor, hide or reorder what is shown.
+_ACTIVE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+_VALUE_AND_UNIT = re.compile(r"(?<=\d) (?=(?:ns|µs|us|ms|s|B|[KMGT]i?B|GB/s|%|×|per)(?!\w))")
+
+
+def _escaped(char: str) -> str:
+    if unicodedata.category(char) not in _ACTIVE:
+        return char
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def inert(text: object, limit: int = 400) -> str:
+    """``text`` as one line that a terminal shows and does not obey, at most ``limit`` characters.
+
+    Control characters and their like become visible escapes (``\\x1b``, ``\\n``).
+    """
+    plain = "".join(map(_escaped, str(text)[: limit + 1]))
+    return plain if len(plain) <= limit else plain[: limit - 1] + "…"
+
+
+def prose(text: object, limit: int = 1200) -> str:
+    """:func:`inert`, and no line break between a number and its unit."""
+    return _VALUE_AND_UNIT.sub(GLUE, inert(" ".join(str(text).split()), limit))
+
+
+def code(text: str, style: str, base: str = "") -> Text:
+    """Prose in ``base`` in which what stands between backticks is in ``style``, without them."""
+    parts = prose(text).split("`")
+    if len(parts) % 2 == 0:  # an unpaired backtick is just a character
+        return Text(prose(text), base)
+    return Text.assemble(*[(p, style if i % 2 else base) for i, p in enumerate(parts)])
+
+
+def clip(text: str, width: int) -> str:
+    """``text`` cut at its end to ``width`` cells."""
+    return text if cell_len(text) <= width else set_cell_size(text, max(1, width) - 1) + "…"
+
+
+def clip_head(text: str, width: int) -> str:
+    """``text`` cut at its start to ``width`` cells: the end of a path says most."""
+    if cell_len(text) <= width:
+        return text
+    kept = text[-max(1, width) :]
+    while cell_len(kept) > width - 1:
+        kept = kept[1:]
+    return "…" + kept
+
+
+def relative(file: str, base: Path | None) -> str:
+    """``file`` as seen from ``base``; unchanged where it does not lie below it."""
+    path = Path(file)
+    return str(path.relative_to(base)) if base and path.is_relative_to(base) else file
+
+
+def location(place: Place, base: Path | None, width: int, style: str) -> Text:
+    """``train.py:41``, at most ``width`` cells, linked to the file (OSC 8, shown in colour only).
+
+    Line 0 stands for an unknown line and is left out.
+    """
+    line = f":{place.line}" if place.line > 0 else ""
+    shown = clip_head(inert(relative(place.file, base)), width - len(line)) + line
+    path = Path(place.file)
+    link = path.as_uri() if path.is_absolute() else None
+    return Text(shown, style=Style.parse(style) + Style(link=link), no_wrap=True)

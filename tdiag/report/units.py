@@ -1,0 +1,119 @@
+"""Numbers as people read them: three significant digits and a unit chosen by size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+_TIME = (("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9))
+_SIZE = (("B", 1.0), ("KiB", 2.0**10), ("MiB", 2.0**20), ("GiB", 2.0**30), ("TiB", 2.0**40))
+
+
+def significant(value: float) -> str:
+    """``value`` with three significant digits and never an exponent below 1000."""
+    if not math.isfinite(value):
+        return str(value)
+    digits = next((d for d, top in ((2, 9.995), (1, 99.95)) if abs(value) < top), 0)
+    return f"{value:,.{digits}f}"
+
+
+def _scaled(value: float, ladder: tuple[tuple[str, float], ...]) -> str:
+    for unit, scale in ladder:
+        # 999.6 would print as 1000 of this unit: the next one reads better.
+        if abs(value) / scale < 999.5 or unit == ladder[-1][0]:
+            whole = scale == 1.0 and float(value).is_integer()
+            return f"{value:.0f} {unit}" if whole else f"{significant(value / scale)} {unit}"
+    raise AssertionError("the ladder has no last rung")
+
+
+def duration(ns: float) -> str:
+    """Nanoseconds as ``850 ns``, ``31.2 ms``, ``1.50 s``."""
+    return _scaled(ns, _TIME)
+
+
+def size(n_bytes: float) -> str:
+    """Bytes as ``512 B``, ``1.50 MiB``, ``3.20 GiB``."""
+    return _scaled(n_bytes, _SIZE)
+
+
+def percent(frac: float) -> str:
+    """A share of 1 as ``62%``, ``3.4%`` below ten per cent, ``<0.1%`` for what is not nothing."""
+    value = frac * 100
+    if 0 < value < 0.1:
+        return "<0.1%"
+    return f"{value:.1f}%" if 0 < abs(value) < 9.95 else f"{value:.0f}%"
+
+
+def change(frac: float) -> str:
+    """A relative difference as ``+38%``, ``-2.1%``; ``±0%`` where it rounds to nothing."""
+    if abs(frac) < 0.0005:
+        return "±0%"
+    return ("+" if frac > 0 else "-") + percent(abs(frac))
+
+
+def count(value: float) -> str:
+    """A count as ``12,345``; a mean count keeps three significant digits."""
+    return f"{value:,.0f}" if float(value).is_integer() else significant(value)
+
+
+def faster(low: float, high: float) -> str:
+    """A predicted speed-up range as ``1.6–2.4×``; ``up to 1.20×`` where it may win nothing."""
+    end = high if low < 1.005 else low
+    digits = 2 if end < 1.2 else 1 if end < 9.95 else 0
+
+    def times(x: float) -> str:
+        return f"{x:,.{digits}f}"
+
+    if low < 1.005:
+        return f"up to {times(max(high, 1.0))}×"
+    if times(low) == times(high):
+        return f"about {times(low)}×"
+    return f"{times(low)}–{times(high)}×"
+
+
+def quantity(value: float | int | str, unit: str) -> str:
+    """A :class:`~tdiag.diagnose.model.Measure`'s value in its unit, as people read it."""
+    if isinstance(value, str | bool):
+        return str(value)
+    if unit == "ns":
+        return duration(value)
+    if unit == "bytes":
+        return size(value)
+    if unit == "frac":
+        return percent(value)
+    if unit in ("count", "", "text"):
+        return count(value)
+    if unit == "bytes_per_s":
+        return f"{size(value)}/s"
+    words = {"per_step": "per step", "gb_per_s": "GB/s"}
+    return f"{count(value)} {words.get(unit, unit.replace('_', ' '))}"
+
+
+def apportion(parts: Sequence[float], whole: int) -> list[int]:
+    """Share ``whole`` units among ``parts`` by largest remainder, so that they add up exactly.
+
+    What a reader adds up in a table, or counts in a bar, is then the total that is printed.
+    Negative parts count as nothing; no positive part gives all zeros.
+    """
+    clipped = [max(0.0, float(p)) for p in parts]
+    total = sum(clipped)
+    if not total:
+        return [0] * len(clipped)
+    exact = [p / total * whole for p in clipped]
+    units = [math.floor(x) for x in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: units[i] - exact[i])
+    for i in by_remainder[: whole - sum(units)]:
+        units[i] += 1
+    return units
+
+
+def scale_for(ns: float) -> tuple[str, int, int]:
+    """One unit and precision for a whole column whose total is ``ns``.
+
+    Returns ``(unit, decimals, ns per last digit)`` so that the total shows about four digits.
+    """
+    for unit, scale in reversed(_TIME):
+        if ns >= scale or unit == "ns":
+            decimals = max(0, min(3, 3 - int(math.log10(max(ns / scale, 1.0)))))
+            return unit, decimals if unit != "ns" else 0, max(1, round(scale / 10**decimals))
+    raise AssertionError("the ladder has no last rung")
