@@ -1,0 +1,185 @@
+"""Finds out what one training step is, and says when one ends.
+
+A step ends with the ``step()`` of the leading optimizer; where no optimizer steps, with each
+outermost ``backward``; where there is no backward either, with each DataLoader batch. What is
+seen first may be the weaker kind (an evaluation before training, the first micro-batches of an
+accumulation): a stronger one takes over when it comes, and all before it is void.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import facts, places
+from .core import now_ns
+from .invisible import hidden
+from .marks import BACKWARD_BEGIN, BACKWARD_END, OPTIMIZER_BEGIN, OPTIMIZER_END
+
+if TYPE_CHECKING:
+    from .core import Probe
+
+SOURCES = ("batch", "backward", "optimizer")  # weakest first
+# A loader is read without any backward: an evaluation before training, or no training at all.
+BATCHES_BEFORE_THEY_COUNT = 16
+# A second optimizer takes the lead when the first has been silent for so many of its steps:
+# a GAN's discriminator may step five times between generator steps (Arjovsky 2017, n_critic).
+STEPS_BEFORE_LEAD_CHANGES = 8
+
+is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+
+
+class Boundary:
+    """Watches ``optimizer.step``, ``backward`` and batches; calls ``probe.end_step``."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.rank = -1  # index into SOURCES of what ends a step now
+        self.batches = 0
+        self.lead: int | None = None  # id of the optimizer whose step ends a step
+        self.others = 0  # steps of other optimizers since the lead's last
+        self.depth = 0  # optimizer.step within optimizer.step (super().step())
+        self.backward_depth = 0
+        self.autocast = ""  # dtype of the autocast region the last forward ran under
+        self.known: dict[int, tuple[int, Any]] = {}  # id(optimizer) → (number, created_at)
+
+    def install(self) -> None:
+        optimizer = torch.optim.Optimizer
+        original = optimizer._patch_step_function
+        boundary = self
+
+        @functools.wraps(original)
+        def patch_step(self: Any) -> None:
+            original(self)
+            boundary.probe.guard(boundary._created)(self)
+
+        # Every optimizer passes here when it is made or unpickled; no step() is missed.
+        self.probe.patches.set(optimizer, "_patch_step_function", hidden(patch_step))
+        self._watch_backward()
+        self._watch_scaler()
+
+    def ended(self, source: str) -> None:
+        """Something that could end a step just happened."""
+        rank = SOURCES.index(source)
+        if rank < self.rank:
+            return
+        if rank > self.rank:
+            self.rank = rank
+            self.probe.step = 0
+            self.probe.recorder.write("boundary", t=now_ns(), source=source)
+            self.probe.guard(self.probe.windows.restart)()
+            self.probe.marks.take()
+            return
+        self.probe.end_step()
+
+    def batch(self) -> None:
+        """A DataLoader handed out a batch."""
+        self.batches += 1
+        if self.rank <= 0 and self.batches > BATCHES_BEFORE_THEY_COUNT:
+            self.ended("batch")
+
+    # --- optimizers -------------------------------------------------------------------------
+
+    def _created(self, optimizer: Any) -> None:
+        kind = type(optimizer)
+        if id(optimizer) not in self.known:
+            number = len(self.known)
+            self.known[id(optimizer)] = (number, places.caller())
+        if not getattr(kind.step, "tdiag_watched", False):
+            self.probe.patches.set(kind, "step", self._watched(kind.step))
+
+    def _watched(self, original: Any) -> Any:
+        boundary, marks = self, self.probe.marks
+
+        @functools.wraps(original)
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if boundary.depth or is_compiling() or not marks.mine():
+                return original(self, *args, **kwargs)
+            boundary.depth += 1
+            marks.add(OPTIMIZER_BEGIN, boundary.number(self))
+            try:
+                result = original(self, *args, **kwargs)
+            finally:
+                boundary.depth -= 1
+                marks.add(OPTIMIZER_END, boundary.number(self))
+            boundary.stepped(self)
+            return result
+
+        step.tdiag_watched = True  # type: ignore[attr-defined]
+        return hidden(step)
+
+    def number(self, optimizer: Any) -> int:
+        return self.known.get(id(optimizer), (-1, None))[0]
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer stepped (or GradScaler skipped its step)."""
+        if self.lead is None:
+            self._lead(optimizer)
+        elif id(optimizer) != self.lead:
+            self.others += 1
+            if self.others < STEPS_BEFORE_LEAD_CHANGES:
+                return
+            self._lead(optimizer)
+        self.others = 0
+        self.ended("optimizer")
+
+    def _lead(self, optimizer: Any) -> None:
+        self.lead = id(optimizer)
+        for known in self.known:  # described late: parameters are all there now
+            self.probe.guard(self._describe)(optimizer, known)
+
+    def _describe(self, optimizer: Any, known: int) -> None:
+        if id(optimizer) != known:
+            return
+        number, at = self.known[known]
+        tensors = sum(len(group["params"]) for group in optimizer.param_groups)
+        self.probe.recorder.write(
+            "optimizer", id=number, name=type(optimizer).__name__, at=at, tensors=tensors,
+            config=facts.config_of(optimizer),
+        )  # fmt: skip
+
+    # --- backward ---------------------------------------------------------------------------
+
+    def _watch_backward(self) -> None:
+        boundary, marks = self, self.probe.marks
+
+        def watched(original: Any, ends_step: bool) -> Any:
+            @functools.wraps(original)
+            def backward(*args: Any, **kwargs: Any) -> Any:
+                if boundary.backward_depth or is_compiling() or not marks.mine():
+                    return original(*args, **kwargs)
+                boundary.backward_depth += 1
+                marks.add(BACKWARD_BEGIN)
+                try:
+                    result = original(*args, **kwargs)
+                finally:
+                    boundary.backward_depth -= 1
+                    marks.add(BACKWARD_END)
+                # A closure's backward (LBFGS) lies inside optimizer.step: the step ends there.
+                if ends_step and not boundary.depth and boundary.rank < 2:
+                    boundary.ended("backward")
+                return result
+
+            return hidden(backward)
+
+        autograd = torch.autograd
+        self.probe.patches.set(autograd, "backward", watched(autograd.backward, True))
+        self.probe.patches.set(autograd, "grad", watched(autograd.grad, False))
+
+    def _watch_scaler(self) -> None:
+        """GradScaler skips ``optimizer.step`` after an overflow; the iteration still ended."""
+        amp = getattr(torch, "amp", None)
+        scaler = getattr(amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+        original, boundary = scaler.step, self
+
+        @functools.wraps(original)
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            before = boundary.probe.step, boundary.others
+            result = original(self, optimizer, *args, **kwargs)
+            if before == (boundary.probe.step, boundary.others) and boundary.probe.marks.mine():
+                boundary.stepped(optimizer)
+            return result
+
+        self.probe.patches.set(scaler, "step", hidden(step))

@@ -1,0 +1,48 @@
+"""cProfile on the training thread."""
+
+from __future__ import annotations
+
+import cProfile
+import os
+import sys
+from typing import Any
+
+from .. import facts
+from . import Capture
+
+MOST_ROWS = 300  # rows kept in the events; cprofile.pstats keeps them all
+
+
+class CallsCapture(Capture):
+    """Own and total time of every Python function called in the window's steps."""
+
+    def start(self) -> str:
+        owner = facts._tracer_name(sys.getprofile())
+        return f"the script profiles itself ({owner})" if owner else ""
+
+    def begin(self) -> None:
+        self.profile = cProfile.Profile()
+        self.profile.enable()
+
+    def end(self, steps: int) -> None:
+        self.profile.disable()
+        rows: list[list[Any]] = []
+        for entry in self.profile.getstats():
+            code = entry.code
+            place = (
+                ["", 0, code] if isinstance(code, str)
+                else [code.co_filename, code.co_firstlineno, code.co_name]
+            )  # fmt: skip
+            rows.append(
+                [*place, entry.callcount, int(entry.inlinetime * 1e9), int(entry.totaltime * 1e9)]
+            )
+        rows.sort(key=lambda row: -row[4])
+        self.probe.recorder.write(
+            "calls", steps=steps, rows=rows[:MOST_ROWS], **{"pass": self.window.number}
+        )
+        self.profile.dump_stats(os.path.join(self.probe.run_dir, "cprofile.pstats"))
+
+    def abort(self) -> None:
+        profile = getattr(self, "profile", None)
+        if profile is not None:
+            profile.disable()

@@ -1,0 +1,141 @@
+"""Counts torch calls by the user's own line, exactly, over one or two steps."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .. import facts, places
+from ..marks import BACKWARD_BEGIN, BACKWARD_END, FORWARD_BEGIN, FORWARD_END, NEXT_END
+from . import Capture
+from .syncs import SyncWarnings
+
+CONVERSIONS = {
+    "item": "item", "__bool__": "bool", "__float__": "float", "__int__": "int",
+    "__index__": "int", "tolist": "tolist", "numpy": "numpy", "__array__": "numpy",
+    "cpu": "cpu", "nonzero": "nonzero", "__repr__": "print", "__format__": "print",
+    "__contains__": "in", "__len__": "len", "unique": "unique", "masked_select": "masked_select",
+}  # fmt: skip
+CONSTRUCTIONS = {"tensor", "as_tensor", "from_numpy", "asarray", "stack", "FloatTensor"}
+
+
+class _Line:
+    __slots__ = ("calls", "constructions", "conversions", "elapsed", "grad_calls", "names")
+
+    def __init__(self) -> None:
+        self.calls = self.grad_calls = self.constructions = self.elapsed = 0
+        self.conversions: dict[str, int] = {}
+        self.names: dict[str, int] = {}
+
+
+class _Counter(TorchFunctionMode):
+    """Sees every torch call that Python makes, on this thread."""
+
+    def __init__(self, capture: OpsCapture) -> None:
+        super().__init__()
+        self.capture = capture
+        self.live = True
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self.live:
+            return func(*args, **(kwargs or {}))
+        began = time.perf_counter_ns()
+        result = func(*args, **(kwargs or {}))
+        took = time.perf_counter_ns() - began
+        self.capture.probe.guard(self.capture.seen)(func, result, took)
+        return result
+
+
+class OpsCapture(Capture):
+    """Skipped where a mode is already active, and where compiled graphs are alive: a mode
+    would make dynamo compile them again."""
+
+    def start(self) -> str:
+        if facts.compiled_frames():
+            return "compiled graphs are alive: counting calls would recompile them"
+        if torch._C._len_torch_function_stack():
+            return "the script has a torch function mode of its own switched on"
+        self.lines: dict[tuple[Any, str], _Line] = {}
+        self.syncs = SyncWarnings()
+        self.mode: Any = None
+        return ""
+
+    def begin(self) -> None:
+        self.syncs.start()
+        self.mode = _Counter(self)
+        self.mode.__enter__()
+
+    def end(self, steps: int) -> None:
+        self._leave()
+        rows = []
+        for (place, phase), line in self.lines.items():
+            rows.append(
+                {
+                    "at": list(place) if place else None,
+                    "phase": phase,
+                    "calls": line.calls,
+                    "grad_calls": line.grad_calls,
+                    "conversions": line.conversions,
+                    "constructions": line.constructions,
+                    "elapsed": line.elapsed,
+                    "in_loop": max(line.names.values(), default=0) > steps,
+                }
+            )
+        self.probe.recorder.write(
+            "ops", steps=steps, lines=rows, syncs=self.syncs.counts(),
+            **{"pass": self.window.number},
+        )  # fmt: skip
+
+    def abort(self) -> None:
+        if getattr(self, "mode", None) is not None:
+            self._leave()
+
+    def seen(self, func: Any, result: Any, took_ns: int) -> None:
+        """One torch call returned."""
+        name = getattr(func, "__name__", "")
+        place = places.caller()
+        key = (tuple(place) if place else None, self._phase())
+        line = self.lines.get(key)
+        if line is None:
+            line = self.lines[key] = _Line()
+        if name in ("__get__", "__set__"):
+            return  # reading .grad, .shape, .data: no op is issued
+        line.calls += 1
+        line.elapsed += took_ns
+        line.names[name] = line.names.get(name, 0) + 1
+        if isinstance(result, torch.Tensor) and result.grad_fn is not None:
+            line.grad_calls += 1
+        if name in CONVERSIONS:
+            kind = CONVERSIONS[name]
+            line.conversions[kind] = line.conversions.get(kind, 0) + 1
+        elif name in CONSTRUCTIONS:
+            line.constructions += 1
+
+    def _phase(self) -> str:
+        """The phase that the marks of the step so far say we are in."""
+        values = self.probe.marks.values
+        if self.probe.boundary.backward_depth:
+            return "backward"
+        if self.probe.boundary.depth:
+            return "optimizer"
+        for code in reversed(values[0::4]):
+            if code == FORWARD_BEGIN:
+                return "forward"
+            if code == FORWARD_END:
+                return "loss"
+            if code in (BACKWARD_BEGIN, BACKWARD_END):
+                return "optimizer"
+            if code == NEXT_END:
+                return "prepare"
+        return "prepare"
+
+    def _leave(self) -> None:
+        self.syncs.stop()
+        self.mode.live = False
+        stack = torch._C._len_torch_function_stack()
+        if stack and torch._C._get_function_stack_at(stack - 1) is self.mode:
+            self.mode.__exit__(None, None, None)
+        # else: a mode of the script's own lies on top; ours stays below it, doing nothing

@@ -1,0 +1,127 @@
+"""Stack samples: py-spy from beside the process, or a thread inside it where that is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from ..core import now_ns
+from . import Capture
+
+ANSWER_WITHIN_NS = 8_000_000_000  # py-spy reads the symbols of a large process in 1–3 s
+RATE_HZ = 100
+
+
+class SampleCapture(Capture):
+    """Asks the parent for py-spy through ``control/``; no pause, the steps go on meanwhile."""
+
+    slow_start = True
+
+    def start(self) -> str:
+        name = f"sample-{os.getpid()}-{self.window.number}"
+        self.base = os.path.join(self.probe.run_dir, "control", name)
+        self.inside: InProcessSampler | None = None
+        self.asked_ns = now_ns()
+        if self.probe.config.get("sampler") == "in-process":
+            self._fall_back("in-process sampling was asked for")
+        else:
+            _touch(self.base + ".want")
+        return ""
+
+    def ready(self) -> bool:
+        if self.inside is not None:
+            return True
+        try:
+            with open(self.base + ".state", encoding="utf-8") as file:
+                state = file.read().strip()
+        except OSError:
+            state = ""
+        if state.startswith("attached"):
+            return True
+        if state:
+            self._fall_back(state)
+        elif now_ns() - self.asked_ns > ANSWER_WITHIN_NS:
+            self._fall_back("refused: py-spy gave no sign within 8 s")
+        return self.inside is not None
+
+    def begin(self) -> None:
+        if self.inside is not None:
+            self.inside.start()
+
+    def end(self, steps: int) -> None:
+        if self.inside is not None:
+            self.inside.stop(
+                os.path.join(self.probe.run_dir, f"stacks-{os.getpid()}.speedscope.json")
+            )
+        else:
+            _touch(self.base + ".stop")
+
+    def abort(self) -> None:
+        if self.inside is None:
+            _touch(self.base + ".stop")
+
+    def _fall_back(self, why: str) -> None:
+        _touch(self.base + ".stop")
+        self.probe.recorder.write("sampler", source="in-process", why=why)
+        self.inside = InProcessSampler(self.probe.marks.thread or threading.get_ident())
+
+
+class InProcessSampler:
+    """Reads the training thread's stack at 100 Hz; needs the interpreter lock for each sample,
+    so it misses what happens inside long calls, and sees no workers."""
+
+    def __init__(self, thread: int) -> None:
+        self.thread = thread
+        self.frames: dict[tuple[str, str, int], int] = {}
+        self.samples: list[list[int]] = []
+        self.running = True
+        self.worker = threading.Thread(target=self._run, name="tdiag-sampler", daemon=True)
+
+    def start(self) -> None:
+        self.worker.start()
+
+    def stop(self, path: str) -> None:
+        """End sampling and write a speedscope file like py-spy's, with its own exporter mark."""
+        self.running = False
+        self.worker.join()
+        names = [{"name": f[0], "file": f[1], "line": f[2]} for f in self.frames]
+        profile = {
+            "type": "sampled",
+            "name": f'Process {os.getpid()} Thread {threading.get_native_id()} "MainThread"',
+            "unit": "seconds",
+            "startValue": 0.0,
+            "endValue": len(self.samples) / RATE_HZ,
+            "samples": self.samples,
+            "weights": [1 / RATE_HZ] * len(self.samples),
+        }
+        document = {
+            "$schema": "https://www.speedscope.app/file-format-schema.json",
+            "profiles": [profile],
+            "shared": {"frames": names},
+            "activeProfileIndex": 0,
+            "exporter": "tdiag in-process",
+            "name": "in-process",
+        }
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(document, file)
+
+    def _run(self) -> None:
+        while self.running:
+            frame: Any = sys._current_frames().get(self.thread)
+            stack: list[int] = []
+            while frame is not None:
+                code = frame.f_code
+                key = (code.co_name, code.co_filename, frame.f_lineno or 0)
+                stack.append(self.frames.setdefault(key, len(self.frames)))
+                frame = frame.f_back
+            if stack:
+                self.samples.append(stack[::-1])
+            time.sleep(1 / RATE_HZ)
+
+
+def _touch(path: str) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))

@@ -1,0 +1,101 @@
+"""torch.profiler over a few steps, as a Chrome trace for TensorBoard and for tdiag."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any
+
+import torch
+
+from .. import facts
+from ..core import now_ns
+from . import Capture
+from .quiet import kineto_unheard
+
+# A trace stays readable and quick to write: about 100 bytes an event, so 60 MB at most.
+MOST_EVENTS = 600_000
+# Python stacks add one event a call; only where a step is small enough to afford them.
+MOST_EVENTS_WITH_STACKS = 30_000
+_seen_per_step: dict[str, int] = {}
+
+
+class TraceCapture(Capture):
+    """Records ``ProfilerStep#n`` spans like ``torch.profiler``'s own schedule does."""
+
+    def start(self) -> str:
+        if facts.profiler_is_on():
+            return "the script runs a torch profiler of its own"
+        per_step = _seen_per_step.get("events")
+        if per_step and per_step > MOST_EVENTS:
+            return f"one step has {per_step} events: the first pass's trace must do"
+        self.steps_left = self.window.steps
+        if per_step:
+            self.steps_left = max(1, min(self.steps_left, MOST_EVENTS // per_step))
+        stacks = bool(per_step and per_step < MOST_EVENTS_WITH_STACKS)
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self.profiler: Any = torch.profiler.profile(
+            activities=activities, record_shapes=True, with_stack=stacks
+        )
+        with kineto_unheard():
+            self.profiler.prepare_trace()
+        self.span: Any = None
+        self.recording = False
+        self.began_ns = 0
+        return ""
+
+    def begin(self) -> None:
+        with kineto_unheard():
+            self.profiler.start_trace()
+        self.recording = True
+        self.began_ns = now_ns()
+        self._next_span()
+
+    def step(self) -> None:
+        self._close_span()
+        self.steps_left -= 1
+        if self.steps_left > 0:
+            self._next_span()
+
+    def end(self, steps: int) -> None:
+        self._close_span()
+        with kineto_unheard():
+            self.profiler.stop_trace()
+        self.recording = False
+        done = self.window.steps - max(0, self.steps_left)
+        results = self.profiler.profiler.kineto_results
+        events = len(results.events()) if results is not None else 0
+        _seen_per_step["events"] = max(1, events // max(1, done))
+        worker = f"{socket.gethostname()}_{os.getpid()}"
+        name = f"tensorboard/{worker}.{time.time_ns()}.pt.trace.json"
+        path = os.path.join(self.probe.run_dir, name)
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with kineto_unheard():
+            self.profiler.export_chrome_trace(path)
+        self.probe.recorder.write(
+            "trace",
+            file=name,
+            steps=done,
+            events=events,
+            t=self.began_ns,
+            **{"pass": self.window.number},
+        )
+
+    def abort(self) -> None:
+        self._close_span()
+        with kineto_unheard():
+            if not self.recording:
+                self.profiler.start_trace()  # Kineto leaves its prepared state only this way
+            self.profiler.stop_trace()
+
+    def _next_span(self) -> None:
+        self.span = torch.profiler.record_function(f"ProfilerStep#{self.probe.step}")
+        self.span.__enter__()
+
+    def _close_span(self) -> None:
+        if self.span is not None:
+            self.span.__exit__(None, None, None)
+            self.span = None

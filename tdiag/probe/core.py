@@ -1,0 +1,137 @@
+"""The probe of one process: its parts, its guard, and the step boundary."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from .invisible import install_filter
+from .marks import Marks
+from .patches import Patches
+from .record import Recorder
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MOST_FAILURES = 20  # of one process; after that something is wrong for good and stays unsaid
+
+
+class Probe:
+    """Owns everything the probe knows in one process; made when torch has been imported."""
+
+    def __init__(self, run_dir: str) -> None:
+        self.run_dir = run_dir
+        with open(os.path.join(run_dir, "config.json"), encoding="utf-8") as file:
+            self.config: dict[str, Any] = json.load(file)
+        self.recorder = Recorder(run_dir)
+        self.patches = Patches()
+        self.marks = Marks()
+        self.failures = 0
+        self.step = 0  # steps ended so far
+        self.training = False
+
+    def install(self) -> None:
+        """Put every hook in place. A hook that fails to install is recorded and left out."""
+        from . import facts
+        from .boundary import Boundary
+        from .loaders import watch_loaders
+        from .phases import watch_phases
+        from .windows import Windows
+
+        install_filter()
+        facts.write_process(self)
+        self.boundary = Boundary(self)
+        self.windows = Windows(self)
+        self.guard(self.boundary.install)()
+        self.guard(watch_loaders)(self)
+        self.guard(watch_phases)(self)
+        self.marks.watch_gc()
+        os.register_at_fork(after_in_child=self._after_fork)
+        atexit.register(self._at_exit)
+
+    def end_step(self) -> None:
+        """A step ends here: write its marks, let the windows move on, stop the run if due.
+
+        Raises SystemExit at the end of a ``--profiling`` run, on the training thread, where the
+        user's own ``finally`` and ``atexit`` still run. Nothing else leaves this function.
+        """
+        if not self.training:
+            self.guard(self._begin_training)()
+        began = self.marks.start
+        now, values = self.marks.take()
+        window = self.windows.name
+        self.recorder.line(
+            f'{{"kind":"step","i":{self.step},"s":{began},"t":{now},"w":"{window}","m":{values}}}'
+        )
+        self.step += 1
+        self.guard(self.windows.advance)(now)
+        if self.windows.changed:  # tdiag's own work between two windows is in no step
+            self.windows.changed = False
+            self.marks.take()
+        if self.windows.stop_now:
+            raise SystemExit(0)
+
+    def guard(self, function: F) -> F:
+        """``function`` that never raises: a fault is recorded and None returned."""
+
+        @functools.wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                self.failed(getattr(function, "__qualname__", "?"), error)
+                return None
+
+        return guarded  # type: ignore[return-value]
+
+    def failed(self, where: str, error: BaseException) -> None:
+        """Record a fault of the probe's own; it goes no further."""
+        self.failures += 1
+        if self.failures <= MOST_FAILURES:
+            trace = error.__traceback__
+            while trace is not None and trace.tb_next is not None:
+                trace = trace.tb_next
+            what = f"{type(error).__name__}: {error}"
+            if trace is not None:
+                name = os.path.basename(trace.tb_frame.f_code.co_filename)
+                what += f" ({name}:{trace.tb_lineno})"
+            self.recorder.write("failure", where=where, what=what)
+
+    def detach(self) -> None:
+        """Evidence complete in a run that goes on: leave, so that it runs at full speed."""
+        self.patches.undo()
+        self.marks.unwatch_gc()
+        self.recorder.flush()
+
+    def _begin_training(self) -> None:
+        from . import facts
+
+        self.training = True
+        facts.allow_sampling()
+        facts.write_training(self)
+
+    def _after_fork(self) -> None:
+        self.marks.thread = None
+        self.marks.values = []
+        self.training = False
+        self.windows.leave()
+
+    def _at_exit(self) -> None:
+        if self.training:
+            self.guard(self.windows.finish)("error" if _died() else "exit")
+        self.recorder.flush()
+
+
+def _died() -> bool:
+    """An uncaught exception ended the program (Python keeps it for post-mortem debuggers)."""
+    return getattr(sys, "last_type", None) is not None
+
+
+def now_ns() -> int:
+    """The one clock of every event: CLOCK_MONOTONIC, common to all processes of a machine."""
+    return time.perf_counter_ns()

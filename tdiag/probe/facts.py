@@ -1,0 +1,130 @@
+"""What the probe writes down about the process, torch, its switches and its objects."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from .core import Probe
+
+PR_SET_PTRACER = 0x59616D61  # linux/prctl.h
+PR_SET_PTRACER_ANY = -1
+
+
+def write_process(probe: Probe) -> None:
+    """The `process` record: who this is, and the one pairing of the monotonic and unix clocks."""
+    probe.recorder.write(
+        "process",
+        pid=os.getpid(),
+        ppid=os.getppid(),
+        t=time.perf_counter_ns(),
+        unix_ns=time.time_ns(),
+        argv=list(sys.argv) if hasattr(sys, "argv") else [],
+        cwd=_cwd(),
+        python=platform.python_version(),
+        executable=sys.executable,
+        rank=_env_int("RANK", 0),
+        world_size=_env_int("WORLD_SIZE", 1),
+        local_rank=_env_int("LOCAL_RANK", 0),
+    )
+
+
+def write_training(probe: Probe) -> None:
+    """The `role` and `torch` records, once the process has trained a step."""
+    probe.recorder.write("role", role="training", tid=threading.get_native_id())
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    devices = (
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else []
+    )
+    affinity = getattr(os, "sched_getaffinity", None)
+    probe.recorder.write(
+        "torch",
+        version=torch.__version__,
+        cuda=torch.version.cuda,
+        hip=torch.version.hip,
+        devices=devices,
+        intra_op=torch.get_num_threads(),
+        inter_op=torch.get_num_interop_threads(),
+        omp=os.environ.get("OMP_NUM_THREADS", ""),
+        cpus_allowed=len(affinity(0)) if affinity else os.cpu_count(),
+    )
+
+
+def flags(probe: Probe) -> dict[str, Any]:
+    """Switches of torch that cost time, as they stand now."""
+    trace = sys.gettrace()
+    profile = sys.getprofile()
+    dtype = probe.boundary.autocast
+    return {
+        "anomaly": torch.is_anomaly_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "tf32": torch.get_float32_matmul_precision() != "highest",
+        "profiler": profiler_is_on(),
+        "trace": _tracer_name(profile) or _tracer_name(trace),
+        "autocast": dtype,
+        "compiled": compiled_frames() > 0,
+    }
+
+
+def profiler_is_on() -> bool:
+    """A torch profiler (the script's own, unless ours is running) is recording."""
+    return bool(torch._C._autograd._profiler_enabled())
+
+
+def compiled_frames() -> int:
+    """How many frames dynamo has compiled in this process; 0 without importing dynamo."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return int(utils.counters["frames"]["total"]) if utils is not None else 0
+
+
+def config_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The scalar entries of the first parameter group."""
+    group = optimizer.param_groups[0]
+    return {
+        key: value.item() if isinstance(value, torch.Tensor) and value.device.type == "cpu" else
+        value if isinstance(value, (int, float, bool, str, type(None))) else str(value)[:80]
+        for key, value in group.items()
+        if key != "params"
+    }  # fmt: skip
+
+
+def allow_sampling() -> None:
+    """Let py-spy, a sibling, attach under Yama's ptrace_scope 1 without root."""
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY), 0, 0, 0)
+
+
+def _tracer_name(tracer: Any) -> str:
+    if tracer is None:
+        return ""
+    kind = type(tracer)
+    if kind.__module__ in ("cProfile", "_lsprof"):
+        return "cProfile"
+    return f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else (
+        getattr(tracer, "__module__", None) or "settrace"
+    )  # fmt: skip
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def _env_int(name: str, default: int) -> int:
+    try:
+        return int(os.environ.get(name, default))
+    except ValueError:
+        return default

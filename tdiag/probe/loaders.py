@@ -1,0 +1,270 @@
+"""Watches DataLoaders: what they are, how long the training waits, what a fetch costs.
+
+Fetches are timed where they run, in the worker or in the training process, so that on-CPU time,
+storage reads and blocked time are exact rather than sampled.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import dataloader as _dataloader
+from torch.utils.data._utils import fetch as _fetch
+
+from . import facts, places
+from .batches import count_bytes, length
+from .invisible import hidden
+from .marks import NEXT_BEGIN, NEXT_END
+from .procfs import ThreadCounters
+
+if TYPE_CHECKING:
+    from .core import Probe
+
+# Batches of one loader look alike: weigh the first few, then one in sixteen.
+WEIGH_FIRST, WEIGH_EVERY = 4, 16
+ITERATOR_MADE = -2  # argument of NEXT_END where the pair is ``iter(loader)``
+
+_wall = time.perf_counter_ns
+_cpu = time.thread_time_ns
+
+
+def watch_loaders(probe: Probe) -> None:
+    """Wrap DataLoader's making, iterating, next batch, and the fetchers."""
+    watch = LoaderWatch(probe)
+    patches = probe.patches
+    patches.set(DataLoader, "__init__", watch.wrap_init(DataLoader.__init__))
+    patches.set(DataLoader, "__iter__", watch.wrap_iter(DataLoader.__iter__))
+    base = _dataloader._BaseDataLoaderIter
+    patches.set(base, "__next__", watch.wrap_next(base.__next__))
+    for fetcher in (_fetch._MapDatasetFetcher, _fetch._IterableDatasetFetcher):
+        patches.set(fetcher, "fetch", watch.wrap_fetch(fetcher.fetch))
+
+
+class LoaderWatch:
+    """One a process; forked workers inherit it and write their own events file."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.numbers: Any = weakref.WeakKeyDictionary()  # DataLoader → number
+        self.places: Any = weakref.WeakKeyDictionary()  # DataLoader → where it was made
+        self.by_dataset: dict[int, int] = {}  # id(dataset) → loader number, for its fetchers
+        self.fetches = 0
+        self.counters: ThreadCounters | None = None
+        self.pid = -1
+
+    def wrap_init(self, original: Any) -> Any:
+        watch = self
+
+        @functools.wraps(original)
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            watch.probe.guard(watch.places.__setitem__)(self, places.caller())
+
+        return hidden(init)
+
+    def wrap_iter(self, original: Any) -> Any:
+        watch, marks = self, self.probe.marks
+
+        @functools.wraps(original)
+        def iterate(self: Any) -> Any:
+            if not marks.mine():
+                return original(self)
+            number = watch.probe.guard(watch.number)(self) or 0
+            began = _wall()
+            marks.add(NEXT_BEGIN, number)
+            try:
+                iterator = original(self)
+            finally:
+                marks.add(NEXT_END, ITERATOR_MADE)
+            watch.probe.guard(watch.iterator_made)(self, iterator, number, _wall() - began)
+            return iterator
+
+        return hidden(iterate)
+
+    def iterator_made(self, loader: Any, iterator: Any, number: int, took_ns: int) -> None:
+        if not isinstance(iterator, _dataloader._BaseDataLoaderIter):
+            return  # a subclass with an iterator of its own (a generator, say)
+        fresh = not hasattr(iterator, "tdiag_loader")
+        iterator.tdiag_loader = number  # type: ignore[attr-defined]
+        fetcher = getattr(iterator, "_dataset_fetcher", None)
+        if fetcher is not None:  # in this process; two loaders may share one dataset
+            fetcher.tdiag_loader = number
+        pids = [w.pid for w in getattr(iterator, "_workers", ())]
+        self.probe.recorder.write(
+            "iterator", t=_wall(), loader=number, pids=pids, started=fresh, start_ns=took_ns
+        )
+        self.probe.windows.iterator(loader, number)
+
+    def wrap_next(self, original: Any) -> Any:
+        watch, marks = self, self.probe.marks
+
+        @functools.wraps(original)
+        def following(self: Any) -> Any:
+            number = getattr(self, "tdiag_loader", None)
+            if number is None or not marks.mine():
+                return original(self)
+            ready = _ready(self)
+            marks.add(NEXT_BEGIN, number)
+            try:
+                batch = original(self)
+            finally:
+                marks.add(NEXT_END, ready)
+            watch.probe.windows.batches += 1
+            watch.probe.boundary.batch()
+            return batch
+
+        return hidden(following)
+
+    def wrap_fetch(self, original: Any) -> Any:
+        watch = self
+
+        @functools.wraps(original)
+        def fetch(self: Any, indices: Any) -> Any:
+            timing = watch.probe.guard(watch.before_fetch)(self)
+            if timing is None:
+                return original(self, indices)
+            began, cpu = _wall(), _cpu()
+            batch = original(self, indices)
+            timing["wall"], timing["cpu"], timing["t"] = _wall() - began, _cpu() - cpu, began
+            watch.probe.guard(watch.after_fetch)(timing, indices, batch)
+            return batch
+
+        return hidden(fetch)
+
+    def before_fetch(self, fetcher: Any) -> dict[str, Any]:
+        if self.pid != os.getpid():
+            self._enter_process()
+        timing = getattr(fetcher, "tdiag_timing", None)
+        if timing is None:
+            number = getattr(fetcher, "tdiag_loader", self.by_dataset.get(id(fetcher.dataset)))
+            timing = fetcher.tdiag_timing = {"loader": number}
+            fetcher.collate_fn = _timed_collate(fetcher.collate_fn, timing)
+        timing["collate"] = timing["collate_cpu"] = 0
+        if self.counters is not None:
+            timing["before"] = self.counters.read()
+        return timing
+
+    def after_fetch(self, timing: dict[str, Any], indices: Any, batch: Any) -> None:
+        info = get_worker_info()
+        record: dict[str, Any] = {
+            "loader": timing["loader"],
+            "worker": info.id if info else None,
+            "t": timing["t"],
+            "wall": timing["wall"],
+            "cpu": timing["cpu"],
+            "load": timing["wall"] - timing["collate"],
+            "load_cpu": timing["cpu"] - timing["collate_cpu"],
+            "collate": timing["collate"],
+            "collate_cpu": timing["collate_cpu"],
+            "samples": len(indices) if isinstance(indices, (list, tuple)) else 1,
+        }
+        if self.counters is not None:
+            record.update(self.counters.since(timing["before"]))
+        if self.fetches < WEIGH_FIRST or self.fetches % WEIGH_EVERY == 0:
+            record["bytes"], record["dtypes"] = count_bytes(batch)
+        self.fetches += 1
+        self.probe.recorder.write("fetch", **record)
+
+    def _enter_process(self) -> None:
+        """First fetch of this process: its own counters, and a worker says who it is."""
+        self.pid = os.getpid()
+        self.fetches = 0
+        self.counters = ThreadCounters()
+        info = get_worker_info()
+        if info is None:
+            return
+        self.probe.marks.never()  # modules called by a transform are no training
+        if not self.by_dataset:  # spawned: this process never saw the loader itself
+            self.by_dataset[id(info.dataset)] = -1
+        facts.allow_sampling()
+        self.probe.recorder.write(
+            "role",
+            role="worker",
+            tid=threading.get_native_id(),
+            worker=info.id,
+            loader=self.by_dataset.get(id(info.dataset)),
+            intra_op=torch.get_num_threads(),
+        )
+        from multiprocessing.util import Finalize
+
+        Finalize(None, self.probe.recorder.flush, exitpriority=0)
+
+    def number(self, loader: Any) -> int:
+        """This loader's number; describes it in the events when first seen."""
+        number = self.numbers.get(loader)
+        if number is None:
+            number = self.numbers[loader] = len(self.numbers)
+            self.by_dataset[id(loader.dataset)] = number
+            self.probe.recorder.write("loader", id=number, **self._describe(loader))
+        return int(number)
+
+    def _describe(self, loader: Any) -> dict[str, Any]:
+        dataset = _innermost(loader.dataset)
+        read = getattr(type(dataset), "__getitem__", None) or getattr(
+            type(dataset), "__iter__", None
+        )
+        context = loader.multiprocessing_context
+        method = context.get_start_method() if context is not None else None
+        if method is None and loader.num_workers:
+            import multiprocessing
+
+            method = multiprocessing.get_start_method()
+        return {
+            "at": self.places.get(loader),
+            "num_workers": loader.num_workers,
+            "batch_size": loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
+            "prefetch_factor": loader.prefetch_factor,
+            "pin_memory": bool(loader.pin_memory),
+            "persistent_workers": bool(loader.persistent_workers),
+            "drop_last": bool(loader.drop_last),
+            "in_order": getattr(loader, "in_order", None),
+            "start_method": method,
+            "dataset_class": type(dataset).__name__,
+            "dataset_at": places.definition(read),
+            "dataset_len": length(dataset),
+            "collate_name": getattr(
+                loader.collate_fn, "__qualname__", type(loader.collate_fn).__name__
+            ),
+            "collate_at": places.definition(loader.collate_fn),
+        }
+
+
+def _innermost(dataset: Any) -> Any:
+    """Through torch's own wrappers (Subset, …) to the dataset that the user wrote."""
+    for _ in range(10):
+        inner = getattr(dataset, "dataset", None)
+        if inner is None or not type(dataset).__module__.startswith("torch."):
+            break
+        dataset = inner
+    return dataset
+
+
+def _ready(iterator: Any) -> int:
+    """Batches already waiting in the queue; −1 where there is no queue or it cannot tell."""
+    queue = getattr(iterator, "_data_queue", None)
+    if queue is None:
+        return -1
+    try:
+        return int(queue.qsize())
+    except (NotImplementedError, OSError):  # macOS has no sem_getvalue
+        return -1
+
+
+def _timed_collate(original: Any, timing: dict[str, Any]) -> Any:
+    @functools.wraps(original, updated=())
+    def collate(data: Any) -> Any:
+        began, cpu = _wall(), _cpu()
+        try:
+            return original(data)
+        finally:
+            timing["collate"] += _wall() - began
+            timing["collate_cpu"] += _cpu() - cpu
+
+    return hidden(collate)

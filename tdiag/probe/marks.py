@@ -1,0 +1,82 @@
+"""The time marks of the step in progress, on the training thread.
+
+Codes and arguments are the table in ``docs/run-directory.md``.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+NEXT_BEGIN, NEXT_END = 0, 1
+FORWARD_BEGIN, FORWARD_END = 2, 3
+BACKWARD_BEGIN, BACKWARD_END = 4, 5
+OPTIMIZER_BEGIN, OPTIMIZER_END = 6, 7
+SAVE_BEGIN, SAVE_END = 8, 9
+GC_BEGIN, GC_END = 10, 11
+
+# A young-generation collection takes a few microseconds and happens many times a step; only
+# pauses that a person could care about are kept (1 % of a 5 ms step).
+SHORT_GC_NS = 50_000
+# A step as long as a whole evaluation of a big data set stays bounded: 100,000 marks, 16 MB.
+MOST_VALUES = 400_000
+
+_wall = time.perf_counter_ns
+_cpu = time.thread_time_ns
+
+
+class Marks:
+    """Flat fours: code, wall ns and thread CPU ns since the step began, argument."""
+
+    __slots__ = ("cpu_start", "start", "thread", "values")
+
+    def __init__(self) -> None:
+        self.thread: int | None = None
+        self.values: list[int] = []
+        self.start = _wall()
+        self.cpu_start = _cpu()
+
+    def mine(self) -> bool:
+        """True on the training thread; the first thread to ask becomes it."""
+        here = threading.get_ident()
+        if self.thread is None:
+            self.thread = here
+        return self.thread == here
+
+    def never(self) -> None:
+        """This process does not train: from now on no thread of it is the training thread."""
+        self.thread = -1
+        self.values = []
+
+    def add(self, code: int, argument: int = 0) -> None:
+        if len(self.values) < MOST_VALUES:
+            self.values += (code, _wall() - self.start, _cpu() - self.cpu_start, argument)
+
+    def take(self) -> tuple[int, list[int]]:
+        """End the step here: its end time (absolute ns) and its marks; a new one begins."""
+        now, values = _wall(), self.values
+        self.values = []
+        self.start, self.cpu_start = now, _cpu()
+        return now, values
+
+    def on_gc(self, phase: str, info: dict[str, int]) -> None:
+        """A ``gc.callbacks`` entry."""
+        if threading.get_ident() != self.thread:
+            return
+        if phase == "start":
+            self.add(GC_BEGIN, info["generation"])
+            return
+        values = self.values
+        began = len(values) >= 4 and values[-4] == GC_BEGIN
+        if began and _wall() - self.start - values[-3] < SHORT_GC_NS:
+            del values[-4:]
+        else:
+            self.add(GC_END, info["generation"])
+
+    def watch_gc(self) -> None:
+        gc.callbacks.append(self.on_gc)
+
+    def unwatch_gc(self) -> None:
+        if self.on_gc in gc.callbacks:
+            gc.callbacks.remove(self.on_gc)

@@ -1,0 +1,163 @@
+"""Marks where forward, checkpoints and evaluation lie in a step.
+
+Hooks on every submodule would be too dear, and hooks on the user's objects would be pickled with
+them. So the *class* of each outermost module is watched: discovered while warming up, by a
+``Module.__call__`` that steps aside while the outermost call runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules.loss import _Loss
+
+from . import places
+from .boundary import is_compiling
+from .invisible import hidden
+from .marks import FORWARD_BEGIN, FORWARD_END, SAVE_BEGIN, SAVE_END
+
+if TYPE_CHECKING:
+    from .core import Probe
+
+MOST_MODULES = 64  # described one by one; a loss made anew every step must not fill the disk
+
+_any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: False)
+
+
+def watch_phases(probe: Probe) -> None:
+    """Install the watchers of outermost modules and of ``torch.save``."""
+    Forward(probe).install()
+    _watch_save(probe)
+
+
+class Forward:
+    """Outermost module calls on the training thread."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.depth = 0
+        self.numbers: Any = weakref.WeakKeyDictionary()  # module → number in the events
+        self.of_class: dict[type, int] = {}  # number, once there are too many to describe
+        self.described = 0
+        self.classes: set[type] = set()
+        self.discovering = False
+        self.pristine = torch.nn.Module.__call__
+
+    def install(self) -> None:
+        self._discover(True)
+        self.probe.windows.when_warm(lambda: self._discover(False))
+
+    def _discover(self, on: bool) -> None:
+        """Switch discovery; outside the guard's view nothing but one class attribute changes."""
+        if on == self.discovering:
+            return
+        self.discovering = on
+        if on:
+            torch.nn.Module.__call__ = self._discoverer()  # type: ignore[method-assign]
+        else:
+            torch.nn.Module.__call__ = self.pristine  # type: ignore[method-assign]
+
+    def _discoverer(self) -> Any:
+        forward = self
+
+        @functools.wraps(self.pristine)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if forward.depth or not forward.probe.marks.mine():
+                return forward.pristine(self, *args, **kwargs)
+            forward.probe.guard(forward._watch_class)(type(self))
+            return forward._outermost(None, self, args, kwargs)
+
+        return hidden(call)
+
+    def _watch_class(self, kind: type) -> None:
+        if kind in self.classes or kind is torch.nn.Module:
+            return
+        self.classes.add(kind)
+        own = any("__call__" in base.__dict__ for base in _below_module(kind))
+        if own and getattr(kind.__call__, "tdiag_watched", False):
+            return  # a subclass of a watched class
+        original = kind.__call__ if own else None  # None: whatever Module.__call__ is by then
+        forward = self
+
+        @functools.wraps(original or self.pristine)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if forward.depth or is_compiling() or not forward.probe.marks.mine():
+                return (original or torch.nn.Module.__call__)(self, *args, **kwargs)
+            return forward._outermost(original, self, args, kwargs)
+
+        call.tdiag_watched = True  # type: ignore[attr-defined]
+        self.probe.patches.set(kind, "__call__", hidden(call))
+
+    def _outermost(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        number = self.numbers.get(module, -1)
+        if number < 0:
+            number = self.probe.guard(self._describe)(module) or 0
+        marks = self.probe.marks
+        resume = self.discovering
+        self._discover(False)  # what runs inside (dynamo included) sees torch as it is
+        self.depth = 1
+        if _any_autocast():
+            self.probe.boundary.autocast = _autocast_dtype()
+        marks.add(FORWARD_BEGIN, number * 4 + torch.is_grad_enabled() * 2 + bool(module.training))
+        result = None
+        try:
+            result = (original or torch.nn.Module.__call__)(module, *args, **kwargs)
+        finally:
+            self.depth = 0
+            marks.add(FORWARD_END, int(isinstance(result, torch.Tensor) and result.dim() == 0))
+            if resume and not self.probe.windows.warm:
+                self._discover(True)
+        return result
+
+    def _describe(self, module: Any) -> int:
+        kind = type(module)
+        if self.described >= MOST_MODULES and kind in self.of_class:
+            return self.of_class[kind]  # made anew every step
+        number = self.described
+        self.described += 1
+        self.numbers[module] = self.of_class[kind] = number
+        parameters = list(module.parameters())
+        self.probe.recorder.write(
+            "module",
+            id=number,
+            name=type(module).__name__,
+            at=places.definition(type(module).forward),
+            parameters=sum(p.numel() for p in parameters),
+            parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+            loss=isinstance(module, _Loss),
+        )
+        return number
+
+
+hidden(Forward._outermost)
+
+
+def _below_module(kind: type) -> tuple[type, ...]:
+    """The classes from ``kind`` up to, not including, ``torch.nn.Module``."""
+    return kind.__mro__[: kind.__mro__.index(torch.nn.Module)]
+
+
+def _autocast_dtype() -> str:
+    device = "cuda" if torch._C.is_autocast_enabled() else "cpu"
+    get = getattr(torch, "get_autocast_dtype", None)
+    return str(get(device)) if get else "on"
+
+
+def _watch_save(probe: Probe) -> None:
+    original = torch.save
+
+    @functools.wraps(original)
+    def save(*args: Any, **kwargs: Any) -> Any:
+        if not probe.marks.mine():
+            return original(*args, **kwargs)
+        probe.marks.add(SAVE_BEGIN)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            probe.marks.add(SAVE_END)
+
+    probe.patches.set(torch, "save", hidden(save))
+    probe.patches.set(torch.serialization, "save", save)

@@ -1,0 +1,60 @@
+"""Finds the user's own line behind a call."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from types import CodeType, FrameType
+from typing import Any
+
+from .invisible import FILE
+
+_LIBRARY = tuple(
+    {
+        os.path.join(path, "")
+        for key in ("stdlib", "platstdlib", "purelib", "platlib")
+        for path in (sysconfig.get_paths().get(key),)
+        if path
+    }
+)
+_PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+_verdicts: dict[str, bool] = {}
+
+
+def is_user_file(name: str) -> bool:
+    """True unless the file belongs to the standard library, an installed package or tdiag."""
+    known = _verdicts.get(name)
+    if known is None:
+        path = os.path.abspath(name)
+        known = _verdicts[name] = not (
+            name.startswith("<")
+            or path.startswith((*_LIBRARY, _PROBE))
+            or "/site-packages/" in path
+            or "/dist-packages/" in path
+        )
+    return known
+
+
+def caller() -> list[Any] | None:
+    """``[file, line, function]`` of the innermost user frame above this call, or None.
+
+    None where only libraries called (a launcher, a framework's own loop).
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename != FILE and is_user_file(code.co_filename):
+            return [os.path.abspath(code.co_filename), frame.f_lineno, code.co_name]
+        frame = frame.f_back
+    return None
+
+
+def definition(function: Any) -> list[Any] | None:
+    """Where a function or method was written; None for builtins and for torch's own."""
+    function = getattr(function, "__wrapped__", function)
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType) or "/torch/" in code.co_filename:
+        return None
+    return [os.path.abspath(code.co_filename), code.co_firstlineno, code.co_name]

@@ -1,0 +1,48 @@
+"""What the kernel counts for the calling thread: storage reads, page faults, waiting for a core."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+from typing import Any
+
+_RUSAGE_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
+
+
+class ThreadCounters:
+    """Open once a thread, read around each fetch. Counters the system lacks are None."""
+
+    def __init__(self) -> None:
+        self.io = _open("/proc/thread-self/io")
+        self.schedule = _open("/proc/thread-self/schedstat")
+        self.thread = threading.get_ident()
+
+    def read(self) -> tuple[int | None, int | None, int | None, int]:
+        """(storage bytes read, bytes through read calls, ns waiting for a core, major faults)."""
+        read = rchar = waited = None
+        if self.io is not None:
+            fields = dict(
+                line.split(b": ") for line in os.pread(self.io, 512, 0).splitlines() if line
+            )
+            read, rchar = int(fields[b"read_bytes"]), int(fields[b"rchar"])
+        if self.schedule is not None:
+            waited = int(os.pread(self.schedule, 128, 0).split()[1])
+        return read, rchar, waited, resource.getrusage(_RUSAGE_THREAD).ru_majflt
+
+    def since(self, before: tuple[int | None, ...]) -> dict[str, Any]:
+        """The growth since ``before``, under the names of the `fetch` record."""
+        grown = (
+            None if b is None or a is None else b - a
+            for a, b in zip(before, self.read())
+        )  # fmt: skip
+        return dict(zip(("read", "rchar", "runq", "majflt"), grown))
+
+
+def _open(path: str) -> int | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        os.pread(descriptor, 64, 0)
+        return descriptor
+    except OSError:
+        return None

@@ -1,0 +1,70 @@
+"""Writes this process's events: one JSON object a line, appended, safe against sudden death."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+FLUSH_EVERY_NS = 250_000_000  # what a killed process can lose at most, once it runs steadily
+FLUSH_EACH_OF_FIRST = 100  # short runs and early crashes lose nothing
+
+
+class Recorder:
+    """Appends to ``events/<pid>.jsonl``. After a failed write (disk full) it stays silent."""
+
+    def __init__(self, run_dir: str) -> None:
+        self.folder = os.path.join(run_dir, "events")
+        self.descriptor: int | None = None
+        self.pid = -1
+        self.lines: list[str] = []
+        self.count = 0
+        self.flushed_ns = 0
+        self.broken = False
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Add one record. Values must be JSON-ready; others are written as their ``str``."""
+        self.line(json.dumps({"kind": kind, **fields}, default=str, separators=(",", ":")))
+
+    def line(self, text: str) -> None:
+        """Add one ready-made JSON line (the per-step record takes this way, for speed)."""
+        if self.pid != os.getpid():
+            self._forget_parent()
+        self.lines.append(text)
+        self.count += 1
+        now = time.perf_counter_ns()
+        if self.count < FLUSH_EACH_OF_FIRST or now - self.flushed_ns > FLUSH_EVERY_NS:
+            self.flush(now)
+
+    def flush(self, now: int | None = None) -> None:
+        if self.broken or not self.lines or self.pid != os.getpid():
+            return
+        data = ("\n".join(self.lines) + "\n").encode()
+        self.lines.clear()
+        self.flushed_ns = now or time.perf_counter_ns()
+        try:
+            if self.descriptor is None:
+                path = os.path.join(self.folder, f"{self.pid}.jsonl")
+                self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            while data:
+                data = data[os.write(self.descriptor, data) :]
+        except OSError as error:
+            self.broken = True
+            self._tell_failure(error)
+
+    def _forget_parent(self) -> None:
+        """After a fork: the parent's unwritten lines and open file are the parent's."""
+        self.pid = os.getpid()
+        self.descriptor = None
+        self.lines = []
+        self.count = 0
+        self.broken = False
+
+    def _tell_failure(self, error: OSError) -> None:
+        # An empty file needs no data block, so this often works even on a full disk.
+        name = f"events-lost-{self.pid}-{error.errno}"
+        try:
+            os.close(os.open(os.path.join(self.folder, name), os.O_WRONLY | os.O_CREAT, 0o600))
+        except OSError:
+            pass

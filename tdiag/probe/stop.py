@@ -1,0 +1,73 @@
+"""When the watching, and with ``--profiling`` the run, has to stop."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .core import Probe
+
+POLL_NS = 50_000_000  # a stat() a step would be measurable in a 100 µs step
+# Ranks that synchronise each step are at most one step apart; some slack for the file to be seen.
+STEPS_UNTIL_ALL_STOP = 8
+DETACH = -1  # in place of a step: leave, do not stop
+
+
+class StopSign:
+    """Bounds of the run, the parent's request, and the agreement of several ranks."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.why = ""
+        self.asked = False
+        self.at: int | None = None
+        self.polled_ns = 0
+        self.several = int(os.environ.get("WORLD_SIZE", "1") or 1) > 1
+        self.steps = probe.config.get("steps")
+        self.budget_ns = float(probe.config.get("time_budget_s") or 1e9) * 1e9
+        self.parent_file = os.path.join(probe.run_dir, "control", "finish")
+        self.shared_file = os.path.join(probe.run_dir, "control", "stop-at")
+
+    def due(self, now: int, first: int) -> bool:
+        """Stop watching at this boundary? Sets ``why``."""
+        leads = self.probe.windows.leads
+        if self.several and not leads and self._read_shared():
+            self.why = "asked"
+        elif now - self.polled_ns > POLL_NS:
+            self.polled_ns = now
+            if os.path.exists(self.parent_file) and (leads or not self.several):
+                self.why, self.asked = "asked", True
+        if not self.why and leads:
+            if self.steps is not None and self.probe.step >= self.steps:
+                self.why = "steps"
+            elif now - first > self.budget_ns:
+                self.why = "time"
+        return bool(self.why)
+
+    def wanted(self) -> bool:
+        """The run itself is to end, not only the watching."""
+        return bool(self.probe.config["profiling"]) or self.asked
+
+    def arrange(self) -> None:
+        """The lead rank tells the others at which step all stop, so that none waits for ever."""
+        if self.several and self.probe.windows.leads:
+            self.at = self.probe.step + STEPS_UNTIL_ALL_STOP
+            temporary = f"{self.shared_file}.{os.getpid()}"
+            with open(temporary, "w", encoding="ascii") as file:
+                file.write(str(self.at if self.wanted() else DETACH))
+            os.replace(temporary, self.shared_file)
+
+    def now(self) -> bool:
+        """End the run at this very boundary?"""
+        return self.wanted() and (self.at is None or self.probe.step >= self.at)
+
+    def _read_shared(self) -> bool:
+        if self.at is None:
+            try:
+                with open(self.shared_file, encoding="ascii") as file:
+                    self.at = int(file.read())
+            except (OSError, ValueError):
+                return False
+            self.asked = self.at != DETACH
+        return True

@@ -1,0 +1,207 @@
+"""Moves through the windows of the plan, at step boundaries, on the training thread.
+
+Names that a step can carry: ``warmup``, the windows of :mod:`.plan`, ``settle`` (left out: the
+step after a pause of ours, or while a profiler is being switched on), ``follow`` (another rank
+leads) and ``done``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from . import facts, plan
+from .capture import make_capture
+from .core import now_ns
+from .dispatch import measure_dispatch
+from .stop import StopSign
+
+if TYPE_CHECKING:
+    from .core import Probe
+
+# More steps than this are never left out after a pause, however deep the queue.
+MOST_SETTLE = 64
+# A pass is worth repeating only for a run that goes on; modules are discovered until then.
+DISCOVER_STEPS = 6
+
+
+class Windows:
+    """The state machine. ``name`` is the window of the step in progress."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.stop = StopSign(probe)
+        self.leads = facts._env_int("RANK", 0) == 0
+        self.batches = 0  # handed out by any loader so far
+        self.queue: dict[int, int] = {}  # loader → how many batches its queue can hold
+        self.epochs: dict[int, list[int]] = {}  # loader → step of each new iterator
+        self.warm_actions: list[Callable[[], None]] = []
+        self.warm = False
+        self.changed = False  # tdiag worked between two steps: that time is in no step
+        self.stop_now = False
+        self.finished = False
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin at the beginning: the first step boundary, or a better kind of boundary."""
+        self.leave()
+        self.name = "warmup"
+        self.plan = plan.windows(self.probe.config)
+        self.window: plan.Window | None = plan.WARM_UP
+        self.capture: Any = None
+        self.began_step = 0
+        self.began_ns: int | None = None
+        self.first_ns: int | None = None
+        self.settle = 0
+        self.resettled = False
+        self.batches = 0
+        self.epochs = {}
+
+    def leave(self) -> None:
+        """Drop a capture in progress without keeping what it saw (a fork, a restart)."""
+        capture, self.capture = getattr(self, "capture", None), None
+        if capture is not None:
+            self.probe.guard(capture.abort)()
+
+    def when_warm(self, action: Callable[[], None]) -> None:
+        """Run ``action`` when discovery may end."""
+        self.warm_actions.append(action)
+
+    def iterator(self, loader: Any, number: int) -> None:
+        """A loader began a new pass."""
+        self.epochs.setdefault(number, []).append(self.probe.step)
+        self.queue[number] = (loader.num_workers or 0) * (loader.prefetch_factor or 0)
+
+    def advance(self, now: int) -> None:
+        """A step ended at ``now``: go on, or change windows."""
+        if self.began_ns is None:
+            self.began_ns = self.first_ns = now
+        if self.finished:
+            self.stop_now = self.stop.now()
+            return
+        if not self.warm and self.probe.step >= DISCOVER_STEPS:
+            self.warm = True
+            for action in self.warm_actions:
+                action()
+        if self.stop.due(now, self.first_ns or now):
+            self.finish(self.stop.why)
+        elif not self.leads:
+            self.name = "follow"
+        elif self.name == "settle":
+            self.settle = max(0, self.settle - 1)
+            self._try_to_begin(now)
+        else:
+            if self.capture is not None:
+                self.capture.step()
+            if self._complete(now):
+                self._end()
+                self._next(now)
+
+    def finish(self, why: str) -> None:
+        """The evidence is complete, or there will be no more of it."""
+        if self.finished:
+            return
+        self.finished = True
+        self._end()
+        self.name = "done"
+        self.changed = True
+        self.probe.recorder.write("flags", **facts.flags(self.probe))
+        self.probe.recorder.write("finish", t=now_ns(), why=why)
+        self.probe.recorder.flush()
+        if why in ("exit", "error"):
+            return
+        self.stop.arrange()
+        self.stop_now = self.stop.now()
+        if not self.stop.wanted():
+            self.probe.detach()
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _complete(self, now: int) -> bool:
+        window = self.window
+        assert window is not None and self.began_ns is not None
+        steps, seconds = self.probe.step - self.began_step, (now - self.began_ns) / 1e9
+        if seconds >= window.most_s and steps >= 1:
+            return True
+        if window.name == "warmup":
+            return steps >= window.steps and self.batches >= max(self.queue.values(), default=0)
+        if steps < window.steps or seconds < window.seconds:
+            return False
+        if window.name == plan.WHOLE_EPOCHS and window.number == 2:
+            epoch = self._epoch_steps()
+            fits = epoch * seconds / steps <= window.most_s
+            return steps % epoch == 0 or not fits
+        return True
+
+    def _epoch_steps(self) -> int:
+        """Steps from one new iterator of the busiest loader to the next; 1 if none was seen."""
+        starts = max(self.epochs.values(), key=lambda s: s[-1] - s[0], default=[0])
+        return max(1, starts[-1] - starts[-2]) if len(starts) > 1 else 1
+
+    def _next(self, now: int) -> None:
+        """Open the next window that can be opened."""
+        while self.plan:
+            self.window = self.plan.pop(0)
+            if self.window.number == 2 and self.plan and self.window.name == "baseline":
+                self.probe.guard(measure_dispatch)(self.probe)
+            self.capture = make_capture(self.probe, self.window)
+            if self.capture is not None and (why := self.capture.start()):
+                self._record("skipped", why=why)
+                self.capture = None
+                continue
+            self.changed = True
+            self.name = "settle"
+            self.resettled = False
+            self.settle = self._settle_steps()
+            return
+        self.window = None
+        self.finish("complete")
+
+    def _settle_steps(self) -> int:
+        """After a pause the loaders' queues are fuller than they would be: use that up, and
+        the first step after any change (cold caches)."""
+        return min(MOST_SETTLE, 1 + max(self.queue.values(), default=0))
+
+    def _try_to_begin(self, now: int) -> None:
+        """Begin the window once the queues are as ever and its profiler is really on."""
+        assert self.window is not None
+        if self.settle > 0:
+            return
+        if self.capture is not None and not self.capture.ready():
+            return
+        if self.capture is not None and self.capture.slow_start and not self.resettled:
+            self.resettled = True  # attaching held the process up
+            self.settle = self._settle_steps()
+            return
+        self.name = self.window.name
+        self.began_step, self.began_ns = self.probe.step, now
+        if self.capture is not None:
+            self.capture.begin()
+            self.changed = True
+        self._record("begin")
+
+    def _end(self) -> None:
+        """Close the window in progress; one that had not begun leaves nothing."""
+        capture, self.capture = self.capture, None
+        begun = self.window is not None and self.name == self.window.name
+        if begun and self.name != "warmup":
+            self._record("end")
+        if capture is not None:
+            self.changed = True
+            if begun:
+                self.probe.guard(capture.end)(self.probe.step - self.began_step)
+            else:
+                self.probe.guard(capture.abort)()
+
+    def _record(self, state: str, **more: Any) -> None:
+        assert self.window is not None
+        self.probe.recorder.write(
+            "window",
+            t=now_ns(),
+            name=self.window.name,
+            state=state,
+            step=self.probe.step,
+            **{"pass": self.window.number},
+            **more,
+        )
+        self.probe.recorder.flush()
