@@ -1,0 +1,150 @@
+"""A trace as columns: one row a complete event, sorted by nothing (file order)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int64]  # row numbers of a Trace
+Mask = npt.NDArray[np.bool_]
+
+ABSENT = -1  # in integer columns: the event has no such argument
+
+
+class Growing:
+    """A numpy array that grows in place (``realloc``), so that a column never exists twice."""
+
+    def __init__(self, first: npt.NDArray[Any]) -> None:
+        self._array = first.copy()
+        self._used = len(first)
+
+    def extend(self, values: npt.NDArray[Any]) -> None:
+        used = self._used + len(values)
+        if used > len(self._array):
+            # Untouched pages of the larger array take no memory yet.
+            self._resize(max(used, 2 * len(self._array)))
+        self._array[self._used : used] = values
+        self._used = used
+
+    def array(self) -> npt.NDArray[Any]:
+        self._resize(self._used)
+        return self._array
+
+    def _resize(self, size: int) -> None:
+        self._array.resize((size, *self._array.shape[1:]), refcheck=False)
+
+
+@dataclass
+class Damage:
+    """What of the file could not be read. Offsets are bytes of the uncompressed file.
+
+    ``lost``: events that are missing; ``repaired``: events with broken JSON whose fields could
+    still be told; ``truncated_at``: where the file breaks off, None if it is whole.
+    """
+
+    lost: int = 0
+    repaired: int = 0
+    first_lost_at: int | None = None
+    truncated_at: int | None = None
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.lost or self.repaired or self.truncated_at is not None)
+
+    def describe(self) -> str:
+        """One sentence for the report; empty if the file is flawless."""
+        parts = []
+        if self.truncated_at is not None:
+            parts.append(f"breaks off at byte {self.truncated_at:,} ({self.reason})")
+        if self.lost:
+            parts.append(f"{self.lost:,} unreadable events, first at byte {self.first_lost_at:,}")
+        if self.repaired:
+            parts.append(f"{self.repaired:,} events with broken JSON, repaired")
+        return "the trace " + "; ".join(parts) if parts else ""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The complete events (``ph: X``) of one trace, a row each, in file order.
+
+    ========== ======= ==============================================================
+    column     dtype   meaning
+    ========== ======= ==============================================================
+    ts_ns      int64   start, ns. Since the Unix epoch where the file says so (epoch
+                       microseconds, or ``baseTimeNanoseconds``, which is added)
+    dur_ns     int64   duration, ns
+    name       int32   index into ``names`` (texts are cut at 1,000 characters)
+    category   int16   index into ``categories``, as spelled in the file
+    lane       int32   index into ``lanes``, the distinct ``(pid, tid)``
+    external   int64   ``External id``: ties device work to the op that issued it
+    correlation int64  ties device work to its launch call
+    sequence   int64   ``Sequence number``: ties backward nodes to forward ops
+    forward_thread int64 ``Fwd thread id``: set (not 0) on backward nodes
+    stream     int32   device stream
+    device     int32   device number
+    bytes      int64   of a copy or memset
+    occupancy  float32 ``est. achieved occupancy %``, NaN where absent
+    stack      int32   index into ``stacks`` (old ``Call stack`` arguments)
+    shapes     int32   index into ``shapes``: (dims, dtypes) of matrix ops, JSON text
+    ========== ======= ==============================================================
+
+    Integers are −1 where the event has no such argument. ``counts`` has every event of the file
+    by ``(ph, cat)``. ``memory``: one row per allocator event, columns
+    ``ts_ns, bytes, allocated, reserved, device_type, device``.
+    """
+
+    path: Path
+    ts_ns: Ints
+    dur_ns: Ints
+    name: npt.NDArray[np.int32]
+    category: npt.NDArray[np.int16]
+    lane: npt.NDArray[np.int32]
+    external: Ints
+    correlation: Ints
+    sequence: Ints
+    forward_thread: Ints
+    stream: npt.NDArray[np.int32]
+    device: npt.NDArray[np.int32]
+    bytes: Ints
+    occupancy: npt.NDArray[np.float32]
+    stack: npt.NDArray[np.int32]
+    shapes: npt.NDArray[np.int32]
+    names: list[str]
+    categories: list[str]
+    lanes: list[tuple[Any, Any]]
+    stacks: list[str]
+    shape_texts: list[tuple[str, str]]
+    memory: Ints
+    counts: Counter[tuple[str, str]]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    damage: Damage = field(default_factory=Damage)
+
+    def __len__(self) -> int:
+        return len(self.ts_ns)
+
+    @cached_property
+    def end_ns(self) -> Ints:
+        return self.ts_ns + self.dur_ns
+
+    @property
+    def device_properties(self) -> list[dict[str, Any]]:
+        """``deviceProperties``: every device of the machine, whether it was traced or not."""
+        found = self.metadata.get("deviceProperties") or self.metadata.get("computeProperties")
+        return [d for d in found if isinstance(d, dict)] if isinstance(found, list) else []
+
+    @property
+    def distributed(self) -> dict[str, Any]:
+        """``distributedInfo`` (rank, world_size, backend …), or empty."""
+        found = self.metadata.get("distributedInfo")
+        return found if isinstance(found, dict) else {}
+
+    def named(self, matches: Any) -> npt.NDArray[np.bool_]:
+        """Per distinct name, whether ``matches(name)``; index it with ``trace.name``."""
+        return np.array([bool(matches(name)) for name in self.names], np.bool_)

@@ -1,0 +1,233 @@
+"""One block of event text → typed events → columns. The fast path of the reader."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from decimal import Decimal
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+T = TypeVar("T", bound=Hashable)
+Ints = npt.NDArray[np.int64]
+Value = int | float | str | None  # ROCm writes numbers as text, old Kineto null
+
+TEXT_LIMIT = 1000  # of names and call stacks; kernel names reach 5,000, told apart long before
+EXACT_US = float(1 << 43)  # from here on float64 microseconds resolve less than a nanosecond
+ABSENT = -1
+
+
+class Args(msgspec.Struct, gc=False, frozen=True):
+    """The arguments that are used; all others are skipped by the decoder, at no memory."""
+
+    external: Value = msgspec.field(name="External id", default=ABSENT)
+    external_old: Value = msgspec.field(name="external id", default=ABSENT)
+    correlation: Value = ABSENT
+    sequence: Value = msgspec.field(name="Sequence number", default=ABSENT)
+    forward_thread: Value = msgspec.field(name="Fwd thread id", default=None)
+    stream: Value = None
+    device: Value = None
+    bytes: Value = None
+    occupancy: Value = msgspec.field(name="est. achieved occupancy %", default=None)
+    stack: Value = msgspec.field(name="Call stack", default=None)
+    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
+    shapes_old: msgspec.Raw = msgspec.field(name="Input dims", default=msgspec.Raw())
+    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
+    change: Value = msgspec.field(name="Bytes", default=None)
+    allocated: Value = msgspec.field(name="Total Allocated", default=None)
+    reserved: Value = msgspec.field(name="Total Reserved", default=None)
+    memory_device: Value = msgspec.field(name="Device Id", default=None)
+    memory_type: Value = msgspec.field(name="Device Type", default=None)
+
+
+NO_ARGS = Args()
+
+
+class Event(msgspec.Struct, gc=False):
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | float | str | None = 0
+    tid: int | float | str | None = 0
+    ts: float = 0.0
+    dur: float = 0.0
+    args: Args = NO_ARGS
+
+
+class ExactEvent(Event, gc=False):
+    """For epoch microseconds with a fraction, which float64 would round to 0.25 µs."""
+
+    ts: Decimal = Decimal(0)  # type: ignore[assignment]
+
+
+class Interned(dict[T, int], Generic[T]):
+    """Gives each distinct key the next number."""
+
+    def __missing__(self, key: T) -> int:
+        self[key] = number = len(self)
+        return number
+
+
+class Block(NamedTuple):
+    """Columns of the complete (``ph: X``) events of one block, its own numbering of texts.
+
+    ``memory`` has a row of :data:`MEMORY_COLUMNS` for each allocator event. ``counts``: events of
+    the block by ``(ph, cat)``. See :class:`tdiag.trace.Trace` for the columns.
+    """
+
+    columns: dict[str, npt.NDArray[Any]]
+    names: list[str]
+    categories: list[str]
+    lanes: list[tuple[Any, Any]]
+    stacks: list[str]
+    shapes: list[tuple[str, str]]
+    memory: Ints
+    counts: Counter[tuple[str, str]]
+
+
+# Ops whose shapes and dtypes the evidence reads; the text of all others is never kept.
+SHAPED = frozenset(
+    f"aten::{op}"
+    for op in (
+        *("mm", "addmm", "bmm", "baddbmm", "linear"),
+        *("convolution", "cudnn_convolution", "miopen_convolution", "convolution_backward"),
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+    )
+)
+
+MEMORY_COLUMNS = ("ts_ns", "bytes", "allocated", "reserved", "device_type", "device")
+
+_DECODER = msgspec.json.Decoder(list[Event])
+_EXACT_DECODER = msgspec.json.Decoder(list[ExactEvent])
+
+
+def decode(block: bytes) -> Block | None:
+    """Columns of the comma-separated events in ``block``; None if it is not flawless JSON."""
+    text = b"[" + block + b"]"
+    try:
+        events = _DECODER.decode(text)
+        if events and float(events[0].ts) >= EXACT_US and _fractional(events):
+            events = list(_EXACT_DECODER.decode(text))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return columns_of(events)
+
+
+def _fractional(events: Sequence[Event]) -> bool:
+    return any(event.ts % 1 for event in events)
+
+
+def columns_of(events: Sequence[Event]) -> Block:
+    spans = [event for event in events if event.ph == "X"]
+    others = [event for event in events if event.ph != "X"]
+    names: Interned[str] = Interned()
+    categories: Interned[str] = Interned()
+    lanes: Interned[tuple[Any, Any]] = Interned()
+    args = [event.args for event in spans]
+    columns: dict[str, npt.NDArray[Any]] = {
+        "ts_ns": _ns([event.ts for event in spans]),
+        "dur_ns": _ns([event.dur for event in spans]),
+        "name": np.array([names[event.name] for event in spans], np.int32),
+        "category": np.array([categories[event.cat] for event in spans], np.int16),
+        "lane": np.array([lanes[event.pid, event.tid] for event in spans], np.int32),
+        "external": _ints([a.external for a in args]),
+        "correlation": _ints([a.correlation for a in args]),
+        "sequence": _ints([a.sequence for a in args]),
+    }
+    if (columns["external"] == ABSENT).all():  # lower case until torch 1.9
+        columns["external"] = _ints([a.external_old for a in args])
+    counts = Counter((event.ph, event.cat) for event in others)
+    for category, number in zip(
+        categories, np.bincount(columns["category"], minlength=len(categories)), strict=True
+    ):
+        counts["X", category] += int(number)
+    stacks, shapes = _rare(columns, args, [names[name] for name in SHAPED if name in names])
+    return Block(
+        columns,
+        [name[:TEXT_LIMIT] for name in names],
+        list(categories),
+        list(lanes),
+        stacks,
+        shapes,
+        _memory(others),
+        counts,
+    )
+
+
+def _rare(
+    columns: dict[str, npt.NDArray[Any]], args: list[Args], shaped: list[int]
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """The columns that most events lack are looked up only where there is something to fill."""
+    size = len(args)
+    rows = [row for row, a in enumerate(args) if a.stream is not None]
+    for column, dtype in (("stream", np.int32), ("device", np.int32), ("bytes", np.int64)):
+        columns[column] = np.full(size, ABSENT, dtype)
+        columns[column][rows] = _ints([getattr(args[row], column) for row in rows])
+    columns["occupancy"] = np.full(size, np.nan, np.float32)
+    columns["occupancy"][rows] = [_float(args[row].occupancy) for row in rows]
+    columns["forward_thread"] = np.full(size, ABSENT, np.int64)
+    numbered = np.flatnonzero(columns["sequence"] != ABSENT)
+    columns["forward_thread"][numbered] = _ints([args[row].forward_thread for row in numbered])
+    columns["stack"] = np.full(size, ABSENT, np.int32)
+    stacks: Interned[str] = Interned()
+    rows = [row for row, a in enumerate(args) if a.stack]
+    columns["stack"][rows] = [stacks[str(args[row].stack)[:TEXT_LIMIT]] for row in rows]
+    columns["shapes"] = np.full(size, ABSENT, np.int32)
+    shapes: Interned[tuple[str, str]] = Interned()
+    matrices = np.flatnonzero(np.isin(columns["name"], shaped))
+    columns["shapes"][matrices] = [shapes[_shapes(args[row])] for row in matrices]
+    return list(stacks), list(shapes)
+
+
+def _shapes(args: Args) -> tuple[str, str]:
+    """(dims, dtypes) of an op's inputs, as the JSON text they were recorded in; may be empty."""
+    dims = bytes(args.shapes) or bytes(args.shapes_old)
+    return (
+        dims[:TEXT_LIMIT].decode("utf-8", "replace"),
+        bytes(args.types)[:TEXT_LIMIT].decode("utf-8", "replace"),
+    )
+
+
+def _memory(others: list[Event]) -> Ints:
+    events = [event for event in others if event.name == "[memory]"]
+    ts = _ns([event.ts for event in events])
+    fields = ("change", "allocated", "reserved", "memory_type", "memory_device")
+    rest = [_ints([getattr(event.args, field) for event in events]) for field in fields]
+    return np.stack([ts, *rest], axis=1)
+
+
+def _ns(microseconds: list[float]) -> Ints:
+    """Integer nanoseconds; whole and fraction apart, since float64 cannot hold epoch ns."""
+    if microseconds and isinstance(microseconds[0], Decimal):
+        return np.array([round(us * 1000) for us in microseconds], np.int64)
+    us = np.array(microseconds, np.float64)
+    whole = np.floor(us)
+    ns: Ints = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
+    return ns
+
+
+def _ints(values: list[Value]) -> Ints:
+    """int64 of whatever stands there: numbers, numbers as text, or nothing (:data:`ABSENT`)."""
+    try:
+        return np.array(values, np.int64)
+    except (TypeError, ValueError, OverflowError):
+        return np.array([_int(value) for value in values], np.int64)
+
+
+def _int(value: Value) -> int:
+    try:
+        number = int(value) if value is not None else ABSENT
+    except (ValueError, OverflowError):  # "0x7f…", "stream 7", NaN: not a number to compare
+        return ABSENT
+    return number if -(1 << 63) <= number < 1 << 63 else ABSENT
+
+
+def _float(value: Value) -> float:
+    try:
+        return float(value) if value is not None else float("nan")
+    except ValueError:
+        return float("nan")

@@ -1,0 +1,83 @@
+"""A trace file as blocks of plain bytes, whatever it is packed in."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tdiag.errors import RunError
+
+fast_zlib: ModuleType = zlib
+with suppress(ImportError):  # no wheel for this machine: zlib gives the same bytes, slower
+    from isal import isal_zlib as fast_zlib
+
+# isal has an exception class of its own, which zlib.error does not cover.
+BROKEN: tuple[type[Exception], ...] = (zlib.error, fast_zlib.error)
+
+Progress = Callable[[int, int], None]  # bytes of the file read so far, size of the file
+
+BLOCK_BYTES = 1 << 20  # measured: larger blocks leave the cache, smaller ones cost calls
+READ_BYTES = 1 << 17  # compressed bytes at a time; inflates to roughly two blocks
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+class Blocks:
+    """Iterates the uncompressed bytes of ``path``; gzip is told by its magic number.
+
+    ``broken`` is None, or why reading ended early (truncated or damaged gzip): what could be
+    inflated before that was given out.
+    """
+
+    def __init__(self, path: Path, progress: Progress | None = None) -> None:
+        self.path = path
+        self.broken: str | None = None
+        self._progress = progress
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            size = self.path.stat().st_size
+            with self.path.open("rb") as file:
+                packed = file.read(2) == GZIP_MAGIC
+                file.seek(0)
+                pieces = self._pieces(file, size)
+                yield from self._inflate(pieces) if packed else pieces
+        except OSError as error:
+            raise RunError(
+                f"cannot read {self.path}: {error.strerror or error}",
+                "give the path of a torch.profiler trace (.json or .json.gz)",
+            ) from error
+
+    def _pieces(self, file: Any, size: int) -> Iterator[bytes]:
+        done = 0
+        while piece := file.read(READ_BYTES if file.peek(2)[:2] == GZIP_MAGIC else BLOCK_BYTES):
+            done += len(piece)
+            yield piece
+            if self._progress:
+                self._progress(done, size)
+
+    def _inflate(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        member: Any = fast_zlib.decompressobj(31)
+        fed = False  # whether the current member has had any input
+        for piece in pieces:
+            waiting = piece
+            while waiting:
+                if member.eof:  # several gzip members one after another are one file
+                    member, fed = fast_zlib.decompressobj(31), False
+                try:
+                    plain = member.decompress(waiting, BLOCK_BYTES)
+                except BROKEN as error:
+                    # Trailing rubbish after a complete member harms nothing.
+                    self.broken = f"damaged gzip data ({error})" if fed else None
+                    return
+                fed = True
+                if plain:
+                    yield plain
+                waiting = member.unused_data if member.eof else member.unconsumed_tail
+        while not member.eof and (plain := member.decompress(b"", BLOCK_BYTES)):
+            yield plain
+        if not member.eof:
+            self.broken = "truncated gzip data"

@@ -1,0 +1,167 @@
+"""From a file to a :class:`tdiag.trace.Trace`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tdiag.errors import RunError
+from tdiag.trace.columns import Damage, Growing, Trace
+from tdiag.trace.decode import Block, Interned, columns_of, decode
+from tdiag.trace.inflate import Blocks, Progress
+from tdiag.trace.metadata import parse_metadata
+from tdiag.trace.parallel import in_processes, pays_off
+from tdiag.trace.recover import recover, salvage_last
+from tdiag.trace.split import NOT_A_TRACE_HINT, Splitter
+
+TAIL_LIMIT = 64 << 20  # of metadata after the events
+
+
+def read_trace(path: Path | str, progress: Progress | None = None) -> Trace:
+    """Read a torch.profiler trace, plain or gzipped, list or object.
+
+    Memory: about 100 bytes an event, whatever the length of its arguments. A truncated or broken
+    file gives what can be read, and says the rest in ``trace.damage``. Raises RunError (exit
+    code 2) for what is missing, unreadable or no trace at all.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise RunError(f"{path} is a folder, not a trace", "name the trace files in it")
+    reader = _Reader(path, progress)
+    return reader.trace()
+
+
+class _Reader:
+    def __init__(self, path: Path, progress: Progress | None) -> None:
+        self.path = path
+        self.blocks = Blocks(path, progress)
+        self.splitter = Splitter(self.blocks, path.name)
+        self.damage = Damage()
+        self.merged = _Merged()
+        self.tail = b""  # from the "]" that ends the events
+        self.ended = False
+        self._unfinished = b""  # an event that its block did not finish
+        self._unfinished_at = 0
+
+    def trace(self) -> Trace:
+        decoded = in_processes if pays_off(self.path) else _in_this_process
+        for offset, block, columns in decoded(self.splitter):
+            self._take(offset, block, columns)
+        self._finish()
+        if not self.merged.is_trace():
+            raise RunError(f"{self.path.name} holds no trace events", NOT_A_TRACE_HINT)
+        metadata = parse_metadata(self.splitter.head, self.tail)
+        return self.merged.trace(self.path, metadata, self.damage)
+
+    def _take(self, offset: int, block: bytes, columns: Block | None) -> None:
+        if self.ended:
+            if len(self.tail) < TAIL_LIMIT:
+                self.tail += b"," + block if self.tail else block
+            return
+        if columns is not None:
+            self._lose_unfinished()
+            self.merged.add(columns)
+            return
+        if self._unfinished:
+            block, offset = self._unfinished + b"," + block, self._unfinished_at
+            self._unfinished = b""
+        found = recover(block)
+        self.merged.add(columns_of(found.events))
+        self.damage.repaired += found.repaired
+        for lost in found.lost:
+            self._lose(offset + lost)
+        if found.unfinished is not None:
+            self._unfinished = block[found.unfinished :]
+            self._unfinished_at = offset + found.unfinished
+        if found.end is not None:
+            self.ended, self.tail = True, block[found.end :]
+
+    def _lose(self, offset: int) -> None:
+        self.damage.lost += 1
+        if self.damage.first_lost_at is None:
+            self.damage.first_lost_at = offset
+
+    def _lose_unfinished(self) -> None:
+        if self._unfinished:
+            self._lose(self._unfinished_at)
+            self._unfinished = b""
+
+    def _finish(self) -> None:
+        if self._unfinished:
+            event, end = salvage_last(self._unfinished)
+            if event is not None and end is not None:
+                self.merged.add(columns_of([event]))
+                self.damage.repaired += 1
+                self.ended, self.tail = True, self._unfinished[end:]
+        if not self.ended:
+            self.damage.truncated_at = (
+                self._unfinished_at if self._unfinished else self.splitter.read
+            )
+            self.damage.reason = self.blocks.broken or "the list of events is not closed"
+
+
+def _in_this_process(
+    blocks: Iterable[tuple[int, bytes]],
+) -> Iterator[tuple[int, bytes, Block | None]]:
+    for offset, block in blocks:
+        yield offset, block, decode(block)
+
+
+class _Merged:
+    """Blocks' columns put together, texts numbered anew."""
+
+    def __init__(self) -> None:
+        self.names: Interned[str] = Interned()
+        self.categories: Interned[str] = Interned()
+        self.lanes: Interned[tuple[Any, Any]] = Interned()
+        self.stacks: Interned[str] = Interned()
+        self.shapes: Interned[tuple[str, str]] = Interned()
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.columns: dict[str, Growing] = {}
+
+    def add(self, block: Block) -> None:
+        columns = block.columns | {"memory": block.memory}
+        for column, texts, interned in (
+            ("name", block.names, self.names),
+            ("category", block.categories, self.categories),
+            ("lane", block.lanes, self.lanes),
+            ("stack", block.stacks, self.stacks),
+            ("shapes", block.shapes, self.shapes),
+        ):
+            numbers = np.array([interned[t] for t in texts] + [-1], columns[column].dtype)  # type: ignore[index]
+            columns[column] = numbers[columns[column]]  # −1 (absent) picks the last, −1
+        for column, values in columns.items():
+            if column not in self.columns:
+                self.columns[column] = Growing(values)
+            else:
+                self.columns[column].extend(values)
+        self.counts.update(block.counts)
+
+    def is_trace(self) -> bool:
+        """Whether anything had a phase; an empty list of events is a trace, too."""
+        return not self.counts or any(ph for ph, _ in self.counts)
+
+    def trace(self, path: Path, metadata: dict[str, Any], damage: Damage) -> Trace:
+        if not self.columns:
+            self.add(columns_of([]))
+        columns: dict[str, Any] = {name: grown.array() for name, grown in self.columns.items()}
+        base = metadata.get("baseTimeNanoseconds")
+        if isinstance(base, int):
+            columns["ts_ns"] += base
+            columns["memory"][:, 0] += base
+        return Trace(
+            path=path,
+            **columns,
+            names=list(self.names),
+            categories=list(self.categories),
+            lanes=list(self.lanes),
+            stacks=list(self.stacks),
+            shape_texts=list(self.shapes),
+            counts=self.counts,
+            metadata=metadata,
+            damage=damage,
+        )

@@ -1,0 +1,127 @@
+"""The slow path: a block that is not flawless JSON, event by event."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tdiag.trace.decode import Event
+from tdiag.trace.split import BOUNDARY, EVENT_LIMIT
+
+SKIPPED = re.compile(r"[\s,]*")
+# Windows paths and the like: a backslash that begins no JSON escape.
+LONE_BACKSLASH = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+BARE_NUMBER = re.compile(r":\s*[-+]?(?:inf|nan)\b", re.IGNORECASE)  # what C++ prints, not JSON
+# Unescaped quotes: a text field ends where the next known key begins.
+TEXT_FIELD = re.compile(
+    r'"(ph|cat|name)"\s*:\s*"(.*?)"\s*(?=,\s*"(?:ph|cat|name|pid|tid|ts|dur|args|id|s|bp)"\s*:|\}|$)',
+    re.DOTALL,
+)
+NUMBER_FIELD = re.compile(r'"(pid|tid|ts|dur)"\s*:\s*"?(-?\d+(?:\.\d+)?)')
+ARGUMENT = re.compile(
+    r'"(External id|external id|correlation|Sequence number|stream|device|bytes)"\s*:\s*"?(-?\d+)'
+)
+
+_EVENT = msgspec.json.Decoder(Event)
+# strict=False admits raw control characters in texts, as older exporters write them.
+_SCAN = json.JSONDecoder(strict=False)
+
+
+class Recovered(NamedTuple):
+    """``lost``: offsets within the block of events that could not be read at all.
+    ``unfinished``: offset where an event begins that the block does not finish, or None.
+    ``end``: offset of the ``]`` that closes the list of events, or None if it is not here.
+    """
+
+    events: list[Event]
+    repaired: int
+    lost: list[int]
+    unfinished: int | None
+    end: int | None
+
+
+def recover(block: bytes) -> Recovered:
+    """Every event of ``block`` that can be read or repaired."""
+    text = block.decode("latin-1")  # one character a byte, so that positions are byte offsets
+    found = Recovered([], 0, [], None, None)
+    repaired, at = 0, 0
+    while True:
+        skipped = SKIPPED.match(text, at)
+        at = skipped.end() if skipped else at
+        if at >= len(text):
+            return found._replace(repaired=repaired)
+        if text[at] == "]":
+            return found._replace(repaired=repaired, end=at)
+        event, until = _next_event(block, text, at)
+        if event is None:
+            boundary = BOUNDARY.search(block, at)
+            if not boundary:
+                return found._replace(repaired=repaired, unfinished=at)
+            until = boundary.end(1)
+            event = _repaired(block[at : boundary.start(1)])
+            if event is None:
+                found.lost.append(at)
+            else:
+                repaired += 1
+        if event is not None:
+            found.events.append(event)
+        at = until
+
+
+def _next_event(block: bytes, text: str, at: int) -> tuple[Event | None, int]:
+    try:
+        _, until = _SCAN.raw_decode(text, at)
+    except (json.JSONDecodeError, RecursionError):
+        return None, at
+    piece = block[at:until]
+    try:
+        return _EVENT.decode(piece), until
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _lenient(json.loads(piece.decode("utf-8", "replace"), strict=False)), until
+
+
+def salvage_last(piece: bytes) -> tuple[Event | None, int | None]:
+    """The event that a truncated or broken end leaves, and where the list's ``]`` follows it."""
+    if len(piece) > EVENT_LIMIT:
+        return None, None
+    closed = re.search(rb"\}\s*(?=\])", piece)
+    if not closed:
+        return None, None
+    return _repaired(piece[: closed.end()]), closed.end()
+
+
+def _repaired(piece: bytes) -> Event | None:
+    text = piece.decode("utf-8", "replace")
+    text = BARE_NUMBER.sub(": null", LONE_BACKSLASH.sub(r"\\\\", text))
+    try:
+        return _lenient(json.loads(text, strict=False))
+    except (json.JSONDecodeError, RecursionError):
+        pass
+    fields: dict[str, Any] = dict(TEXT_FIELD.findall(text))
+    fields |= dict(NUMBER_FIELD.findall(text))
+    fields["args"] = dict(ARGUMENT.findall(text))
+    return _lenient(fields) if "ph" in fields and "ts" in fields else None
+
+
+def _lenient(value: Any) -> Event | None:
+    """An event of which some field has an unexpected type: that field is left at its default."""
+    if not isinstance(value, dict):
+        return None
+    args = value.get("args")
+    kept = {k: v for k, v in args.items() if _plain(v)} if isinstance(args, dict) else {}
+    event: dict[str, Any] = {
+        k: str(value[k]) for k in ("ph", "cat", "name") if value.get(k) is not None
+    }
+    event |= {k: value[k] for k in ("pid", "tid") if _plain(value.get(k))}
+    try:
+        event |= {k: float(value[k]) for k in ("ts", "dur") if value.get(k) is not None}
+        return msgspec.convert(event | {"args": kept}, Event, strict=False)
+    except (TypeError, ValueError, msgspec.ValidationError):
+        return None
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, (int, float, str)) and not isinstance(value, bool)
