@@ -1,0 +1,146 @@
+"""Runs the rules over the evidence and ranks what they find by recoverable time per step."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any, get_type_hints
+
+from tdiag.diagnose.model import Abstained, Finding, Place, Speedup
+from tdiag.evidence.kinds import Budget, Kind, Location
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Abstain, Found, Gain
+from tdiag.rules.catalogue import Rule, all_rules
+
+__all__ = ["all_rules", "needs", "rank", "run_rule", "run_rules", "total_recoverable"]
+
+# A predicted gain whose high end lies under this share of the step is not reported: measuring a
+# program against itself by turn-taking read 0.986–1.012, so no trial could confirm less.
+NOISE_FLOOR_FRAC = 0.02
+
+# No fix leaves a step of no time; keeps 1 ÷ (1 − share) finite when a component is the step.
+MAX_RECOVERABLE_FRAC = 0.99
+
+
+def needs(rule: Rule) -> dict[str, tuple[type[Kind], bool]]:
+    """``check``'s parameters: name → (evidence kind, required); ``X | None`` is optional."""
+    hints = get_type_hints(rule.check)
+    hints.pop("return", None)
+    return {name: _kind(hint) for name, hint in hints.items()}
+
+
+def _kind(hint: Any) -> tuple[type[Kind], bool]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        present = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+        return present[0], False
+    return hint, True
+
+
+def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:
+    """One rule: its finding, why it abstains, or None when its pattern is not there."""
+    arguments = {}
+    for name, (kind, required) in needs(rule).items():
+        arguments[name] = evidence.get(kind)
+        if required and arguments[name] is None:
+            why = evidence.missing.get(kind, f"{kind.__name__} was not captured")
+            return Abstained(rule.code, rule.name, why)
+    try:
+        found = rule.check(**arguments)
+        return None if found is None else _finding(rule, found, evidence.get(Budget))
+    except Abstain as lacking:
+        return Abstained(rule.code, rule.name, str(lacking))
+    # Deliberately broad: one faulty rule must not cost the user the other rules' findings.
+    except Exception as fault:
+        what = f"the rule itself failed: {type(fault).__name__}: {fault}"
+        return Abstained(rule.code, rule.name, what)
+
+
+def _finding(rule: Rule, found: Found, budget: Budget | None) -> Finding | None:
+    low, high = (0, 0) if found.gain is None else _capped(found.gain, budget)
+    if found.gain is not None and budget and high < NOISE_FLOOR_FRAC * budget.step_ns:
+        return None
+    return Finding(
+        code=rule.code,
+        name=rule.name,
+        cls=rule.cls,
+        summary=found.summary,
+        location=_place(found.at),
+        evidence=found.evidence,
+        recoverable_ns=(low + high) // 2,
+        speedup=None if found.gain is None else _speedup(low, high, budget),
+        why_gain="" if found.gain is None else found.gain.why,
+        fix=found.fix,
+        advisory=found.gain is None,
+        components=() if found.gain is None else _present(found.gain, budget),
+    )
+
+
+def _capped(gain: Gain, budget: Budget | None) -> tuple[int, int]:
+    """The range, within what its budget components hold; Abstain without a budget."""
+    if budget is None:
+        raise Abstain("no step time was measured, so a gain cannot be set against it")
+    ceiling = sum(budget.components_ns[name] for name in _present(gain, budget))
+    high = min(max(0, round(gain.high_ns)), ceiling)
+    return min(max(0, round(gain.low_ns)), high), high
+
+
+def _present(gain: Gain, budget: Budget | None) -> tuple[str, ...]:
+    return tuple(name for name in gain.components if budget and name in budget.components_ns)
+
+
+def _speedup(low: int, high: int, budget: Budget | None) -> Speedup | None:
+    """Amdahl: the step shrinks by the recoverable share, the rest stays as it is."""
+    if budget is None:
+        return None
+    shares = (min(ns / budget.step_ns, MAX_RECOVERABLE_FRAC) for ns in (low, high))
+    return Speedup(*(round(1 / (1 - share), 3) for share in shares))
+
+
+def _place(at: Location | None) -> Place | None:
+    return Place(at.file, at.line) if at is not None and at.file and at.line > 0 else None
+
+
+def run_rules(
+    evidence: Evidence, rules: Iterable[Rule] | None = None
+) -> tuple[list[Finding], list[Abstained]]:
+    """Every rule over this evidence: findings, best first, and the rules that could not check.
+
+    A rule abstains when a kind it requires is absent (in ``evidence.missing``'s words), when it
+    says so itself, and when it fails. A healthy statement is kept only if nothing is to be won.
+    """
+    findings: list[Finding] = []
+    statements: list[Finding] = []
+    abstained: list[Abstained] = []
+    for rule in all_rules() if rules is None else rules:
+        result = run_rule(rule, evidence)
+        if isinstance(result, Abstained):
+            abstained.append(result)
+        elif result is not None:
+            (statements if rule.only_if_clear else findings).append(result)
+    if all(finding.advisory for finding in findings):
+        findings += statements
+    return rank(findings), abstained
+
+
+def rank(findings: Iterable[Finding]) -> list[Finding]:
+    """By recoverable time per step, largest first; advisories after all of them."""
+    return sorted(findings, key=lambda f: (f.advisory, -f.recoverable_ns, f.code))
+
+
+def total_recoverable(findings: Iterable[Finding], budget: Budget) -> int:
+    """What all fixes together can win per step, ns: never the plain sum.
+
+    Each finding's ``recoverable_ns`` is what its fix wins *alone*. Taken best first, a finding
+    can only claim what those before it have left in its budget components.
+    """
+    left = dict(budget.components_ns)
+    total = 0
+    for finding in rank(findings):
+        wanted = finding.recoverable_ns
+        for name in finding.components:
+            claimed = min(wanted, left[name])
+            left[name] -= claimed
+            wanted -= claimed
+            total += claimed
+    return total

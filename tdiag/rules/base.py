@@ -1,0 +1,114 @@
+"""What a rule gives back, and the few helpers that all rule files share.
+
+A rule is a module ``tdnnn_pattern.py`` with a docstring under the headings of
+:data:`tdiag.rules.catalogue.HEADINGS`, the constants ``CODE``, ``NAME`` and ``CLASS``, its
+thresholds as commented constants, ``check`` (whose signature is its evidence query), and the
+examples ``fires`` and ``clear``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tdiag.diagnose.model import Fix, Measure
+from tdiag.evidence.kinds import Budget, Location
+
+DATA_WAIT = ("data_wait", "data_wait_io", "data_wait_cpu")
+# What the training thread computes in; with a device, what the device or its launching costs.
+COMPUTE = ("forward", "loss", "backward", "optimizer", "compute", "launch", "python_loss")
+
+# Units a Measure may carry; reports know how to print each.
+UNITS = frozenset(
+    {"ns", "bytes", "frac", "count", "per_step", "gb_per_s", "bytes_per_s", "cores", "text"}
+)
+SOURCES = frozenset(
+    {"baseline", "sample", "trace", "calls", "ops", "fetch", "system", "probe", "budget"}
+)
+
+
+class Abstain(Exception):
+    """Raised by ``check`` when a field it needs was not measured; the message says which."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Time per step that the fix can win, ns, and why that much.
+
+    ``components``: the budget components the time comes out of. Two findings that name the same
+    component overlap; neither can win more than their components hold (the engine caps it).
+    """
+
+    low_ns: float
+    high_ns: float
+    why: str
+    components: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A pattern that was found. Without a gain it is an advisory."""
+
+    summary: str
+    evidence: tuple[Measure, ...]
+    fix: Fix
+    gain: Gain | None = None
+    at: Location | None = None
+
+
+def duration(ns: float) -> str:
+    """``12.3 ms``: three significant digits, in the unit that reads best."""
+    for unit, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(ns) >= scale:
+            return f"{significant(ns / scale)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def size(count: float) -> str:
+    """``1.50 GB``: three significant digits, decimal units, as storage and buses are sold."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(count) >= scale:
+            return f"{significant(count / scale)} {unit}"
+    return f"{count:.0f} B"
+
+
+def significant(value: float) -> str:
+    """Three significant digits without an exponent."""
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:.{digits}f}"
+
+
+def percent(frac: float) -> str:
+    return f"{frac:.1%}" if 0 < abs(frac) < 0.1 else f"{frac:.0%}"
+
+
+def where(at: Location | None) -> str:
+    """`` at train.py:41``, or nothing when the place is unknown."""
+    if at is None:
+        return ""
+    name = at.file.replace("\\", "/").rsplit("/", 1)[-1]
+    return f" at {name}:{at.line}" if at.line else f" in {name}"
+
+
+def held(budget: Budget, *components: str) -> float:
+    """What these components hold, ns per step."""
+    return sum(budget.components_ns.get(name, 0) for name in components)
+
+
+def ns(name: str, value: float, source: str) -> Measure:
+    return Measure(name, round(value), "ns", source)
+
+
+def bytes_(name: str, value: float, source: str) -> Measure:
+    return Measure(name, round(value), "bytes", source)
+
+
+def frac(name: str, value: float, source: str) -> Measure:
+    return Measure(name, round(value, 4), "frac", source)
+
+
+def count(name: str, value: float, source: str, unit: str = "count") -> Measure:
+    return Measure(name, round(value, 2), unit, source)
+
+
+def text(name: str, value: str, source: str) -> Measure:
+    return Measure(name, value, "text", source)

@@ -1,0 +1,133 @@
+"""Finds the rules: every module ``tdnnn_*.py`` of this package is one. Nothing is registered."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+import tdiag.rules
+from tdiag.errors import UsageError
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Found
+
+HEADINGS = (
+    "What it measures",
+    "Why it is slow",
+    "What to do",
+    "How the gain is computed",
+    "When this advice is wrong",
+)
+_RULE_FILE = re.compile(r"td\d{3}_\w+")
+_CONSTANT = re.compile(r"^([A-Z][A-Z0-9_]*)(?:: [^=]+)? = (.+)$")
+_NOT_THRESHOLDS = {"CODE", "NAME", "CLASS", "ONLY_IF_CLEAR"}
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A named number of a rule and the comment above it that says where it comes from."""
+
+    name: str
+    value: str
+    provenance: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule file. ``only_if_clear``: a healthy statement, kept when nothing else is found."""
+
+    code: str
+    name: str
+    cls: str
+    doc: str
+    check: Callable[..., Found | None]
+    fires: Callable[[], Evidence]
+    clear: Callable[[], Evidence]
+    only_if_clear: bool
+    source: str
+
+    @property
+    def title(self) -> str:
+        return self.doc.splitlines()[0].rstrip(".")
+
+    def sections(self) -> dict[str, str]:
+        """The docstring by heading, in the order of :data:`HEADINGS`."""
+        parts = re.split(r"^## (.+)$", self.doc, flags=re.MULTILINE)[1:]
+        return dict(zip(parts[::2], (part.strip() for part in parts[1::2]), strict=True))
+
+    def thresholds(self) -> list[Threshold]:
+        """The module-level constants, read from the source so that docs cannot drift."""
+        found, comment = [], []
+        for line in self.source.splitlines():
+            if line.startswith("#"):
+                comment.append(line.lstrip("# "))
+                continue
+            constant = _CONSTANT.match(line)
+            if constant and constant[1] not in _NOT_THRESHOLDS:
+                found.append(Threshold(constant[1], constant[2], " ".join(comment)))
+            comment = []
+        return found
+
+
+def _load(module: ModuleType) -> Rule:
+    return Rule(
+        code=module.CODE,
+        name=module.NAME,
+        cls=module.CLASS,
+        doc=inspect.cleandoc(module.__doc__ or ""),
+        check=module.check,
+        fires=module.fires,
+        clear=module.clear,
+        only_if_clear=getattr(module, "ONLY_IF_CLEAR", False),
+        source=inspect.getsource(module),
+    )
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """Every rule, by code."""
+    names = sorted(found.name for found in pkgutil.iter_modules(tdiag.rules.__path__))
+    files = [name for name in names if _RULE_FILE.fullmatch(name)]
+    return tuple(_load(importlib.import_module(f"tdiag.rules.{name}")) for name in files)
+
+
+def find(code_or_name: str) -> Rule:
+    """The rule with this code (``TD201``, ``201``) or name; :class:`UsageError` if there is none."""
+    wanted = code_or_name.strip().lower()
+    for rule in all_rules():
+        if wanted in {rule.code.lower(), rule.code.lower().removeprefix("td"), rule.name}:
+            return rule
+    known = ", ".join(rule.code for rule in all_rules())
+    raise UsageError(f"no rule is called {code_or_name!r}", f"rules: {known}")
+
+
+def page(rule: Rule) -> str:
+    """The rule as a Markdown page: its own docstring, and its thresholds with their provenance."""
+    title, _, body = rule.doc.partition("\n")
+    lines = [
+        f"# {rule.code} {rule.name}",
+        "",
+        f"**{title.rstrip('.')}** · class `{rule.cls}`",
+        "",
+        body.strip(),
+    ]
+    if rule.thresholds():
+        lines += ["", "## Thresholds", ""]
+        lines += [f"- `{t.name} = {t.value}`: {t.provenance}" for t in rule.thresholds()]
+    return "\n".join(lines) + "\n"
+
+
+def index() -> str:
+    """The table of all rules, Markdown."""
+    rows = [f"| [{r.code}]({r.code}.md) | {r.name} | {r.cls} | {r.title} |" for r in all_rules()]
+    return "\n".join(["# Rules", "", "| code | name | class | pattern |", "|---|---|---|---|", *rows]) + "\n"
+
+
+def explain(code_or_name: str) -> str:
+    """What ``tdiag explain`` prints: the page of one rule; :class:`UsageError` if there is none."""
+    return page(find(code_or_name))

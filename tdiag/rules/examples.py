@@ -1,0 +1,188 @@
+"""Building blocks of the rules' ``fires`` and ``clear`` examples: plain, made-up runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from tdiag.evidence.device import Copy, DeviceTime, Sync
+from tdiag.evidence.kinds import (
+    Budget,
+    Flags,
+    Loader,
+    Loaders,
+    Location,
+    OpLine,
+    Ops,
+    Phases,
+    StackLine,
+    Stacks,
+    System,
+    Threads,
+)
+
+MS = 1_000_000
+MB = 1_000_000
+GB = 1_000_000_000
+
+
+def at(line: int, function: str = "", file: str = "/home/me/train.py") -> Location:
+    return Location(file=file, line=line, function=function)
+
+
+def budget(*, device: bool = False, **components_ms: float) -> Budget:
+    """A step made of these components, in ms."""
+    components = {name: round(ms * MS) for name, ms in components_ms.items()}
+    total = sum(components.values())
+    return Budget(step_ns=total, components_ns=components, has_device=device)
+
+
+def phases(counts: dict[str, float] | None = None, /, **wall_ms: float) -> Phases:
+    wall = {name: ms * MS for name, ms in wall_ms.items()}
+    return Phases(wall_ns=wall, cpu_ns=wall, counts=counts or dict.fromkeys(wall, 1.0))
+
+
+_LOADER = Loader(
+    id=1,
+    role="train",
+    created_at=at(41),
+    dataset_class="Photos",
+    dataset_at=at(12, "__getitem__"),
+    dataset_len=50_000,
+    collate_name="default_collate",
+    collate_at=None,
+    batch_size=64,
+    num_workers=0,
+    prefetch_factor=None,
+    pin_memory=False,
+    persistent_workers=False,
+    in_order=True,
+    start_method=None,
+    iterators_started=1,
+    worker_start_ns=(),
+    fetch_count=100,
+    fetch_ns=(60 * MS,) * 100,
+    load_ns=55.0 * MS,
+    load_cpu_ns=54.0 * MS,
+    collate_ns=5.0 * MS,
+    collate_cpu_ns=5.0 * MS,
+    runqueue_ns=0.5 * MS,
+    read_bytes=0.0,
+    rchar_bytes=6.0 * MB,
+    major_faults=0.0,
+    batch_bytes=38.5 * MB,
+    batch_dtypes={"float32": 38.5 * MB},
+    ready_batches=0.0,
+)
+
+
+def loaders(**changes: Any) -> Loaders:
+    """One training loader that fetches a batch in 60 ms on one core, in the training process."""
+    return Loaders(loaders=(replace(_LOADER, **changes),))
+
+
+def system(**changes: Any) -> System:
+    """Eight cores, one in use, 32 GB of free memory."""
+    plain = System(
+        cores_allowed=8.0,
+        cores_machine=8,
+        cores_used=1.1,
+        machine_busy_cores=1.2,
+        worker_cores_used=None,
+        read_bytes_per_s=0.0,
+        rss_bytes=2 * GB,
+        ram_available_bytes=32 * GB,
+        ram_total_bytes=64 * GB,
+        io_wait_frac=0.0,
+    )
+    return replace(plain, **changes)
+
+
+def stack(line: int, share: float, leaf: str = "", phase: str = "", function: str = "") -> StackLine:
+    return StackLine(at=at(line, function), self_frac=share, leaf=leaf, phase=phase)
+
+
+def stacks(training: tuple[StackLine, ...] = (), workers: tuple[StackLine, ...] = ()) -> Stacks:
+    return Stacks(
+        source="py-spy",
+        samples=2000,
+        training=training,
+        workers=workers,
+        worker_samples=2000 if workers else 0,
+    )
+
+
+def op_line(line: int, phase: str, calls: float, **changes: Any) -> OpLine:
+    """A line that issues ``calls`` torch calls per step, each of 5 µs."""
+    plain = OpLine(
+        at=at(line),
+        phase=phase,
+        calls=calls,
+        grad_calls=0.0,
+        conversions={},
+        constructions=0.0,
+        elapsed_ns=calls * 5000,
+        in_loop=False,
+    )
+    return replace(plain, **changes)
+
+
+def ops(*lines: OpLine) -> Ops:
+    return Ops(steps=2, lines=lines)
+
+
+def flags(**changes: Any) -> Flags:
+    """Torch's own defaults: every switch off."""
+    plain = Flags(
+        anomaly_mode=False,
+        deterministic=False,
+        cudnn_benchmark=False,
+        matmul_tf32=False,
+        user_profiler=False,
+        user_trace="",
+        autocast_dtype="",
+        compiled=False,
+    )
+    return replace(plain, **changes)
+
+
+def threads(intra_op: int, **changes: Any) -> Threads:
+    plain = Threads(intra_op=intra_op, inter_op=4, worker_intra_op=None, omp_num_threads="")
+    return replace(plain, **changes)
+
+
+def copy(**changes: Any) -> Copy:
+    """One pageable copy of a 38.5 MB batch per step."""
+    plain = Copy(
+        direction="h2d",
+        memory="pageable",
+        count=1.0,
+        bytes=38.5 * MB,
+        device_ns=8.0 * MS,
+        exposed_ns=8.0 * MS,
+        host_blocked_ns=8.2 * MS,
+        at=at(60),
+    )
+    return replace(plain, **changes)
+
+
+def sync(**changes: Any) -> Sync:
+    """``loss.item()`` once a step, after which the device idles for 4 ms."""
+    plain = Sync(
+        name="aten::item", count=1.0, host_ns=20.0 * MS, idle_after_ns=4.0 * MS, at=at(70)
+    )
+    return replace(plain, **changes)
+
+
+def device_time(step_ms: float, **changes: Any) -> DeviceTime:
+    plain = DeviceTime(
+        step_ns=step_ms * MS,
+        components_ns={"compute": step_ms * MS},
+        busy_frac=1.0,
+        kernels_per_step=300.0,
+        mean_kernel_ns=step_ms * MS / 300,
+        launch_starved_ns=0.0,
+        streams=1,
+    )
+    return replace(plain, **changes)

@@ -1,0 +1,168 @@
+"""How the training loader feeds the loop: the sums that the input rules share.
+
+In the steady state a step cannot be shorter than (a) the rest of the step, (b) the CPU work of
+fetching and training ÷ the cores' capacity, (c) one batch's fetch ÷ the workers that fetch side
+by side. The predictions below are the largest of the three.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from tdiag.diagnose.model import Measure
+from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, StackLine, Stacks, System
+from tdiag.rules.base import DATA_WAIT, Abstain, count, frac, held, ns
+
+# By definition of "mostly": what the larger half of the fetch time went to.
+MAJORITY_FRAC = 0.5
+# With more than 90 % of the allowed cores in use, no rearrangement of the same work can win more
+# than 1 ÷ 0.9 = 1.11×: from there on the work itself has to shrink.
+SATURATED_FRAC = 0.9
+# What a further core adds, as a share of the first. High: all of it. Low: measured on a shared
+# 2-core machine, where going from 0 to 2 workers on pure decoding won 1.06–1.21×.
+CORE_WORTH_LOW = 0.06
+CORE_WORTH_HIGH = 1.0
+
+
+@dataclass(frozen=True)
+class Feed:
+    """One step's worth of fetching, ns per step. ``wall`` = ``cpu`` + ``queued`` + ``blocked``."""
+
+    loader: Loader
+    step: float
+    wait: float
+    wall: float
+    cpu: float
+    queued: float  # ready to run, waiting for a core
+    blocked: float
+    collate: float
+
+    @property
+    def rest(self) -> float:
+        """The step without its data wait: what the loader has time for."""
+        return max(self.step - self.wait, 0.0)
+
+    @property
+    def blocked_mostly(self) -> bool:
+        return self.blocked > MAJORITY_FRAC * self.wall
+
+    def cores_wanted(self) -> float:
+        """Cores that fetching and training would keep busy if they were there."""
+        return (self.cpu + self.queued + self.rest) / self.step
+
+    def saturates(self, system: System) -> bool:
+        wanted = max(self.cores_wanted(), system.cores_used or 0.0)
+        return wanted >= SATURATED_FRAC * system.cores_allowed
+
+    def workers_needed(self, cores: float) -> int:
+        """Fetch time ÷ rest-of-step time, bounded by the cores that training leaves free."""
+        running = self.cpu + self.queued
+        shortest = max(self.rest, (running + self.rest) / cores, 1.0)
+        free = max(1, math.ceil(cores - self.rest / shortest))
+        return min(math.ceil((running + self.blocked) / max(self.rest, 1.0)), free)
+
+    def step_with(self, workers: int, capacity: float, work: float) -> float:
+        """The step that so many workers on that capacity (in cores) would leave, ns."""
+        alone = self.cpu + self.blocked
+        return max(self.rest, work / capacity, alone / workers)
+
+    def gain_with(self, workers: int, system: System) -> tuple[float, float]:
+        """Low and high end of what ``workers`` workers win, ns per step."""
+        work = self.cpu + self.rest
+        others = max(system.cores_allowed - 1.0, 0.0)
+        used = system.cores_used or 0.0
+        poor = max(1.0 + CORE_WORTH_LOW * others, min(used, system.cores_allowed))
+        rich = 1.0 + CORE_WORTH_HIGH * others
+        low = self.step - self.step_with(workers, poor, max(work, used * self.step))
+        high = self.step - self.step_with(workers, rich, work)
+        return max(0.0, min(low, high)), max(0.0, high)
+
+    def gain_of_saving(self, fetch_ns: float) -> float:
+        """What ``fetch_ns`` less of fetching per step wins: all of it in the training process;
+        with starved workers the step shrinks as the fetch does."""
+        if self.loader.num_workers == 0:
+            return min(self.wait, fetch_ns)
+        return min(self.wait, self.step * fetch_ns / self.wall)
+
+    def measures(self) -> tuple[Measure, ...]:
+        return (
+            frac("data wait, share of the step", self.wait / self.step, "budget"),
+            ns("fetching one step's batches", self.wall, "fetch"),
+            ns("rest of the step", self.rest, "budget"),
+            frac("fetch time on a core", self.cpu / self.wall, "fetch"),
+            frac("fetch time blocked", self.blocked / self.wall, "fetch"),
+            count("num_workers", self.loader.num_workers, "probe"),
+        )
+
+
+def feed(budget: Budget, loaders: Loaders, phases: Phases | None, system: System) -> Feed | None:
+    """The training loader's feed; None where there is no loader or nobody waits for it."""
+    loader = loaders.train()
+    wait = held(budget, *DATA_WAIT)
+    if loader is None or wait <= 0:
+        return None
+    if loader.load_ns is None or loader.load_cpu_ns is None:
+        raise Abstain("wall and CPU time of the loader's fetches were not measured")
+    batches = _batches_per_step(phases)
+    wall = batches * (loader.load_ns + (loader.collate_ns or 0.0))
+    if wall <= 0:
+        return None
+    cpu = min(wall, batches * (loader.load_cpu_ns + (loader.collate_cpu_ns or 0.0)))
+    queued = min(wall - cpu, batches * _queued(loader, system))
+    return Feed(
+        loader=loader,
+        step=float(budget.step_ns),
+        wait=wait,
+        wall=wall,
+        cpu=cpu,
+        queued=queued,
+        blocked=wall - cpu - queued,
+        collate=batches * (loader.collate_ns or 0.0),
+    )
+
+
+def _batches_per_step(phases: Phases | None) -> float:
+    """Gradient accumulation takes several batches a step; evaluation's batches are not ours."""
+    if phases is None:
+        return 1.0
+    return max(1.0, phases.counts.get("data_wait", 1.0) - phases.eval_batches_per_step)
+
+
+def _queued(loader: Loader, system: System) -> float:
+    """Time ready but without a core, per batch.
+
+    Where the kernel does not count it (None, or 0 in some sandboxes), time off the core is
+    blocked time only if a core was free; on full cores it is told by whether storage was read.
+    """
+    if loader.runqueue_ns or loader.load_ns is None or loader.load_cpu_ns is None:
+        return loader.runqueue_ns or 0.0
+    wall = loader.load_ns + (loader.collate_ns or 0.0)
+    off = wall - loader.load_cpu_ns - (loader.collate_cpu_ns or 0.0)
+    full = (system.cores_used or 0.0) >= SATURATED_FRAC * system.cores_allowed
+    if not full or off <= MAJORITY_FRAC * wall:
+        return 0.0 if not full else max(0.0, off)
+    if loader.read_bytes is None or loader.read_bytes > 0:
+        raise Abstain(
+            "the kernel does not say how long fetches waited for a core, so on full cores a"
+            " blocked fetch cannot be told from a queued one"
+        )
+    return off
+
+
+def top_fetch_lines(fed: Feed, stacks: Stacks | None, most: int = 3) -> list[StackLine]:
+    """The user's lines that fetching spends its time on, as shares of the fetch time.
+
+    Workers' samples are shares of fetching already; in the training process only the samples
+    that fell into the data wait count, and are set against that wait.
+    """
+    if stacks is None:
+        return []
+    if fed.loader.num_workers:
+        return sorted(stacks.workers, key=lambda line: -line.self_frac)[:most]
+    mine = [line for line in stacks.training if line.phase == "data_wait"]
+    total = sum(line.self_frac for line in mine)
+    shares = [replace(line, self_frac=line.self_frac / total) for line in mine if total]
+    return sorted(shares, key=lambda line: -line.self_frac)[:most]

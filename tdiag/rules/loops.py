@@ -1,0 +1,109 @@
+"""Python loops that issue torch calls: their time, and how to say them as tensor expressions."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tdiag.evidence.device import HostOps
+from tdiag.evidence.kinds import Modules, OpLine, Ops, Phases
+from tdiag.rules.base import where
+
+
+@dataclass(frozen=True)
+class LoopTime:
+    """What these lines cost per step. ``per_call_ns`` counts the forward side only."""
+
+    calls: float
+    grad_calls: float
+    conversions: dict[str, float]
+    forward_ns: float
+    backward_ns: float
+
+    @property
+    def per_call_ns(self) -> float:
+        return self.forward_ns / self.calls if self.calls else 0.0
+
+
+def in_loss(line: OpLine, modules: Modules | None) -> bool:
+    """The line ran in the loss region, or in the ``forward`` of a module that is a loss."""
+    if line.phase != "forward" or modules is None:
+        return line.phase == "loss"
+    before = [
+        module
+        for module in modules.modules
+        if module.at and module.at.file == line.at.file and module.at.line <= line.at.line
+    ]
+    nearest = max(before, key=lambda module: module.at.line if module.at else 0, default=None)
+    return nearest is not None and nearest.is_loss
+
+
+def loop_time(
+    lines: Sequence[OpLine], ops: Ops, phases: Phases, host_ops: HostOps | None
+) -> LoopTime:
+    """Clean time of these lines: their phases' clean time × their share of the calls' time there.
+
+    Backward goes by what the traced sequence numbers say, else by the time of the calls that
+    record gradients: a call that took long forward takes long backward.
+    """
+    regions = {line.phase for line in lines}
+    if "forward" in regions:  # a loss module: where forward ends and loss begins is not told apart
+        regions |= {"forward", "loss"}
+    here = sum(line.elapsed_ns for line in ops.lines if line.phase in regions)
+    clean = sum(phases.wall_ns.get(name, 0.0) for name in regions)
+    mine = sum(line.elapsed_ns for line in lines)
+    recording = sum(_recording(line) for line in ops.lines)
+    share = sum(_recording(line) for line in lines) / recording if recording else 0.0
+    if host_ops is not None and "forward" not in regions and sum(host_ops.backward_of.values()):
+        total = sum(host_ops.backward_of.values())
+        in_region = sum(_recording(line) for line in ops.lines if line.phase in regions)
+        traced = sum(host_ops.backward_of.get(name, 0.0) for name in regions) / total
+        share = traced * sum(map(_recording, lines)) / in_region if in_region else 0.0
+    conversions: dict[str, float] = {}
+    for line in lines:
+        for kind, times in line.conversions.items():
+            conversions[kind] = conversions.get(kind, 0.0) + times
+    return LoopTime(
+        calls=sum(line.calls for line in lines),
+        grad_calls=sum(line.grad_calls for line in lines),
+        conversions=conversions,
+        forward_ns=clean * mine / here if here else 0.0,
+        backward_ns=phases.wall_ns.get("backward", 0.0) * share,
+    )
+
+
+def _recording(line: OpLine) -> float:
+    """Time of the calls of this line that record gradients, ns per step."""
+    return line.elapsed_ns * line.grad_calls / line.calls if line.calls else 0.0
+
+
+# What the text of a loop line tells of the built-in that says it in one call.
+_BUILT_IN = (
+    (r"cosine", "torch.nn.functional.cosine_similarity(a, b, dim=-1) over the whole batch"),
+    (r"\b(dist|cdist|norm|pairwise)", "torch.cdist(a, b) for all pairs at once"),
+    (r"\b(triplet|margin)", "the margin over whole rows, (margin + d).clamp(min=0)"),
+    (r"\b(hinge|clamp|max\()", ".clamp(min=0) over the whole tensor"),
+)
+
+
+def rewriting(line: OpLine) -> str:
+    """How to say this loop without a loop, from the conversions it makes and from its text."""
+    calls = f"{line.calls:.0f} torch calls"
+    made = ", ".join(f"{n:.0f} {kind}" for kind, n in sorted(line.conversions.items()))
+    head = f"Replace the loop{where(line.at)} ({calls}{', ' + made if made else ''} a step) by one"
+    return f"{head} expression over whole tensors: {'; '.join(_expressions(line))}."
+
+
+def _expressions(line: OpLine) -> list[str]:
+    text = linecache.getline(line.at.file, line.at.line)
+    ways = [way for pattern, way in _BUILT_IN if re.search(pattern, text)]
+    kinds = set(line.conversions)
+    if "bool" in kinds or re.search(r"\bif\b", text):
+        ways.append("torch.where(condition, a, b), or a 0/1 mask as weight, instead of the branch")
+    if kinds & {"nonzero", "masked_select", "unique"}:
+        ways.append("a mask as weight instead of selecting elements")
+    if kinds & {"item", "float", "int", "tolist", "numpy", "cpu"}:
+        ways.append("keep the values as tensors and reduce them once, .item() only for logging")
+    return ways or ["index with broadcasting (x[:, None] - y[None, :]) and reduce with .sum(dim)"]

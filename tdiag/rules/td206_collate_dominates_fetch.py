@@ -1,0 +1,105 @@
+"""Collating takes much of the fetch
+
+## What it measures
+The training thread waits for batches, and a large part of the fetch time is spent in `collate_fn`,
+after the samples were loaded; more of it than copying the batch's bytes once needs.
+
+## Why it is slow
+A collate function that walks samples, tokens or fields in Python runs once per batch on one core,
+and turns every number into a Python object on its way.
+
+## What to do
+Let the dataset return arrays or tensors, allocate the batch once, and fill or stack it with one
+tensor call per field (`torch.stack`, `pad_sequence`, `torch.from_numpy`).
+
+## How the gain is computed
+From the collate time, less what copying the batch once takes. High end: all of the excess; low
+end: half of it, as when the new collate still touches each sample once.
+
+## When this advice is wrong
+Large batches of large samples are bound by memory bandwidth: there, smaller dtypes help, not
+another collate function.
+"""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import DATA_WAIT, Found, Gain, bytes_, duration, frac, ns, percent, where
+from tdiag.rules.examples import at, budget, loaders, system
+from tdiag.rules.feed import feed
+
+CODE = "TD206"
+NAME = "collate-dominates-fetch"
+CLASS = "cpu"
+
+# A quarter: with less, the sample loading is where to look first; ours.
+MIN_COLLATE_FRAC = 0.25
+# One core's copy into fresh memory, page faults included, lies at 2–10 GB/s; the low end is taken,
+# so that a plain stack of large samples is not blamed.
+COPY_BYTES_PER_S = 2e9
+# Half of the excess may stay if the rewritten collate still touches each sample in Python.
+SAVING_LOW_FRAC = 0.5
+
+
+def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | None) -> Found | None:
+    fed = feed(budget, loaders, phases, system)
+    if fed is None or fed.blocked_mostly:
+        return None
+    copying = (fed.loader.batch_bytes or 0.0) / COPY_BYTES_PER_S * 1e9
+    excess = fed.collate - copying
+    if fed.collate < MIN_COLLATE_FRAC * fed.wall or excess <= 0:
+        return None
+    share = fed.collate / fed.wall
+    high = fed.gain_of_saving(excess)
+    batch = fed.loader.batch_bytes
+    return Found(
+        summary=(
+            f"{fed.loader.collate_name} takes {percent(share)} of the fetch time"
+            f" ({duration(fed.collate)} of {duration(fed.wall)} a step), and the loop waits for it."
+        ),
+        evidence=(
+            *fed.measures(),
+            frac("collate, share of the fetch", share, "fetch"),
+            ns("collate", fed.collate, "fetch"),
+            *(() if batch is None else (bytes_("batch", batch, "fetch"),)),
+        ),
+        fix=Fix(_advice(fed.loader), "review"),
+        gain=Gain(
+            high * SAVING_LOW_FRAC,
+            high,
+            f"copying the batch once takes about {duration(copying)}; the rest can go.",
+            DATA_WAIT,
+        ),
+        at=fed.loader.collate_at or fed.loader.dataset_at,
+    )
+
+
+def _advice(loader: Loader) -> str:
+    if loader.collate_at is not None:
+        return (
+            f"Build each field of the batch with one tensor call in {loader.collate_name}"
+            f"{where(loader.collate_at)} (torch.stack, pad_sequence, torch.from_numpy) instead of a"
+            " Python loop over samples."
+        )
+    return (
+        f"Return arrays or tensors, not lists or dicts of Python numbers, from"
+        f" {loader.dataset_class}.__getitem__{where(loader.dataset_at)}: {loader.collate_name} then"
+        " stacks each field in one call."
+    )
+
+
+def fires() -> Evidence:
+    slow = loaders(
+        load_ns=20e6, load_cpu_ns=20e6, collate_ns=40e6, collate_cpu_ns=40e6, batch_bytes=1e6,
+        collate_name="pad_tokens", collate_at=at(30, "pad_tokens"),
+    )  # fmt: skip
+    step = budget(data_wait_cpu=60, forward=8, backward=10, optimizer=2)
+    return Evidence().add(step, slow, system())
+
+
+def clear() -> Evidence:
+    """A fifth of a second of stacking, but of 400 MB: that is what copying takes."""
+    big = loaders(collate_ns=0.19e9, collate_cpu_ns=0.19e9, batch_bytes=400e6)
+    return Evidence().add(budget(data_wait_cpu=245, forward=8, backward=10), big, system())

@@ -1,0 +1,140 @@
+"""Python loop over tensor values in the loss
+
+## What it measures
+User lines in the loss (or lines of the forward pass that turn tensors into Python values) which
+issue small torch calls, or conversions such as `.item()`, `bool(tensor)` and `.tolist()`, again and
+again in one step: exact counts by line, and the clean time of the loss and of the part of backward
+that walks what these lines recorded.
+
+## Why it is slow
+Every torch call costs the same few microseconds however little data it touches, and every call
+that records gradients is paid again in `backward()`. On a device, each conversion also waits for
+the device to finish.
+
+## What to do
+Say the loop as one expression over whole tensors: broadcasting or `torch.cdist` for pairs,
+`torch.where` or a 0/1 mask for branches, `scatter_add`/`index_add_` for groups, the batched form
+of the built-in loss.
+
+## How the gain is computed
+High end: these lines' share of the loss time, and of backward, is gone. Low end: only the fixed
+cost of their calls (measured on this machine) is gone.
+
+## When this advice is wrong
+Loops over a handful of named loss terms are fine, and are not reported. Recurrences, where each
+turn needs the one before, cannot be said as one expression: compile those.
+"""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Fix, Measure
+from tdiag.evidence.device import HostOps
+from tdiag.evidence.kinds import Budget, Dispatch, Modules, OpLine, Ops, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Found, Gain, count, duration, ns, percent, where
+from tdiag.rules.examples import budget, op_line, ops, phases
+from tdiag.rules.loops import LoopTime, in_loss, loop_time, rewriting
+
+CODE = "TD501"
+NAME = "python-loop-in-loss"
+CLASS = "python_loss"
+
+# A line that issues fewer calls in a step is no loop over elements: a repeated term, a few scales.
+MIN_LINE_CALLS = 8
+# A vectorised loss of several terms makes two dozen calls; fewer than this are not worth merging.
+MIN_CALLS = 32
+# A call that works for longer is not paid for being small: 20 µs is what HostOps calls small,
+# several times the fixed cost of an op with its gradient (7 µs for torch.add, measured on a CPU).
+SMALL_CALL_NS = 20_000
+
+
+def check(
+    budget: Budget,
+    ops: Ops,
+    phases: Phases,
+    modules: Modules | None,
+    dispatch: Dispatch | None,
+    host_ops: HostOps | None,
+) -> Found | None:
+    lines = [line for line in ops.lines if _loops(line, modules)]
+    time = loop_time(lines, ops, phases, host_ops)
+    converted = sum(time.conversions.values())
+    small = time.per_call_ns <= SMALL_CALL_NS or converted >= MIN_CALLS
+    if time.calls + converted < MIN_CALLS or not small:
+        return None
+    worst = max(lines, key=lambda line: line.elapsed_ns)
+    high = time.forward_ns + time.backward_ns
+    share = percent(high / budget.step_ns)
+    return Found(
+        summary=(
+            f"Python loops in the loss take {share} of the step: {time.calls:.0f} small torch calls"
+            f"{_conversions(time)} each step, most of the time{where(worst.at)};"
+            f" {duration(time.forward_ns)} in the loss and {duration(time.backward_ns)} again in"
+            " backward."
+        ),
+        evidence=(*_measures(time), *_by_line(lines)),
+        fix=Fix(rewriting(worst), "review"),
+        gain=Gain(
+            min(_fixed_cost(time, dispatch), high),
+            high,
+            f"high end: the loop's {duration(time.forward_ns)} and its"
+            f" {duration(time.backward_ns)} of backward; low end: only its calls' fixed cost.",
+            ("loss", "python_loss", "forward", "backward", "sync", "launch"),
+        ),
+        at=worst.at,
+    )
+
+
+def _loops(line: OpLine, modules: Modules | None) -> bool:
+    if not line.in_loop or line.calls < MIN_LINE_CALLS:
+        return False
+    if in_loss(line, modules):
+        return True
+    return line.phase == "forward" and sum(line.conversions.values()) >= MIN_LINE_CALLS
+
+
+def _fixed_cost(time: LoopTime, dispatch: Dispatch | None) -> float:
+    """What the calls cost before they do any work, ns per step; 0 where it was not measured."""
+    if dispatch is None:
+        return 0.0
+    plain = time.calls - time.grad_calls
+    return plain * dispatch.op_ns + time.grad_calls * dispatch.grad_op_ns
+
+
+def _conversions(time: LoopTime) -> str:
+    made = sum(time.conversions.values())
+    return f", {made:.0f} of them conversions to Python values," if made else ""
+
+
+def _measures(time: LoopTime) -> list[Measure]:
+    kinds = sorted(time.conversions.items())
+    return [
+        ns("loss time of the looping lines", time.forward_ns, "baseline"),
+        ns("backward of what they recorded", time.backward_ns, "baseline"),
+        count("torch calls", time.calls, "ops", "per_step"),
+        count("calls that record gradients", time.grad_calls, "ops", "per_step"),
+        *(count(f"conversions: {kind}", times, "ops", "per_step") for kind, times in kinds),
+    ]
+
+
+def _by_line(lines: list[OpLine]) -> list[Measure]:
+    top = sorted(lines, key=lambda line: -line.elapsed_ns)[:3]
+    return [count(f"torch calls{where(line.at)}", line.calls, "ops", "per_step") for line in top]
+
+
+def fires() -> Evidence:
+    loop = op_line(
+        52, "loss", 192, grad_calls=128.0, conversions={"item": 64.0}, in_loop=True
+    )  # fmt: skip
+    step = budget(forward=4, loss=9, backward=12, optimizer=1)
+    clean = phases(forward=4, loss=9, backward=12, optimizer=1)
+    calls = ops(loop, op_line(20, "forward", 12, grad_calls=12.0))
+    return Evidence().add(step, calls, clean, Dispatch(op_ns=1500, grad_op_ns=7000))
+
+
+def clear() -> Evidence:
+    """A vectorised loss of several terms, as dear as the loop: a few calls on large tensors."""
+    terms = [op_line(n, "loss", 3, grad_calls=3.0, elapsed_ns=1e6) for n in range(52, 60)]
+    step = budget(forward=4, loss=9, backward=12, optimizer=1)
+    clean = phases(forward=4, loss=9, backward=12, optimizer=1)
+    return Evidence().add(step, ops(*terms, op_line(20, "forward", 12)), clean)
