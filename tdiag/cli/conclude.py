@@ -1,0 +1,63 @@
+"""From a run directory to a diagnosis, and where commands print and write it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from tdiag.errors import RunError
+
+if TYPE_CHECKING:
+    from tdiag.diagnose.model import Diagnosis
+
+# Longer lines are harder to read than to wrap; a report is laid out for at most this many cells.
+MAX_WIDTH, PLAIN_WIDTH = 120, 100
+
+
+def conclude(run_dir: Path) -> Diagnosis:
+    """Load the evidence, diagnose, and keep ``diagnosis.json``.
+
+    Raises RunError where the run directory cannot be read or written.
+    """
+    from tdiag.diagnose import diagnose
+    from tdiag.evidence.from_run import load_run
+    from tdiag.report import render
+
+    diagnosis = diagnose(load_run(run_dir))
+    try:
+        (run_dir / "diagnosis.json").write_text(render("json", diagnosis), encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write {run_dir / 'diagnosis.json'}: {error.strerror}") from None
+    return diagnosis
+
+
+def terminal_text(diagnosis: Diagnosis, run_dir: Path | None, stream: TextIO, *,
+                  all_findings: bool = False) -> str:  # fmt: skip
+    """The report for this stream: its width, and colour only where it shows (NO_COLOR counts)."""
+    from tdiag.report import render
+
+    terminal = stream.isatty()
+    columns = shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns if terminal else PLAIN_WIDTH
+    if "COLUMNS" in os.environ or not terminal:
+        columns = int(os.environ.get("COLUMNS") or columns)
+    color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return render("terminal", diagnosis, width=min(columns, MAX_WIDTH), color=color,
+                  all_findings=all_findings, base_dir=Path.cwd(), run_dir=run_dir)  # fmt: skip
+
+
+@contextmanager
+def open_output(path: Path | None) -> Iterator[TextIO | None]:
+    """The file of ``-o``, opened before the long run. Raises RunError where it cannot be."""
+    if path is None:
+        yield None
+        return
+    try:
+        file = path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from None
+    with file:
+        yield file

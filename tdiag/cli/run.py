@@ -1,0 +1,121 @@
+"""`tdiag run`: launch, watch, diagnose, report; exit as the script did."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from tdiag.launch.session import Outcome
+
+TARGET = "tdiag.target"
+SAMPLERS = ("py-spy", "in-process", "off")
+
+
+class RunCommand(TyperCommand):
+    """Takes tdiag's options out of the command line wherever they stand; the rest is the script's.
+
+    Click cannot: it would read ``-foo 1`` of a script as ``-f -o …`` and loses where ``--`` was.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from tdiag.launch.target import split
+
+        own = {
+            name: not getattr(option, "is_flag", False)
+            for option in self.get_params(ctx)
+            for name in (*option.opts, *option.secondary_opts)
+        }
+        if not any(word in ("--help", "-h") for word in args[:1]):
+            args, ctx.meta[TARGET] = split(args, own)
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return ["[OPTIONS]", "SCRIPT | -m MODULE | -- LAUNCHER", "[ARGS]..."]
+
+
+def run(
+    context: typer.Context,
+    profiling: Annotated[bool, typer.Option("--profiling", help="End the run as soon as the evidence is complete. Also handed to a script that declares it.")] = False,
+    steps: Annotated[int | None, typer.Option(min=1, help="Stop watching after this many steps.")] = None,
+    time_budget: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Stop watching this long after the first step.")] = 60.0,
+    python: Annotated[str | None, typer.Option(metavar="PATH", help="Interpreter of the script's own environment. It needs torch, not tdiag.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run directory, instead of a new one in .tdiag/runs.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Diagnosis as JSON on stdout; the script's stdout goes to stderr.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the diagnosis as JSON to this file, too.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress lines.")] = False,
+    sampler: Annotated[str, typer.Option(help="Stack sampler: py-spy, in-process or off.")] = "py-spy",
+) -> None:  # fmt: skip
+    """Diagnose an unmodified training script.
+
+    Launches it as plain Python would, and says what its step time is spent on.
+
+    tdiag run train.py --profiling --epochs 2
+
+    tdiag run -m package.train --profiling
+
+    tdiag run --profiling -- torchrun --nproc-per-node 2 train.py
+
+    Options of tdiag may stand anywhere before `--`; all others are the script's. The exit code is
+    the script's. Ctrl-C interrupts the script and reports what there is; twice gives up the report.
+    """
+    from tdiag.cli.conclude import open_output
+    from tdiag.errors import UsageError
+    from tdiag.launch.session import Options, launch
+
+    if sampler not in SAMPLERS:
+        raise UsageError(f"--sampler {sampler}: one of {', '.join(SAMPLERS)}")
+    with open_output(output) as written:
+        outcome = launch(
+            context.meta[TARGET],
+            Options(
+                profiling=profiling, steps=steps, time_budget_s=time_budget, python=python,
+                sampler=sampler, quiet=quiet, stdout_to_stderr=json,  # type: ignore[arg-type]
+            ),
+            out,
+        )  # fmt: skip
+        if outcome.report_wanted:
+            _report(outcome, as_json=json, written=written)
+    raise typer.Exit(outcome.code)
+
+
+def _report(outcome: Outcome, *, as_json: bool, written: Any) -> None:
+    """Diagnose and print. Whatever goes wrong here, the run is kept and the script's exit code
+    stands; hence the one broad ``except`` outside the probe."""
+    import traceback
+
+    from tdiag.cli import complain
+    from tdiag.cli.conclude import conclude, terminal_text
+    from tdiag.errors import TdiagError
+    from tdiag.report import render
+
+    again = f"the run is kept: tdiag report {os.path.relpath(outcome.run_dir)}"
+    try:
+        diagnosis = conclude(outcome.run_dir)
+        if written is not None:
+            written.write(render("json", diagnosis))
+        if as_json:
+            sys.stdout.write(render("json", diagnosis))
+            sys.stdout.flush()
+        else:
+            print(terminal_text(diagnosis, outcome.run_dir, sys.stderr), file=sys.stderr, end="")
+        return
+    except TdiagError as error:
+        complain(TdiagError(error.message, error.hint or again))
+    except KeyboardInterrupt:
+        complain(TdiagError("report interrupted", again))
+    except Exception as error:
+        log = outcome.run_dir / "diagnosis-error.txt"
+        complain(TdiagError(f"tdiag itself failed: {type(error).__name__}: {error}",
+                            f"{again}; the traceback is in {os.path.relpath(log)}"))  # fmt: skip
+        try:
+            log.write_text(traceback.format_exc())
+        except OSError:
+            traceback.print_exc()
+    for note in outcome.notes:
+        print(f"tdiag: {note}", file=sys.stderr)

@@ -1,0 +1,129 @@
+"""tdiag's own words while the program runs, on stderr, never in the way of the program's.
+
+The program writes to the same terminal directly (a pty in between would change what it sees and
+order stdout against stderr anew), so a bar that is redrawn in place cannot be kept: it would fight
+tqdm's. Nor may a line be simply written: the cursor may stand behind ``Epoch 3: `` or in a
+progress bar. So each message is *inserted as a whole line above the program's current line*, in
+one write (the kernel does not mix single writes to a terminal):
+
+    IND, up    scroll, if need be, so that there is a row below     (column kept)
+    save       remember where the program's cursor is
+    CR, IL     push the current row, with bar or unfinished text, one row down
+    text       shorter than a row, so it never wraps
+    restore, down   the program's cursor, same column, in the row that moved
+
+A bar then redraws itself where it now is. These are VT102 sequences that every terminal since
+knows; with TERM=dumb, or where stderr is not a terminal, plain lines are written instead.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+
+from rich.console import Console
+from rich.text import Text
+
+from tdiag.launch.progress import Process, Progress
+
+STDERR = 2
+IND, UP, DOWN, SAVE, RESTORE, INSERT_LINE = "\x1bD", "\x1b[A", "\x1b[B", "\x1b7", "\x1b8", "\x1b[L"
+# While a window lasts, one more line after this long: a sign of life that does not fill a log.
+REPEAT_EVERY_S = 10.0
+
+WINDOWS = {
+    "warmup": "warming up",
+    "baseline": "timing clean steps, no profiler on",
+    "sample": "sampling stacks",
+    "trace": "tracing with torch.profiler",
+    "calls": "counting calls with cProfile",
+    "ops": "counting torch calls by line",
+}
+
+
+def step_time(ns: int) -> str:
+    """A step time with three significant digits: ``5.31 ms``."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if ns >= size:
+            return f"{ns / size:.3g} {unit}"
+    return f"{ns} ns"
+
+
+class Display:
+    """Says one line whenever what it would say has changed. ``quiet``: says nothing at all."""
+
+    def __init__(self, *, quiet: bool, profiling: bool, descriptor: int = STDERR) -> None:
+        self.quiet = quiet
+        self.profiling = profiling
+        self.descriptor = descriptor
+        self.terminal = os.isatty(descriptor)
+        self.insert = self.terminal and os.environ.get("TERM", "dumb") != "dumb"
+        self.shown = ""
+        self.shown_at = 0.0
+
+    def update(self, progress: Progress, now_s: float) -> None:
+        """Show where the run is, if that has changed or ``REPEAT_EVERY_S`` have passed."""
+        state, detail = self._state(progress)
+        lasting = bool(detail) and now_s - self.shown_at >= REPEAT_EVERY_S
+        if state and (state != self.shown or lasting):
+            self.shown, self.shown_at = state, now_s
+            self.say(state, detail)
+
+    def say(self, message: str, detail: str = "") -> None:
+        """One line of tdiag's."""
+        if not self.quiet:
+            self._write(self._line(message, detail))
+
+    def end(self) -> None:
+        """Begin a fresh line if the program left the cursor in one, as shells do (zsh's
+        PROMPT_SP): a row's width of blanks moves on only from a row that has something in it."""
+        if self.insert:
+            self._write(" " * (self._columns() - 1) + "\r\x1b[K", whole=False)
+
+    def _state(self, progress: Progress) -> tuple[str, str]:
+        lead = progress.lead()
+        if lead is None:
+            return (
+                ("waiting for the first training step", "") if progress.torch_seen() else ("", "")
+            )
+        if lead.finish == "complete":
+            end = "stopping the script" if self.profiling else "the script goes on at full speed"
+            return f"evidence complete, {end}", ""
+        if lead.finish:
+            return "", ""
+        if not lead.window:
+            return ("warming up", self._detail(lead)) if not lead.window_pass else ("", "")
+        again = ", longer" if lead.window_pass > 1 else ""
+        return WINDOWS.get(lead.window, lead.window) + again, self._detail(lead)
+
+    def _detail(self, lead: Process) -> str:
+        steps = f"{lead.steps} step" + ("s" if lead.steps != 1 else "")
+        return steps + (f", {step_time(lead.clean_step_ns)} each" if lead.clean_step_ns else "")
+
+    def _line(self, message: str, detail: str) -> str:
+        text = Text.assemble(("tdiag", "bold cyan"), ("  "), message)
+        if detail:
+            text.append(f"  ({detail})", style="dim")
+        file = io.StringIO()
+        console = Console(file=file, width=self._columns(), force_terminal=self.insert,
+                          no_color=None if self.insert else True, highlight=False)  # fmt: skip
+        text.truncate(self._columns() - 1, overflow="ellipsis")
+        console.print(text, end="", soft_wrap=True)
+        return file.getvalue()
+
+    def _columns(self) -> int:
+        try:
+            return max(20, os.get_terminal_size(self.descriptor).columns)
+        except OSError:
+            return max(20, shutil.get_terminal_size((200, 24)).columns)
+
+    def _write(self, text: str, whole: bool = True) -> None:
+        if whole and self.insert:
+            text = f"{IND}{UP}{SAVE}\r{INSERT_LINE}{text}{RESTORE}{DOWN}"
+        elif whole:
+            text += "\n"
+        try:
+            os.write(self.descriptor, text.encode(errors="replace"))
+        except OSError:
+            self.quiet = True  # nobody listens any more (a closed pipe); the run goes on

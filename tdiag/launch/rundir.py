@@ -1,0 +1,129 @@
+"""The run directory: made before the program starts, so that a long run is never lost to a typo.
+
+Layout and meaning of every file: docs/run-directory.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tdiag.errors import RunError
+
+SCHEMA = 1
+RUNS = Path(".tdiag") / "runs"
+LATEST = "latest"
+# The probe bounds a trace by events; compressed, a full one and its stacks, calls and events stay
+# below this (measured: 200 000 events are about 12 MB of .json.gz). Less free space would end in
+# a torn capture after a long run, so it is refused before.
+MIN_FREE_BYTES = 64 << 20
+
+
+def create(label: str, out: Path | None = None) -> Path:
+    """Make the run directory, mode 0700, and return its absolute path.
+
+    ``out``: this very directory (new or empty) instead of ``.tdiag/runs/<utc>-<label>``.
+    Raises RunError where it cannot be written, is not empty, or the disk is full.
+    """
+    path = out.absolute() if out else Path.cwd() / RUNS / _name(label)
+    try:
+        if out is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _ignore(path.parent.parent)
+            path = _fresh(path)
+        elif path.is_dir() and any(path.iterdir()):
+            raise RunError(f"--out {out}: the directory is not empty",
+                           "name a new directory; tdiag never overwrites a run")  # fmt: skip
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.chmod(0o700)
+        for folder in ("events", "control", "tensorboard"):
+            (path / folder).mkdir()
+        (path / "config.json").write_text("{}\n")
+    except OSError as error:
+        raise unwritable(path, error) from None
+    free = shutil.disk_usage(path).free
+    if free < MIN_FREE_BYTES:
+        raise unwritable(path, OSError(errno.ENOSPC, f"only {free >> 20} MB free"))
+    if out is None:
+        _link(path)
+    return path
+
+
+def unwritable(path: Path, error: OSError) -> RunError:
+    """The one message for every way in which a run directory cannot be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return RunError(f"the disk is full: {path} ({error.strerror})",
+                        f"free {MIN_FREE_BYTES >> 20} MB, or write elsewhere: tdiag run --out DIR …")  # fmt: skip
+    return RunError(f"cannot write the run directory {path}: {error.strerror or error}",
+                    "write elsewhere: tdiag run --out DIR …")  # fmt: skip
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Replace a small JSON file in one step, so that a reader never sees half of it."""
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(json.dumps(value, indent=1) + "\n")
+        part.replace(path)
+    except OSError as error:
+        raise unwritable(path.parent, error) from None
+
+
+def find(run: str | None) -> Path:
+    """The run directory a user means: a path, a name below ``.tdiag/runs``, or the latest.
+
+    Raises RunError where there is none.
+    """
+    if run is None:
+        runs = [p for p in (RUNS / LATEST, *_newest_first()) if (p / "run.json").is_file()]
+        if not runs:
+            raise RunError("no run here yet", "tdiag run train.py --profiling makes one")
+        return runs[0].resolve()
+    for path in (Path(run), RUNS / run):
+        if (path / "run.json").is_file():
+            return path.resolve()
+    names = ", ".join(p.name for p in _newest_first()[:3])
+    raise RunError(f"{run} is not a run directory (no run.json in it)",
+                   f"the newest runs here: {names}" if names else "tdiag run makes one")  # fmt: skip
+
+
+def _newest_first() -> list[Path]:
+    if not RUNS.is_dir():
+        return []
+    return sorted((p for p in RUNS.iterdir() if p.name != LATEST), reverse=True)
+
+
+def _name(label: str) -> str:
+    safe = re.sub(r"[^\w.-]+", "_", label).strip("._") or "run"
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + safe
+
+
+def _fresh(path: Path) -> Path:
+    """The path, numbered if a run of the same second already has it."""
+    number, fresh = 1, path
+    while fresh.exists():
+        number += 1
+        fresh = path.with_name(f"{path.name}-{number}")
+    return fresh
+
+
+def _ignore(folder: Path) -> None:
+    """Keep runs out of the user's git, as linters do with their caches."""
+    mark = folder / ".gitignore"
+    if not mark.exists():
+        mark.write_text("*\n")
+
+
+def _link(path: Path) -> None:
+    """Point ``latest`` at the run; a file system without links only loses the shortcut."""
+    part = path.with_name(f".{LATEST}-{os.getpid()}")
+    with contextlib.suppress(OSError):
+        part.symlink_to(path.name)
+        part.replace(path.with_name(LATEST))

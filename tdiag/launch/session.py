@@ -1,0 +1,177 @@
+"""One run from start to end: directory, samplers, the program, and what became of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tdiag
+from tdiag.errors import RunError
+from tdiag.launch import process, rundir
+from tdiag.launch.display import Display
+from tdiag.launch.preflight import Checked, check
+from tdiag.launch.progress import Progress
+from tdiag.launch.target import Target
+from tdiag.sample.pyspy import PySpy, allow_hint
+from tdiag.sample.system import SystemSampler
+
+INJECT = Path(tdiag.__file__).parent / "probe" / "inject"
+WINDOWS = ("baseline", "sample", "trace", "calls", "ops")
+LOOK_EVERY_S = 0.5
+
+Sampler = Literal["py-spy", "in-process", "off"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """``time_budget_s`` counts from the first step boundary; ``steps`` None = no bound."""
+
+    profiling: bool = False
+    steps: int | None = None
+    time_budget_s: float = 60.0
+    python: str | None = None
+    sampler: Sampler = "py-spy"
+    quiet: bool = False
+    stdout_to_stderr: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``notes``: what the user should know about how the run ended; also in ``run.json``."""
+
+    run_dir: Path
+    code: int
+    report_wanted: bool
+    notes: tuple[str, ...]
+
+
+def environment(run_dir: Path) -> dict[str, str]:
+    """The program's environment: ours, ``TDIAG_RUN``, and the probe first on PYTHONPATH."""
+    mine = os.environ.get("PYTHONPATH")
+    path = str(INJECT) + (os.pathsep + mine if mine else "")
+    return {**os.environ, "TDIAG_RUN": str(run_dir), "PYTHONPATH": path}
+
+
+def launch(target: Target, options: Options, out: Path | None = None) -> Outcome:
+    """Run the program under the probe. Raises TdiagError only before it was started."""
+    checked = check(target, options.python)
+    run_dir = rundir.create(target.label(), out)
+    return _Session(target, options, checked, run_dir).run()
+
+
+class _Session:
+    def __init__(self, target: Target, options: Options, checked: Checked, run_dir: Path) -> None:
+        self.options = options
+        self.run_dir = run_dir
+        self.command = target.command(checked.python or "python")
+        self.display = Display(quiet=options.quiet, profiling=options.profiling)
+        self.progress = Progress(run_dir)
+        self.pyspy = PySpy(run_dir, enabled=options.sampler == "py-spy")
+        self.system: SystemSampler | None = None
+        self.looked_s = 0.0
+        self.record: dict[str, Any] = {
+            "schema": rundir.SCHEMA,
+            "command": self.command,
+            "script": target.name if target.kind != "launcher" else target.label(),
+            "cwd": str(Path.cwd()),
+            "start_unix_ns": time.time_ns(),
+            "end_unix_ns": None,
+            "exit_code": None,
+            "signal": None,
+            "options": asdict(options),
+            "python": checked.python,
+            "python_version": checked.python_version,
+            "torch_version": checked.torch_version,
+            "tdiag": tdiag.__version__,
+            "hostname": platform.node(),
+            "platform": platform.platform(),
+            "notes": [],
+        }
+
+    def run(self) -> Outcome:
+        sampler, why = self.options.sampler, ""
+        if sampler == "py-spy" and not self.pyspy.program:
+            sampler, why = "in-process", "py-spy is not installed beside tdiag"
+        config = {
+            "profiling": self.options.profiling,
+            "steps": self.options.steps,
+            "time_budget_s": self.options.time_budget_s,
+            "windows": WINDOWS,
+            "sampler": sampler,
+            "sampler_hint": why or allow_hint(),
+        }
+        rundir.write_json(self.run_dir / "config.json", config)
+        rundir.write_json(self.run_dir / "run.json", self.record)
+        try:
+            ended = process.run(
+                self.command, environment(self.run_dir),
+                stdout=2 if self.options.stdout_to_stderr else None,
+                started=self._started, tick=self._tick, interrupted=self._interrupted,
+            )  # fmt: skip
+        finally:
+            self.pyspy.close()
+            if self.system:
+                self.system.close()
+        self.display.end()
+        return self._conclude(ended)
+
+    def _started(self, pid: int) -> None:
+        self.system = SystemSampler(self.run_dir / "system.jsonl", pid)
+
+    def _tick(self) -> None:
+        self.pyspy.tick()
+        now = time.monotonic()
+        if now - self.looked_s >= LOOK_EVERY_S:
+            self.looked_s = now
+            if self.system:
+                self.system.sample()
+            self.progress.look()
+            self.display.update(self.progress, now)
+
+    def _interrupted(self) -> None:
+        (self.run_dir / "control" / "finish").touch()
+
+    def _conclude(self, ended: process.Ended) -> Outcome:
+        self.progress.look()
+        notes = closing_notes(ended, self.progress)
+        self.record.update(
+            end_unix_ns=time.time_ns(), exit_code=ended.code, signal=ended.signal, notes=notes
+        )
+        try:
+            rundir.write_json(self.run_dir / "run.json", self.record)
+        except RunError as error:  # a disk that filled up meanwhile must not hide the exit code
+            notes.append(error.message)
+        return Outcome(self.run_dir, ended.code, ended.report_wanted, tuple(notes))
+
+
+def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:
+    """What happened, in one sentence each: only what is out of the ordinary."""
+    lead = progress.lead()
+    steps = lead.steps if lead else 0
+    after = f"after {steps} training step" + ("s" if steps != 1 else "")
+    notes = []
+    if ended.interrupts:
+        notes.append(f"interrupted {after}")
+    elif ended.signal is not None:
+        name = signal.Signals(ended.signal).name
+        memory = " (the kernel does this when memory runs out)" if name == "SIGKILL" else ""
+        notes.append(f"the program was killed by {name}{memory} {after}")
+    elif ended.code:
+        notes.append(f"the program ended with exit code {ended.code} {after}")
+    elif lead and not lead.finish:
+        notes.append(f"the program left by os._exit, or was replaced, {after}:"
+                     " what the probe had not written yet is lost")  # fmt: skip
+    if not progress.processes:
+        notes.append("the probe was never loaded: no Python with torch ran, or one that ignores"
+                     " PYTHONPATH (-I, -E) or sitecustomize (-S)")  # fmt: skip
+    elif lead is None:
+        notes.append("no training step was seen: nothing called an optimizer, backward, or"
+                     " iterated a DataLoader")  # fmt: skip
+    notes += [f"a fault inside tdiag's probe: {what}" for p in progress.processes.values()
+              for what in p.failures[:3]]  # fmt: skip
+    return notes

@@ -1,0 +1,124 @@
+"""What to launch, told from the words of `tdiag run`'s command line.
+
+Three forms: ``script.py args…``, ``-m package.module args…`` and ``-- any launcher …``.
+tdiag's own options may stand anywhere before ``--``; every other word after the script is the
+script's. Two cases would be ambiguous and are settled by the script's own source:
+
+* ``--profiling``, declared by the script too, is given to both;
+* any other option of tdiag that stands *after* a script which declares the same option is the
+  script's (a training with its own ``--steps`` keeps it). Before the script it is tdiag's.
+"""
+
+from __future__ import annotations
+
+import ast
+import tokenize
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from tdiag.errors import UsageError
+
+PROFILING = "--profiling"
+
+
+@dataclass(frozen=True)
+class Target:
+    """The user's program. ``name``: script path, dotted module, or the launcher's program."""
+
+    kind: Literal["script", "module", "launcher"]
+    name: str
+    args: tuple[str, ...] = ()
+
+    def command(self, python: str) -> list[str]:
+        """The words to execute; a launcher is taken as it stands and brings its own Python."""
+        if self.kind == "launcher":
+            return [self.name, *self.args]
+        return [python, *(["-m"] if self.kind == "module" else []), self.name, *self.args]
+
+    def label(self) -> str:
+        """A short name for the run directory and for messages: ``train``, ``pkg.train``."""
+        if self.kind == "module":
+            return self.name
+        scripts = [w for w in (self.name, *self.args) if w.endswith(".py")]
+        return Path(scripts[0] if scripts else self.name).stem or "run"
+
+    def source_file(self) -> Path | None:
+        """The file whose source can be searched for options; None where it cannot be told."""
+        if self.kind == "script":
+            path = Path(self.name)
+            return path / "__main__.py" if path.is_dir() else path
+        if self.kind == "launcher":
+            return None
+        base = Path(*self.name.split("."))
+        found = (base.with_suffix(".py"), base / "__main__.py")
+        return next((path for path in found if path.is_file()), None)
+
+
+def declared_options(source: Path | None) -> frozenset[str]:
+    """String constants of a Python file that look like options; empty if it cannot be read."""
+    if source is None:
+        return frozenset()
+    try:
+        with tokenize.open(source) as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return frozenset()
+    constants = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant))
+    return frozenset(c for c in constants if isinstance(c, str) and c.startswith("-"))
+
+
+def split(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[str], Target]:
+    """Split a command line into tdiag's words and the target.
+
+    ``own`` maps each option of tdiag to whether it takes a value. Unknown options before the
+    target stay among tdiag's words, so that the parser can complain about them.
+    Raises UsageError where no target is named.
+    """
+    mine: list[str] = []
+    target: Target | None = None
+    declared: frozenset[str] = frozenset()
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, _ = word.partition("=")
+        if word == "--":
+            target = _after_dashes(target, rest)
+            break
+        if name in own and (name not in declared or name == PROFILING):
+            mine.append(word)
+            if own[name] and not equals and rest:
+                mine.append(rest.pop(0))
+            if name in declared and target:
+                target = _with(target, word)
+        elif target is not None:
+            target = _with(target, word)
+        elif word == "-m":
+            if not rest:
+                raise UsageError("-m needs the name of a module", "tdiag run -m package.train")
+            target = Target("module", rest.pop(0))
+            declared = declared_options(target.source_file())
+        elif word.startswith("-"):
+            mine.append(word)
+        else:
+            target = Target("script", word)
+            declared = declared_options(target.source_file())
+    if target is None:
+        raise UsageError("nothing to run", "tdiag run train.py, tdiag run -m pkg.train, or "
+                         "tdiag run -- torchrun train.py")  # fmt: skip
+    if PROFILING in mine and PROFILING in declared and PROFILING not in target.args:
+        target = replace(target, args=(PROFILING, *target.args))
+    return mine, target
+
+
+def _with(target: Target, word: str) -> Target:
+    return replace(target, args=(*target.args, word))
+
+
+def _after_dashes(target: Target | None, rest: list[str]) -> Target:
+    if target is not None:
+        return replace(target, args=(*target.args, *rest))
+    if not rest:
+        raise UsageError("nothing to run after --", "tdiag run -- torchrun train.py")
+    return Target("launcher", rest[0], tuple(rest[1:]))

@@ -1,0 +1,121 @@
+"""The machine beside the run: CPU, memory and disk of the program's process tree, and the GPUs.
+
+Writes ``system.jsonl`` (docs/run-directory.md). CPU times and bytes read are *cumulative*
+counters, so a reader gets any interval's use by subtraction, and a late look loses nothing.
+tdiag and py-spy are not descendants of the program and so are not in its tree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tdiag.sample import limits
+from tdiag.sample.gpu import Gpus
+
+# Finding the descendants reads every process of the machine: 10 ms and more on a busy host. It is
+# done as often as costs at most this share of one core.
+SCAN_SHARE = 0.01
+
+
+class SystemSampler:
+    """Samples when told to. A full disk ends the sampling, never the run."""
+
+    def __init__(self, path: Path, pid: int) -> None:
+        self.path = path
+        self.root: psutil.Process | None = None
+        with contextlib.suppress(psutil.Error):
+            self.root = psutil.Process(pid)
+        self.tree: dict[int, psutil.Process] = {}
+        self.next_scan_s = 0.0
+        self.gpus = Gpus()
+        self.writing = True
+        self._write(self._machine())
+
+    def sample(self) -> None:
+        """Write one line."""
+        if self.writing:
+            self._write(self._sample())
+
+    def close(self) -> None:
+        self.gpus.close()
+
+    def _machine(self) -> dict[str, Any]:
+        return {
+            "kind": "machine",
+            "t": time.perf_counter_ns(),
+            "cores_machine": psutil.cpu_count() or 1,
+            "cores_allowed": limits.cores_allowed(),
+            "cpu_quota": limits.cpu_quota(),
+            "ram_total": psutil.virtual_memory().total,
+            "ram_limit": limits.memory_limit(),
+            "gpus": self.gpus.describe(),
+            "gpus_missing": self.gpus.missing,
+        }
+
+    def _sample(self) -> dict[str, Any]:
+        times = psutil.cpu_times()
+        waiting = getattr(times, "iowait", None)
+        # user and nice already hold guest times (proc(5), /proc/stat).
+        names = ("user", "nice", "system", "irq", "softirq", "steal")
+        free = psutil.virtual_memory().available
+        left = limits.memory_left()
+        return {
+            "kind": "sample",
+            "t": time.perf_counter_ns(),
+            "procs": self._processes(),
+            "busy_ns": _ns(sum(getattr(times, name, 0.0) for name in names)),
+            "idle_ns": _ns(times.idle),
+            "iowait_ns": None if waiting is None else _ns(waiting),
+            "ram_available": free if left is None else min(free, left),
+            "gpus": self.gpus.sample(),
+        }
+
+    def _processes(self) -> dict[str, list[int | None]]:
+        """pid → [CPU ns so far, resident bytes, bytes read from storage so far]."""
+        self._scan()
+        found: dict[str, list[int | None]] = {}
+        for pid, process in list(self.tree.items()):
+            try:
+                with process.oneshot():
+                    times, memory = process.cpu_times(), process.memory_info()
+                    found[str(pid)] = [_ns(times.user + times.system), memory.rss, _read(process)]
+            except psutil.NoSuchProcess:
+                del self.tree[pid]
+            except psutil.AccessDenied:  # a set-uid child; its use is then unknown
+                continue
+        return found
+
+    def _scan(self) -> None:
+        began = time.perf_counter()
+        if self.root is None or began < self.next_scan_s:
+            return
+        with contextlib.suppress(psutil.Error):
+            for process in (self.root, *self.root.children(recursive=True)):
+                self.tree.setdefault(process.pid, process)
+        cost = time.perf_counter() - began
+        self.next_scan_s = began + cost / SCAN_SHARE
+
+    def _write(self, record: dict[str, Any]) -> None:
+        try:
+            with self.path.open("a") as file:
+                file.write(json.dumps(record, separators=(",", ":")) + "\n")
+        except OSError:
+            self.writing = False
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _read(process: psutil.Process) -> int | None:
+    """Bytes the process made the kernel fetch from storage; None where that is not told."""
+    try:
+        return int(process.io_counters().read_bytes)
+    except (AttributeError, psutil.AccessDenied, NotImplementedError, OSError):
+        return None
