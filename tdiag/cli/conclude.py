@@ -51,12 +51,13 @@ def terminal_text(diagnosis: Diagnosis, run_dir: Path | None, stream: TextIO, *,
 
 @contextmanager
 def open_output(path: Path | None) -> Iterator[TextIO | None]:
-    """The file of ``-o``, opened before the long run. Raises RunError where it cannot be."""
+    """The file of ``-o``, opened before the long run and as yet unchanged, since the run may come
+    to nothing. Raises RunError where it cannot be written."""
     if path is None:
         yield None
         return
     try:
-        file = path.open("w", encoding="utf-8")
+        file = path.open("a", encoding="utf-8")
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
     with file:

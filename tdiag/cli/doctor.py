@@ -1,2 +1,42 @@
-def doctor() -> None:
-    """What this machine allows."""
+"""`tdiag doctor`: what this machine allows, what is lacking, and what that costs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+NOTHING_WORKS = 1
+
+
+def doctor(
+    python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Interpreter of the training scripts.")
+    ] = None,
+) -> None:
+    """Show what this machine allows tdiag to see.
+
+    Attaching py-spy is really tried, on a process of tdiag's own. Exits 1 only where nothing can
+    work: no torch to run, or nowhere to write.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from tdiag.launch.machine import checks
+
+    signs = {True: ("yes", "green"), False: ("no", "red"), None: ("", "")}
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    found = list(checks(python))
+    for check in found:
+        told = Text(check.found)
+        for more in (check.cost, check.allow if not check.ok else ""):
+            if more:
+                told.append(f"\n{more}", style="dim")
+        table.add_row(check.name, Text(*signs[check.ok]), told)
+    Console(highlight=False).print(table)
+    if any(check.vital and not check.ok for check in found):
+        raise typer.Exit(NOTHING_WORKS)

@@ -10,13 +10,31 @@ import typer
 
 
 def report(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run directory, its name in .tdiag/runs, or a diagnosis.json; the latest run if absent.")] = None,
-    format: Annotated[str, typer.Option("--format", "-f", help="terminal, json or line.")] = "terminal",
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]",
+            help="A run directory, its name in .tdiag/runs, or a diagnosis.json; else the latest.",
+        ),
+    ] = None,
+    format: Annotated[
+        str, typer.Option("--format", "-f", help="terminal, json or line.")
+    ] = "terminal",
     json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
-    all_findings: Annotated[bool, typer.Option("--all", help="Every finding and every rule that could not be checked.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Diagnose the run again with the rules of this tdiag.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")] = None,
-) -> None:  # fmt: skip
+    all_findings: Annotated[
+        bool,
+        typer.Option("--all", help="Every finding and every rule that could not be checked."),
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Diagnose the run again with the rules of this tdiag.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write to this file instead of stdout."
+        ),
+    ] = None,
+) -> None:
     """Print the report of a run again."""
     from tdiag.cli.conclude import conclude, open_output, terminal_text
     from tdiag.launch.rundir import find
@@ -35,4 +53,6 @@ def report(
             text = terminal_text(diagnosis, run_dir, stream, all_findings=all_findings)
         else:
             text = render(name, diagnosis, run_dir=run_dir, base_dir=Path.cwd())
+        if file is not None:
+            file.truncate(0)
         stream.write(text)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tdiag.launch.session import Outcome
 
 TARGET = "tdiag.target"
-SAMPLERS = ("py-spy", "in-process", "off")
 
 
 class RunCommand(TyperCommand):
@@ -41,16 +40,51 @@ class RunCommand(TyperCommand):
 
 def run(
     context: typer.Context,
-    profiling: Annotated[bool, typer.Option("--profiling", help="End the run as soon as the evidence is complete. Also handed to a script that declares it.")] = False,
-    steps: Annotated[int | None, typer.Option(min=1, help="Stop watching after this many steps.")] = None,
-    time_budget: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Stop watching this long after the first step.")] = 60.0,
-    python: Annotated[str | None, typer.Option(metavar="PATH", help="Interpreter of the script's own environment. It needs torch, not tdiag.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run directory, instead of a new one in .tdiag/runs.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Diagnosis as JSON on stdout; the script's stdout goes to stderr.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the diagnosis as JSON to this file, too.")] = None,
+    profiling: Annotated[
+        bool,
+        typer.Option(
+            "--profiling",
+            help="End the run as soon as the evidence is complete. Also handed to a script that"
+            " declares it.",
+        ),
+    ] = False,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Stop watching after this many steps.")
+    ] = None,
+    time_budget: Annotated[
+        float,
+        typer.Option(
+            min=1, metavar="SECONDS", help="Stop watching this long after the first step."
+        ),
+    ] = 60.0,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Interpreter of the script's own environment. It needs torch, not tdiag.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The run directory, instead of a new one in .tdiag/runs."),
+    ] = None,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Diagnosis as JSON on stdout; the script's stdout goes to stderr."
+        ),
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write the diagnosis as JSON to this file, too."
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress lines.")] = False,
-    sampler: Annotated[str, typer.Option(help="Stack sampler: py-spy, in-process or off.")] = "py-spy",
-) -> None:  # fmt: skip
+    sampler: Annotated[
+        str, typer.Option(help="Stack sampler: py-spy, in-process or off.")
+    ] = "py-spy",
+) -> None:
     """Diagnose an unmodified training script.
 
     Launches it as plain Python would, and says what its step time is spent on.
@@ -66,7 +100,7 @@ def run(
     """
     from tdiag.cli.conclude import open_output
     from tdiag.errors import UsageError
-    from tdiag.launch.session import Options, launch
+    from tdiag.launch.session import SAMPLERS, Options, launch
 
     if sampler not in SAMPLERS:
         raise UsageError(f"--sampler {sampler}: one of {', '.join(SAMPLERS)}")
@@ -74,13 +108,17 @@ def run(
         outcome = launch(
             context.meta[TARGET],
             Options(
-                profiling=profiling, steps=steps, time_budget_s=time_budget, python=python,
-                sampler=sampler, quiet=quiet, stdout_to_stderr=json,  # type: ignore[arg-type]
+                profiling=profiling,
+                steps=steps,
+                time_budget_s=time_budget,
+                python=python,
+                sampler=sampler,
+                quiet=quiet,
+                stdout_to_stderr=json,
             ),
             out,
-        )  # fmt: skip
-        if outcome.report_wanted:
-            _report(outcome, as_json=json, written=written)
+        )
+        _report(outcome, as_json=json, written=written)
     raise typer.Exit(outcome.code)
 
 
@@ -95,9 +133,13 @@ def _report(outcome: Outcome, *, as_json: bool, written: Any) -> None:
     from tdiag.report import render
 
     again = f"the run is kept: tdiag report {os.path.relpath(outcome.run_dir)}"
+    if not outcome.report_wanted:
+        complain(TdiagError("interrupted twice, so no report", again))
+        return
     try:
         diagnosis = conclude(outcome.run_dir)
         if written is not None:
+            written.truncate(0)
             written.write(render("json", diagnosis))
         if as_json:
             sys.stdout.write(render("json", diagnosis))

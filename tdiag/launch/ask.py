@@ -9,6 +9,7 @@ Prints one JSON object.
 from __future__ import annotations
 
 import json
+import platform
 import sys
 import tokenize
 import warnings
@@ -65,14 +66,17 @@ def main(kind: str, name: str) -> None:
     if source and Path(source).is_dir():
         source = str(Path(source) / "__main__.py")
     torch = find("torch")
-    text = bool(source) and (kind == "script" or source.endswith(".py"))  # not an extension module
+    # Neither an extension module nor a zip application has source to compile.
+    text = kind == "script" or (source or "").endswith(".py")
     print(json.dumps({
-        "python": "%d.%d.%d" % sys.version_info[:3],
+        "python": platform.python_version(),
         "executable": sys.executable,
         "torch": torch.origin if torch else None,
         "torch_version": version("torch"),
         "source": source,
-        "syntax_error": compile_error(source) if text and not zipfile.is_zipfile(source) else None,
+        "syntax_error": compile_error(source)
+        if source and text and not zipfile.is_zipfile(source)
+        else None,
     }))  # fmt: skip
 
 

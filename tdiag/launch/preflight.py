@@ -61,12 +61,16 @@ def check(target: Target, python: str | None) -> Checked:
     if answer is None:
         return Checked(interpreter)
     if target.kind == "module" and answer["source"] is None:
-        raise UsageError(f"no module {target.name} to run in {interpreter}",
-                         "run from the folder that holds the package, as with python -m")  # fmt: skip
+        raise UsageError(
+            f"no module {target.name} to run in {interpreter}",
+            "run from the folder that holds the package, as with python -m",
+        )
     if answer["syntax_error"]:
         line, message, text = answer["syntax_error"]
-        raise UsageError(f"{answer['source']}:{line}: {message}" + (f"\n    {text}" if text else ""),
-                         f"Python {answer['python']} cannot compile this file")  # fmt: skip
+        raise UsageError(
+            f"{answer['source']}:{line}: {message}" + (f"\n    {text}" if text else ""),
+            f"Python {answer['python']} cannot compile this file",
+        )
     if answer["torch"] is None:
         raise UsageError(
             f"no torch in the environment of {interpreter}",
@@ -134,8 +138,10 @@ def _script(name: str) -> None:
     first = head.split(b"\n", 1)[0]
     shebang = first.startswith(b"#!") and not re.search(rb"python|pypy", first)
     if shebang or (b"\0" in head and not zipfile.is_zipfile(path)):
-        raise UsageError(f"{name} is not a Python script",
-                         f"a launcher or shell script goes after --: tdiag run -- {name} …")  # fmt: skip
+        raise UsageError(
+            f"{name} is not a Python script",
+            f"a launcher or shell script goes after --: tdiag run -- {name} …",
+        )
 
 
 def _refuse_isolated(command: Sequence[str]) -> None:

@@ -21,9 +21,9 @@ from tdiag.errors import RunError
 SCHEMA = 1
 RUNS = Path(".tdiag") / "runs"
 LATEST = "latest"
-# The probe bounds a trace by events; compressed, a full one and its stacks, calls and events stay
-# below this (measured: 200 000 events are about 12 MB of .json.gz). Less free space would end in
-# a torn capture after a long run, so it is refused before.
+# The largest thing a run writes is a trace: 14–31 bytes an event compressed (twelve traces of as
+# many sources), some 300 before, which torch.profiler writes first. Less room than this would end
+# in a torn capture after a long run, so it is refused before.
 MIN_FREE_BYTES = 64 << 20
 
 
@@ -60,10 +60,14 @@ def create(label: str, out: Path | None = None) -> Path:
 def unwritable(path: Path, error: OSError) -> RunError:
     """The one message for every way in which a run directory cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return RunError(f"the disk is full: {path} ({error.strerror})",
-                        f"free {MIN_FREE_BYTES >> 20} MB, or write elsewhere: tdiag run --out DIR …")  # fmt: skip
-    return RunError(f"cannot write the run directory {path}: {error.strerror or error}",
-                    "write elsewhere: tdiag run --out DIR …")  # fmt: skip
+        return RunError(
+            f"the disk is full: {path} ({error.strerror})",
+            f"free {MIN_FREE_BYTES >> 20} MB, or write elsewhere: tdiag run --out DIR …",
+        )
+    return RunError(
+        f"cannot write the run directory {path}: {error.strerror or error}",
+        "write elsewhere: tdiag run --out DIR …",
+    )
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -90,8 +94,10 @@ def find(run: str | None) -> Path:
         if (path / "run.json").is_file():
             return path.resolve()
     names = ", ".join(p.name for p in _newest_first()[:3])
-    raise RunError(f"{run} is not a run directory (no run.json in it)",
-                   f"the newest runs here: {names}" if names else "tdiag run makes one")  # fmt: skip
+    raise RunError(
+        f"{run} is not a run directory (no run.json in it)",
+        f"the newest runs here: {names}" if names else "tdiag run makes one",
+    )
 
 
 def _newest_first() -> list[Path]:

@@ -8,7 +8,7 @@ import signal
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tdiag
 from tdiag.errors import RunError
@@ -24,7 +24,7 @@ INJECT = Path(tdiag.__file__).parent / "probe" / "inject"
 WINDOWS = ("baseline", "sample", "trace", "calls", "ops")
 LOOK_EVERY_S = 0.5
 
-Sampler = Literal["py-spy", "in-process", "off"]
+SAMPLERS = ("py-spy", "in-process", "off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Options:
     steps: int | None = None
     time_budget_s: float = 60.0
     python: str | None = None
-    sampler: Sampler = "py-spy"
+    sampler: str = "py-spy"  # one of SAMPLERS
     quiet: bool = False
     stdout_to_stderr: bool = False
 
@@ -77,7 +77,7 @@ class _Session:
         self.record: dict[str, Any] = {
             "schema": rundir.SCHEMA,
             "command": self.command,
-            "script": target.name if target.kind != "launcher" else target.label(),
+            "script": target.script(),
             "cwd": str(Path.cwd()),
             "start_unix_ns": time.time_ns(),
             "end_unix_ns": None,

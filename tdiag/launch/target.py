@@ -39,10 +39,14 @@ class Target:
 
     def label(self) -> str:
         """A short name for the run directory and for messages: ``train``, ``pkg.train``."""
-        if self.kind == "module":
+        script = self.script()
+        return script if self.kind == "module" else Path(script).resolve().stem or "run"
+
+    def script(self) -> str:
+        """The script or module as the user wrote it; of a launcher the first ``.py`` word."""
+        if self.kind != "launcher":
             return self.name
-        scripts = [w for w in (self.name, *self.args) if w.endswith(".py")]
-        return Path(scripts[0] if scripts else self.name).stem or "run"
+        return next((w for w in self.args if w.endswith(".py")), self.name)
 
     def source_file(self) -> Path | None:
         """The file whose source can be searched for options; None where it cannot be told."""

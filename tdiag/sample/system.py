@@ -81,14 +81,13 @@ class SystemSampler:
         self._scan()
         found: dict[str, list[int | None]] = {}
         for pid, process in list(self.tree.items()):
-            try:
-                with process.oneshot():
-                    times, memory = process.cpu_times(), process.memory_info()
-                    found[str(pid)] = [_ns(times.user + times.system), memory.rss, _read(process)]
-            except psutil.NoSuchProcess:
+            if not process.is_running():
                 del self.tree[pid]
-            except psutil.AccessDenied:  # a set-uid child; its use is then unknown
                 continue
+            # It may have ended just now, or be a set-uid child, whose use then stays unknown.
+            with contextlib.suppress(psutil.Error), process.oneshot():
+                times, memory = process.cpu_times(), process.memory_info()
+                found[str(pid)] = [_ns(times.user + times.system), memory.rss, _read(process)]
         return found
 
     def _scan(self) -> None:

@@ -1,0 +1,187 @@
+"""What this machine allows tdiag to see: each thing tried, not looked up in a table of systems."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tdiag.errors import RunError, TdiagError
+from tdiag.launch import rundir
+from tdiag.launch.preflight import ask
+from tdiag.sample import limits
+from tdiag.sample.gpu import Gpus
+from tdiag.sample.pyspy import Attached, allow_hint, find_program, refusal
+
+# py-spy reads the symbols of a bare Python in well under a second; the probe waits 8 s too.
+ATTACH_WITHIN_S = 8.0
+# A process that lets anyone attach, as the probe does in the user's (PR_SET_PTRACER, ANY).
+SLEEPER = "import ctypes, time; ctypes.CDLL(None).prctl(0x59616D61, -1, 0, 0, 0); time.sleep(60)"
+
+
+@dataclass(frozen=True)
+class Check:
+    """``ok`` None: a fact, neither good nor bad. ``cost``: what the diagnosis lacks without it;
+    ``allow``: how to get it. ``vital``: without it nothing works."""
+
+    name: str
+    ok: bool | None
+    found: str
+    cost: str = ""
+    allow: str = ""
+    vital: bool = False
+
+
+def checks(python: str | None) -> Iterator[Check]:
+    """Every check, in the order of a run: the environment, the samplers, the machine, GPUs."""
+    answer, torch = _torch(python or sys.executable)
+    yield torch
+    yield _writable()
+    yield _py_spy()
+    yield _disk_reads()
+    yield _run_queue()
+    yield _cores()
+    yield _memory()
+    yield from _gpu(answer)
+    yield _viewer()
+
+
+def _torch(python: str) -> tuple[dict[str, Any], Check]:
+    cost, allow = "no training can be run here", "tdiag doctor --python PATH names another Python"
+    try:
+        answer = ask(python, "none", "-") or {}
+    except TdiagError as error:
+        return {}, Check("torch", False, error.message, cost, allow, vital=True)
+    if not answer.get("torch"):
+        return answer, Check("torch", False, f"not in {python}", cost, allow, vital=True)
+    found = f"{answer['torch_version'] or 'version unknown'}, Python {answer['python']}"
+    return answer, Check("torch", True, found, vital=True)
+
+
+def _writable() -> Check:
+    try:
+        with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".tdiag-doctor-") as folder:
+            rundir.create("doctor", Path(folder) / "run")
+    except OSError as error:
+        failure = rundir.unwritable(Path.cwd(), error)
+        return Check("run directory", False, failure.message, "nothing can be kept", failure.hint)
+    except RunError as error:
+        return Check("run directory", False, error.message, "nothing can be kept", error.hint)
+    return Check("run directory", True, f"{rundir.RUNS} can be written here")
+
+
+def _py_spy() -> Check:
+    name, cost = "py-spy attach", "stacks are sampled inside the process: no workers, less exact"
+    program = find_program()
+    if program is None:
+        return Check(name, False, "py-spy is not installed", cost, "pip install py-spy")
+    child = subprocess.Popen([sys.executable, "-c", SLEEPER])
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            time.sleep(0.2)  # until it has said that anyone may attach
+            attached = Attached(program, child.pid, Path(folder) / "doctor.json")
+            until = time.monotonic() + ATTACH_WITHIN_S
+            while not (attached.sampling() or attached.ended()) and time.monotonic() < until:
+                time.sleep(0.05)
+            sampling = attached.sampling()
+            attached.stop()
+            attached.wait()
+            why = refusal(attached.text(), attached.process.returncode)
+    except OSError as error:
+        sampling, why = False, str(error)
+    finally:
+        child.kill()
+        child.wait()
+    if sampling:
+        return Check(name, True, "tried on a child: it samples")
+    return Check(name, False, why.partition("; to allow")[0], cost, allow_hint())
+
+
+def _disk_reads() -> Check:
+    name = "bytes read (/proc/…/io)"
+    try:
+        psutil.Process().io_counters()
+    except (AttributeError, OSError, psutil.Error) as error:
+        cost = "storage reads are known from waiting alone"
+        return Check(name, False, f"not readable: {error}", cost, "run as the script's own user")
+    return Check(name, True, "readable")
+
+
+def _run_queue() -> Check:
+    name = "run queue (schedstat)"
+    cost = "waiting for a core cannot be told from waiting for storage"
+    try:
+        fields = Path("/proc/self/schedstat").read_text().split()
+    except OSError:
+        return Check(
+            name, False, "no /proc/self/schedstat", cost, "a kernel with CONFIG_SCHED_INFO"
+        )
+    if fields[:1] == ["0"]:
+        return Check(
+            name, False, "counts nothing", cost, "sudo sysctl -w kernel.sched_schedstats=1"
+        )
+    return Check(name, True, "readable")
+
+
+def _cores() -> Check:
+    allowed, machine, quota = limits.cores_allowed(), psutil.cpu_count() or 1, limits.cpu_quota()
+    why = "" if quota is None else f", cgroup quota {quota:g}"
+    return Check("cores allowed", None, f"{allowed:g} of {machine}{why}")
+
+
+def _memory() -> Check:
+    limit, total = limits.memory_limit(), psutil.virtual_memory().total
+    bound = f", cgroup limit {limit / 2**30:.3g} GiB" if limit and limit < total else ""
+    return Check("memory", None, f"{total / 2**30:.3g} GiB{bound}")
+
+
+def _gpu(answer: dict[str, Any]) -> Iterator[Check]:
+    gpus = Gpus()
+    try:
+        devices, missing = gpus.describe(), gpus.missing
+    finally:
+        gpus.close()
+    build = str(answer.get("torch_version") or "")
+    if devices is None:
+        cost = "no GPU use, memory or clocks; on a machine without a GPU nothing is lacking"
+        yield Check("NVIDIA GPU (NVML)", None, missing, cost)
+        return
+    names = ", ".join(str(device["name"]) for device in devices)
+    yield Check("NVIDIA GPU (NVML)", True, names)
+    if "+cpu" in build:
+        cost = "the GPU stays unused"
+        yield Check("CUDA build of torch", False, build, cost, "install a CUDA build of torch")
+        return
+    cupti = _cupti(answer.get("torch"))
+    cost = "no kernels, copies or synchronisations: device time cannot be told apart"
+    yield Check("CUPTI", bool(cupti), cupti or "libcupti not found beside torch", cost if not cupti
+                else "", "pip install the nvidia-cuda-cupti package of your CUDA")  # fmt: skip
+
+
+def _cupti(torch_file: str | None) -> str:
+    """The CUPTI library that torch.profiler would load, "" if there is none."""
+    if not torch_file:
+        return ""
+    package = Path(torch_file).parent
+    places = (package / "lib", package.parent / "nvidia", Path("/usr/local/cuda/extras/CUPTI"))
+    found = (path for place in places for path in place.rglob("libcupti.so*"))
+    return next((path.name for path in found), "")
+
+
+def _viewer() -> Check:
+    name, versions = "TensorBoard plugin", []
+    for package in ("torch-tb-profiler", "tensorboard"):
+        try:
+            versions.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            cost = "traces cannot be looked at in TensorBoard; the diagnosis needs none of it"
+            return Check(name, False, f"{package} is missing", cost, f"pip install {package}")
+    return Check(name, True, ", ".join(versions))
