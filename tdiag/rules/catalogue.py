@@ -97,7 +97,7 @@ def all_rules() -> tuple[Rule, ...]:
 
 
 def find(code_or_name: str) -> Rule:
-    """The rule with this code (``TD201``, ``201``) or name; :class:`UsageError` if there is none."""
+    """The rule with this code (``TD201``, ``201``) or name; :class:`UsageError` if none has it."""
     wanted = code_or_name.strip().lower()
     for rule in all_rules():
         if wanted in {rule.code.lower(), rule.code.lower().removeprefix("td"), rule.name}:
@@ -125,7 +125,10 @@ def page(rule: Rule) -> str:
 def index() -> str:
     """The table of all rules, Markdown."""
     rows = [f"| [{r.code}]({r.code}.md) | {r.name} | {r.cls} | {r.title} |" for r in all_rules()]
-    return "\n".join(["# Rules", "", "| code | name | class | pattern |", "|---|---|---|---|", *rows]) + "\n"
+    return (
+        "\n".join(["# Rules", "", "| code | name | class | pattern |", "|---|---|---|---|", *rows])
+        + "\n"
+    )
 
 
 def explain(code_or_name: str) -> str:

@@ -99,7 +99,9 @@ def system(**changes: Any) -> System:
     return replace(plain, **changes)
 
 
-def stack(line: int, share: float, leaf: str = "", phase: str = "", function: str = "") -> StackLine:
+def stack(
+    line: int, share: float, leaf: str = "", phase: str = "", function: str = ""
+) -> StackLine:
     return StackLine(at=at(line, function), self_frac=share, leaf=leaf, phase=phase)
 
 
@@ -169,9 +171,7 @@ def copy(**changes: Any) -> Copy:
 
 def sync(**changes: Any) -> Sync:
     """``loss.item()`` once a step, after which the device idles for 4 ms."""
-    plain = Sync(
-        name="aten::item", count=1.0, host_ns=20.0 * MS, idle_after_ns=4.0 * MS, at=at(70)
-    )
+    plain = Sync(name="aten::item", count=1.0, host_ns=20.0 * MS, idle_after_ns=4.0 * MS, at=at(70))
     return replace(plain, **changes)
 
 

@@ -60,7 +60,7 @@ def loop_time(
         total = sum(host_ops.backward_of.values())
         in_region = sum(_recording(line) for line in ops.lines if line.phase in regions)
         traced = sum(host_ops.backward_of.get(name, 0.0) for name in regions) / total
-        share = traced * sum(map(_recording, lines)) / in_region if in_region else 0.0
+        share = traced * sum(_recording(x) for x in lines) / in_region if in_region else 0.0
     conversions: dict[str, float] = {}
     for line in lines:
         for kind, times in line.conversions.items():
@@ -91,7 +91,7 @@ _BUILT_IN = (
 def rewriting(line: OpLine) -> str:
     """How to say this loop without a loop, from the conversions it makes and from its text."""
     calls = f"{line.calls:.0f} torch calls"
-    made = ", ".join(f"{n:.0f} {kind}" for kind, n in sorted(line.conversions.items()))
+    made = ", ".join(f"{n:.0f} × {kind}()" for kind, n in sorted(line.conversions.items()))
     head = f"Replace the loop{where(line.at)} ({calls}{', ' + made if made else ''} a step) by one"
     return f"{head} expression over whole tensors: {'; '.join(_expressions(line))}."
 

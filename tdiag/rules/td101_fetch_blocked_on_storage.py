@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 
-from tdiag.diagnose.model import Fix, Measure
+from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loaders, Phases, StackLine, Stacks, System
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import (
@@ -96,7 +96,9 @@ def check(
 
 
 def _on_what(read: float | None, lines: list[StackLine]) -> str:
-    reading = f", reading {size(read)} a batch from storage" if (read or 0) >= MIN_READ_BYTES else ""
+    reading = ""
+    if read is not None and read >= MIN_READ_BYTES:
+        reading = f", reading {size(read)} a batch from storage"
     leaf = f" in {lines[0].leaf}" if lines and lines[0].leaf else ""
     return reading + (f"{where(lines[0].at)}{leaf}" if lines else "")
 
@@ -125,7 +127,9 @@ def _gain(fed: Feed, workers: int, cache: bool, system: System) -> tuple[float, 
         why = "low end: from memory, no fetch blocks from the second epoch on"
         return memory, max(memory, overlapped), f"{why}; high end: {workers} workers overlap them."
     hidden = min(fed.rest, fed.wall) if fed.loader.num_workers == 0 else 0.0
-    why = f"high end: {workers} workers wait side by side; low end: storage serves no faster than now"
+    why = (
+        f"high end: {workers} workers wait side by side; low end: storage serves no faster than now"
+    )
     return min(hidden, overlapped), overlapped, why + "."
 
 

@@ -38,9 +38,7 @@ NAME = "loader-short-of-workers"
 CLASS = "cpu"
 
 
-def check(
-    budget: Budget, loaders: Loaders, system: System, phases: Phases | None
-) -> Found | None:
+def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | None) -> Found | None:
     fed = feed(budget, loaders, phases, system)
     if fed is None or fed.blocked_mostly or fed.saturates(system):
         return None

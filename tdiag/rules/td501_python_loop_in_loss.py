@@ -18,7 +18,7 @@ of the built-in loss.
 
 ## How the gain is computed
 High end: these lines' share of the loss time, and of backward, is gone. Low end: only the fixed
-cost of their calls (measured on this machine) is gone.
+cost of their calls is gone, which is at least half of a small call's time.
 
 ## When this advice is wrong
 Loops over a handful of named loss terms are fine, and are not reported. Recurrences, where each
@@ -46,6 +46,9 @@ MIN_CALLS = 32
 # A call that works for longer is not paid for being small: 20 µs is what HostOps calls small,
 # several times the fixed cost of an op with its gradient (7 µs for torch.add, measured on a CPU).
 SMALL_CALL_NS = 20_000
+# What of a small call's time may be work on its data, which one large call has to do as well; ours.
+# (One-element layers spend all of theirs on fixed costs.)
+WORK_IN_SMALL_CALL_FRAC = 0.5
 
 
 def check(
@@ -67,18 +70,18 @@ def check(
     share = percent(high / budget.step_ns)
     return Found(
         summary=(
-            f"Python loops in the loss take {share} of the step: {time.calls:.0f} small torch calls"
-            f"{_conversions(time)} each step, most of the time{where(worst.at)};"
-            f" {duration(time.forward_ns)} in the loss and {duration(time.backward_ns)} again in"
-            " backward."
+            f"Python loops over tensor values take {share} of the step: {time.calls:.0f} torch"
+            f" calls{_conversions(time)} in each step, most of their time{where(worst.at)}"
+            f" ({duration(time.forward_ns)} in the loss, {duration(time.backward_ns)} again in"
+            " backward)."
         ),
         evidence=(*_measures(time), *_by_line(lines)),
         fix=Fix(rewriting(worst), "review"),
         gain=Gain(
-            min(_fixed_cost(time, dispatch), high),
+            _least(time, high, dispatch),
             high,
             f"high end: the loop's {duration(time.forward_ns)} and its"
-            f" {duration(time.backward_ns)} of backward; low end: only its calls' fixed cost.",
+            f" {duration(time.backward_ns)} of backward; low end: the fixed cost of its calls.",
             ("loss", "python_loss", "forward", "backward", "sync", "launch"),
         ),
         at=worst.at,
@@ -93,17 +96,19 @@ def _loops(line: OpLine, modules: Modules | None) -> bool:
     return line.phase == "forward" and sum(line.conversions.values()) >= MIN_LINE_CALLS
 
 
-def _fixed_cost(time: LoopTime, dispatch: Dispatch | None) -> float:
-    """What the calls cost before they do any work, ns per step; 0 where it was not measured."""
+def _least(time: LoopTime, high: float, dispatch: Dispatch | None) -> float:
+    """What is won if the tensor expression still has to do all the work on the data, ns."""
+    if time.per_call_ns <= SMALL_CALL_NS:
+        return high * (1 - WORK_IN_SMALL_CALL_FRAC)
     if dispatch is None:
         return 0.0
     plain = time.calls - time.grad_calls
-    return plain * dispatch.op_ns + time.grad_calls * dispatch.grad_op_ns
+    return min(high, plain * dispatch.op_ns + time.grad_calls * dispatch.grad_op_ns)
 
 
 def _conversions(time: LoopTime) -> str:
     made = sum(time.conversions.values())
-    return f", {made:.0f} of them conversions to Python values," if made else ""
+    return f" ({made:.0f} of them conversions to Python values)" if made else ""
 
 
 def _measures(time: LoopTime) -> list[Measure]:

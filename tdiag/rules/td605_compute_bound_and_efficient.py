@@ -1,0 +1,98 @@
+"""The step is spent computing, and efficiently
+
+## What it measures
+On a device: the share of the step in which it runs compute kernels. On a CPU: the share of the
+step in forward, loss, backward and optimizer, and how far the calls there work longer than the
+fixed cost of a call.
+
+## Why it is slow
+It is not: this is what a healthy training looks like. What is left is the model's own arithmetic.
+
+## What to do
+Nothing needs fixing. To go faster: a smaller or cheaper model, lower precision, faster or more
+devices. "Time versus money": at a given price per hour the cost of a step is its time.
+
+## How the gain is computed
+No gain is claimed.
+
+## When this advice is wrong
+The statement is made only if no rule found time to win; a rule that could not be checked may still
+have something to say.
+"""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Fix, Measure
+from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.kinds import Budget, Dispatch, Ops, Phases, System
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import COMPUTE, Abstain, Found, count, duration, frac, held, percent
+from tdiag.rules.examples import MS, budget, device_time, op_line, ops, phases
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
+
+CODE = "TD605"
+NAME = "compute-bound-and-efficient"
+CLASS = "compute"
+ONLY_IF_CLEAR = True
+
+# With four fifths of the step computing, doing away with all the rest wins at most 1.25×.
+HEALTHY_COMPUTE_FRAC = 0.8
+
+
+def check(
+    budget: Budget,
+    phases: Phases | None,
+    ops: Ops | None,
+    dispatch: Dispatch | None,
+    device: DeviceTime | None,
+    system: System | None,
+) -> Found | None:
+    if budget.has_device:
+        if device is None:
+            raise Abstain("no device activity was traced")
+        share, evidence = device.busy_frac, [frac("device busy", device.busy_frac, "trace")]
+    else:
+        share = held(budget, *COMPUTE) / budget.step_ns
+        per_call, evidence = _work_per_call(phases, ops, dispatch)
+        if per_call <= FIXED_COST_FACTOR:
+            return None
+    if share < HEALTHY_COMPUTE_FRAC:
+        return None
+    if system is not None and system.cores_used is not None and not budget.has_device:
+        evidence.append(count("cores used", system.cores_used, "system", "cores"))
+    return Found(
+        summary=(
+            f"{percent(share)} of the {duration(budget.step_ns)} step is the model's own compute:"
+            " the training is compute-bound and healthy."
+        ),
+        evidence=(frac("compute, share of the step", share, "budget"), *evidence),
+        fix=Fix(
+            "Nothing to fix. Beyond this it takes a cheaper model, lower precision or faster"
+            " hardware.",
+            "safe",
+        ),
+    )
+
+
+def _work_per_call(
+    phases: Phases | None, ops: Ops | None, dispatch: Dispatch | None
+) -> tuple[float, list[Measure]]:
+    """How many times its fixed cost a call of the forward pass works, with its backward."""
+    fixed = fixed_cost(phases, ops, dispatch)
+    ratio = fixed.spent_ns / fixed.dispatch_ns if fixed.dispatch_ns else float("inf")
+    if not fixed.dispatch_ns:
+        raise Abstain("no torch calls were counted in the forward pass")
+    return ratio, [count("forward and backward time ÷ fixed cost of its calls", ratio, "ops")]
+
+
+def fires() -> Evidence:
+    layers = ops(op_line(20, "forward", 12, grad_calls=12.0, elapsed_ns=40 * MS))
+    step = budget(data_wait_cpu=1, forward=40, loss=1, backward=80, optimizer=6, other=2)
+    clean = phases(forward=40, loss=1, backward=80, optimizer=6)
+    return Evidence().add(step, clean, layers, Dispatch(op_ns=1500, grad_op_ns=7000))
+
+
+def clear() -> Evidence:
+    """A device that idles for two fifths of the step."""
+    step = budget(device=True, compute=60, launch=40)
+    return Evidence().add(step, device_time(100, busy_frac=0.6))

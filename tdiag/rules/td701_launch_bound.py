@@ -1,0 +1,147 @@
+"""Many calls too small to be worth launching
+
+## What it measures
+On a device: idle time before kernels that start the moment they are launched, so that launching
+is what everything waits for. On a CPU: the time of forward and backward against the fixed cost of
+their torch calls, counted exactly and priced on this machine.
+
+## Why it is slow
+Python, dispatch and launch take the same few microseconds for every call, however little data it
+touches. When calls are that small the hardware mostly waits for the next one.
+
+## What to do
+Give every call more work (a larger batch), or issue fewer (`torch.compile`, on CUDA with
+`mode="reduce-overhead"`, which replays the step as one graph).
+
+## How the gain is computed
+High end: a batch four times as large spreads the fixed costs over four times the samples. Low
+end: half of the measured floor of the fixed costs (device: of the starved time), as with a batch
+twice as large.
+
+## When this advice is wrong
+A larger batch changes the optimisation and wants another learning rate. Compiling pays only if
+shapes repeat. Loops in the loss have a rule of their own.
+"""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.kinds import Budget, Dispatch, Loader, Loaders, Ops, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Abstain, Found, Gain, count, duration, ns, percent, where
+from tdiag.rules.examples import MS, budget, op_line, ops, phases
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
+
+CODE = "TD701"
+NAME = "launch-bound"
+CLASS = "overhead"
+
+# A batch so many times as large is what the high end assumes; ours.
+LARGER_BATCH = 4
+
+
+def check(
+    budget: Budget,
+    phases: Phases | None,
+    ops: Ops | None,
+    dispatch: Dispatch | None,
+    device: DeviceTime | None,
+    loaders: Loaders | None,
+) -> Found | None:
+    loader = loaders.train() if loaders else None
+    if not budget.has_device:
+        return _on_cpu(budget, phases, ops, dispatch, loader)
+    if device is None:
+        raise Abstain("no device activity was traced")
+    return _on_device(budget, device, loader)
+
+
+def _on_cpu(
+    budget: Budget,
+    phases: Phases | None,
+    ops: Ops | None,
+    dispatch: Dispatch | None,
+    loader: Loader | None,
+) -> Found | None:
+    fixed = fixed_cost(phases, ops, dispatch)
+    if not fixed.calls or fixed.spent_ns > FIXED_COST_FACTOR * fixed.dispatch_ns:
+        return None
+    per_call = fixed.spent_ns / fixed.calls
+    return Found(
+        summary=(
+            f"Forward and backward take {duration(fixed.spent_ns)} a step"
+            f" ({percent(fixed.spent_ns / budget.step_ns)}) for {fixed.calls:.0f} torch calls:"
+            f" {duration(per_call)} a call, which is little more than calling costs."
+        ),
+        evidence=(
+            count("torch calls in forward", fixed.calls, "ops", "per_step"),
+            ns("forward and their backward", fixed.spent_ns, "baseline"),
+            ns("least these calls cost on this machine", fixed.dispatch_ns, "probe"),
+        ),
+        fix=Fix(_advice(loader, "compile"), "review", "compile"),
+        gain=Gain(
+            fixed.dispatch_ns / 2,
+            fixed.spent_ns * (1 - 1 / LARGER_BATCH),
+            f"high end: batch × {LARGER_BATCH}, per sample; low end: half of the fixed costs.",
+            ("forward", "backward"),
+        ),
+        at=loader.created_at if loader else None,
+    )
+
+
+def _on_device(budget: Budget, device: DeviceTime, loader: Loader | None) -> Found | None:
+    starved = device.launch_starved_ns * budget.step_ns / device.step_ns
+    if not starved:
+        return None
+    return Found(
+        summary=(
+            f"The device waits for launches {duration(starved)} a step"
+            f" ({percent(starved / budget.step_ns)}): {device.kernels_per_step:.0f} kernels of"
+            f" {duration(device.mean_kernel_ns)} on average."
+        ),
+        evidence=(
+            ns("device idle, waiting for a launch", device.launch_starved_ns, "trace"),
+            count("kernels", device.kernels_per_step, "trace", "per_step"),
+            ns("mean kernel", device.mean_kernel_ns, "trace"),
+        ),
+        fix=Fix(_advice(loader, "reduce-overhead"), "review", "compile"),
+        gain=Gain(
+            starved / 2,
+            starved,
+            "high end: no kernel waits for its launch; low end: half of the idle time, as with a"
+            " doubled batch.",
+            ("launch",),
+        ),
+        at=loader.created_at if loader else None,
+    )
+
+
+def _advice(loader: Loader | None, mode: str) -> str:
+    compile_ = "torch.compile(model)"
+    if mode == "reduce-overhead":
+        compile_ = 'torch.compile(model, mode="reduce-overhead")'
+    if loader is None or not loader.batch_size:
+        return f"Give each call more work with a larger batch, or issue fewer: {compile_}."
+    larger = loader.batch_size * LARGER_BATCH
+    return (
+        f"Give each call more work: batch_size={larger} instead of {loader.batch_size}"
+        f"{where(loader.created_at)}, with a matching learning rate; or issue fewer: {compile_}."
+    )
+
+
+def fires() -> Evidence:
+    tiny = ops(
+        op_line(20, "forward", 240, grad_calls=230.0), op_line(30, "loss", 1, grad_calls=1.0)
+    )
+    step = budget(prepare=0.1, forward=1.6, loss=0.1, backward=2.2, optimizer=0.6)
+    clean = phases(prepare=0.1, forward=1.6, loss=0.1, backward=2.2, optimizer=0.6)
+    return Evidence().add(step, clean, tiny, Dispatch(op_ns=1500, grad_op_ns=7000))
+
+
+def clear() -> Evidence:
+    """As many calls, but each is a large matrix product."""
+    large = ops(op_line(20, "forward", 240, grad_calls=230.0, elapsed_ns=160 * MS))
+    step = budget(forward=160, loss=1, backward=320, optimizer=6)
+    clean = phases(forward=160, loss=1, backward=320, optimizer=6)
+    return Evidence().add(step, clean, large, Dispatch(op_ns=1500, grad_op_ns=7000))

@@ -1,0 +1,150 @@
+"""Thread count does not fit the cores allowed
+
+## What it measures
+Torch's intra-op threads (training process, and workers where known) against the cores this process
+may use: affinity and cgroup quota. Too many is certain from the numbers; too few is said only when
+cores idled and the calls were large enough to be split.
+
+## Why it is slow
+More threads than cores take turns inside every parallel call, and the call ends when the last one
+had its turn. Fewer threads than cores leave cores idle in large calls. `torchrun` sets
+`OMP_NUM_THREADS=1` for every rank unless told otherwise.
+
+## What to do
+One intra-op thread for each core that this process has to itself.
+
+## How the gain is computed
+Too many: at worst every call takes threads ÷ cores turns, at best the surplus threads only wait.
+Too few: at best the calls get faster as the threads grow, at worst they are bound by memory and do
+not. Both ends start from the time spent computing.
+
+## When this advice is wrong
+Calls bound by memory bandwidth gain little from further threads. Several ranks on one machine must
+share its cores: count per rank.
+"""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Fix, Measure
+from tdiag.evidence.kinds import Budget, Loader, Loaders, Ops, System, Threads
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import DATA_WAIT, Found, Gain, count, held, text, where
+from tdiag.rules.examples import MS, budget, op_line, ops, system, threads
+
+CODE = "TD706"
+NAME = "thread-count-off"
+CLASS = "overhead"
+
+# The phases in which torch's intra-op threads work.
+PARALLEL = ("forward", "loss", "backward", "optimizer", "evaluation")
+# Torch splits element-wise work into grains of 32,768 (at::internal::GRAIN_SIZE), some tens of µs
+# on one core: only calls well above that can use a second thread.
+LARGE_CALL_NS = 200_000
+# With no more than half of the allowed cores in use, a further thread would have had a core.
+IDLE_CORES_FRAC = 0.5
+
+
+def check(
+    budget: Budget, threads: Threads, system: System, loaders: Loaders | None, ops: Ops | None
+) -> Found | None:
+    cores = max(1, int(system.cores_allowed))
+    loader = loaders.train() if loaders else None
+    if loader and (threads.worker_intra_op or 1) > 1:
+        each = threads.worker_intra_op or 1
+        if loader.num_workers * each > cores:
+            return _workers_too_many(budget, loader, each, cores, system)
+    if budget.has_device:
+        return None  # the device computes; host threads only issue its work
+    if threads.intra_op > cores:
+        surplus = (1 - cores / threads.intra_op) * (_large_share(ops) if ops else 1.0)
+        return _training(budget, threads, system, cores, surplus, "too many")
+    used = system.cores_used
+    if threads.intra_op < cores and used is not None and used <= IDLE_CORES_FRAC * cores:
+        idle = (1 - threads.intra_op / cores) * _large_share(ops)
+        return _training(budget, threads, system, cores, idle, "too few") if idle else None
+    return None
+
+
+def _training(
+    budget: Budget, threads: Threads, system: System, cores: int, share: float, which: str
+) -> Found:
+    """Too many or too few intra-op threads: ``share`` of the computing time is at stake."""
+    return Found(
+        summary=(
+            f"Torch computes with {threads.intra_op} threads on {system.cores_allowed:g} allowed"
+            f" cores: {which}."
+        ),
+        evidence=_measures(threads, system),
+        fix=Fix(
+            f"torch.set_num_threads({cores}) at the start of the script, or OMP_NUM_THREADS={cores}"
+            " in its environment.",
+            "safe",
+            f"num_threads={cores}",
+        ),
+        gain=Gain(
+            0.0,
+            held(budget, *PARALLEL) * share,
+            f"high end: the computing time goes from {threads.intra_op} threads to {cores} in"
+            " proportion; low end: the threads were not what it waited for.",
+            PARALLEL,
+        ),
+    )
+
+
+def _workers_too_many(
+    budget: Budget, loader: Loader, each: int, cores: int, system: System
+) -> Found:
+    wanted = loader.num_workers * each
+    return Found(
+        summary=(
+            f"{loader.num_workers} loader workers with {each} torch threads each make {wanted}"
+            f" threads on {system.cores_allowed:g} allowed cores."
+        ),
+        evidence=(
+            count("worker threads", wanted, "probe"),
+            count("cores allowed", system.cores_allowed, "system", "cores"),
+        ),
+        fix=Fix(
+            "One thread in each worker, torch's own default: no torch.set_num_threads in"
+            f" worker_init_fn or dataset{where(loader.created_at)}.",
+            "safe",
+        ),
+        gain=Gain(
+            0.0,
+            held(budget, *DATA_WAIT) * (1 - cores / wanted),
+            "high end: the fetches no longer take turns on the cores; low end: they hardly did.",
+            DATA_WAIT,
+        ),
+        at=loader.created_at,
+    )
+
+
+def _measures(threads: Threads, system: System) -> tuple[Measure, ...]:
+    used = system.cores_used
+    return (
+        count("intra-op threads", threads.intra_op, "probe"),
+        count("cores allowed", system.cores_allowed, "system", "cores"),
+        *(() if used is None else (count("cores used", used, "system", "cores"),)),
+        text("OMP_NUM_THREADS", threads.omp_num_threads or "unset", "probe"),
+    )
+
+
+def _large_share(ops: Ops | None) -> float:
+    """Share of the calls' time in calls large enough to be split; 0 if they were not counted."""
+    total = sum(line.elapsed_ns for line in ops.lines) if ops else 0.0
+    if ops is None or not total:
+        return 0.0
+    large = [x for x in ops.lines if x.calls and x.elapsed_ns / x.calls >= LARGE_CALL_NS]
+    return sum(line.elapsed_ns for line in large) / total
+
+
+def fires() -> Evidence:
+    step = budget(forward=20, loss=1, backward=40, optimizer=5)
+    return Evidence().add(step, threads(8), system(cores_allowed=2.0, cores_used=1.9))
+
+
+def clear() -> Evidence:
+    """One thread on eight idle cores, but every call is too small to be split."""
+    step = budget(forward=20, loss=1, backward=40, optimizer=5)
+    small = ops(op_line(20, "forward", 500, elapsed_ns=20 * MS))
+    return Evidence().add(step, threads(1), system(cores_used=1.0), small)

@@ -1,0 +1,105 @@
+"""Logging blocks training
+
+## What it measures
+Samples of the training thread whose innermost user line prints, draws a progress bar, or writes to
+a log: by the library that they were in, and for `print` and file writes by the text of the line.
+
+## Why it is slow
+Terminals, files and network writers are slow and synchronous; a line logged in every step is paid
+in every step.
+
+## What to do
+Log every N steps, collect values and write them together, or leave writing to a thread.
+
+## How the gain is computed
+The lines' share of the samples, as time of the step. Low end: half as much logging; high end: none
+in the step.
+
+## When this advice is wrong
+Output to a slow terminal (over ssh, in a notebook) goes away when it is sent to a file.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.kinds import Budget, StackLine, Stacks
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Abstain, Found, Gain, count, duration, frac, percent, where
+from tdiag.rules.examples import budget, stack, stacks
+
+CODE = "TD804"
+NAME = "logging-blocks-training"
+CLASS = "logging"
+
+# Modules that write logs, as the innermost frame of a sample names them.
+WRITERS = re.compile(
+    r"tqdm/|tensorboard|wandb/|mlflow/|neptune/|comet_ml/|aim/|rich/|logging/__init__|logging/handlers"
+    r"|json/encoder|json/__init__|csv\.py|loguru/"
+)
+# Lines that write by a built-in function, which no sampled frame names.
+WRITES = re.compile(
+    r"\bprint\(|\bjson\.dump|\.writerows?\(|\.write\(|\.flush\(|\bfsync\(|\.savefig\(|\blogger\.|\blogging\."
+    r"|\.add_(scalars?|histogram|image|figure)\(|\.set_postfix\(|\bwandb\.log\("
+)
+# Under so many samples a share of 2 % (the least that is reported) is two samples or fewer.
+MIN_SAMPLES = 100
+# Half as much logging is the mildest change worth making.
+RARER_LOW_FRAC = 0.5
+# Logging every so many steps is the usual choice.
+LOG_EVERY = 50
+# Where writing belongs to something else that has a rule: loading data, saving weights.
+NOT_LOGGING = ("data_wait", "checkpoint")
+
+
+def check(budget: Budget, stacks: Stacks) -> Found | None:
+    if stacks.samples < MIN_SAMPLES:
+        raise Abstain(f"only {stacks.samples} samples of the training thread were taken")
+    lines = sorted(filter(_logs, stacks.training), key=lambda line: -line.self_frac)
+    if not lines:
+        return None
+    share = sum(line.self_frac for line in lines)
+    top = lines[0]
+    cost = share * budget.step_ns
+    return Found(
+        summary=(
+            f"{percent(share)} of the training thread's time writes logs ({duration(cost)} a step),"
+            f" most of it{where(top.at)}{f' in {top.leaf}' if top.leaf else ''}."
+        ),
+        evidence=(
+            *(frac(f"samples{where(line.at)}", line.self_frac, "sample") for line in lines[:3]),
+            count("samples of the training thread", stacks.samples, "sample"),
+        ),
+        fix=Fix(
+            f"Log{where(top.at)} every {LOG_EVERY} steps (`if step % {LOG_EVERY} == 0:`),"
+            " collecting the values in between.",
+            "safe",
+        ),
+        gain=Gain(
+            cost * RARER_LOW_FRAC,
+            cost * (1 - 1 / LOG_EVERY),
+            f"low end: half as much logging; high end: one step in {LOG_EVERY} logs.",
+            ("other", "unattributed", "prepare", "loss", "optimizer", "forward", "evaluation"),
+        ),
+        at=top.at,
+    )
+
+
+def _logs(line: StackLine) -> bool:
+    if line.phase in NOT_LOGGING:
+        return False
+    text = linecache.getline(line.at.file, line.at.line)
+    return bool(WRITERS.search(line.leaf) or WRITES.search(text))
+
+
+def fires() -> Evidence:
+    lines = (stack(70, 0.22, "refresh (tqdm/std.py)", "optimizer"), stack(60, 0.7, "", "forward"))
+    return Evidence().add(budget(forward=10, backward=20, other=9), stacks(lines))
+
+
+def clear() -> Evidence:
+    """A progress bar that is redrawn ten times a second, whatever the step takes."""
+    lines = (stack(70, 0.004, "refresh (tqdm/std.py)"), stack(60, 0.9, "", "forward"))
+    return Evidence().add(budget(forward=10, backward=20, other=1), stacks(lines))
