@@ -24,7 +24,7 @@ class Window(NamedTuple):
 # ±1 % (σ/√n); 4 s of samples at 100 Hz are 400, a ±2.5 % share at worst (√(p(1−p)/n)). Sums,
 # start-up included: about 15 s for a 2 ms step and under a minute for a 100 ms step.
 FIRST = (
-    Window("baseline", 1, 5, 0.05, 4.0),
+    Window("baseline", 1, 5, 0.0, 4.0),
     Window("trace", 1, 1, 0.0, 4.0),
     Window("calls", 1, 2, 0.0, 3.0),
     Window("ops", 1, 1, 0.0, 3.0),

@@ -105,7 +105,6 @@ class Windows:
         self._end()
         self.name = "done"
         self.changed = True
-        self.probe.recorder.write("flags", **facts.flags(self.probe))
         self.probe.recorder.write("finish", t=now_ns(), why=why)
         self.probe.recorder.flush()
         if why in ("exit", "error"):
@@ -186,6 +185,8 @@ class Windows:
         begun = self.window is not None and self.name == self.window.name
         if begun and self.name != "warmup":
             self._record("end")
+        if begun and self.name == "baseline":
+            self.probe.recorder.write("flags", **facts.flags(self.probe))
         if capture is not None:
             self.changed = True
             if begun:

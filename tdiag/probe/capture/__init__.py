@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
+
+from ..core import now_ns
+from ..invisible import hidden
+from ..patches import Patches
 
 if TYPE_CHECKING:
     from ..core import Probe
@@ -16,6 +21,29 @@ class Capture:
 
     def __init__(self, probe: Probe, window: Window) -> None:
         self.probe, self.window = probe, window
+        self.patches = Patches()  # in place only while this capture is on
+        self.lost = ""  # why it ended early: the script started a profiler of its own
+
+    def give_way(self, owner: Any, name: str, why: str) -> None:
+        """While this capture is on, a call of ``owner.name`` ends it first, then goes ahead."""
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def first_we_leave(*args: Any, **kwargs: Any) -> Any:
+            if not self.lost:
+                self.lost = why
+                self.patches.undo()
+                self.probe.guard(self.abort)()
+            return original(*args, **kwargs)
+
+        self.patches.set(owner, name, hidden(first_we_leave))
+
+    def tell_lost(self) -> None:
+        """Record that the window gave nothing, and why."""
+        self.probe.recorder.write(
+            "window", t=now_ns(), name=self.window.name, state="skipped", why=self.lost,
+            step=self.probe.step, **{"pass": self.window.number},
+        )  # fmt: skip
 
     def start(self) -> str:
         """Switch on; returns why it cannot be done, or an empty string."""

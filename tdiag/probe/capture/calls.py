@@ -23,8 +23,15 @@ class CallsCapture(Capture):
     def begin(self) -> None:
         self.profile = cProfile.Profile()
         self.profile.enable()
+        # sys.setprofile has one owner: if the script profiles itself, ours ends.
+        self.give_way(cProfile.Profile, "enable", "the script profiles itself (cProfile)")
+        self.give_way(sys, "setprofile", "the script profiles itself (sys.setprofile)")
 
     def end(self, steps: int) -> None:
+        self.patches.undo()
+        if self.lost:
+            self.tell_lost()
+            return
         self.profile.disable()
         rows: list[list[Any]] = []
         for entry in self.profile.getstats():
@@ -43,6 +50,7 @@ class CallsCapture(Capture):
         self.profile.dump_stats(os.path.join(self.probe.run_dir, "cprofile.pstats"))
 
     def abort(self) -> None:
+        self.patches.undo()
         profile = getattr(self, "profile", None)
         if profile is not None:
             profile.disable()

@@ -18,6 +18,7 @@ from .quiet import kineto_unheard
 MOST_EVENTS = 600_000
 # Python stacks add one event a call; only where a step is small enough to afford them.
 MOST_EVENTS_WITH_STACKS = 30_000
+OWN_PROFILER = "the script runs a torch profiler of its own"
 _seen_per_step: dict[str, int] = {}
 
 
@@ -26,7 +27,7 @@ class TraceCapture(Capture):
 
     def start(self) -> str:
         if facts.profiler_is_on():
-            return "the script runs a torch profiler of its own"
+            return OWN_PROFILER
         per_step = _seen_per_step.get("events")
         if per_step and per_step > MOST_EVENTS:
             return f"one step has {per_step} events: the first pass's trace must do"
@@ -52,15 +53,24 @@ class TraceCapture(Capture):
             self.profiler.start_trace()
         self.recording = True
         self.began_ns = now_ns()
+        # Two Kineto sessions cannot nest: if the script starts one, ours ends.
+        for name in ("_prepare_profiler", "_enable_profiler"):
+            self.give_way(torch.autograd.profiler, name, OWN_PROFILER)
         self._next_span()
 
     def step(self) -> None:
+        if self.lost:
+            return
         self._close_span()
         self.steps_left -= 1
         if self.steps_left > 0:
             self._next_span()
 
     def end(self, steps: int) -> None:
+        self.patches.undo()
+        if self.lost:
+            self.tell_lost()
+            return
         self._close_span()
         with kineto_unheard():
             self.profiler.stop_trace()
@@ -85,6 +95,7 @@ class TraceCapture(Capture):
         )
 
     def abort(self) -> None:
+        self.patches.undo()
         self._close_span()
         with kineto_unheard():
             if not self.recording:

@@ -1,0 +1,90 @@
+"""Runs a program under the probe alone (no launcher beside it) and reads what it wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+INJECT = Path(__file__).parents[2] / "tdiag" / "probe" / "inject"
+WINDOWS = ["baseline", "sample", "trace", "calls", "ops"]
+
+
+@dataclass
+class Watched:
+    """``processes``: the records of each process, oldest first by file name."""
+
+    returncode: int
+    out: str
+    err: str
+    run_dir: Path
+    processes: list[list[dict[str, Any]]] = field(default_factory=list)
+
+    def training(self) -> list[list[dict[str, Any]]]:
+        """The processes that trained at least one step."""
+        return [
+            records
+            for records in self.processes
+            if any(r["kind"] == "role" and r["role"] == "training" for r in records)
+        ]
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """All records of one kind, of all processes."""
+        return [r for records in self.processes for r in records if r["kind"] == kind]
+
+    def steps(self) -> list[dict[str, Any]]:
+        """The steps of the first training process since its last ``boundary`` record."""
+        records = self.training()[0]
+        last = max(i for i, r in enumerate(records) if r["kind"] == "boundary")
+        return [r for r in records[last:] if r["kind"] == "step"]
+
+    def windows(self, state: str = "end") -> list[str]:
+        """Names with pass ("trace1") of the windows that reached ``state``."""
+        return [f"{r['name']}{r['pass']}" for r in self.of("window") if r["state"] == state]
+
+
+def environment(run_dir: Path, base: dict[str, str], **config: Any) -> dict[str, str]:
+    """``base`` with the probe in it, and a run directory made for it."""
+    for name in ("events", "control"):
+        (run_dir / name).mkdir(parents=True)
+    told = {
+        "profiling": False,
+        "steps": None,
+        "time_budget_s": 60.0,
+        "windows": WINDOWS,
+        "sampler": "in-process",
+        "sampler_hint": "",
+        **config,
+    }
+    (run_dir / "config.json").write_text(json.dumps(told))
+    path = os.pathsep.join(p for p in (str(INJECT), base.get("PYTHONPATH", "")) if p)
+    return {**base, "TDIAG_RUN": str(run_dir), "PYTHONPATH": path}
+
+
+def read(run_dir: Path) -> list[list[dict[str, Any]]]:
+    return [
+        [json.loads(line) for line in file.read_text().splitlines()]
+        for file in sorted((run_dir / "events").glob("*.jsonl"))
+    ]
+
+
+def watch_code(tmp_path: Path, code: str, *args: str, **config: Any) -> Watched:
+    """Run source text as a script under the probe."""
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    run_dir = tmp_path / "run"
+    base = {**os.environ, "OMP_NUM_THREADS": "1"}
+    base.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        [sys.executable, str(script), *args],
+        env=environment(run_dir, base, **config),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return Watched(done.returncode, done.stdout, done.stderr, run_dir, read(run_dir))

@@ -1,0 +1,162 @@
+"""The windows: order, bounds, what is left out, and what makes one be skipped."""
+
+from pathlib import Path
+
+from .harness import watch_code
+
+LOOP = """
+import sys, torch
+from torch.utils.data import DataLoader, TensorDataset
+workers, steps = int(sys.argv[1]), int(sys.argv[2])
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(640, 8), torch.randn(640, 2))
+loader = DataLoader(data, batch_size=8, num_workers=workers, prefetch_factor=3 if workers else None)
+done = 0
+while done < steps:
+    for x, y in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        done += 1
+        if done == steps:
+            break
+print("done", done)
+"""
+
+
+def test_a_bounded_run_ends_by_itself_with_all_windows_in_order(tmp_path: Path) -> None:
+    run = watch_code(tmp_path, LOOP, "0", "100000000", profiling=True)
+    assert run.returncode == 0
+    assert "done" not in run.out
+    assert [r["why"] for r in run.of("finish")] == ["complete"]
+    assert run.windows() == [
+        "baseline1", "trace1", "calls1", "ops1", "sample1",
+        "baseline2", "sample2", "trace2", "calls2", "ops2",
+    ]  # fmt: skip
+    assert run.of("failure") == []
+    assert len(list((run.run_dir / "tensorboard").iterdir())) == 2
+
+
+def test_without_the_switch_the_script_runs_to_its_end(tmp_path: Path) -> None:
+    run = watch_code(tmp_path, LOOP, "0", "60", windows=["baseline"])
+    assert run.out == "done 60\n"
+
+
+def test_the_number_of_steps_bounds_the_run(tmp_path: Path) -> None:
+    run = watch_code(tmp_path, LOOP, "0", "100000000", profiling=True, steps=25)
+    assert run.returncode == 0
+    assert [r["why"] for r in run.of("finish")] == ["steps"]
+    assert run.steps()[-1]["i"] == 24
+
+
+def test_a_request_of_the_parent_ends_the_run_at_a_step(tmp_path: Path) -> None:
+    code = LOOP.replace(
+        "done += 1", "done += 1\n        if done == 9: open('run/control/finish', 'w').close()"
+    )
+    run = watch_code(tmp_path, code, "0", "100000000")
+    assert run.returncode == 0
+    assert [r["why"] for r in run.of("finish")] == ["asked"]
+
+
+def test_warm_up_lasts_until_prefetched_batches_are_used_up(tmp_path: Path) -> None:
+    run = watch_code(tmp_path, LOOP, "2", "200", windows=["baseline"])
+    first = next(s["i"] for s in run.steps() if s["w"] == "baseline")
+    assert first >= 2 * 3  # workers × prefetch_factor
+
+
+def test_after_a_pause_of_ours_a_queue_full_of_steps_is_left_out(tmp_path: Path) -> None:
+    run = watch_code(tmp_path, LOOP, "2", "400", windows=["baseline", "trace", "calls"])
+    begun = [r for r in run.of("window") if r["state"] == "begin"]
+    ended = [r for r in run.of("window") if r["state"] == "end"]
+    assert len(begun) >= 3
+    for end, begin in zip(ended, begun[1:], strict=False):
+        assert begin["step"] - end["step"] >= 2 * 3
+
+
+def test_what_tdiag_does_between_steps_is_in_no_step(tmp_path: Path) -> None:
+    run = watch_code(tmp_path, LOOP, "0", "2000", windows=["baseline", "trace"])
+    trace = next(r for r in run.of("window") if r["name"] == "trace" and r["state"] == "end")
+    steps = run.steps()
+    after = next(s for s in steps if s["i"] == trace["step"])
+    before = next(s for s in steps if s["i"] == trace["step"] - 1)
+    assert after["s"] > before["t"]  # the export lies in the gap
+    assert all(s["t"] > s["s"] for s in steps)
+
+
+def test_a_profiler_of_the_scripts_own_is_left_alone(tmp_path: Path) -> None:
+    code = LOOP.replace("done = 0", "done = 0\nown = torch.profiler.profile()\nown.__enter__()")
+    code += "own.__exit__(None, None, None)\nprint(len(own.events()) > 0)\n"
+    run = watch_code(tmp_path, code, "0", "60")
+    assert run.returncode == 0
+    assert run.out.splitlines()[-1] == "True"
+    assert {r["name"]: r["why"] for r in run.of("window") if r["state"] == "skipped"} == {
+        "trace": "the script runs a torch profiler of its own"
+    }
+    assert run.of("flags")[-1]["profiler"] is True
+
+
+def test_compiled_graphs_skip_the_counting_window(tmp_path: Path) -> None:
+    code = LOOP.replace(
+        "model = torch.nn.Linear(8, 2)",
+        "model = torch.compile(torch.nn.Linear(8, 2), backend='eager')",
+    )
+    run = watch_code(tmp_path, code, "0", "60")
+    skipped = {r["name"]: r["why"] for r in run.of("window") if r["state"] == "skipped"}
+    assert "compiled graphs" in skipped["ops"]
+
+
+def test_when_the_evidence_is_complete_every_hook_is_gone(tmp_path: Path) -> None:
+    code = (
+        LOOP
+        + """
+import gc
+from torch.utils.data import dataloader
+from torch.utils.data._utils import fetch
+names = {
+    "step": torch.optim.SGD.step, "call": torch.nn.Linear.__call__, "save": torch.save,
+    "backward": torch.autograd.backward, "next": dataloader._BaseDataLoaderIter.__next__,
+    "fetch": fetch._MapDatasetFetcher.fetch, "init": DataLoader.__init__,
+}
+print([n for n, f in names.items() if "tdiag" in f.__code__.co_filename], gc.callbacks)
+"""
+    )
+    run = watch_code(tmp_path, code, "0", "60", windows=["baseline"], steps=20)
+    assert run.out.splitlines()[-1] == "[] []"
+
+
+def test_a_profiler_started_in_our_windows_takes_over(tmp_path: Path) -> None:
+    code = LOOP.replace(
+        "done += 1",
+        """done += 1
+        if trace_window():
+            own = torch.profiler.profile()
+            own.start()
+            (model(x) + 1).sum()
+            own.stop()
+            print("torch.profiler", any("add" in e.name for e in own.events()))
+        if calls_window():
+            own = cProfile.Profile()
+            own.enable()
+            model(x)
+            own.disable()
+            print("cProfile", len(own.getstats()) > 3)""",
+    ).replace(
+        "done = 0",
+        """
+import cProfile, sys
+probe = sys.modules["tdiag_probe.core"]
+def window(name, seen=set()):
+    now = next(w for w in __import__("gc").get_objects() if type(w).__name__ == "Windows")
+    return now.name == name and not (name in seen or seen.add(name))
+trace_window, calls_window = (lambda n=n: window(n) for n in ("trace", "calls"))
+done = 0""",
+        1,
+    )
+    run = watch_code(tmp_path, code, "0", "40", windows=["baseline", "trace", "calls"])
+    assert run.returncode == 0, run.err
+    assert "torch.profiler True" in run.out
+    assert "cProfile True" in run.out
+    assert run.of("failure") == []
+    skipped = {r["name"]: r["why"] for r in run.of("window") if r["state"] == "skipped"}
+    assert set(skipped) >= {"trace", "calls"}

@@ -1,0 +1,90 @@
+"""The first promise: a watched program prints, computes and ends exactly as it does alone.
+
+Each script of the zoo runs plainly and under the probe with every profiler of the first pass;
+stdout (with digests of final weights, losses and random state), stderr and exit code are
+compared bit for bit. What the probe takes for a step is compared with the zoo's table.
+"""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.zoo.table import BY_NAME, SCRIPTS, ZOO, Entry
+
+from .harness import Watched, environment, read
+
+STEPS = 40
+
+
+def params() -> list:
+    return [
+        pytest.param(
+            entry,
+            id=entry.name,
+            marks=[
+                *([pytest.mark.slow] if entry.slow else []),
+                pytest.mark.skipif(bool(entry.missing()), reason=f"needs {entry.missing()}"),
+            ],
+        )
+        for entry in ZOO
+    ]
+
+
+def timeless(text: str) -> str:
+    """Without what differs between any two runs: log times and process ids, progress rates."""
+    text = re.sub(r"(\w+):\d{4}-\d\d-\d\d [\d:]+ \d+:\d+", r"\1", text)
+    lines = re.split(r"[\r\n]+", text)
+    return "\n".join(line for line in lines if "it/s" not in line and "s/it" not in line)
+
+
+def run_both(entry: Entry, folder: Path) -> tuple[tuple[int, str, str], Watched]:
+    """(code, stdout, stderr) of the plain run; the watched run. At the same time, for speed."""
+    base = entry.environment()
+    watched_environ = environment(folder / "run", base)
+    with (
+        subprocess.Popen(
+            entry.command(STEPS), cwd=SCRIPTS, env=base, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as plain,
+        subprocess.Popen(
+            entry.command(STEPS), cwd=SCRIPTS, env=watched_environ, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as watched,
+    ):  # fmt: skip
+        out, err = plain.communicate(timeout=200)
+        out2, err2 = watched.communicate(timeout=200)
+    run_dir = folder / "run"
+    return (plain.returncode, out, err), Watched(
+        watched.returncode, out2, err2, run_dir, read(run_dir)
+    )
+
+
+@pytest.mark.parametrize("entry", params())
+def test_a_watched_script_does_what_it_does_alone(entry: Entry, tmp_path: Path) -> None:
+    (code, out, err), watched = run_both(entry, tmp_path)
+    assert watched.returncode == code == entry.returncode
+    assert watched.out == out
+    assert timeless(watched.err) == timeless(err)
+    assert watched.of("failure") == []
+    assert not (watched.run_dir / "probe-error.txt").exists()
+    training = watched.training()
+    assert len(training) == (entry.processes if entry.boundary else 0)
+    if not training:
+        return
+    sources = [r["source"] for r in training[0] if r["kind"] == "boundary"]
+    assert sources[-1] == entry.boundary
+    expected = entry.steps(STEPS)
+    if entry.name == "grad_scaler":
+        expected = STEPS  # an iteration whose update was skipped is a step all the same
+    if entry.boundary == "batch":
+        assert expected - 20 <= len(watched.steps()) < expected  # counted from the 17th batch on
+    else:
+        assert len(watched.steps()) == expected - 1  # the first boundary only opens the count
+
+
+@pytest.mark.parametrize("name", ["functions", "workers_fork", "gan", "lbfgs", "hand_adam"])
+def test_the_quick_pass_reaches_every_profiler(name: str, tmp_path: Path) -> None:
+    _, watched = run_both(BY_NAME[name], tmp_path)
+    assert set(watched.windows()) >= {"baseline1", "trace1", "calls1", "ops1"}
