@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -14,19 +15,22 @@ def render(diagnosis: Diagnosis, page: Page) -> str:
     """The diagnosis as indented JSON: fields in the model's order, mappings sorted by key.
 
     What is in no field of the model and no JSON type (a path in ``environment``) becomes text;
-    bytes of a file name that are not UTF-8 become ``\\xNN`` in it.
+    bytes of a file name that are not UTF-8 become ``\\udcNN`` in it, and so does a number that is
+    none (``"nan"``), for JSON would make it null: unmeasured.
     """
     plain = msgspec.to_builtins(diagnosis, order="deterministic", enc_hook=str)
-    text = msgspec.json.encode(_utf8(plain))
+    text = msgspec.json.encode(_jsonable(plain))
     return msgspec.json.format(text, indent=2).decode() + "\n"
 
 
-def _utf8(value: Any) -> Any:
-    """The same value with every lone surrogate written out: JSON cannot hold one."""
+def _jsonable(value: Any) -> Any:
+    """The same value without what JSON cannot hold: lone surrogates, NaN and infinities."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if isinstance(value, dict):
-        return {_utf8(k): _utf8(v) for k, v in value.items()}
+        return {_jsonable(k): _jsonable(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_utf8(v) for v in value]
+        return [_jsonable(v) for v in value]
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,12 +18,15 @@ from tdiag.diagnose.model import Diagnosis, Finding
 from tdiag.report.page import Page
 from tdiag.report.terminal_budget import budget
 from tdiag.report.terminal_findings import advice, advisories, best, findings, ranked
-from tdiag.report.text import GLUE, clip_head, code, inert, location, prose, relative
+from tdiag.report.text import GLUE, clip, clip_head, code, inert, location, prose, relative
 from tdiag.report.units import change, count, duration, faster, percent
 from tdiag.report.words import ACCENT, BAD, CODE, GOOD, HEAD, QUIET, WARN, verdict_class
 
 NO_SHARE = ("unknown", "no_device_activity")  # verdicts of which a share of the step says nothing
 _MISSING_GROUPS = 6  # reasons listed under "could not check" unless all are asked for
+_CLAUSE_CELLS = 110
+_CLAUSE_END = re.compile(r";|\n|, or |, with |\.(?=\s|$)")
+_PLACE = re.compile(r"\w:\d+")  # a fix that names its place already: "… at train.py:41"
 
 
 def render(diagnosis: Diagnosis, page: Page) -> str:
@@ -41,7 +45,7 @@ def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[RenderableType]:
     if advisories(diagnosis):
         yield from _section("Worth knowing", "no measured cost", advice(diagnosis, page), page)
     if diagnosis.abstained:
-        n = f"{count(len(diagnosis.abstained))} checks"
+        n = f"{len(diagnosis.abstained)} check" + ("s" if len(diagnosis.abstained) > 1 else "")
         yield from _section("Could not check", n, [_unchecked(diagnosis, page)], page)
     yield from _section("How it was measured", "", [_measured(diagnosis, page)], page)
     yield Text()
@@ -50,7 +54,7 @@ def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[RenderableType]:
 def _section(
     title: str, right: str, body: Iterable[RenderableType], page: Page
 ) -> Iterator[RenderableType]:
-    line = "─" * max(2, page.width - len(title) - len(right) - (5 if right else 4))
+    line = "─" * max(2, page.width - len(title) - len(right) - (4 if right else 3))
     yield Text()
     yield Text.assemble(" ", (title, HEAD), " ", (line, QUIET), " ", right, no_wrap=True)
     yield from body
@@ -82,7 +86,7 @@ def _verdict(diagnosis: Diagnosis, page: Page) -> RenderableType:
         head.append(" and healthy", f"bold {color}")
     if verdict.cls not in NO_SHARE:
         head.append(f": {percent(verdict.share)} of the step", HEAD)
-    top = Table.grid(expand=True, padding=(0, 2, 0, 0))
+    top = Table.grid(expand=True, padding=(0, 1, 0, 0))
     top.add_column()
     top.add_column(justify="right", no_wrap=True)
     top.add_row(head, Text(_confidence(diagnosis), QUIET))
@@ -100,35 +104,40 @@ def _confidence(diagnosis: Diagnosis) -> str:
     verdict = diagnosis.verdict
     if verdict.cls in NO_SHARE:
         return ""
-    return f"{percent(verdict.confidence)} sure"
+    other = f", runner-up {inert(verdict.runner_up, 20)}" if verdict.runner_up else ""
+    return f"{percent(verdict.confidence)} sure{other}"
 
 
 def _best(fix: Finding, page: Page) -> Text:
+    """The top fix's first clause, its place and its gain; the finding below says the rest."""
     assert fix.speedup is not None  # best() chose it for that
-    first = next((x for x in fix.fix.text.splitlines() if x.strip()), fix.name)
-    text = Text.assemble(("Best fix: ", HEAD), (prose(first, 160).replace("`", ""), CODE))
-    if fix.location:
-        where = location(fix.location, page.base_dir, page.width - 20, ACCENT)
-        if where.plain not in text.plain:
-            text.append(" at ").append_text(where)
+    clause = _CLAUSE_END.split(fix.fix.text.strip(), maxsplit=1)[0]
+    text = Text.assemble(("Best fix: ", HEAD), code(clip(clause, _CLAUSE_CELLS), CODE))
+    if fix.location and not _PLACE.search(clause):
+        text.append(" at ")
+        text.append_text(location(fix.location, page.base_dir, page.width - 20, ACCENT))
     gain = faster(fix.speedup.low, fix.speedup.high).replace(" ", GLUE)
-    return text.append(", predicted ").append(f"{gain}{GLUE}faster", f"bold {GOOD}")
+    return text.append(f", predicted{GLUE}").append(f"{gain}{GLUE}faster", f"bold {GOOD}")
 
 
 def _what_to_do(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     """For a run without a verdict: what was missing, and the next thing to try."""
     yield from (code(note, CODE) for note in diagnosis.notes)
-    for source, why in _failed(diagnosis):
-        yield Text.assemble(("Missing: ", HEAD), prose(f"{source} ({why})"))
+    for why, sources in _failed(diagnosis).items():
+        yield Text.assemble(("Missing: ", HEAD), prose(f"{', '.join(sources)} ({why})"))
     if diagnosis.step is None:
         need = "let the script take at least a dozen training steps, then run it again."
         yield Text.assemble(("What to do: ", HEAD), need)
 
 
-def _failed(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """The sources that gave no evidence, and why."""
-    states = ((k, v.partition(": ")) for k, v in diagnosis.capture.items())
-    return [(source, why or state) for source, (state, _, why) in states if state == "failed"]
+def _failed(diagnosis: Diagnosis) -> dict[str, list[str]]:
+    """Why evidence is missing → the sources that it is missing from."""
+    reasons: dict[str, list[str]] = {}
+    for source, capture in diagnosis.capture.items():
+        state, _, why = capture.partition(": ")
+        if state == "failed":
+            reasons.setdefault(why or "no reason given", []).append(source)
+    return reasons
 
 
 def _step(diagnosis: Diagnosis) -> str:
@@ -143,7 +152,7 @@ def _step(diagnosis: Diagnosis) -> str:
 def _rows(rows: Iterable[tuple[str, RenderableType]]) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
-    grid.add_column()
+    grid.add_column(overflow="fold")
     for label, value in rows:
         grid.add_row(Text(label, QUIET), value)
     return Padding(grid, (0, 1, 0, 2))
@@ -161,7 +170,7 @@ def _unchecked(diagnosis: Diagnosis, page: Page) -> RenderableType:
         for missing, codes in shown
     ]
     if hidden := len(ordered) - len(shown):
-        lines.append(Text(f"… {hidden} more reasons: --all shows every one", QUIET))
+        lines.append(Text(f"… {hidden} more reasons with --all", QUIET))
     return Padding(Group(*lines), (0, 1, 0, 2))
 
 
@@ -174,11 +183,11 @@ def _measured_rows(diagnosis: Diagnosis, page: Page) -> Iterator[tuple[str, Rend
     if captured:
         yield "captured", Text(prose(", ".join(captured)))
     if diagnosis.verdict.cls != "unknown":  # which says these first
-        for source, why in _failed(diagnosis):
-            yield "failed", Text.assemble((prose(source), WARN), prose(f": {why}"))
+        for why, sources in _failed(diagnosis).items():
+            yield "failed", Text.assemble((prose(", ".join(sources)), WARN), prose(f": {why}"))
     if slowed := diagnosis.perturbation:
-        parts = ", ".join(f"{name}{GLUE}{change(frac)}" for name, frac in slowed.items())
-        yield "slowed", Text(prose(f"{parts} in their own windows; the times above are without"))
+        parts = (f"{inert(name)}{GLUE}{change(frac)}" for name, frac in slowed.items())
+        yield "slowed", Text(f"{', '.join(parts)} in their own windows, not in the times above")
     if env := _environment(diagnosis.environment):
         yield "machine", Text(prose(env))
     if command := diagnosis.environment.get("command"):

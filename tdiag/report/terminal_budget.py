@@ -40,7 +40,7 @@ def _fill(index: int, page: Page) -> str:
 def _bar(parts: Sequence[Component], page: Page) -> Text:
     bar = Text("  ", no_wrap=True)
     total = sum(c.ns for c in parts)
-    cells = apportion([c.ns for c in parts], page.width - 4)
+    cells = apportion([c.ns for c in parts], page.width - 3)  # two cells of margin, one after
     for i, (part, n) in enumerate(zip(parts, cells, strict=True)):
         words = component(part.component)
         bar.append_text(_segment(_fill(i, page), n, words, percent(part.ns / total), page))
@@ -82,7 +82,7 @@ def _table(parts: Sequence[Component], page: Page) -> Table:
             continue
         words = component(part.component)
         table.add_row(
-            Text(f"  {_fill(i, page) * 2}", words.color),
+            Text("  ■" if page.color else f"  {_fill(i, page) * 2}", words.color),
             clip(inert(words.label), _LABEL_CELLS),
             time(digits[i]),
             f"{tenths[i] / 10:.1f}%",

@@ -12,11 +12,13 @@ from rich.text import Text
 from tdiag.diagnose.model import Diagnosis, Finding, Measure
 from tdiag.report.page import Page
 from tdiag.report.text import clip, code, inert, location, prose
-from tdiag.report.units import duration, faster, quantity
+from tdiag.report.units import between, duration, faster, quantity
 from tdiag.report.words import ACCENT, CODE, GOOD, HEAD, QUIET, SAFETY
 
 FIRST = 5  # findings shown in full unless all are asked for; nobody acts on more at a time
+FIRST_MEASURES = 6
 FIRST_ADVISORIES = 3
+_NAME_CELLS = 60
 _INDENT = 4
 _UNIT_SUFFIXES = ("_ns", "_bytes", "_frac")
 
@@ -38,8 +40,9 @@ def findings(diagnosis: Diagnosis, page: Page) -> Iterable[RenderableType]:
     for number, finding in enumerate(shown, 1):
         if number > 1 and not brief:
             yield Text()
-        yield _brief(finding, page) if brief else _finding(number, finding, page)
-    yield from _rest(len(every) - len(shown), "more finding", page)
+        yield _brief(finding, page) if brief else _finding(number, finding, diagnosis, page)
+    for line in _rest(len(every) - len(shown), "findings"):
+        yield Group(Text(), Padding(line, (0, 0, 0, _INDENT)))
 
 
 def advice(diagnosis: Diagnosis, page: Page) -> Iterable[RenderableType]:
@@ -47,13 +50,13 @@ def advice(diagnosis: Diagnosis, page: Page) -> Iterable[RenderableType]:
     every = advisories(diagnosis)
     shown = every if page.all_findings else every[:FIRST_ADVISORIES]
     yield from (_brief(f, page) for f in shown)
-    yield from _rest(len(every) - len(shown), "more", page)
+    for line in _rest(len(every) - len(shown), "advisories"):
+        yield Padding(line, (0, 0, 0, _INDENT))
 
 
-def _rest(hidden: int, what: str, page: Page) -> Iterable[Text]:
+def _rest(hidden: int, what: str) -> Iterable[Text]:
     if hidden:
-        plural = "s" if hidden > 1 and what.endswith("finding") else ""
-        yield Text(f"    … {hidden} {what}{plural}: --all shows every one", style=QUIET)
+        yield Text(f"… {hidden} more {what} with --all", style=QUIET)
 
 
 def _brief(finding: Finding, page: Page) -> RenderableType:
@@ -64,75 +67,91 @@ def _brief(finding: Finding, page: Page) -> RenderableType:
     return Padding(text, (0, 1, 0, _INDENT))
 
 
-def _finding(number: int, finding: Finding, page: Page) -> RenderableType:
-    said = Group(*_said(finding, page))
-    body: RenderableType
-    if page.wide:
-        body = Table.grid(padding=(0, 3, 0, 0), expand=True)
-        body.add_column(ratio=11)
-        body.add_column(ratio=9)
-        body.add_row(said, _evidence(finding.evidence, (page.width - 8) * 9 // 20))
-    else:
-        where, summary, *rest = said.renderables
-        facts = Padding(_evidence(finding.evidence, page.width - 8), (0, 0, 0, 2))
-        body = Group(where, summary, facts, *rest)
-    return Group(_title(number, finding, page), Padding(body, (0, 1, 0, _INDENT)))
+def _finding(number: int, finding: Finding, diagnosis: Diagnosis, page: Page) -> RenderableType:
+    room = (page.width - 10) // 2 if page.wide else page.width - _INDENT - 2
+    place = finding.location
+    where = location(place, page.base_dir, room, ACCENT) if place else Text("whole run", QUIET)
+    summary = code(finding.summary, CODE)
+    measures = finding.evidence if page.all_findings else finding.evidence[:FIRST_MEASURES]
+    facts = Group(*_evidence(measures), *_rest(len(finding.evidence) - len(measures), "numbers"))
+    change = Group(_change(finding), *_why(finding, diagnosis))
+    title = _title(number, finding, page)
+    if not page.wide:
+        body = Group(where, summary, Padding(facts, (0, 0, 0, 2)), change)
+        return Group(title, Padding(body, (0, 1, 0, _INDENT)))
+    columns = Table.grid(padding=(0, 4, 0, 0))
+    columns.add_column(width=room, overflow="fold")
+    columns.add_column(overflow="fold")
+    columns.add_row(Group(where, summary, change), facts)
+    return Group(title, Padding(columns, (0, 1, 0, _INDENT)))
 
 
 def _title(number: int, finding: Finding, page: Page) -> Text:
     gain = f"{faster(finding.speedup.low, finding.speedup.high)} faster" if finding.speedup else ""
-    lead = Text.assemble((f"{number:>3} ", HEAD), (inert(finding.code, 12), QUIET), " ")
-    name = clip(inert(finding.name), page.width - lead.cell_len - len(gain) - 3)
-    lead.append(name, HEAD)
+    lead = Text.assemble((f"{number:>2}  ", HEAD), (inert(finding.code, 12), QUIET), " ")
+    lead.append(clip(inert(finding.name), page.width - lead.cell_len - len(gain) - 3), HEAD)
     lead.append(" " * (page.width - lead.cell_len - len(gain) - 1))
     lead.append(gain, f"bold {GOOD}")
     lead.no_wrap = True
     return lead
 
 
-def _said(finding: Finding, page: Page) -> Iterable[RenderableType]:
-    """Place and summary, always; then the change to make and why it wins what it wins."""
-    room = page.width // 2 if page.wide else page.width - _INDENT - 2
-    place = finding.location
-    yield location(place, page.base_dir, room, ACCENT) if place else Text("whole run", QUIET)
-    yield code(finding.summary, CODE)
-    yield _change(finding)
-    if finding.speedup:
-        saved = prose(f"Saves about {duration(finding.recoverable_ns)} a step: ")
-        yield code(saved + finding.why_gain, CODE, QUIET)
-
-
 def _change(finding: Finding) -> RenderableType:
-    """The change as the user will type it, a line of its own for each line of the fix."""
+    """The change to make, a line for each line of the fix, and how safe it is."""
     lines = [line for line in finding.fix.text.splitlines() if line.strip()]
-    text = Text("\n").join([Text(prose(line).replace("`", ""), CODE) for line in lines])
-    text.append(f"  ({SAFETY[finding.fix.safety]})", QUIET)
+    text = Text("\n").join([code(line, CODE) for line in lines])
+    text.append(f" ({SAFETY[finding.fix.safety]})", QUIET)
     grid = Table.grid()
+    grid.add_column()
+    grid.add_column(overflow="fold")
     grid.add_row(Text("→ ", CODE), text)
     return grid
 
 
-def _evidence(measures: Sequence[Measure], width: int) -> RenderableType:
-    """Names, right-aligned values, and which profiler said so."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", max_width=max(12, width // 2))
-    table.add_column(no_wrap=True)
-    name_room = max(8, width - 30)
-    for m in measures:
-        table.add_row(
-            clip(_plain(m.name), name_room),
-            prose(quantity(m.value, m.unit), 200),
-            Text(clip(inert(m.source), 12), QUIET),
+def _why(finding: Finding, diagnosis: Diagnosis) -> Iterable[RenderableType]:
+    """The predicted gain in time, and where the prediction comes from."""
+    if finding.speedup is None:
+        return
+    saved = f"Saves about {duration(finding.recoverable_ns)} a step."
+    if diagnosis.step:
+        # Step time now ÷ then is the speed-up, so this is the time that it takes off.
+        low, high = (
+            diagnosis.step.mean_ns * (1 - 1 / x)
+            for x in (finding.speedup.low, finding.speedup.high)
         )
-    return table
+        exact = between(low, high) if finding.speedup.low >= 1.005 else f"up to {duration(high)}"
+        saved = f"Saves {exact} a step."
+    why = finding.why_gain[:1].upper() + finding.why_gain[1:]
+    yield code(f"{saved} {why}", CODE, QUIET)
 
 
-def _plain(name: str) -> str:
-    """A measure's name without the unit that its value already shows."""
+def _evidence(measures: Sequence[Measure]) -> Iterable[RenderableType]:
+    """Numbers aligned at their unit, then texts, each with which profiler said so."""
+    numbers = [(m, quantity(m.value, m.unit)) for m in measures if not isinstance(m.value, str)]
+    unit_cells = max((len(unit) for _, (_, unit) in numbers), default=0)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(overflow="fold")
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style=QUIET, no_wrap=True)
+    for m, (number, unit) in numbers:
+        table.add_row(_name(m), f"{number} {unit:<{unit_cells}}", _source(m))
+    if table.row_count:
+        yield table
+    for m in measures:
+        if isinstance(m.value, str):
+            yield Text.assemble(_name(m), "  ", prose(m.value, 200), "  ", (_source(m), QUIET))
+
+
+def _name(measure: Measure) -> str:
+    """What was measured, without the unit that its value already shows."""
+    name = measure.name
     for suffix in _UNIT_SUFFIXES:
         name = name.removesuffix(suffix)
-    return inert(name.replace("_", " "))
+    return clip(inert(name.replace("_", " ")), _NAME_CELLS)
+
+
+def _source(measure: Measure) -> str:
+    return clip(inert(measure.source), 12)
 
 
 def best(diagnosis: Diagnosis) -> Finding | None:

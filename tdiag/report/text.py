@@ -20,6 +20,8 @@ GLUE = "\ue000"
 _ACTIVE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 _VALUE_AND_UNIT = re.compile(r"(?<=\d) (?=(?:ns|µs|us|ms|s|B|[KMGT]i?B|GB/s|%|×|per)(?!\w))")
+# Calls with their arguments, and keyword arguments, that a rule wrote without backticks.
+_CODE = re.compile(r"[A-Za-z_][\w.]*\((?:[^()]|\([^()]*\))*\)|\b[A-Za-z_]\w*=[\w.\"'-]*\w")
 
 
 def _escaped(char: str) -> str:
@@ -43,11 +45,15 @@ def prose(text: object, limit: int = 1200) -> str:
 
 
 def code(text: str, style: str, base: str = "") -> Text:
-    """Prose in ``base`` in which what stands between backticks is in ``style``, without them."""
-    parts = prose(text).split("`")
+    """Prose in ``base``; what stands between backticks, or reads as code, is in ``style``."""
+    shown = prose(text)
+    parts = shown.split("`")
     if len(parts) % 2 == 0:  # an unpaired backtick is just a character
-        return Text(prose(text), base)
-    return Text.assemble(*[(p, style if i % 2 else base) for i, p in enumerate(parts)])
+        parts = [shown]
+    result = Text.assemble(*[(p, style if i % 2 else base) for i, p in enumerate(parts)])
+    if len(parts) == 1:
+        result.highlight_regex(_CODE, style)
+    return result
 
 
 def clip(text: str, width: int) -> str:
@@ -80,4 +86,5 @@ def location(place: Place, base: Path | None, width: int, style: str) -> Text:
     shown = clip_head(inert(relative(place.file, base)), width - len(line)) + line
     path = Path(place.file)
     link = path.as_uri() if path.is_absolute() else None
-    return Text(shown, style=Style.parse(style) + Style(link=link), no_wrap=True)
+    # The base style stays plain: Rich would draw the link on through the padding after it.
+    return Text.assemble((shown, Style.parse(style) + Style(link=link)), no_wrap=True)

@@ -52,8 +52,11 @@ def change(frac: float) -> str:
 
 
 def count(value: float) -> str:
-    """A count as ``12,345``; a mean count keeps three significant digits."""
-    return f"{value:,.0f}" if float(value).is_integer() else significant(value)
+    """A count as ``12,345``; a mean count keeps three significant digits at most: ``1.5``."""
+    if float(value).is_integer():
+        return f"{value:,.0f}"
+    shown = significant(value)
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
 
 
 def faster(low: float, high: float) -> str:
@@ -71,22 +74,28 @@ def faster(low: float, high: float) -> str:
     return f"{times(low)}–{times(high)}×"
 
 
-def quantity(value: float | int | str, unit: str) -> str:
-    """A :class:`~tdiag.diagnose.model.Measure`'s value in its unit, as people read it."""
-    if isinstance(value, str | bool):
-        return str(value)
+def between(low_ns: float, high_ns: float) -> str:
+    """A range of durations with its unit said once where both ends share it."""
+    low, high = duration(low_ns), duration(high_ns)
+    if low == high:
+        return f"about {low}"
+    number, _, unit = low.partition(" ")
+    return f"{number}–{high}" if high.endswith(f" {unit}") else f"{low} to {high}"
+
+
+def quantity(value: float | int, unit: str) -> tuple[str, str]:
+    """A measured number and its unit, apart, so that a table can align both: ``("31.3", "ms")``."""
     if unit == "ns":
-        return duration(value)
-    if unit == "bytes":
-        return size(value)
-    if unit == "frac":
-        return percent(value)
-    if unit in ("count", "", "text"):
-        return count(value)
-    if unit == "bytes_per_s":
-        return f"{size(value)}/s"
-    words = {"per_step": "per step", "gb_per_s": "GB/s"}
-    return f"{count(value)} {words.get(unit, unit.replace('_', ' '))}"
+        shown = duration(value)
+    elif unit in ("bytes", "bytes_per_s"):
+        shown = size(value) + ("/s" if unit == "bytes_per_s" else "")
+    elif unit == "frac":
+        shown = percent(value).replace("%", " %")
+    else:
+        words = {"count": "", "per_step": "per step", "gb_per_s": "GB/s"}
+        shown = f"{count(value)} {words.get(unit, unit.replace('_', ' '))}"
+    number, _, name = shown.partition(" ")
+    return number, name
 
 
 def apportion(parts: Sequence[float], whole: int) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 GOOD, WARN, BAD, ACCENT = "color(29)", "color(166)", "color(167)", "color(32)"
-QUIET = "color(243)"
+QUIET = "color(244)"
 CODE = f"bold {ACCENT}"
 HEAD = "bold"
 
@@ -23,7 +23,7 @@ CLASSES = {
     "compute": "Compute-bound",
     "python_loss": "Python in the loss",
     "sync": "Device synchronisation",
-    "overhead": "Overhead between the work",
+    "overhead": "Host overhead",
     "eval": "Evaluation",
     "checkpoint": "Checkpointing",
     "logging": "Logging",
@@ -70,7 +70,7 @@ COMPONENTS = {
 
 SAFETY = {
     "safe": "keeps results",
-    "review": "may change numerics or memory: review",
+    "review": "may change results or memory: review",
     "manual": "needs your judgement",
 }
 

@@ -219,7 +219,8 @@ IO_BOUND = diagnosis(
                 Measure("read rate", 233.4 * 2**20, "bytes_per_s", "system"),
                 Measure("leading line", "np.load (numpy/lib/_npyio_impl.py)", "text", "sample"),
             ),
-            "self.volumes = [np.load(f) for f in files]  # in __init__: 6.20 GiB, 19.1 GiB free",
+            "Read Volumes into memory once (6.20 GiB in all) at volumes.py:18; or overlap the "
+            "waits with DataLoader(..., num_workers=2) at train.py:41; or use a faster disk.",
             win_ms=379,
             speedup=(3.1, 5.2),
             why="The data set's 6.20 GiB fit the free memory, so later epochs read nothing.",
@@ -410,7 +411,7 @@ GPU_H2D = diagnosis(
             "images = images.to(device, non_blocking=True)",
             win_ms=0.9,
             speedup=(1.0, 1.14),
-            why="At most the 0.94 ms for which compute could have run.",
+            why="At most the 1.05 ms for which compute could have run.",
         ),
     ),
     abstained=(Abstained("TD902", "straggler-rank", "only one rank ran"),),
@@ -443,9 +444,9 @@ HOSTILE = diagnosis(
             speedup=(1.0, 1.02),
             why=HOSTILE_NAME,
         )
-        for n in range(1, 9)
+        for n in range(1, 3)
     ),
-    abstained=tuple(Abstained(HOSTILE_NAME, "", f"{n} {HOSTILE_NAME}") for n in range(9)),
+    abstained=tuple(Abstained(HOSTILE_NAME, "", f"{n} {HOSTILE_NAME}") for n in range(2)),
     perturbation={HOSTILE_NAME: 0.1},
     environment=CPU | {"hostname": HOSTILE_NAME, "command": [HOSTILE_NAME, "\udcff"]},
     capture={HOSTILE_NAME: f"failed: {HOSTILE_NAME}", "x" * 200: "captured"},

@@ -1,0 +1,160 @@
+"""diagnosis.json: its published schema holds for what is written, and it can be read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import jsonschema
+import msgspec
+import pytest
+
+from tdiag import report
+from tdiag.diagnose import model
+from tdiag.diagnose.model import Diagnosis, VerdictClass
+from tdiag.errors import RunError, UsageError
+from tdiag.report import FORMATS, load_diagnosis, render
+
+from .samples import CPU_BOUND, CRASH, HEALTHY, HOSTILE, SAMPLES
+
+SCHEMA = json.loads(Path(report.__file__).with_name("diagnosis.schema.json").read_text())
+FINDING = SCHEMA["$defs"]["finding"]["properties"]
+PARTS: list[tuple[type[msgspec.Struct], dict[str, Any]]] = [
+    (model.Diagnosis, SCHEMA),
+    (model.Verdict, SCHEMA["properties"]["verdict"]),
+    (model.StepTime, SCHEMA["properties"]["step"]["anyOf"][0]),
+    (model.Component, SCHEMA["properties"]["budget"]["items"]),
+    (model.Abstained, SCHEMA["properties"]["abstained"]["items"]),
+    (model.Finding, SCHEMA["$defs"]["finding"]),
+    (model.Place, FINDING["location"]["anyOf"][0]),
+    (model.Measure, FINDING["evidence"]["items"]),
+    (model.Speedup, FINDING["speedup"]["anyOf"][0]),
+    (model.Fix, FINDING["fix"]),
+]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_what_is_written_follows_the_published_schema(name: str) -> None:
+    checker = jsonschema.Draft202012Validator(SCHEMA)
+    written = json.loads(render("json", SAMPLES[name]))
+    if name == "hostile":  # its codes and captures are no tdiag's; everything else must hold
+        written |= {"abstained": [], "capture": {}}
+    checker.check_schema(SCHEMA)
+    checker.validate(written)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"verdict": None},
+        {"budget": [{"component": "loss", "ns": 1.5}]},
+        {"schema_version": 2},
+        {"capture": {"trace": "maybe"}},
+        {"findings": [{"code": "TD101"}]},
+    ],
+)
+def test_the_schema_refuses_what_is_wrong(wrong: dict[str, Any]) -> None:
+    written = json.loads(render("json", CPU_BOUND)) | wrong
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(written, SCHEMA)
+
+
+@pytest.mark.parametrize(("struct", "part"), PARTS)
+def test_the_schema_describes_every_field_of_the_model_and_no_other(
+    struct: type[msgspec.Struct], part: dict[str, Any]
+) -> None:
+    fields = {f.encode_name: f.required for f in msgspec.structs.fields(struct)}
+    assert set(part["properties"]) == set(fields)
+    assert {name for name, required in fields.items() if required} <= set(part["required"])
+
+
+def test_the_schemas_vocabulary_is_the_models() -> None:
+    assert SCHEMA["$defs"]["class"]["enum"] == list(get_args(VerdictClass))
+    assert FINDING["fix"]["properties"]["safety"]["enum"] == list(get_args(model.Safety))
+    assert SCHEMA["properties"]["schema_version"]["const"] == model.SCHEMA_VERSION
+
+
+@pytest.mark.parametrize("name", set(SAMPLES) - {"hostile"})
+def test_a_diagnosis_is_read_back_as_it_was(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "diagnosis.json"
+    file.write_text(render("json", SAMPLES[name]), encoding="utf-8")
+    assert load_diagnosis(file) == load_diagnosis(tmp_path) == SAMPLES[name]
+
+
+def test_the_same_diagnosis_gives_the_same_bytes_whatever_order_its_mappings_were_made_in() -> None:
+    turned = dict(reversed(CPU_BOUND.perturbation.items()))
+    other = msgspec.structs.replace(CPU_BOUND, perturbation=turned)
+    assert render("json", other) == render("json", CPU_BOUND)
+
+
+def test_names_that_are_no_utf8_and_paths_can_be_written() -> None:
+    odd = msgspec.structs.replace(HEALTHY, environment={"cwd": Path("/x"), "script": "a\udcff.py"})
+    assert json.loads(render("json", odd))["environment"] == {"cwd": "/x", "script": "a\\udcff.py"}
+    assert json.loads(render("json", HOSTILE))["notes"][0].startswith("[red]wipe\x1b[2J")
+
+
+def test_a_newer_schema_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "diagnosis.json"
+    file.write_text('{"schema_version": 99, "verdict": "something else"}')
+    with pytest.raises(RunError, match="schema version 99; this tdiag reads up to 1") as caught:
+        load_diagnosis(file)
+    assert "pip install --upgrade tdiag" in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not a diagnosis"),
+        (b"\xff\x00 binary", "is not a diagnosis"),
+        (b"[1, 2]", "is not a diagnosis"),
+        (b'{"traceEvents": []}', "is not a diagnosis"),
+        (b'{"schema_version": "1"}', "is not a diagnosis"),
+        (b'{"schema_version": 1}', "is a broken diagnosis: .*verdict"),
+        (render("json", CRASH).encode()[:-40], "is not a diagnosis"),
+    ],
+)
+def test_a_broken_file_is_refused_with_what_to_do(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "diagnosis.json"
+    file.write_bytes(content)
+    with pytest.raises(RunError, match=message) as caught:
+        load_diagnosis(file)
+    assert str(file) in caught.value.message
+    assert "tdiag run" in caught.value.hint
+
+
+def test_no_diagnosis_at_all_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"no diagnosis at .*diagnosis\.json"):
+        load_diagnosis(tmp_path)
+
+
+def test_an_unknown_format_names_those_that_there_are() -> None:
+    with pytest.raises(UsageError, match="no report format 'pdf'") as caught:
+        render("pdf", CPU_BOUND)
+    assert all(name in caught.value.hint for name in FORMATS)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_quiet_line_is_one_harmless_line(name: str) -> None:
+    line = render("line", SAMPLES[name])
+    assert line.count("\n") == 1 and line.endswith("\n")
+    assert line[:-1].isprintable()
+
+
+def test_the_quiet_line_says_class_share_step_and_best_fix() -> None:
+    assert render("line", CPU_BOUND, base_dir=Path("/home/ada/project")) == (
+        "Preprocessing-bound: 62% of 50.2 ms a step; best fix 1.6–2.4× faster at train.py:41\n"
+    )
+
+
+def test_a_diagnosis_of_an_older_tdiag_without_the_newer_fields_is_read(tmp_path: Path) -> None:
+    written = json.loads(render("json", CPU_BOUND))
+    for finding in written["findings"]:
+        del finding["components"]
+    written["something_new"] = 1  # and one that a later minor version added
+    file = tmp_path / "diagnosis.json"
+    file.write_text(json.dumps(written))
+    assert isinstance(load_diagnosis(file), Diagnosis)

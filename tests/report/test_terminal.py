@@ -1,0 +1,158 @@
+"""The terminal report: what it shows, in what order, and that nothing breaks its layout.
+
+The golden reports are rewritten by ``TDIAG_UPDATE_GOLDEN=1 pytest tests/report``; read the diff.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.cells import cell_len
+from rich.text import Text
+
+from tdiag.diagnose.model import Component, Diagnosis
+from tdiag.report import render
+
+from .samples import CPU_BOUND, HEALTHY, HOME, HOSTILE, IO_BOUND, MS, RUN_DIR, SAMPLES, WORKERS
+
+GOLDEN = Path(__file__).parent / "golden"
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m|\x1b\]8;[^\x1b]*\x1b\\")
+
+
+def terminal(diagnosis: Diagnosis, width: int = 80, **options: bool) -> str:
+    return render("terminal", diagnosis, width=width, base_dir=HOME, run_dir=RUN_DIR, **options)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_report_is_the_golden_one(name: str, width: int) -> None:
+    golden = GOLDEN / f"{name}-{width}.txt"
+    shown = terminal(SAMPLES[name], width)
+    if os.environ.get("TDIAG_UPDATE_GOLDEN"):
+        golden.write_text(shown, encoding="utf-8")
+    assert shown == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 110, 120, 200])
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("color", [False, True])
+def test_no_line_is_wider_than_the_terminal(name: str, width: int, color: bool) -> None:
+    shown = terminal(SAMPLES[name], width, color=color, all_findings=True)
+    for line in shown.split("\n"):
+        assert cell_len(ESCAPE.sub("", line)) <= width, line
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_colour_changes_only_colour_links_and_the_swatches(name: str) -> None:
+    plain, colored = terminal(SAMPLES[name]), terminal(SAMPLES[name], color=True)
+    assert "\x1b" not in plain
+    assert "\x1b[" in colored
+    words = [re.findall(r"[^\s█▓▒░■]+", x) for x in (plain, ESCAPE.sub("", colored))]
+    assert words[0] == words[1]
+
+
+@pytest.mark.parametrize("color", [False, True])
+def test_hostile_names_are_shown_and_not_obeyed(color: bool) -> None:
+    shown = terminal(HOSTILE, color=color, all_findings=True)
+    harmless = ESCAPE.sub("", shown)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200d\u202e\ud800-\udfff]", harmless)
+    assert "[red]wipe\\x1b[2J" in harmless  # markup and escapes stand there as text
+    assert "[link=file:///x]line[/link]" in harmless
+    for link in re.findall(r"\x1b\]8;[^;]*;([^\x1b]*)\x1b", shown):
+        assert re.fullmatch(r"(file:///[!-~]+)?", link)
+
+
+def test_a_location_is_relative_to_the_base_and_links_to_the_file_in_colour() -> None:
+    assert "\n    train.py:41\n" in terminal(CPU_BOUND)
+    colored = terminal(CPU_BOUND, color=True)
+    assert f"{(HOME / 'train.py').as_uri()}\x1b\\" in colored
+    elsewhere = render("terminal", CPU_BOUND, base_dir=Path("/elsewhere"))
+    assert f"\n    {HOME}/train.py:41\n" in elsewhere
+
+
+def test_the_verdict_names_share_sentence_fix_place_and_gain_before_all_else() -> None:
+    top = " ".join(terminal(CPU_BOUND).split("Step time")[0].replace("▌", "").split())
+    assert "Preprocessing-bound: 62% of the step" in top
+    assert "31.3 ms of each 50.2 ms step" in top
+    assert "Best fix: DataLoader(..., num_workers=3) at train.py:41, predicted 1.6–2.4× fas" in top
+
+
+def test_the_budget_shown_adds_up_to_the_step_shown() -> None:
+    # Thirds of a step would each round down, and 99.9% would be shown.
+    thirds = tuple(Component(x, 100 * MS // 3 + (x == "loss")) for x in ("forward", "backward"))
+    parts = (*thirds, Component("loss", 100 * MS - sum(c.ns for c in thirds)))
+    shown = terminal(msgspec.structs.replace(CPU_BOUND, budget=parts, findings=()))
+    rows = re.findall(r"(?m)^  \S+  (?:forward|backward|loss) +([\d.]+) ms +([\d.]+)%", shown)
+    assert len(rows) == 3
+    assert round(sum(float(ms) for ms, _ in rows), 1) == 100.0
+    assert round(sum(float(share) for _, share in rows), 1) == 100.0
+    assert re.search(r"step +100\.0 ms +100\.0%", shown)
+
+
+def test_the_bar_fills_the_width_whatever_the_parts() -> None:
+    for count in (1, 2, 7, 40):
+        parts = tuple(Component(f"part {i}", MS * (i + 1)) for i in range(count))
+        shown = terminal(msgspec.structs.replace(CPU_BOUND, budget=parts, findings=()))
+        bar = next(line for line in shown.splitlines() if line.startswith("  █"))
+        assert cell_len(bar) == 79
+
+
+def test_small_components_share_a_line_until_all_are_asked_for() -> None:
+    assert "2 smaller" in terminal(CPU_BOUND)
+    row = re.compile(r"prepare batch +0\.11 ms +0\.2%")
+    assert not row.search(terminal(CPU_BOUND))
+    assert row.search(terminal(CPU_BOUND, all_findings=True))
+
+
+def test_five_findings_are_shown_and_the_rest_counted() -> None:
+    many = msgspec.structs.replace(CPU_BOUND, findings=(WORKERS,) * 8)
+    assert terminal(many).count("TD201 ") == 5
+    assert "… 3 more findings with --all" in terminal(many)
+    assert terminal(many, all_findings=True).count("TD201 ") == 8
+
+
+def test_a_healthy_run_is_told_so_and_nothing_is_pushed() -> None:
+    shown = terminal(msgspec.structs.replace(HEALTHY, findings=(WORKERS, *HEALTHY.findings)))
+    assert "Compute-bound and healthy" in shown
+    assert "Nothing needs changing." in shown
+    assert "Best fix" not in shown
+    assert "What to change" not in shown
+
+
+def test_a_run_without_a_verdict_says_what_was_missing_and_what_to_do() -> None:
+    shown = terminal(SAMPLES["crash"])
+    assert "No verdict" in shown
+    assert "0%" not in shown  # an absent share is not a zero share
+    assert "Missing: py-spy, trace (the script ended first)" in shown
+    assert "What to do: let the script take at least a dozen training steps" in shown
+    assert "exited with code 1" in shown
+
+
+def test_rules_that_lacked_the_same_evidence_share_a_line() -> None:
+    assert "no CUDA device in this run  TD301 TD302 TD303 TD401 TD601" in terminal(IO_BOUND)
+
+
+def test_each_profilers_disturbance_and_each_failed_source_is_shown() -> None:
+    failed = {"trace": "captured", "py-spy": "failed: ptrace refused, allow SYS_PTRACE"}
+    shown = terminal(msgspec.structs.replace(CPU_BOUND, capture=failed))
+    assert "failed    py-spy: ptrace refused, allow SYS_PTRACE" in shown
+    assert "sample +1.2%, trace +38%, calls +112%, ops +840%" in shown
+
+
+def test_the_process_environment_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, colored = terminal(CPU_BOUND), terminal(CPU_BOUND, color=True)
+    for name, value in {
+        "NO_COLOR": "1",
+        "FORCE_COLOR": "1",
+        "TERM": "dumb",
+        "COLUMNS": "33",
+    }.items():
+        monkeypatch.setenv(name, value)
+        assert terminal(CPU_BOUND) == plain
+        bare = Text.from_ansi(terminal(CPU_BOUND, color=True)).plain
+        assert bare == Text.from_ansi(colored).plain
+        assert "\x1b[" in terminal(CPU_BOUND, color=True)
