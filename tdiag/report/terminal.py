@@ -187,7 +187,8 @@ def _measured_rows(diagnosis: Diagnosis, page: Page) -> Iterator[tuple[str, Rend
             yield "failed", Text.assemble((prose(", ".join(sources)), WARN), prose(f": {why}"))
     if slowed := diagnosis.perturbation:
         parts = (f"{inert(name)}{GLUE}{change(frac)}" for name, frac in slowed.items())
-        yield "slowed", Text(f"{', '.join(parts)} in their own windows, not in the times above")
+        slower = f"{', '.join(parts)} on the steps they watched; the times above are without them"
+        yield "profilers", Text(slower)
     if env := _environment(diagnosis.environment):
         yield "machine", Text(prose(env))
     if command := diagnosis.environment.get("command"):

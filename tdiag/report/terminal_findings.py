@@ -12,7 +12,7 @@ from rich.text import Text
 from tdiag.diagnose.model import Diagnosis, Finding, Measure
 from tdiag.report.page import Page
 from tdiag.report.text import clip, code, inert, location, prose
-from tdiag.report.units import between, duration, faster, quantity
+from tdiag.report.units import NO_GAIN, between, duration, faster, quantity
 from tdiag.report.words import ACCENT, CODE, GOOD, HEAD, QUIET, SAFETY
 
 FIRST = 5  # findings shown in full unless all are asked for; nobody acts on more at a time
@@ -60,8 +60,9 @@ def _rest(hidden: int, what: str) -> Iterable[Text]:
 
 
 def _brief(finding: Finding, page: Page) -> RenderableType:
-    text = Text.assemble((inert(finding.code, 12), QUIET), " ", code(finding.summary, CODE), " ")
+    text = Text.assemble((inert(finding.code, 12), QUIET), " ", code(finding.summary, CODE))
     if finding.location:
+        text.append(" ")
         text.append_text(location(finding.location, page.base_dir, page.width // 2, ACCENT))
     text.append_text(Text.assemble(" → ", code(finding.fix.text, CODE)))
     return Padding(text, (0, 1, 0, _INDENT))
@@ -98,7 +99,7 @@ def _title(number: int, finding: Finding, page: Page) -> Text:
 
 def _change(finding: Finding) -> RenderableType:
     """The change to make, a line for each line of the fix, and how safe it is."""
-    lines = [line for line in finding.fix.text.splitlines() if line.strip()]
+    lines = [line for line in finding.fix.text.rstrip(".").splitlines() if line.strip()]
     text = Text("\n").join([code(line, CODE) for line in lines])
     text.append(f" ({SAFETY[finding.fix.safety]})", QUIET)
     grid = Table.grid()
@@ -119,7 +120,7 @@ def _why(finding: Finding, diagnosis: Diagnosis) -> Iterable[RenderableType]:
             diagnosis.step.mean_ns * (1 - 1 / x)
             for x in (finding.speedup.low, finding.speedup.high)
         )
-        exact = between(low, high) if finding.speedup.low >= 1.005 else f"up to {duration(high)}"
+        exact = between(low, high) if finding.speedup.low >= NO_GAIN else f"up to {duration(high)}"
         saved = f"Saves {exact} a step."
     why = finding.why_gain[:1].upper() + finding.why_gain[1:]
     yield code(f"{saved} {why}", CODE, QUIET)
@@ -146,8 +147,9 @@ def _name(measure: Measure) -> str:
     """What was measured, without the unit that its value already shows."""
     name = measure.name
     for suffix in _UNIT_SUFFIXES:
-        name = name.removesuffix(suffix)
-    return clip(inert(name.replace("_", " ")), _NAME_CELLS)
+        if name.endswith(suffix):
+            name = name.removesuffix(suffix).replace("_", " ")
+    return clip(inert(name), _NAME_CELLS)
 
 
 def _source(measure: Measure) -> str:

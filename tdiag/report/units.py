@@ -8,6 +8,9 @@ from collections.abc import Sequence
 _TIME = (("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9))
 _SIZE = (("B", 1.0), ("KiB", 2.0**10), ("MiB", 2.0**20), ("GiB", 2.0**30), ("TiB", 2.0**40))
 
+#: A speed-up below this would be shown as 1.00×: the fix may win nothing.
+NO_GAIN = 1.005
+
 
 def significant(value: float) -> str:
     """``value`` with three significant digits and never an exponent below 1000."""
@@ -61,17 +64,16 @@ def count(value: float) -> str:
 
 def faster(low: float, high: float) -> str:
     """A predicted speed-up range as ``1.6–2.4×``; ``up to 1.20×`` where it may win nothing."""
-    end = high if low < 1.005 else low
-    digits = 2 if end < 1.2 else 1 if end < 9.95 else 0
+    if low < NO_GAIN:
+        return f"up to {_times(max(high, 1.0), high)}×"
+    # Both ends as fine as the low one needs, but no finer than the high one bears.
+    ends = _times(low, low), _times(high, low if high < 1.995 else high)
+    return f"about {ends[0]}×" if ends[0] == ends[1] else f"{ends[0]}–{ends[1]}×"
 
-    def times(x: float) -> str:
-        return f"{x:,.{digits}f}"
 
-    if low < 1.005:
-        return f"up to {times(max(high, 1.0))}×"
-    if times(low) == times(high):
-        return f"about {times(low)}×"
-    return f"{times(low)}–{times(high)}×"
+def _times(value: float, fineness_of: float) -> str:
+    digits = 2 if fineness_of < 1.2 else 1 if fineness_of < 9.95 else 0
+    return f"{value:,.{digits}f}"
 
 
 def between(low_ns: float, high_ns: float) -> str:

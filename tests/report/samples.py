@@ -261,7 +261,7 @@ PYTHON_LOSS = diagnosis(
             "The loop issues 12,288 torch calls a step from one line, each on one element.",
             train(15, "losses/instance.py"),
             (
-                Measure("torch_calls", 12_288, "per_step", "ops"),
+                Measure("torch calls", 12_288, "per_step", "ops"),
                 Measure("conversions (.item)", 64, "per_step", "ops"),
                 Measure("loss region", 743_000_000, "ns", "baseline"),
                 Measure("cost of an op", 8_900, "ns", "probe"),
