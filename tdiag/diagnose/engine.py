@@ -10,14 +10,18 @@ from typing import Any, get_type_hints
 from tdiag.diagnose.model import Abstained, Finding, Place, Speedup
 from tdiag.evidence.kinds import Budget, Kind, Location
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, Gain
+from tdiag.rules.base import NOISE_FLOOR_FRAC, Abstain, Found, Gain
 from tdiag.rules.catalogue import Rule, all_rules
 
-__all__ = ["all_rules", "needs", "rank", "run_rule", "run_rules", "total_recoverable"]
-
-# A predicted gain whose high end lies under this share of the step is not reported: measuring a
-# program against itself by turn-taking read 0.986–1.012, so no trial could confirm less.
-NOISE_FLOOR_FRAC = 0.02
+__all__ = [
+    "NOISE_FLOOR_FRAC",
+    "all_rules",
+    "needs",
+    "rank",
+    "run_rule",
+    "run_rules",
+    "total_recoverable",
+]
 
 # No fix leaves a step of no time; keeps 1 ÷ (1 − share) finite when a component is the step.
 MAX_RECOVERABLE_FRAC = 0.99

@@ -17,6 +17,10 @@ DATA_WAIT = ("data_wait", "data_wait_io", "data_wait_cpu")
 # What the training thread computes in; with a device, what the device or its launching costs.
 COMPUTE = ("forward", "loss", "backward", "optimizer", "compute", "launch", "python_loss")
 
+# A predicted gain whose high end lies under this share of the step is not reported: measuring a
+# program against itself by turn-taking read 0.986–1.012, so no trial could confirm less.
+NOISE_FLOOR_FRAC = 0.02
+
 # Units a Measure may carry; reports know how to print each.
 UNITS = frozenset(
     {"ns", "bytes", "frac", "count", "per_step", "gb_per_s", "bytes_per_s", "cores", "text"}

@@ -14,7 +14,7 @@ from types import ModuleType
 import tdiag.rules
 from tdiag.errors import UsageError
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found
+from tdiag.rules.base import NOISE_FLOOR_FRAC, Found
 
 HEADINGS = (
     "What it measures",
@@ -25,6 +25,7 @@ HEADINGS = (
 )
 _RULE_FILE = re.compile(r"td\d{3}_\w+")
 _CONSTANT = re.compile(r"^([A-Z][A-Z0-9_]*)(?:: [^=]+)? = (.+)$")
+_NO_THRESHOLDS = {"base", "catalogue", "examples"}
 _NOT_THRESHOLDS = {"CODE", "NAME", "CLASS", "ONLY_IF_CLEAR"}
 
 
@@ -62,16 +63,24 @@ class Rule:
 
     def thresholds(self) -> list[Threshold]:
         """The module-level constants, read from the source so that docs cannot drift."""
-        found, comment = [], []
-        for line in self.source.splitlines():
-            if line.startswith("#"):
-                comment.append(line.lstrip("# "))
-                continue
-            constant = _CONSTANT.match(line)
-            if constant and constant[1] not in _NOT_THRESHOLDS:
+        return thresholds_in(self.source)
+
+
+def thresholds_in(source: str) -> list[Threshold]:
+    """Constants with the comment above them; constants on adjoining lines share one."""
+    found: list[Threshold] = []
+    comment: list[str] = []
+    before = ""
+    for line in source.splitlines():
+        if line.startswith("#"):
+            comment = [*(comment if before.startswith("#") else []), line.lstrip("# ")]
+        elif constant := _CONSTANT.match(line):
+            if constant[1] not in _NOT_THRESHOLDS:
                 found.append(Threshold(constant[1], constant[2], " ".join(comment)))
+        else:
             comment = []
-        return found
+        before = line
+    return found
 
 
 def _load(module: ModuleType) -> Rule:
@@ -116,19 +125,35 @@ def page(rule: Rule) -> str:
         "",
         body.strip(),
     ]
+    if not rule.only_if_clear:
+        lines += [
+            "",
+            f"Reported only if the fix can win {NOISE_FLOOR_FRAC:.0%} of the step or more.",
+        ]
     if rule.thresholds():
         lines += ["", "## Thresholds", ""]
-        lines += [f"- `{t.name} = {t.value}`: {t.provenance}" for t in rule.thresholds()]
+        lines += [_line(threshold) for threshold in rule.thresholds()]
     return "\n".join(lines) + "\n"
 
 
 def index() -> str:
-    """The table of all rules, Markdown."""
+    """The table of all rules and the numbers that several of them share, Markdown."""
     rows = [f"| [{r.code}]({r.code}.md) | {r.name} | {r.cls} | {r.title} |" for r in all_rules()]
-    return (
-        "\n".join(["# Rules", "", "| code | name | class | pattern |", "|---|---|---|---|", *rows])
-        + "\n"
-    )
+    head = ["# Rules", "", "| code | name | class | pattern |", "|---|---|---|---|"]
+    shared = [_line(threshold) for threshold in shared_thresholds()]
+    return "\n".join([*head, *rows, "", "## Thresholds that rules share", "", *shared]) + "\n"
+
+
+def shared_thresholds() -> list[Threshold]:
+    """The constants of the helper modules, by module."""
+    names = sorted(found.name for found in pkgutil.iter_modules(tdiag.rules.__path__))
+    helpers = [n for n in names if not _RULE_FILE.fullmatch(n) and n not in _NO_THRESHOLDS]
+    modules = [importlib.import_module(f"tdiag.rules.{name}") for name in helpers]
+    return [t for module in modules for t in thresholds_in(inspect.getsource(module))]
+
+
+def _line(threshold: Threshold) -> str:
+    return f"- `{threshold.name} = {threshold.value}`: {threshold.provenance}"
 
 
 def explain(code_or_name: str) -> str:

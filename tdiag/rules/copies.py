@@ -40,7 +40,5 @@ def copy_measures(copy: Copy) -> tuple[Measure, ...]:
     if copy.bytes is not None:
         measures.append(bytes_("copied per step", copy.bytes, "trace"))
         if copy.device_ns:
-            measures.append(
-                count("bandwidth", copy.bytes / copy.device_ns, "trace", "gb_per_s")
-            )
+            measures.append(count("bandwidth", copy.bytes / copy.device_ns, "trace", "gb_per_s"))
     return tuple(measures)

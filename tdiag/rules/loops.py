@@ -56,8 +56,8 @@ def loop_time(
     mine = sum(line.elapsed_ns for line in lines)
     recording = sum(_recording(line) for line in ops.lines)
     share = sum(_recording(line) for line in lines) / recording if recording else 0.0
-    if host_ops is not None and "forward" not in regions and sum(host_ops.backward_of.values()):
-        total = sum(host_ops.backward_of.values())
+    if host_ops is not None and "forward" not in regions and host_ops.backward_of:
+        total = sum(host_ops.backward_of.values()) or 1.0
         in_region = sum(_recording(line) for line in ops.lines if line.phase in regions)
         traced = sum(host_ops.backward_of.get(name, 0.0) for name in regions) / total
         share = traced * sum(_recording(x) for x in lines) / in_region if in_region else 0.0

@@ -1,0 +1,106 @@
+"""Evaluation, checkpoints, logging: unmeasured, measured zero, and dear."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.diagnose.model import Abstained, Finding
+from tdiag.evidence.store import Evidence
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import (
+    MS,
+    at,
+    budget,
+    loaders,
+    op_line,
+    ops,
+    phases,
+    stack,
+    stacks,
+    system,
+)
+
+
+def result(code: str, evidence: Evidence) -> Finding | Abstained | None:
+    return run_rule(find(code), evidence)
+
+
+@pytest.mark.parametrize(
+    ("frac", "outcome"), [(None, Abstained), (0.0, type(None)), (1.0, Finding)]
+)
+def test_evaluation_is_judged_only_when_recording_was_measured(
+    frac: float | None, outcome: type
+) -> None:
+    evidence = Evidence().add(
+        budget(forward=10, evaluation=20), replace(phases(evaluation=20), eval_grad_frac=frac)
+    )
+    assert type(result("TD801", evidence)) is outcome
+
+
+def test_a_run_that_never_evaluates_is_clear_not_unknown() -> None:
+    assert result("TD801", Evidence().add(budget(forward=10), phases(forward=10))) is None
+
+
+def test_checkpoint_interval_is_computed_from_this_run() -> None:
+    """120 ms each against a step of 24 ms: one in 500 steps costs one percent."""
+    found = find("TD803").fires()
+    diagnosis = result("TD803", found)
+    assert isinstance(diagnosis, Finding)
+    assert "every 500 steps" in diagnosis.fix.text
+    assert "once in 10 steps" in diagnosis.summary
+
+
+def test_print_is_found_by_the_text_of_its_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("loss.backward()\nprint(loss)\n")
+    lines = tuple(
+        replace(stack(0, share), at=at(line, file=str(script)))
+        for line, share in ((1, 0.6), (2, 0.3))
+    )
+    found = result("TD804", Evidence().add(budget(backward=10, other=5), stacks(lines)))
+    assert isinstance(found, Finding)
+    assert found.location is not None and found.location.line == 2
+    assert found.speedup is not None and found.speedup.high < 1.5
+
+
+@pytest.mark.parametrize("phase", ["data_wait", "checkpoint"])
+def test_writing_that_belongs_to_loading_or_saving_is_not_logging(phase: str) -> None:
+    lines = (stack(70, 0.3, "dump (json/__init__.py)", phase),)
+    assert result("TD804", Evidence().add(budget(forward=10, other=9), stacks(lines))) is None
+
+
+def test_a_handful_of_samples_is_no_evidence() -> None:
+    few = replace(stacks((stack(70, 0.3, "refresh (tqdm/std.py)"),)), samples=40)
+    assert isinstance(result("TD804", Evidence().add(budget(forward=10), few)), Abstained)
+
+
+def test_collating_is_compared_with_copying_the_batch() -> None:
+    step = budget(data_wait=100, forward=20)
+    slow = {"load_ns": 50e6, "load_cpu_ns": 50e6, "collate_ns": 50e6, "collate_cpu_ns": 50e6}
+    small = Evidence().add(step, loaders(batch_bytes=1e6, **slow), system())
+    assert isinstance(result("TD206", small), Finding)
+    large = Evidence().add(step, loaders(batch_bytes=100e6, **slow), system())
+    assert result("TD206", large) is None
+
+
+def test_tensors_from_lists_in_workers_are_found_by_the_text_of_the_sampled_line(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "data.py"
+    script.write_text("x = torch.tensor(row)\ny = torch.from_numpy(row)\n")
+    step = budget(data_wait=30, forward=5)
+    for line, fires in ((1, True), (2, False)):
+        workers = (replace(stack(0, 0.7), at=at(line, file=str(script))),)
+        evidence = Evidence().add(
+            step, loaders(num_workers=2), system(), ops(), stacks(workers=workers)
+        )
+        assert isinstance(result("TD207", evidence), Finding) is fires
+
+
+def test_a_line_that_mostly_does_other_things_is_not_blamed_for_construction() -> None:
+    line = op_line(18, "forward", 20, constructions=1.0, elapsed_ns=8 * MS)
+    assert result("TD207", Evidence().add(budget(forward=20), ops(line))) is None

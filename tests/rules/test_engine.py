@@ -1,0 +1,147 @@
+"""The engine: what it injects, how it ranks, and that gains never add up to more than there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tdiag.diagnose.engine import needs, rank, run_rule, run_rules, total_recoverable
+from tdiag.diagnose.model import Abstained, Finding, Fix
+from tdiag.evidence.kinds import Budget, Flags, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Abstain, Found, Gain, ns
+from tdiag.rules.catalogue import Rule, find
+from tdiag.rules.examples import MS, budget, phases
+
+STEP = budget(data_wait=60, forward=10, backward=20, other=10)
+
+
+def rule(code: str, check: Callable[..., Found | None], only_if_clear: bool = False) -> Rule:
+    return replace_rule(code, check, only_if_clear)
+
+
+def replace_rule(code: str, check: Callable[..., Found | None], only_if_clear: bool) -> Rule:
+    import dataclasses
+
+    return dataclasses.replace(
+        find("TD201"), code=code, name=code.lower(), check=check, only_if_clear=only_if_clear
+    )
+
+
+def winning(low_ms: float, high_ms: float, *components: str) -> Callable[..., Found | None]:
+    def check(budget: Budget) -> Found:
+        gain = Gain(low_ms * MS, high_ms * MS, "because.", components)
+        return Found("Found.", (ns("time", 1, "baseline"),), Fix("Do it.", "safe"), gain)
+
+    return check
+
+
+def advising(budget: Budget) -> Found:
+    return Found("Seen.", (ns("time", 1, "baseline"),), Fix("Consider it.", "safe"))
+
+
+def only(result: Finding | Abstained | None) -> Finding:
+    assert isinstance(result, Finding)
+    return result
+
+
+def test_the_signature_is_the_evidence_query() -> None:
+    def check(budget: Budget, flags: Flags, phases: Phases | None) -> Found | None:
+        return None
+
+    assert needs(rule("TD900", check)) == {
+        "budget": (Budget, True),
+        "flags": (Flags, True),
+        "phases": (Phases, False),
+    }
+
+
+def test_optional_evidence_is_none_and_required_evidence_abstains() -> None:
+    seen: list[Phases | None] = []
+
+    def check(budget: Budget, phases: Phases | None) -> Found | None:
+        seen.append(phases)
+        return None
+
+    assert run_rule(rule("TD900", check), Evidence().add(STEP)) is None
+    assert run_rule(rule("TD900", check), Evidence().add(STEP, phases(forward=1))) is None
+    assert seen == [None, phases(forward=1)]
+    lacking = Evidence(missing={Budget: "no step ended"})
+    assert run_rule(rule("TD900", check), lacking) == Abstained("TD900", "td900", "no step ended")
+
+
+def test_a_rule_may_abstain_for_a_field_and_a_faulty_rule_costs_only_itself() -> None:
+    def lacking(budget: Budget) -> Found:
+        raise Abstain("CPU time was not measured")
+
+    def faulty(budget: Budget) -> Found:
+        raise ZeroDivisionError("division by zero")
+
+    rules = [rule("TD901", lacking), rule("TD902", faulty), rule("TD903", winning(5, 10, "other"))]
+    findings, abstained = run_rules(Evidence().add(STEP), rules)
+    assert [found.code for found in findings] == ["TD903"]
+    assert [entry.missing for entry in abstained] == [
+        "CPU time was not measured",
+        "the rule itself failed: ZeroDivisionError: division by zero",
+    ]
+
+
+def test_speedups_follow_amdahl_and_the_middle_is_ranked() -> None:
+    found = only(run_rule(rule("TD900", winning(20, 50, "data_wait")), Evidence().add(STEP)))
+    assert found.speedup is not None
+    assert (found.speedup.low, found.speedup.high) == (1.25, 2.0)
+    assert found.recoverable_ns == 35 * MS
+
+
+def test_a_gain_is_no_larger_than_its_components() -> None:
+    found = only(run_rule(rule("TD900", winning(20, 90, "other", "nowhere")), Evidence().add(STEP)))
+    assert found.recoverable_ns == 10 * MS
+    assert found.components == ("other",)
+
+
+def test_a_gain_that_no_trial_could_confirm_is_not_reported() -> None:
+    evidence = Evidence().add(STEP)
+    assert run_rule(rule("TD900", winning(0, 1.9, "other")), evidence) is None
+    assert run_rule(rule("TD900", winning(0, 2.1, "other")), evidence) is not None
+    assert run_rule(rule("TD900", winning(5, 9, "nowhere")), evidence) is None
+
+
+def test_a_step_that_is_all_recoverable_keeps_a_finite_speedup() -> None:
+    everything = Evidence().add(budget(data_wait=60))
+    found = only(run_rule(rule("TD900", winning(60, 60, "data_wait")), everything))
+    assert found.speedup is not None and found.speedup.high == pytest.approx(100)
+
+
+def test_best_first_and_advisories_after_all_that_was_measured() -> None:
+    rules = [
+        rule("TD901", advising),
+        rule("TD902", winning(2, 4, "other")),
+        rule("TD903", winning(30, 50, "data_wait")),
+        rule("TD904", winning(2, 4, "forward")),
+    ]
+    findings, _ = run_rules(Evidence().add(STEP), rules)
+    assert [found.code for found in findings] == ["TD903", "TD902", "TD904", "TD901"]
+    assert findings == rank(reversed(findings))
+
+
+def test_a_healthy_statement_is_kept_only_if_nothing_is_to_be_won() -> None:
+    healthy = rule("TD905", advising, only_if_clear=True)
+    evidence = Evidence().add(STEP)
+    advised, _ = run_rules(evidence, [healthy, rule("TD906", advising)])
+    assert [found.code for found in advised] == ["TD905", "TD906"]
+    ranked, _ = run_rules(evidence, [healthy, rule("TD907", winning(5, 9, "other"))])
+    assert [found.code for found in ranked] == ["TD907"]
+
+
+def test_overlapping_findings_never_add_up_to_more_than_their_component() -> None:
+    rules = [
+        rule("TD901", winning(50, 60, "data_wait")),
+        rule("TD902", winning(40, 50, "data_wait")),
+        rule("TD903", winning(8, 8, "data_wait", "other")),
+    ]
+    findings, _ = run_rules(Evidence().add(STEP), rules)
+    assert sum(found.recoverable_ns for found in findings) == (55 + 45 + 8) * MS
+    assert total_recoverable(findings, STEP) == 68 * MS  # 55 + the 5 left + 8 elsewhere
+    assert total_recoverable(findings * 3, STEP) <= 70 * MS
+    assert total_recoverable([], STEP) == 0

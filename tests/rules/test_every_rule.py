@@ -1,0 +1,187 @@
+"""What every rule promises, whichever it is: one parametrised test a promise."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tdiag.diagnose.engine import NOISE_FLOOR_FRAC, all_rules, needs, run_rule, run_rules
+from tdiag.diagnose.model import Abstained, Finding, VerdictClass
+from tdiag.errors import UsageError
+from tdiag.evidence.kinds import Budget
+from tdiag.rules import explain
+from tdiag.rules.base import SOURCES, UNITS
+from tdiag.rules.catalogue import HEADINGS, Rule, find, shared_thresholds
+
+ROOT = Path(__file__).resolve().parents[2]
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+RULES = all_rules()
+NEEDS = [
+    (rule, name, kind)
+    for rule in RULES
+    for name, (kind, required) in needs(rule).items()
+    if required
+]
+
+each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+
+
+def fired(rule: Rule) -> Finding:
+    found = run_rule(rule, rule.fires())
+    assert isinstance(found, Finding), found
+    return found
+
+
+@each_rule
+def test_fires_on_its_example_exactly_as_recorded(rule: Rule) -> None:
+    """Set TDIAG_WRITE_SNAPSHOTS=1 to record anew, then read the difference."""
+    text = msgspec.json.format(msgspec.json.encode(fired(rule))).decode() + "\n"
+    file = SNAPSHOTS / f"{rule.code}.json"
+    if os.environ.get("TDIAG_WRITE_SNAPSHOTS"):
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8")
+
+
+@each_rule
+def test_stays_clear_on_its_healthy_example(rule: Rule) -> None:
+    assert run_rule(rule, rule.clear()) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "kind"), NEEDS, ids=[f"{rule.code}-{name}" for rule, name, _ in NEEDS]
+)
+def test_abstains_in_the_users_words_without_a_kind_it_needs(
+    rule: Rule, name: str, kind: type
+) -> None:
+    evidence = rule.fires()
+    del evidence.facts[kind]
+    evidence.missing[kind] = f"no {name}: the window was skipped"
+    assert run_rule(rule, evidence) == Abstained(
+        rule.code, rule.name, f"no {name}: the window was skipped"
+    )
+
+
+@each_rule
+def test_needs_a_budget_to_claim_a_gain(rule: Rule) -> None:
+    assert needs(rule).get("budget") == (Budget, True)
+
+
+@each_rule
+def test_documentation_is_complete(rule: Rule) -> None:
+    assert tuple(rule.sections()) == HEADINGS
+    assert all(len(body.split()) >= 4 for body in rule.sections().values())
+    assert re.fullmatch(r"TD\d{3}", rule.code)
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule.name)
+    assert rule.cls in VerdictClass.__args__
+
+
+@each_rule
+def test_every_threshold_says_where_it_comes_from(rule: Rule) -> None:
+    for threshold in rule.thresholds():
+        assert len(threshold.provenance.split()) >= 6, f"{rule.code} {threshold.name}"
+
+
+def test_shared_thresholds_say_where_they_come_from() -> None:
+    assert {"SATURATED_FRAC", "FIXED_COST_FACTOR"} <= {t.name for t in shared_thresholds()}
+    for threshold in shared_thresholds():
+        assert len(threshold.provenance.split()) >= 6, threshold.name
+
+
+@each_rule
+def test_every_number_in_the_code_has_a_name(rule: Rule) -> None:
+    """Bare 0, 1, 2, 3 (halves, tops of lists) and 1e9 (ns in a second) may stand in ``check``."""
+    body = rule.source.split("def check(")[1].split("def fires(")[0]
+    code = re.sub(r'"(?:[^"\\]|\\.)*"', '""', re.sub(r"#.*", "", body))
+    numbers = set(re.findall(r"(?<![\w.])\d[\d_.e]*", code))
+    assert numbers <= {"0", "1", "2", "3", "0.0", "1.0", "1e9"}, numbers
+
+
+@each_rule
+def test_measures_carry_known_units_and_sources(rule: Rule) -> None:
+    measures = fired(rule).evidence
+    assert measures
+    for measure in measures:
+        assert measure.unit in UNITS, measure
+        assert measure.source in SOURCES, measure
+        assert (measure.unit == "text") == isinstance(measure.value, str), measure
+
+
+@each_rule
+def test_fix_names_the_place_when_it_is_known(rule: Rule) -> None:
+    found = fired(rule)
+    if found.location is not None:
+        assert re.search(r"\w+\.py:\d+", found.fix.text), found.fix.text
+
+
+@each_rule
+def test_gain_obeys_amdahl_and_its_components(rule: Rule) -> None:
+    found, budget = fired(rule), rule.fires().get(Budget)
+    assert budget is not None
+    if found.advisory:
+        assert (found.recoverable_ns, found.speedup) == (0, None)
+        return
+    assert found.speedup is not None
+    assert 1.0 <= found.speedup.low <= found.speedup.high
+    share = 1 - 1 / found.speedup.high
+    assert share >= NOISE_FLOOR_FRAC
+    held = sum(budget.components_ns[name] for name in found.components)
+    assert share * budget.step_ns <= held * 1.001
+    assert found.recoverable_ns <= held
+    assert found.why_gain
+
+
+@each_rule
+def test_finding_says_the_pattern_and_the_fix_in_plain_sentences(rule: Rule) -> None:
+    found = fired(rule)
+    for sentence in (found.summary, found.fix.text):
+        assert sentence.endswith(".")
+        assert "None" not in sentence
+        assert "nan" not in sentence.split()
+
+
+def test_codes_and_names_are_unique_and_match_their_files() -> None:
+    assert len({rule.code for rule in RULES}) == len({rule.name for rule in RULES}) == len(RULES)
+    files = sorted(file.stem for file in (ROOT / "tdiag" / "rules").glob("td[0-9]*_*.py"))
+    stems = sorted(f"{rule.code.lower()}_{rule.name.replace('-', '_')}" for rule in RULES)
+    assert files == stems
+
+
+def test_the_rules_of_the_first_issue_are_there() -> None:
+    first = (101, 201, 202, 206, 207, 301, 302, 303, 401, 501, 605, 701, 704, 706, 801, 803, 804)
+    assert {f"TD{number}" for number in first} <= {rule.code for rule in RULES}
+
+
+@each_rule
+def test_explain_knows_a_rule_by_code_number_and_name(rule: Rule) -> None:
+    text = explain(rule.code)
+    assert text == explain(rule.name) == explain(rule.code.lower().removeprefix("td"))
+    assert text.startswith(f"# {rule.code} {rule.name}\n")
+    assert all(f"## {heading}" in text for heading in HEADINGS)
+    assert all(threshold.provenance in text for threshold in rule.thresholds())
+
+
+def test_explain_refuses_an_unknown_rule_and_lists_the_known_ones() -> None:
+    with pytest.raises(UsageError) as refused:
+        find("TD999")
+    assert "TD201" in refused.value.hint
+
+
+def test_pages_are_the_ones_the_rule_files_generate() -> None:
+    """Run ``python scripts/generate_docs.py`` after changing a rule."""
+    pages = runpy.run_path(str(ROOT / "scripts" / "generate_docs.py"))["pages"]()
+    folder = ROOT / "docs" / "rules"
+    assert {file.name: file.read_text(encoding="utf-8") for file in folder.glob("*.md")} == pages
+
+
+def test_no_rule_fails_on_no_evidence_at_all() -> None:
+    from tdiag.evidence.store import Evidence
+
+    findings, abstained = run_rules(Evidence())
+    assert findings == []
+    assert {rule.code for rule in RULES} == {entry.code for entry in abstained}
+    assert not any("itself failed" in entry.missing for entry in abstained)

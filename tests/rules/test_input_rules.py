@@ -1,0 +1,186 @@
+"""Who waits for what: the confusion matrix of the input rules.
+
+Each run waits for data as long; only where the fetch spends its time and which cores are free
+differ, and with them the rule that fires.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.engine import run_rules
+from tdiag.diagnose.model import Abstained, Finding
+from tdiag.evidence.kinds import Loaders, Stacks
+from tdiag.evidence.store import Evidence
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import budget, loaders, phases, stack, stacks, system
+
+CPU_FETCH = {"load_ns": 60e6, "load_cpu_ns": 59e6, "collate_ns": 0.0, "collate_cpu_ns": 0.0}
+COLD_FETCH = {**CPU_FETCH, "load_cpu_ns": 5e6, "read_bytes": 20e6}
+CACHED_FETCH = {**CPU_FETCH, "read_bytes": 0.0, "rchar_bytes": 300e6}
+QUEUED_FETCH = {**CPU_FETCH, "load_cpu_ns": 25e6, "runqueue_ns": 34e6}
+NO_SCHEDSTAT = {**CPU_FETCH, "load_cpu_ns": 25e6, "runqueue_ns": None}
+
+TWO_IDLE = {"cores_allowed": 2.0, "cores_machine": 64, "cores_used": 1.0}
+TWO_FULL = {"cores_allowed": 2.0, "cores_machine": 64, "cores_used": 1.95}
+ONE_CORE = {"cores_allowed": 1.0, "cores_machine": 64, "cores_used": 0.98}
+EIGHT_IDLE = {"cores_allowed": 8.0, "cores_used": 1.5}
+
+
+def run(evidence: Evidence) -> dict[str, Finding]:
+    input_rules = [find(code) for code in ("TD101", "TD201", "TD202")]
+    return {found.code: found for found in run_rules(evidence, input_rules)[0]}
+
+
+def starved(fetch: dict[str, Any], cores: dict[str, Any], workers: int = 0) -> Evidence:
+    """A step of 75 ms, 60 ms of them waiting for data."""
+    step = budget(data_wait=60, forward=5, backward=8, optimizer=2)
+    if workers:
+        fetch = {key: value * workers if value else value for key, value in fetch.items()}
+    return Evidence().add(step, loaders(num_workers=workers, **fetch), system(**cores))
+
+
+@pytest.mark.parametrize(
+    ("fetch", "cores", "workers", "fires"),
+    [
+        (CPU_FETCH, EIGHT_IDLE, 0, {"TD201"}),
+        (CPU_FETCH, TWO_IDLE, 0, {"TD201"}),
+        (CPU_FETCH, ONE_CORE, 0, {"TD202"}),
+        (CPU_FETCH, TWO_FULL, 0, {"TD202"}),
+        (CPU_FETCH, EIGHT_IDLE, 1, {"TD201"}),
+        (CPU_FETCH, TWO_FULL, 2, {"TD202"}),
+        (QUEUED_FETCH, TWO_FULL, 4, {"TD202"}),
+        (NO_SCHEDSTAT, TWO_FULL, 4, {"TD202"}),
+        (CACHED_FETCH, EIGHT_IDLE, 0, {"TD201"}),
+        (COLD_FETCH, EIGHT_IDLE, 0, {"TD101"}),
+        (COLD_FETCH, TWO_IDLE, 0, {"TD101"}),
+        (COLD_FETCH, ONE_CORE, 0, {"TD101"}),
+        (COLD_FETCH, EIGHT_IDLE, 2, {"TD101"}),
+    ],
+    ids=str,
+)
+def test_exactly_one_input_rule_fires(
+    fetch: dict[str, Any], cores: dict[str, Any], workers: int, fires: set[str]
+) -> None:
+    assert set(run(starved(fetch, cores, workers))) == fires
+
+
+def test_nothing_fires_when_workers_hide_the_fetches() -> None:
+    step = budget(data_wait=0.2, forward=30, backward=40, optimizer=5)
+    for fetch in (CPU_FETCH, COLD_FETCH):
+        evidence = Evidence().add(step, loaders(num_workers=4, **fetch), system(**EIGHT_IDLE))
+        assert run(evidence) == {}
+
+
+def test_blocked_and_queued_fetches_are_not_confused_where_the_kernel_does_not_count() -> None:
+    reading = {**NO_SCHEDSTAT, "read_bytes": 20e6}
+    found, abstained = run_rules(starved(reading, TWO_FULL, 4), [find("TD101"), find("TD202")])
+    assert found == []
+    assert all("queued" in entry.missing for entry in abstained)
+    assert {entry.code for entry in abstained} == {"TD101", "TD202"}
+
+
+@pytest.mark.parametrize("code", ["TD101", "TD201", "TD202", "TD206"])
+def test_unmeasured_fetches_make_the_rule_abstain_and_measured_zero_does_not(code: str) -> None:
+    step = budget(data_wait=60, forward=15)
+    unmeasured = Evidence().add(step, loaders(load_cpu_ns=None), system())
+    assert isinstance(run_one(code, unmeasured), Abstained)
+    zero = Evidence().add(step, loaders(**{**CPU_FETCH, "load_ns": 0.0}), system())
+    assert run_one(code, zero) is None
+
+
+def run_one(code: str, evidence: Evidence) -> Finding | Abstained | None:
+    findings, abstained = run_rules(evidence, [find(code)])
+    return next(iter([*findings, *abstained]), None)
+
+
+def test_blocked_on_nothing_known_makes_storage_abstain() -> None:
+    fetch = {**COLD_FETCH, "read_bytes": 0.0}
+    result = run_one("TD101", starved(fetch, EIGHT_IDLE))
+    assert isinstance(result, Abstained)
+    assert "say on what" in result.missing
+
+
+def test_a_blocked_line_is_evidence_where_read_bytes_are_not_counted() -> None:
+    evidence = starved({**COLD_FETCH, "read_bytes": None}, EIGHT_IDLE)
+    evidence.add(stacks((stack(18, 0.6, "recv (socket.py)", "data_wait"),)))
+    found = run(evidence)["TD101"]
+    assert found.location is not None and found.location.line == 18
+    assert "recv (socket.py)" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("rest_ms", "cores", "workers"),
+    [
+        (20.0, 8.0, 3),  # 60 ms of fetching ÷ 20 ms
+        (60.0, 8.0, 1),  # as long as the rest of the step: one worker hides it
+        (5.0, 4.0, 4),  # twelve wanted; four cores, and training needs little of one
+        (30.0, 2.0, 2),  # two wanted, and while training waits its core is free
+        (1.0, 64.0, 60),
+    ],
+)
+def test_workers_are_fetch_time_over_the_rest_of_the_step_within_the_free_cores(
+    rest_ms: float, cores: float, workers: int
+) -> None:
+    step = budget(data_wait=60, forward=rest_ms)
+    fetch = {**CPU_FETCH, "load_cpu_ns": 60e6, "runqueue_ns": 0.0}
+    evidence = Evidence().add(
+        step, loaders(**fetch), system(cores_allowed=cores, cores_machine=128, cores_used=1.0)
+    )
+    found = run(evidence)["TD201"]
+    assert found.fix.intervention == f"num_workers={workers}"
+    assert f"num_workers={workers}) at train.py:41" in found.fix.text
+
+
+def test_prediction_admits_that_cores_are_not_equal_to_cores() -> None:
+    """Two shared cores won 1.06–1.21× on pure decoding; unshared ones could win 2×."""
+    step = budget(data_wait=60, forward=0.5)
+    fetch = {**CPU_FETCH, "load_cpu_ns": 60e6, "runqueue_ns": 0.0}
+    evidence = Evidence().add(step, loaders(**fetch), system(**TWO_IDLE))
+    speedup = run(evidence)["TD201"].speedup
+    assert speedup is not None
+    assert speedup.low <= 1.06
+    assert 1.9 <= speedup.high <= 2.05
+
+
+def test_gradient_accumulation_fetches_several_batches_a_step() -> None:
+    step = budget(data_wait=60, forward=60)
+    quarter = {**CPU_FETCH, "load_ns": 15e6, "load_cpu_ns": 15e6}
+    clean = phases({"data_wait": 4.0}, data_wait=60, forward=60)
+    found = run(Evidence().add(step, loaders(**quarter), system(), clean))["TD201"]
+    assert found.fix.intervention == "num_workers=1"
+    fetching = next(m for m in found.evidence if m.name == "fetching one step's batches")
+    assert fetching.value == 60_000_000
+
+
+def test_data_that_fits_in_memory_is_kept_there_and_data_that_does_not_is_not() -> None:
+    for free, advised in ((64e9, True), (10e9, False)):
+        evidence = starved(COLD_FETCH, {**EIGHT_IDLE, "ram_available_bytes": int(free)})
+        assert ("into memory once" in run(evidence)["TD101"].fix.text) is advised
+
+
+def test_saturated_preprocessing_names_the_costliest_worker_lines() -> None:
+    evidence = starved(CPU_FETCH, TWO_FULL, 2)
+    lines = (stack(15, 0.3, "resize (PIL/Image.py)"), stack(14, 0.6, "load (PIL/ImageFile.py)"))
+    found = run(evidence.add(stacks(workers=lines)))["TD202"]
+    assert found.location is not None and found.location.line == 14
+    assert "load (PIL/ImageFile.py)" in found.fix.text
+
+
+def test_training_samples_outside_the_data_wait_do_not_count_as_fetching() -> None:
+    evidence = starved(CPU_FETCH, ONE_CORE)
+    lines = (stack(80, 0.5, phase="forward"), stack(14, 0.2, phase="data_wait"))
+    found = run(evidence.add(stacks(lines)))["TD202"]
+    assert found.location is not None and found.location.line == 14
+
+
+def test_evaluation_loaders_are_not_blamed() -> None:
+    evidence = starved(CPU_FETCH, EIGHT_IDLE)
+    train = evidence.get(Loaders)
+    assert train is not None
+    evidence.add(Loaders(loaders=tuple(replace(x, role="eval") for x in train.loaders)))
+    assert run(evidence) == {}
+    assert evidence.get(Stacks) is None

@@ -1,0 +1,240 @@
+"""Loops against vectorised losses, launch-bound against healthy, free syncs against dear ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.diagnose.model import Abstained, Finding
+from tdiag.evidence.device import HostOps, Syncs
+from tdiag.evidence.kinds import Dispatch, Flags, Module, Modules, OpLine, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import (
+    MS,
+    at,
+    budget,
+    device_time,
+    flags,
+    op_line,
+    ops,
+    phases,
+    stack,
+    stacks,
+    sync,
+    system,
+    threads,
+)
+
+DISPATCH = Dispatch(op_ns=1500, grad_op_ns=7000)
+FORWARD = op_line(20, "forward", 12, grad_calls=12.0, elapsed_ns=3 * MS)
+
+
+def result(code: str, evidence: Evidence) -> Finding | Abstained | None:
+    return run_rule(find(code), evidence)
+
+
+def finding(code: str, evidence: Evidence) -> Finding:
+    found = result(code, evidence)
+    assert isinstance(found, Finding), found
+    return found
+
+
+def training(*lines: OpLine, loss_ms: float = 6.0) -> Evidence:
+    step = budget(forward=4, loss=loss_ms, backward=12, optimizer=1)
+    clean = phases(forward=4, loss=loss_ms, backward=12, optimizer=1)
+    return Evidence().add(step, clean, ops(FORWARD, *lines), DISPATCH)
+
+
+def loop(line: int = 52, calls: float = 192, **changes: object) -> OpLine:
+    return op_line(line, "loss", calls, **{"grad_calls": calls, "in_loop": True, **changes})
+
+
+def test_a_loop_over_elements_is_blamed_with_its_line_and_counts() -> None:
+    found = finding("TD501", training(loop(conversions={"item": 64.0, "bool": 64.0})))
+    assert found.location is not None and found.location.line == 52
+    assert "192 torch calls" in found.summary
+    assert "train.py:52 (192 torch calls, 64 × bool(), 64 × item() a step)" in found.fix.text
+    assert "torch.where" in found.fix.text
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (loop(calls=6), "three scales of two calls"),
+        (loop(calls=24), "a vectorised loss of many terms"),
+        (replace(loop(), in_loop=False), "one call after the other, none repeated"),
+        (loop(calls=40, elapsed_ns=40 * 2 * MS), "few calls, each of two milliseconds"),
+        (replace(loop(), phase="optimizer"), "not in the loss"),
+        (replace(loop(), phase="forward"), "an unrolled recurrence without conversions"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_no_loop_over_elements_is_left_alone(line: OpLine, why: str) -> None:
+    assert result("TD501", training(line, loss_ms=100)) is None
+
+
+def test_a_loop_that_branches_on_values_in_forward_is_blamed() -> None:
+    line = replace(loop(), phase="forward", conversions={"bool": 64.0})
+    assert finding("TD501", training(line)).location is not None
+
+
+def test_a_loop_in_the_forward_of_a_loss_module_is_blamed() -> None:
+    line = replace(loop(), phase="forward")
+    named = {"parameters": 0, "parameter_bytes": 0, "calls_per_step": 1.0}
+    net = Module(name="Net", at=at(10, "forward"), is_loss=False, **named)
+    loss = Module(name="PairLoss", at=at(45, "forward"), is_loss=True, **named)
+    assert finding("TD501", training(line).add(Modules(modules=(net, loss))))
+    assert result("TD501", training(line).add(Modules(modules=(net,)))) is None
+
+
+def test_backward_is_blamed_on_the_loop_by_what_the_trace_saw() -> None:
+    """Without a trace the loop is taken to cost backward what its calls cost forward."""
+    guessed = finding("TD501", training(loop()))
+    traced = HostOps(
+        per_step=300,
+        total_per_step=900,
+        ops=(),
+        small_frac=0.9,
+        backward_of={"forward": 1 * MS, "loss": 9 * MS},
+    )
+    known = finding("TD501", training(loop()).add(traced))
+    name = "backward of what they recorded"
+    values = [next(m.value for m in found.evidence if m.name == name) for found in (guessed, known)]
+    assert values == [round(12 * MS * 0.96 / 3.96), round(12 * MS * 0.9)]
+
+
+def test_the_fix_speaks_of_what_the_line_itself_computes(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("\n" * 4 + "    d = (a[i] - b[j]).norm()\n")
+    line = replace(loop(), at=at(5, file=str(script)))
+    assert "torch.cdist" in finding("TD501", training(line)).fix.text
+
+
+def test_many_tiny_calls_are_launch_bound_and_large_ones_are_healthy() -> None:
+    clean = phases(forward=2, backward=2)
+    tiny = Evidence().add(
+        budget(forward=2, backward=2),
+        clean,
+        DISPATCH,
+        ops(op_line(20, "forward", 200, grad_calls=200.0)),
+    )
+    assert isinstance(result("TD701", tiny), Finding)
+    assert result("TD605", tiny) is None
+    large = Evidence().add(
+        budget(forward=200, backward=400),
+        phases(forward=200, backward=400),
+        DISPATCH,
+        ops(op_line(20, "forward", 200, grad_calls=200.0, elapsed_ns=200 * MS)),
+    )
+    assert result("TD701", large) is None
+    assert isinstance(result("TD605", large), Finding)
+
+
+def test_the_loops_of_the_loss_do_not_count_as_launch_bound_layers() -> None:
+    lines = (op_line(20, "forward", 10, grad_calls=10.0, elapsed_ns=20 * MS), loop(calls=2000))
+    evidence = Evidence().add(
+        budget(forward=20, loss=12, backward=50),
+        phases(forward=20, loss=12, backward=50),
+        DISPATCH,
+        ops(*lines),
+    )
+    assert result("TD701", evidence) is None
+
+
+@pytest.mark.parametrize("code", ["TD605", "TD701"])
+@pytest.mark.parametrize("kind", [Dispatch, Phases])
+def test_efficiency_is_not_judged_without_its_evidence(code: str, kind: type) -> None:
+    evidence = find(code).fires()
+    del evidence.facts[kind]
+    assert isinstance(result(code, evidence), Abstained)
+
+
+def test_no_device_trace_no_judgement_of_a_device() -> None:
+    for code in ("TD605", "TD701"):
+        evidence = Evidence().add(budget(device=True, compute=20, launch=4))
+        assert isinstance(result(code, evidence), Abstained)
+
+
+def test_a_sync_is_as_dear_as_the_idle_time_that_follows_it() -> None:
+    step = budget(device=True, compute=20, sync=6)
+    many_free = sync(count=100.0, host_ns=15.0 * MS, idle_after_ns=0.0)
+    alone = Evidence().add(step, Syncs(syncs=(many_free,)), device_time(26))
+    assert result("TD401", alone) is None
+    dear = sync(at=at(77), host_ns=0.2 * MS, idle_after_ns=6.0 * MS)
+    both = Evidence().add(step, Syncs(syncs=(many_free, dear)), device_time(26))
+    found = finding("TD401", both)
+    assert found.location is not None and found.location.line == 77
+    assert found.speedup is not None
+    assert found.speedup.high == pytest.approx(26 / 20, abs=0.001)
+    assert found.speedup.low < 1.01
+
+
+def test_conversions_on_a_cpu_are_no_syncs() -> None:
+    evidence = training(loop(conversions={"item": 192.0}))
+    evidence.missing[Syncs] = "no device was traced"
+    assert result("TD401", evidence) == Abstained(
+        "TD401", "sync-drains-device", "no device was traced"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "named", "advisory"),
+    [
+        ({"anomaly_mode": True}, "anomaly detection", False),
+        ({"user_profiler": True}, "torch profiler", True),
+        ({"user_trace": "cProfile"}, "cProfile", True),
+        ({"deterministic": True}, "deterministic algorithms", True),
+    ],
+)
+def test_each_debugging_switch_is_named_and_costs_only_what_was_measured(
+    change: dict[str, object], named: str, advisory: bool
+) -> None:
+    found = finding("TD704", find("TD704").fires().add(flags(**change)))
+    assert named in found.summary
+    assert found.advisory is advisory
+
+
+def test_anomaly_detection_without_counts_claims_nothing() -> None:
+    evidence = Evidence().add(budget(forward=6, backward=9), flags(anomaly_mode=True))
+    assert finding("TD704", evidence).advisory
+    assert isinstance(result("TD704", Evidence().add(budget(forward=6))), Abstained)
+    assert evidence.get(Flags) is not None
+
+
+def test_a_debugger_costs_its_share_of_the_samples() -> None:
+    traced = stacks((stack(20, 0.3, "trace_dispatch (bdb.py)"), stack(21, 0.6, "forward")))
+    evidence = Evidence().add(budget(forward=60, backward=40), flags(user_trace="settrace"), traced)
+    assert finding("TD704", evidence).recoverable_ns == 30 * MS
+
+
+@pytest.mark.parametrize(
+    ("intra_op", "cores", "used", "call_ms", "fires"),
+    [
+        (8, 2.0, 1.9, 1.0, True),
+        (2, 2.0, 1.9, 1.0, False),
+        (8, 2.0, 1.9, 0.01, False),  # calls too small to be split: threads sleep
+        (1, 8.0, 1.0, 1.0, True),
+        (1, 8.0, 1.0, 0.01, False),
+        (1, 8.0, 7.0, 1.0, False),  # others use the cores
+        (1, 8.0, None, 1.0, False),  # unmeasured is not idle
+    ],
+)
+def test_thread_counts_matter_only_to_calls_that_can_be_split(
+    intra_op: int, cores: float, used: float | None, call_ms: float, fires: bool
+) -> None:
+    evidence = Evidence().add(
+        budget(forward=30, backward=60),
+        threads(intra_op),
+        system(cores_allowed=cores, cores_used=used),
+        ops(op_line(20, "forward", 30, elapsed_ns=30 * call_ms * MS)),
+    )
+    assert isinstance(result("TD706", evidence), Finding) is fires
+
+
+def test_host_threads_are_not_judged_where_a_device_computes() -> None:
+    evidence = Evidence().add(budget(device=True, compute=30), threads(1), system(cores_used=1.0))
+    assert result("TD706", evidence) is None
