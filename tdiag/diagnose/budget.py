@@ -1,0 +1,126 @@
+"""Where the clean step's time goes: every nanosecond in exactly one component."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.kinds import Budget, Loaders, Phases, Steps
+from tdiag.evidence.store import Evidence
+
+# Device activity is counted as it was traced; the host's share of a traced step is not, because
+# the profiler slows the host and not the device.
+DEVICE_BUSY = ("compute", "comm", "h2d", "d2h")
+# Host phases that a trace of a few steps easily misses (they come every k-th step or epoch), and
+# which hold the device work they cause: they are taken whole from the clean window.
+BETWEEN_STEPS = ("evaluation", "checkpoint", "gc")
+# Phases whose name in the budget differs.
+RENAMED = {"after_step": "other"}
+
+
+def make_budget(evidence: Evidence) -> Budget | None:
+    """The clean step by component, or None where no step was measured.
+
+    The step is the clean window's mean; of a bare trace, the traced mean. The components add up
+    to it exactly. Data wait is split into blocked (``data_wait_io``) and on-CPU
+    (``data_wait_cpu``) by what the fetches that caused it were doing; what cannot be told, and
+    the time to start a loader's workers, stays ``data_wait``.
+    """
+    steps, phases = evidence.get(Steps), evidence.get(Phases)
+    device = evidence.get(DeviceTime)
+    if steps is None or phases is None or steps.mean_ns <= 0:
+        return None if device is None else _traced(device)
+    busy = device is not None and sum(device.components_ns.get(n, 0.0) for n in DEVICE_BUSY) > 0
+    host = {RENAMED.get(name, name): ns for name, ns in phases.wall_ns.items()}
+    if busy and device is not None:
+        host = _with_device(steps.mean_ns, host, device)
+    split = _split_wait(host, phases, evidence.get(Loaders))
+    return Budget(
+        step_ns=steps.mean_ns, components_ns=apportion(split, steps.mean_ns), has_device=busy
+    )
+
+
+def _traced(device: DeviceTime) -> Budget | None:
+    """A bare trace's own step."""
+    step = round(device.step_ns)
+    if step <= 0:
+        return None
+    busy = any(device.components_ns.get(name, 0.0) > 0 for name in DEVICE_BUSY)
+    return Budget(
+        step_ns=step, components_ns=apportion(device.components_ns, step), has_device=busy
+    )
+
+
+def _with_device(step_ns: int, host: Mapping[str, float], device: DeviceTime) -> dict[str, float]:
+    """Device activity as traced; of the rest, data wait from the clean window, and the other
+    causes of idling in the proportions that the trace shows."""
+    traced = dict(device.components_ns)
+    parts = {name: host[name] for name in BETWEEN_STEPS if name in host}
+    left = step_ns - sum(parts.values())
+    busy = {name: traced.pop(name) for name in DEVICE_BUSY if traced.get(name)}
+    # Traced steps may be longer than the clean mean by chance; the device cannot be busier than
+    # the time there is.
+    fit = min(1.0, left / sum(busy.values()))
+    parts.update({name: ns * fit for name, ns in busy.items()})
+    idle = left - sum(busy.values()) * fit
+    waited = traced.pop("data_wait", 0.0)
+    causes = {name: ns for name, ns in traced.items() if name not in BETWEEN_STEPS and ns > 0}
+    wait = _idle_waiting(idle, waited, host.get("data_wait", 0.0), sum(causes.values()))
+    parts["data_wait"] = wait
+    total = sum(causes.values())
+    for name, ns in causes.items():
+        parts[name] = (idle - wait) * ns / total
+    if not total:
+        parts["unattributed"] = idle - wait
+    return {name: ns for name, ns in parts.items() if ns > 0}
+
+
+def _idle_waiting(idle: float, traced: float, clean_wait: float, other: float) -> float:
+    """Device idle in which the host waited for data, ns per clean step.
+
+    Under the profiler a loader may catch up, so the traced wait may be too short. It is bounded:
+    above by the clean wait (part of which the device may have worked through) and by the idle
+    time; below by the idle time that the other causes, which the profiler only makes longer,
+    leave unexplained.
+    """
+    most = min(clean_wait, idle)
+    return min(most, max(traced, idle - other))
+
+
+def _split_wait(
+    host: Mapping[str, float], phases: Phases, loaders: Loaders | None
+) -> dict[str, float]:
+    """Data wait into io and cpu, by the blocked share of the training loader's fetches."""
+    parts = dict(host)
+    train = loaders.train() if loaders else None
+    blocked = train.blocked_frac() if train else None
+    wait = parts.pop("data_wait", 0.0)
+    starting = min(wait, phases.iterator_start_ns)
+    if blocked is None:
+        return parts | ({"data_wait": wait} if wait else {})
+    split = {
+        "data_wait_io": (wait - starting) * blocked,
+        "data_wait_cpu": (wait - starting) * (1 - blocked),
+        "data_wait": starting,
+    }
+    return parts | {name: ns for name, ns in split.items() if ns > 0}
+
+
+def apportion(parts: Mapping[str, float], total: int) -> dict[str, int]:
+    """Round to integers that add up to ``total`` (largest remainders; Hamilton's method).
+
+    What the parts fall short of the total is ``unattributed``; parts beyond it are scaled down.
+    """
+    known = {name: max(0.0, ns) for name, ns in parts.items()}
+    held = sum(known.values())
+    # Means of integers: they agree to half a nanosecond a part, else something is really missing.
+    if held < total - len(known) - 1:
+        known["unattributed"] = known.get("unattributed", 0.0) + total - held
+        held = total
+    scale = total / held if held else 0.0
+    exact = {name: ns * scale for name, ns in known.items()}
+    whole = {name: int(ns) for name, ns in exact.items()}
+    by_remainder = sorted(exact, key=lambda name: whole[name] - exact[name])
+    for name in by_remainder[: total - sum(whole.values())]:
+        whole[name] += 1
+    return {name: ns for name, ns in whole.items() if ns}

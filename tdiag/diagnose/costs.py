@@ -1,0 +1,133 @@
+"""What each verdict class costs per step: from the budget's waste and from the findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tdiag.diagnose.model import Finding
+from tdiag.evidence.device import HostOps
+from tdiag.evidence.kinds import Budget, Dispatch, Environment, Ops, Phases
+from tdiag.evidence.store import Evidence
+
+# Data wait is one cause to the user, whatever its parts: io, cpu and what cannot be told.
+INPUT = ("io", "cpu", "input", "loader")
+
+# Time that a better program would not spend, and the class that says why.
+_WASTE = {
+    "data_wait_io": "io",
+    "data_wait_cpu": "cpu",
+    "h2d": "h2d",
+    "d2h": "h2d",
+    "sync": "sync",
+    "alloc": "memory",
+    "launch": "overhead",
+    "python_loss": "python_loss",
+    "comm": "comm",
+    "evaluation": "eval",
+    "checkpoint": "checkpoint",
+    "gc": "overhead",
+}
+# With the device idle, the optimizer and what has no name are the host's Python and framework.
+_WASTE_WITH_DEVICE = {"optimizer": "overhead", "other": "overhead"}
+# Calls that take this long on average, backward included, do work on any machine: a one-element
+# layer with its backward takes up to 42 µs (td605's fixed-cost factor × 7 µs), here doubled and
+# rounded up for slower cores.
+NO_OVERHEAD_NS = 100_000
+_COMPUTE = ("forward", "loss", "backward", "optimizer")
+
+
+@dataclass
+class Costs:
+    """ns per step by class; ``compute`` apart. ``unexplained``: time whose cause is not known,
+    with ``unexplained_where``, the phase most of it lies in. ``doubts``: evidence that a verdict
+    of compute would need and that is not there."""
+
+    step_ns: int
+    by_class: dict[str, float] = field(default_factory=dict)
+    compute: float = 0.0
+    unexplained: float = 0.0
+    unexplained_where: str = ""
+    guessed: set[str] = field(default_factory=set)  # classes told by circumstance only
+    doubts: list[str] = field(default_factory=list)
+
+    def add(self, cls: str, ns: float) -> None:
+        if ns > 0:
+            self.by_class[cls] = self.by_class.get(cls, 0.0) + ns
+
+    def groups(self) -> dict[str, float]:
+        """Like ``by_class``, the input classes taken together under ``input``."""
+        grouped: dict[str, float] = {}
+        for cls, ns in self.by_class.items():
+            name = "input" if cls in INPUT else cls
+            grouped[name] = grouped.get(name, 0.0) + ns
+        return {name: min(ns, float(self.step_ns)) for name, ns in grouped.items()}
+
+
+def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Costs:
+    """What every class costs. A class with findings costs at least the high end of the dearest."""
+    costs = Costs(budget.step_ns)
+    _from_budget(costs, evidence, budget)
+    for finding in findings:
+        if finding.speedup is not None and not finding.advisory:
+            high = budget.step_ns * (1 - 1 / finding.speedup.high)
+            costs.by_class[finding.cls] = max(costs.by_class.get(finding.cls, 0.0), high)
+    costs.by_class.pop("compute", None)  # faster compute is still compute
+    if not budget.has_device:
+        _doubt(costs, evidence, findings)
+    return costs
+
+
+def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
+    parts = budget.components_ns
+    waste = _WASTE | (_WASTE_WITH_DEVICE if budget.has_device else {})
+    for name, ns in parts.items():
+        if name in waste:
+            costs.add(waste[name], ns)
+    costs.add(_kind_of_wait(evidence, budget), parts.get("data_wait", 0))
+    if budget.has_device:
+        costs.compute = parts.get("compute", 0)
+    else:
+        costs.compute = sum(parts.get(name, 0) for name in _COMPUTE)
+    unknown = {name: float(parts.get(name, 0)) for name in ("unattributed", "other", "prepare")}
+    if budget.has_device:
+        unknown["other"] = 0.0
+    prepared = _prepared_by(evidence)
+    if prepared and unknown["prepare"]:
+        costs.add(prepared, unknown.pop("prepare"))
+        costs.guessed.add(prepared)
+    costs.unexplained = sum(unknown.values())
+    costs.unexplained_where = max(unknown, key=lambda name: unknown[name])
+
+
+def _kind_of_wait(evidence: Evidence, budget: Budget) -> str:
+    """The class of the part of data wait that is neither io nor cpu: starting the workers."""
+    phases = evidence.get(Phases)
+    wait = budget.components_ns.get("data_wait", 0)
+    starting = phases.iterator_start_ns if phases else 0.0
+    return "loader" if wait and starting >= 0.5 * wait else "input"
+
+
+def _prepared_by(evidence: Evidence) -> str:
+    """What making a batch by hand, before the first forward, waits for; "" if it cannot be told.
+
+    Only on a CPU: with a device the same place holds copies and waiting for the device.
+    """
+    phases, environment = evidence.get(Phases), evidence.get(Environment)
+    if phases is None or environment is None or environment.device != "cpu":
+        return ""
+    wall, cpu = (times.get("prepare", 0.0) for times in (phases.wall_ns, phases.cpu_ns))
+    return "cpu" if cpu >= 0.5 * wall else "io"
+
+
+def _doubt(costs: Costs, evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> None:
+    """Name what is missing for calling the host's forward, loss and backward compute."""
+    ops, host_ops = evidence.get(Ops), evidence.get(HostOps)
+    if ops is None and host_ops is None:
+        costs.doubts.append("torch calls were not counted")
+        return
+    if evidence.get(Dispatch) is not None or any(f.cls == "overhead" for f in findings):
+        return  # the rules have set calls against their cost
+    calls = sum(line.calls for line in ops.lines) if ops else host_ops.per_step if host_ops else 0
+    if not calls or costs.compute / calls < NO_OVERHEAD_NS:
+        costs.doubts.append("the fixed cost of a torch call was not measured")

@@ -1,0 +1,123 @@
+"""From a run directory (docs/run-directory.md) to typed facts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tdiag.errors import RunError
+from tdiag.evidence.from_run.capture import say_capture
+from tdiag.evidence.from_run.clean import find_clean, make_steps, perturbation, why_none
+from tdiag.evidence.from_run.counted import make_counted
+from tdiag.evidence.from_run.events import Process, lead_of, read_events, workers_of
+from tdiag.evidence.from_run.loaders import make_loaders
+from tdiag.evidence.from_run.phases import make_phases, phase_of_slices
+from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord, TorchRecord, TraceRecord
+from tdiag.evidence.from_run.roles import assign_roles
+from tdiag.evidence.from_run.setting import make_environment, make_modules, make_setting
+from tdiag.evidence.from_run.stacks import make_stacks
+from tdiag.evidence.from_run.system import make_system
+from tdiag.evidence.from_run.timeline import cut, durations_of
+from tdiag.evidence.kinds import Steps
+from tdiag.evidence.store import Evidence
+
+SCHEMA = 1
+
+__all__ = ["load_run"]
+
+
+def load_run(run_dir: Path) -> Evidence:
+    """Everything a run learned. What it did not learn is in ``missing``, with the reason.
+
+    Judged is the lead process: the training process of the lowest rank, with the most steps.
+    Raises RunError if this is no run directory, or one of a newer tdiag.
+    """
+    run = _read_json(run_dir / "run.json", required=True)
+    if run.get("schema", SCHEMA) > SCHEMA:
+        raise RunError(
+            f"{run_dir} was written by a newer tdiag (run schema {run['schema']})",
+            "upgrade tdiag, or read it with the version that wrote it",
+        )
+    config = _read_json(run_dir / "config.json")
+    processes = read_events(run_dir)
+    lead = lead_of(processes)
+    evidence = Evidence(notes=[str(note) for note in run.get("notes") or ()])
+    evidence.add(make_environment(run, lead))
+    if lead is None:
+        evidence.missing[Steps] = why_none(None)
+    else:
+        _add_steps(evidence, run_dir, lead, processes)
+        evidence.add(*make_setting(lead, processes), *make_counted(lead))
+        if stacks := make_stacks(run_dir, lead, processes):
+            evidence.add(stacks)
+        _add_trace(evidence, run_dir, lead)
+    say_capture(evidence, lead, config)
+    return evidence
+
+
+def _add_steps(evidence: Evidence, run_dir: Path, lead: Process, processes: list[Process]) -> None:
+    """Everything that is said per clean step."""
+    durations = durations_of(lead.steps)
+    clean = find_clean(lead, durations)
+    if clean is None:
+        evidence.missing[Steps] = why_none(lead)
+        return
+    if clean.note:
+        evidence.notes.append(clean.note)
+    about = lead.last(BoundaryRecord)
+    boundary = about.source if about else "batch"
+    timeline = cut(lead.steps, durations)
+    modules = {module.id: module for module in lead.all(ModuleRecord)}
+    roles = assign_roles(timeline, modules, boundary)
+    phases = phase_of_slices(timeline, roles, boundary)
+    evidence.add(
+        make_steps(lead, durations, clean, boundary),
+        make_phases(timeline, roles, phases, clean.mask),
+        make_modules(lead, timeline, roles, clean),
+        make_loaders(lead, processes, roles.loaders, timeline, clean),
+    )
+    torch = lead.last(TorchRecord)
+    allowed = torch.cpus_allowed if torch else None
+    workers = set(workers_of(lead, processes))
+    if system := make_system(run_dir / "system.jsonl", clean, workers, allowed):
+        evidence.add(system)
+    evidence.perturbation.update(perturbation(lead.steps, durations, clean))
+
+
+def _add_trace(evidence: Evidence, run_dir: Path, lead: Process) -> None:
+    """The facts of the trace that covers most steps; those measured without it stay."""
+    traces = sorted(lead.all(TraceRecord), key=lambda trace: (trace.steps, trace.number))
+    files = [path for t in traces for path in _as_written(run_dir / t.file) if path.is_file()]
+    if not files:
+        return
+    try:
+        from tdiag.evidence.from_trace import device_evidence
+        from tdiag.trace import read_trace
+    except ImportError:
+        return
+    try:
+        traced = device_evidence(read_trace(files[-1]))
+    except RunError as error:
+        evidence.notes.append(f"the trace could not be read: {error.message}")
+        return
+    for kind, fact in traced.facts.items():
+        evidence.facts.setdefault(kind, fact)
+    evidence.missing.update({k: v for k, v in traced.missing.items() if k not in evidence.facts})
+    evidence.notes += traced.notes
+
+
+def _as_written(path: Path) -> tuple[Path, Path]:
+    """The trace itself, or its compressed form."""
+    return path, path.with_name(path.name + ".gz")
+
+
+def _read_json(path: Path, required: bool = False) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        if required:
+            raise RunError(f"{path.parent} is no run directory: run.json: {error}",
+                           "name a directory that `tdiag run` made") from None  # fmt: skip
+        return {}
+    return value if isinstance(value, dict) else {}

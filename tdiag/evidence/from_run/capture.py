@@ -1,0 +1,136 @@
+"""What was captured, what was not, and why: in the user's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tdiag.evidence.device import (
+    Communication,
+    DeviceTime,
+    HostOps,
+    Kernels,
+    Syncs,
+    TracedSteps,
+    Transfers,
+)
+from tdiag.evidence.from_run.clean import BASELINE, PROFILED
+from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.records import (
+    FailureRecord,
+    FinishRecord,
+    SamplerRecord,
+    WindowRecord,
+)
+from tdiag.evidence.kinds import (
+    Calls,
+    Dispatch,
+    Flags,
+    Kind,
+    Loaders,
+    Modules,
+    Ops,
+    Optimizers,
+    Phases,
+    Stacks,
+    Steps,
+    SyncLines,
+    System,
+    Threads,
+)
+from tdiag.evidence.store import Evidence
+
+CAPTURED, NOT_REQUESTED = "captured", "not requested"
+
+# Which window a kind comes from, for saying why it is not there.
+_WINDOW_OF: dict[type[Kind], str] = {
+    Steps: BASELINE, Phases: BASELINE, Loaders: BASELINE, Modules: BASELINE, Optimizers: BASELINE,
+    Threads: BASELINE, Flags: BASELINE, Dispatch: BASELINE, Stacks: "sample", Calls: "calls",
+    Ops: "ops", HostOps: "trace", TracedSteps: "trace",
+}  # fmt: skip
+_KIND_OF: dict[str, type[Kind]] = {
+    BASELINE: Steps, "sample": Stacks, "trace": HostOps, "calls": Calls, "ops": Ops,
+}  # fmt: skip
+_DEVICE = (DeviceTime, Kernels, Syncs, Transfers, Communication)
+_WORDS = {
+    BASELINE: "clean step times were not measured",
+    "sample": "stacks were not sampled",
+    "trace": "no trace was recorded",
+    "calls": "Python functions were not profiled",
+    "ops": "torch calls were not counted",
+}
+
+
+def say_capture(evidence: Evidence, lead: Process | None, config: Mapping[str, Any]) -> None:
+    """Fill ``capture``, ``missing`` and the notes about faults, from what is in ``facts``."""
+    wanted = config.get("windows") or [BASELINE, *PROFILED]
+    windows = lead.all(WindowRecord) if lead else []
+    present: dict[str, type[Kind]] = {
+        BASELINE: Steps,
+        "sample": Stacks,
+        "trace": HostOps,
+        "calls": Calls,
+        "ops": Ops,
+    }
+    for window, kind in present.items():
+        if evidence.get(kind) is not None or (window == "trace" and evidence.get(DeviceTime)):
+            evidence.capture[window] = CAPTURED
+        elif window not in wanted or (window == "sample" and config.get("sampler") == "off"):
+            evidence.capture[window] = NOT_REQUESTED
+        else:
+            evidence.capture[window] = f"failed: {_why(window, windows, evidence)}"
+    evidence.capture["system"] = CAPTURED if evidence.get(System) else "failed: no samples"
+    for kind, reason in _reasons(evidence):
+        if kind not in evidence.facts:
+            evidence.missing.setdefault(kind, reason)
+    evidence.notes += _notes(lead)
+
+
+def _why(window: str, windows: list[WindowRecord], evidence: Evidence) -> str:
+    """Why this window left nothing."""
+    if window == BASELINE and Steps in evidence.missing:
+        return evidence.missing[Steps]
+    mine = [w for w in windows if w.name == window]
+    skipped = [w.why for w in mine if w.state == "skipped" and w.why]
+    if skipped:
+        return skipped[-1]
+    if any(w.state == "end" for w in mine):
+        return "its result could not be read"
+    return "the run ended during it" if mine else "the run ended before it"
+
+
+def _reasons(evidence: Evidence) -> Iterator[tuple[type[Kind], str]]:
+    for kind, window in _WINDOW_OF.items():
+        state = evidence.capture[window].removeprefix("failed: ")
+        # The window did run: then this part of it is what was not recorded.
+        detail = "the probe did not record it" if state == CAPTURED else state
+        yield (
+            kind,
+            f"{_WORDS[window]}: {detail}"
+            if state != CAPTURED
+            else (f"{kind.__name__.lower()}: {detail}"),
+        )
+    traced = evidence.capture["trace"] == CAPTURED
+    for device_kind in _DEVICE:
+        yield device_kind, (
+            "no device activity was traced" if traced
+            else f"{_WORDS['trace']}: {evidence.capture['trace'].removeprefix('failed: ')}"
+        )  # fmt: skip
+    yield SyncLines, "implicit synchronisations are only reported on CUDA"
+    yield System, "the machine was not sampled"
+
+
+def _notes(lead: Process | None) -> Iterator[str]:
+    if lead is None:
+        return
+    for fallback in lead.all(SamplerRecord)[-1:]:
+        yield f"stacks were sampled in-process, workers unseen: {fallback.why}"
+    for failure in lead.all(FailureRecord)[:3]:
+        yield f"tdiag's probe failed in {failure.where}: {failure.what}"
+    if lead.broken_lines:
+        yield f"{lead.broken_lines} damaged event records were left out"
+    finish = lead.last(FinishRecord)
+    if finish is None:
+        yield "the program ended without letting the probe finish: the last steps may be missing"
+    elif finish.why == "error":
+        yield "the program ended with an error; judged by the steps before it"

@@ -1,0 +1,80 @@
+"""What was counted in profiled windows: torch calls by line, Python functions, ranks of cost."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.places import NOWHERE, location
+from tdiag.evidence.from_run.records import CallsRecord, DispatchRecord, OpsRecord
+from tdiag.evidence.kinds import (
+    CallRow,
+    Calls,
+    Dispatch,
+    Kind,
+    Location,
+    OpLine,
+    Ops,
+    SyncLine,
+    SyncLines,
+)
+
+W = TypeVar("W", OpsRecord, CallsRecord)
+
+
+def make_counted(lead: Process) -> list[Kind]:
+    """Ops, SyncLines, Calls and Dispatch, as far as their windows came to an end."""
+    kinds: list[Kind] = []
+    if ops := _longest(lead.all(OpsRecord)):
+        kinds.append(_ops(ops))
+        if ops.syncs is not None:
+            kinds.append(_sync_lines(ops))
+    if calls := _longest(lead.all(CallsRecord)):
+        kinds.append(_calls(calls))
+    if dispatch := lead.last(DispatchRecord):
+        kinds.append(Dispatch(op_ns=dispatch.op_ns, grad_op_ns=dispatch.grad_op_ns))
+    return kinds
+
+
+def _longest(records: list[W]) -> W | None:
+    """Of two passes the one that covers more steps, the later one if equal."""
+    whole = [r for r in records if r.steps > 0]
+    return max(whole, key=lambda r: (r.steps, r.number), default=None)
+
+
+def _ops(record: OpsRecord) -> Ops:
+    steps = record.steps
+    lines = tuple(
+        OpLine(
+            at=location(line.at) or NOWHERE,
+            phase=line.phase,
+            calls=line.calls / steps,
+            grad_calls=line.grad_calls / steps,
+            conversions={name: count / steps for name, count in line.conversions.items()},
+            constructions=line.constructions / steps,
+            elapsed_ns=line.elapsed / steps,
+            in_loop=line.in_loop,
+        )
+        for line in record.lines
+    )
+    return Ops(steps=steps, lines=lines)
+
+
+def _sync_lines(record: OpsRecord) -> SyncLines:
+    found = record.syncs or []
+    lines = (SyncLine(at=location(at) or NOWHERE, per_step=n / record.steps) for at, n in found)
+    return SyncLines(lines=tuple(lines))
+
+
+def _calls(record: CallsRecord) -> Calls:
+    steps = record.steps
+    rows = tuple(
+        CallRow(
+            at=Location(file=file, line=line, function=function),
+            calls=calls / steps,
+            own_ns=own / steps,
+            total_ns=total / steps,
+        )
+        for file, line, function, calls, own, total in record.rows
+    )
+    return Calls(steps=steps, rows=tuple(sorted(rows, key=lambda row: -row.own_ns)))

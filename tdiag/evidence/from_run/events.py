@@ -1,0 +1,103 @@
+"""Reads ``events/<pid>.jsonl``: what each process of the run wrote down."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from tdiag.evidence.from_run.records import (
+    AnyRecord,
+    BoundaryRecord,
+    IteratorRecord,
+    ProcessRecord,
+    Record,
+    RoleRecord,
+    StepRecord,
+)
+
+R = TypeVar("R", bound=Record)
+
+_decoder: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
+
+
+@dataclass
+class Process:
+    """One process's records, in the order written.
+
+    ``steps`` holds the steps since the last ``boundary`` record: those before it are void.
+    ``broken_lines`` counts lines that could be no record, the torn last one not included.
+    """
+
+    pid: int
+    records: dict[type[Record], list[Record]] = field(default_factory=dict)
+    steps: list[StepRecord] = field(default_factory=list)
+    broken_lines: int = 0
+
+    def all(self, kind: type[R]) -> list[R]:
+        return self.records.get(kind, [])  # type: ignore[return-value]
+
+    def last(self, kind: type[R]) -> R | None:
+        found = self.all(kind)
+        return found[-1] if found else None
+
+    @property
+    def rank(self) -> int:
+        about = self.last(ProcessRecord)
+        return (about.rank or 0) if about else 0
+
+    @property
+    def tid(self) -> int | None:
+        """Native id of the thread that trains or fetches, as py-spy names threads."""
+        role = self.last(RoleRecord)
+        return role.tid if role else None
+
+
+def read_events(run_dir: Path) -> list[Process]:
+    """Every process of the run that wrote events; an unreadable file gives no process."""
+    return [read_process(path) for path in sorted((run_dir / "events").glob("*.jsonl"))]
+
+
+def read_process(path: Path) -> Process:
+    """One events file. Unknown kinds are ignored; so is a last line cut off by a crash."""
+    process = Process(int(path.stem) if path.stem.isdigit() else -1)
+    lines = path.read_bytes().split(b"\n")
+    torn = lines.pop()  # complete lines end with a newline: what follows the last one is torn
+    for line in lines:
+        try:
+            record = _decoder.decode(line)
+        except msgspec.ValidationError:
+            continue  # a kind of a newer probe
+        except msgspec.DecodeError:
+            process.broken_lines += bool(line.strip())
+            continue
+        _take(process, record)
+    if torn:
+        with contextlib.suppress(msgspec.DecodeError):  # whole, but killed before its newline
+            _take(process, _decoder.decode(torn))
+    return process
+
+
+def _take(process: Process, record: AnyRecord) -> None:
+    if isinstance(record, StepRecord):
+        process.steps.append(record)
+        return
+    if isinstance(record, BoundaryRecord):
+        process.steps.clear()
+    process.records.setdefault(type(record), []).append(record)
+
+
+def lead_of(processes: list[Process]) -> Process | None:
+    """The training process that speaks for the run: lowest rank, then most steps; None if no
+    process ended a step."""
+    training = [p for p in processes if p.steps]
+    return min(training, key=lambda p: (p.rank, -len(p.steps)), default=None)
+
+
+def workers_of(lead: Process, processes: list[Process]) -> dict[int, tuple[Process, int]]:
+    """The lead's DataLoader workers: pid → (process, loader id)."""
+    loader_of = {pid: it.loader for it in lead.all(IteratorRecord) for pid in it.pids}
+    return {p.pid: (p, loader_of[p.pid]) for p in processes if p.pid in loader_of}

@@ -1,0 +1,119 @@
+"""What each DataLoader is, and how its fetches went in the clean window."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from tdiag.evidence.from_run.clean import Clean
+from tdiag.evidence.from_run.events import Process, workers_of
+from tdiag.evidence.from_run.places import location
+from tdiag.evidence.from_run.records import FetchRecord, IteratorRecord, LoaderRecord
+from tdiag.evidence.from_run.timeline import NEXT, Timeline
+from tdiag.evidence.kinds import Loader, Loaders
+
+
+def make_loaders(
+    lead: Process,
+    processes: list[Process],
+    roles: Mapping[int, str],
+    timeline: Timeline,
+    clean: Clean,
+) -> Loaders:
+    """Every loader that the lead process iterated; fetches of its workers are its own."""
+    fetches = _fetches(lead, processes)
+    ready = _ready(timeline, clean)
+    return Loaders(
+        loaders=tuple(
+            _loader(
+                about,
+                roles.get(about.id, "eval"),
+                [it for it in lead.all(IteratorRecord) if it.loader == about.id],
+                fetches[about.id],
+                clean,
+                ready.get(about.id),
+            )
+            for about in lead.all(LoaderRecord)
+        )
+    )
+
+
+def _fetches(lead: Process, processes: list[Process]) -> dict[int, list[FetchRecord]]:
+    """Fetches by loader. A spawned worker does not know its loader; its pid tells."""
+    found: dict[int, list[FetchRecord]] = defaultdict(list)
+    for fetch in lead.all(FetchRecord):
+        if fetch.worker is None and fetch.loader is not None:
+            found[fetch.loader].append(fetch)
+    for worker, loader in workers_of(lead, processes).values():
+        found[loader] += (f for f in worker.all(FetchRecord) if f.worker is not None)
+    return found
+
+
+def _in_window(fetches: list[FetchRecord], clean: Clean) -> list[FetchRecord]:
+    """Those that ended in the clean window; all of the run where the queue held enough batches
+    for the whole window."""
+    inside = [f for f in fetches if clean.holds(f.t + f.wall)]
+    return inside or fetches
+
+
+def _ready(timeline: Timeline, clean: Clean) -> dict[int, float]:
+    """Mean number of batches already queued when one was asked for, by loader."""
+    asked = (timeline.kind == NEXT) & (timeline.ret >= 0) & clean.mask[timeline.step]
+    return {
+        int(loader): float(timeline.ret[asked & (timeline.arg == loader)].mean())
+        for loader in np.unique(timeline.arg[asked])
+    }
+
+
+def _loader(
+    about: LoaderRecord,
+    role: str,
+    iterators: list[IteratorRecord],
+    all_fetches: list[FetchRecord],
+    clean: Clean,
+    ready: float | None,
+) -> Loader:
+    fetches = _in_window(all_fetches, clean)
+    # Only some batches are weighed, and profilers do not change their weight.
+    weighed = [f.dtypes for f in all_fetches if f.dtypes]
+    names = sorted({name for dtypes in weighed for name in dtypes})
+    return Loader(
+        id=about.id,
+        role=role,
+        created_at=location(about.at),
+        dataset_class=about.dataset_class,
+        dataset_at=location(about.dataset_at),
+        dataset_len=about.dataset_len,
+        collate_name=about.collate_name,
+        collate_at=location(about.collate_at),
+        batch_size=about.batch_size,
+        num_workers=about.num_workers,
+        prefetch_factor=about.prefetch_factor,
+        pin_memory=about.pin_memory,
+        persistent_workers=about.persistent_workers,
+        in_order=about.in_order,
+        start_method=about.start_method,
+        iterators_started=len(iterators),
+        worker_start_ns=tuple(it.start_ns for it in iterators if it.pids and it.started),
+        fetch_count=len(fetches),
+        fetch_ns=tuple(f.wall for f in fetches),
+        load_ns=_mean(f.load for f in fetches),
+        load_cpu_ns=_mean(f.load_cpu for f in fetches),
+        collate_ns=_mean(f.collate for f in fetches),
+        collate_cpu_ns=_mean(f.collate_cpu for f in fetches),
+        runqueue_ns=_mean(f.runq for f in fetches),
+        read_bytes=_mean(f.read for f in fetches),
+        rchar_bytes=_mean(f.rchar for f in fetches),
+        major_faults=_mean(f.majflt for f in fetches),
+        batch_bytes=_mean(f.bytes for f in all_fetches),
+        batch_dtypes={n: sum(d.get(n, 0) for d in weighed) / len(weighed) for n in names} or None,
+        ready_batches=ready,
+    )
+
+
+def _mean(values: Iterable[int | None]) -> float | None:
+    """Of those that were measured; None if none was."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,202 @@
+"""From a timeline to phases: exclusive, exhaustive, exact."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tdiag.evidence.from_run.roles import (
+    BATCH,
+    EVAL_BATCH,
+    EVAL_MODEL,
+    GRAD_ON,
+    GRADIENT,
+    ITERATOR_MADE,
+    LOSS,
+    MODEL,
+    START,
+    UPDATE,
+    Mask,
+    Roles,
+)
+from tdiag.evidence.from_run.timeline import GC, NOBODY, OPTIMIZER, SAVE, Ints, Timeline
+from tdiag.evidence.kinds import Phases
+
+PHASES = (
+    "data_wait", "prepare", "forward", "loss", "backward", "optimizer", "evaluation",
+    "checkpoint", "gc", "after_step", "unattributed",
+)  # fmt: skip
+_NUMBER = {name: number for number, name in enumerate(PHASES)}
+
+_OF_ROLE = {
+    BATCH: "data_wait",
+    MODEL: "forward",
+    LOSS: "loss",
+    GRADIENT: "backward",
+    UPDATE: "optimizer",
+    EVAL_BATCH: "evaluation",
+    EVAL_MODEL: "evaluation",
+}
+
+
+def between(before: int, after: int, boundary: str, has_models: bool, has_loader: bool) -> str:
+    """The phase of the time between two regions, from what they were for (docs/phases.md)."""
+    if after in (EVAL_BATCH, EVAL_MODEL):
+        return "optimizer" if before == GRADIENT and boundary == "backward" else "evaluation"
+    if before == EVAL_MODEL:
+        return "evaluation"
+    if before == GRADIENT and boundary == "backward" and after != GRADIENT:
+        # Steps without torch.optim: the update is written by hand. Without a loader nothing
+        # tells where it ends and the next batch's making begins.
+        return "optimizer" if has_loader else "unattributed"
+    if after == GRADIENT:
+        computed = before in (MODEL, LOSS) or (before == GRADIENT and has_models)
+        return "loss" if computed else "forward"
+    if after == UPDATE:
+        return "optimizer" if before in (GRADIENT, UPDATE) else "unattributed"
+    if after == BATCH:
+        return "after_step"
+    if after == LOSS:
+        return "loss" if before in (MODEL, LOSS) else "prepare"
+    if after == MODEL:
+        return "forward" if before in (MODEL, LOSS) else "prepare"
+    return "after_step" if before != START else "unattributed"  # nothing came after
+
+
+def phase_of_slices(timeline: Timeline, roles: Roles, boundary: str) -> Ints:
+    """Each slice's index into PHASES."""
+    phase_of_region = np.full(len(timeline.kind) + 1, _NUMBER["unattributed"])
+    phase_of_region[:-1][timeline.kind == SAVE] = _NUMBER["checkpoint"]
+    phase_of_region[:-1][timeline.kind == GC] = _NUMBER["gc"]
+    # Work inside other work (a loader read by a dataset) has no role of its own.
+    for kind, name in ((0, "data_wait"), (2, "forward"), (4, "backward"), (6, "optimizer")):
+        phase_of_region[:-1][timeline.kind == kind] = _NUMBER[name]
+    for role, name in _OF_ROLE.items():
+        phase_of_region[roles.index[roles.role == role]] = _NUMBER[name]
+    phases = phase_of_region[timeline.owner]
+    gaps = _Gaps(timeline, roles, boundary)
+    open_gap = timeline.owner == NOBODY
+    phases[open_gap] = gaps.outside(open_gap)
+    gaps.fill_closures(phases)
+    return phases
+
+
+class _Gaps:
+    """Time in which no region is open, or only an optimizer's that was given a closure."""
+
+    def __init__(self, timeline: Timeline, roles: Roles, boundary: str) -> None:
+        self.timeline, self.roles = timeline, roles
+        present = set(np.unique(roles.role).tolist())
+        facts = (boundary, bool(present & {MODEL, LOSS}), BATCH in present)
+        kinds = range(EVAL_MODEL + 1)
+        self.table = np.array([[_NUMBER[between(a, b, *facts)] for b in kinds] for a in kinds])
+        self.parent = self._working_parent()
+        # A closure runs inside the optimizer's pair: there the training step is, within it.
+        self.holders = np.unique(self.parent[self.parent != NOBODY])
+
+    def _working_parent(self) -> Ints:
+        """For each region that matters, the optimizer region it lies in, −1 = none."""
+        parent = self.timeline.parent[self.roles.index].copy()
+        for _ in range(8):  # through a checkpoint or collection that the closure ran in
+            inner = (parent != NOBODY) & (self.timeline.kind[parent] != OPTIMIZER)
+            if not inner.any():
+                break
+            parent[inner] = self.timeline.parent[parent[inner]]
+        return parent
+
+    def outside(self, which: Mask) -> Ints:
+        """Phases of these slices, in which nothing is open."""
+        top = self.parent == NOBODY
+        index, role = self.roles.index[top], self.roles.role[top]
+        position = np.searchsorted(index, self.timeline.following[which])
+        roles_before = np.concatenate([[START], role])
+        as_next = np.where(np.isin(index, self.holders), MODEL, role)
+        roles_after = np.concatenate([as_next, [START]])
+        phases: Ints = self.table[roles_before[position], roles_after[position]]
+        return phases
+
+    def fill_closures(self, phases: Ints) -> None:
+        """Time directly inside an optimizer's pair, before a region that lies in it too."""
+        timeline, roles = self.timeline, self.roles
+        inside = np.flatnonzero(np.isin(timeline.owner, self.holders))
+        if not len(inside):
+            return
+        owner = timeline.owner[inside]
+        position = np.searchsorted(roles.index, timeline.following[inside])
+        after = np.append(roles.role, START)[position]
+        nested = np.append(self.parent, NOBODY)[position] == owner
+        before = np.concatenate([[START], roles.role])[position]
+        started = np.concatenate([[NOBODY], self.parent])[position] == owner
+        line_search = started & (before == GRADIENT) & (after == MODEL)
+        chosen = nested & ~line_search
+        phases[inside[chosen]] = self.table[before[chosen], after[chosen]]
+
+
+def phases_per_step(timeline: Timeline, phases: Ints, values: Ints) -> Ints:
+    """Steps × PHASES: the sum of ``values`` (one a slice) in each, exact."""
+    table = np.zeros((timeline.steps, len(PHASES)), np.int64)
+    np.add.at(table, (timeline.in_step, phases), values)
+    return table
+
+
+def make_phases(timeline: Timeline, roles: Roles, phases: Ints, clean: Mask) -> Phases:
+    """The Phases of the clean steps; ``clean`` has one entry a step."""
+    steps = max(1, int(clean.sum()))
+    wall = phases_per_step(timeline, phases, timeline.ns)[clean].sum(axis=0)
+    cpu = phases_per_step(timeline, phases, timeline.cpu_ns)[clean].sum(axis=0)
+    counts = _entries(timeline, roles, phases, clean)
+    seen = [name for name, ns in zip(PHASES, wall.tolist(), strict=True) if ns]
+    batches = _Batches(timeline, roles, clean)
+    saves = timeline.wall[(timeline.kind == SAVE) & clean[timeline.step]]
+    return Phases(
+        wall_ns={name: int(wall[_NUMBER[name]]) / steps for name in seen},
+        cpu_ns={name: int(cpu[_NUMBER[name]]) / steps for name in seen},
+        counts={name: counts[name] / steps for name in seen},
+        eval_grad_frac=batches.eval_grad_frac(),
+        eval_batches_per_step=batches.evaluated() / steps,
+        checkpoint_ns_each=float(saves.mean()) if len(saves) else None,
+        waits_ns=tuple(batches.waits()),
+        iterator_start_ns=sum(batches.waits(iterators=True)) / steps,
+    )
+
+
+def _entries(timeline: Timeline, roles: Roles, phases: Ints, clean: Mask) -> dict[str, int]:
+    """How often each phase was entered: pairs of marks, or stretches where there are none."""
+    in_clean = clean[timeline.in_step] & (timeline.ns > 0)
+    sequence = phases[in_clean]
+    entered = sequence[np.diff(sequence, prepend=-1) != 0]
+    counts = dict(zip(PHASES, np.bincount(entered, minlength=len(PHASES)).tolist(), strict=True))
+    of_clean = clean[timeline.step[roles.index]]
+    for role in (BATCH, MODEL, GRADIENT, UPDATE):
+        counts[_OF_ROLE[role]] = int((of_clean & (roles.role == role)).sum())
+    for kind, name in ((SAVE, "checkpoint"), (GC, "gc")):
+        counts[name] = int((clean[timeline.step] & (timeline.kind == kind)).sum())
+    return counts
+
+
+class _Batches:
+    """Facts about single batches of the clean steps."""
+
+    def __init__(self, timeline: Timeline, roles: Roles, clean: Mask) -> None:
+        keep = clean[timeline.step[roles.index]]
+        self.index, self.role = roles.index[keep], roles.role[keep]
+        self.wall = timeline.wall[self.index]
+        self.arg, self.ret = timeline.arg[self.index], timeline.ret[self.index]
+
+    def waits(self, iterators: bool = False) -> list[int]:
+        """Durations of the waits for a batch, or (``iterators``) of the ``iter(loader)`` calls."""
+        made = self.ret == ITERATOR_MADE
+        which = (self.role == BATCH) & (made if iterators else ~made)
+        return [int(ns) for ns in self.wall[which]]
+
+    def evaluated(self) -> int:
+        """Batches evaluated: those of loaders that a model was called on, else model calls."""
+        model = self.role == EVAL_MODEL
+        fed = (self.role == EVAL_BATCH) & np.append(model[1:], False)
+        return int(fed.sum()) or int(model.sum())
+
+    def eval_grad_frac(self) -> float | None:
+        model = self.role == EVAL_MODEL
+        total = int(self.wall[model].sum())
+        recording: npt.NDArray[np.bool_] = model & (self.arg & GRAD_ON > 0)
+        return int(self.wall[recording].sum()) / total if total else None

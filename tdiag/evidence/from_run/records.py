@@ -1,0 +1,213 @@
+"""The probe's records, typed: one struct a kind of ``events/<pid>.jsonl``.
+
+The fields are the table in ``docs/run-directory.md``. Fields of newer probes are ignored, fields
+that an older or crashing one left out take their defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+At = tuple[str, int, str] | None  # file, line, function
+
+
+class Record(
+    msgspec.Struct, tag_field="kind", tag=lambda name: name.removesuffix("Record").lower()
+):
+    """Base: the tag is the class name without ``Record``, in lower case."""
+
+
+class ProcessRecord(Record):
+    pid: int
+    ppid: int = 0
+    t: int = 0
+    unix_ns: int = 0
+    argv: list[str] = []
+    python: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+
+
+class TorchRecord(Record):
+    version: str = ""
+    cuda: str | None = None
+    hip: str | None = None
+    devices: list[str] = []
+    intra_op: int = 0
+    inter_op: int = 0
+    omp: str | None = None
+    cpus_allowed: int | None = None
+
+
+class RoleRecord(Record):
+    role: str
+    tid: int = 0
+    worker: int | None = None
+    intra_op: int | None = None
+
+
+class LoaderRecord(Record):
+    id: int
+    at: At = None
+    num_workers: int = 0
+    batch_size: int | None = None
+    prefetch_factor: int | None = None
+    pin_memory: bool = False
+    persistent_workers: bool = False
+    in_order: bool | None = None
+    start_method: str | None = None
+    dataset_class: str = ""
+    dataset_at: At = None
+    dataset_len: int | None = None
+    collate_name: str = ""
+    collate_at: At = None
+
+
+class IteratorRecord(Record):
+    t: int
+    loader: int
+    pids: list[int] = []
+    start_ns: int = 0
+    started: bool = True
+
+
+class FetchRecord(Record):
+    t: int
+    wall: int
+    loader: int | None = None
+    worker: int | None = None
+    load: int | None = None
+    load_cpu: int | None = None
+    collate: int | None = None
+    collate_cpu: int | None = None
+    runq: int | None = None
+    read: int | None = None
+    rchar: int | None = None
+    majflt: int | None = None
+    bytes: int | None = None
+    dtypes: dict[str, int] | None = None
+
+
+class ModuleRecord(Record):
+    id: int
+    name: str = ""
+    at: At = None
+    parameters: int = 0
+    parameter_bytes: int = 0
+    loss: bool = False
+
+
+class OptimizerRecord(Record):
+    id: int
+    name: str = ""
+    at: At = None
+    tensors: int = 0
+    config: dict[str, Any] = {}
+
+
+class BoundaryRecord(Record):
+    source: str
+    t: int = 0
+
+
+class WindowRecord(Record):
+    name: str
+    state: str
+    t: int = 0
+    number: int = msgspec.field(name="pass", default=1)
+    why: str = ""
+
+
+class StepRecord(Record):
+    i: int
+    t: int
+    w: str = ""
+    m: list[int] = []
+
+
+class TraceRecord(Record):
+    file: str
+    number: int = msgspec.field(name="pass", default=1)
+    steps: int = 0
+
+
+class CallsRecord(Record):
+    steps: int
+    rows: list[tuple[str, int, str, int, int, int]]
+    number: int = msgspec.field(name="pass", default=1)
+
+
+class OpsLine(msgspec.Struct):
+    calls: float
+    at: At = None
+    phase: str = ""
+    grad_calls: float = 0
+    conversions: dict[str, float] = {}
+    constructions: float = 0
+    elapsed: float = 0
+    in_loop: bool = False
+
+
+class OpsRecord(Record):
+    steps: int
+    lines: list[OpsLine]
+    number: int = msgspec.field(name="pass", default=1)
+    syncs: list[tuple[At, float]] | None = None
+
+
+class DispatchRecord(Record):
+    op_ns: float
+    grad_op_ns: float
+
+
+class FlagsRecord(Record):
+    anomaly: bool = False
+    deterministic: bool = False
+    cudnn_benchmark: bool = False
+    tf32: bool = False
+    profiler: bool = False
+    trace: str = ""
+    autocast: str = ""
+    compiled: bool = False
+
+
+class FinishRecord(Record):
+    why: str = ""
+    t: int = 0
+
+
+class SamplerRecord(Record):
+    """The in-process sampler stood in for py-spy."""
+
+    source: str = ""
+    why: str = ""
+
+
+class FailureRecord(Record):
+    where: str = ""
+    what: str = ""
+
+
+AnyRecord = (
+    ProcessRecord
+    | TorchRecord
+    | RoleRecord
+    | LoaderRecord
+    | IteratorRecord
+    | FetchRecord
+    | ModuleRecord
+    | OptimizerRecord
+    | BoundaryRecord
+    | WindowRecord
+    | StepRecord
+    | TraceRecord
+    | CallsRecord
+    | OpsRecord
+    | DispatchRecord
+    | FlagsRecord
+    | FinishRecord
+    | SamplerRecord
+    | FailureRecord
+)

@@ -1,0 +1,173 @@
+"""What each region of a timeline was for: training, its loss, or an evaluation in between."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tdiag.evidence.from_run.records import ModuleRecord
+from tdiag.evidence.from_run.timeline import BACKWARD, FORWARD, NEXT, OPTIMIZER, Ints, Timeline
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+# What a region is for. START stands for "nothing before".
+START, BATCH, MODEL, LOSS, GRADIENT, UPDATE, EVAL_BATCH, EVAL_MODEL = range(8)
+
+ITERATOR_MADE = -2  # a NEXT pair's closing argument where it is ``iter(loader)``
+TRAINING_MODE, GRAD_ON = 1, 2  # bits of a FORWARD pair's argument; the module id is above them
+
+# A call that most steps make belongs to the training step; what fewer make is an evaluation.
+HABIT_FRAC = 0.5
+# One batch in ten that leads to a backward makes a training loader: losses of up to ten batches
+# may be summed before one backward, while an evaluation's batches lead to none at all.
+TRAIN_VOTE_FRAC = 0.1
+
+
+@dataclass(frozen=True)
+class Roles:
+    """``index``: the regions that matter, in order; ``role``: what each of these is for;
+    ``loaders``: loader id → ``train`` or ``eval``."""
+
+    index: Ints
+    role: Ints
+    loaders: dict[int, str]
+
+
+def assign_roles(timeline: Timeline, modules: Mapping[int, ModuleRecord], boundary: str) -> Roles:
+    """Tell training, loss and evaluation apart by what follows what.
+
+    ``boundary``: what ends a step. Where it is ``batch`` nothing is ever trained, and calling
+    the model is the work itself.
+    """
+    kinds = (NEXT, FORWARD, BACKWARD, OPTIMIZER)
+    index = np.flatnonzero(np.isin(timeline.kind, kinds) & ~timeline.covered)
+    seen = _Seen(timeline, index, modules)
+    role = np.full(len(index), UPDATE)
+    role[seen.kind == NEXT] = BATCH
+    role[seen.kind == BACKWARD] = GRADIENT
+    role[seen.model] = MODEL
+    role[seen.model & seen.losses] = LOSS
+    if boundary == "batch":
+        used = {int(loader): "train" for loader in np.unique(seen.arg[seen.kind == NEXT])}
+        return Roles(index, role, used)
+    loaders = seen.loader_roles()
+    evaluated = seen.evaluated(loaders)
+    role[evaluated & seen.model] = EVAL_MODEL
+    role[evaluated & (seen.kind == NEXT)] = EVAL_BATCH
+    return Roles(index, role, loaders)
+
+
+class _Seen:
+    """The regions that matter, as columns, cut into segments at each batch and step end."""
+
+    def __init__(
+        self, timeline: Timeline, index: Ints, modules: Mapping[int, ModuleRecord]
+    ) -> None:
+        self.kind, self.arg, self.ret = (
+            column[index] for column in (timeline.kind, timeline.arg, timeline.ret)
+        )
+        self.step = timeline.step[index]
+        self.steps = timeline.steps
+        self.model = self.kind == FORWARD
+        self.module = self.arg >> 2
+        new_step = np.diff(self.step, prepend=-1) != 0
+        self.segment = np.cumsum((self.kind == NEXT) | new_step)
+        size = int(self.segment[-1]) + 1 if len(index) else 1
+        order = np.arange(len(index))
+        self.has_batch = np.bincount(self.segment, self.kind == NEXT, size) > 0
+        self.has_model = np.bincount(self.segment, self.model, size) > 0
+        self.followed = _last(order, self.segment, self.kind == BACKWARD, size) > order
+        self.trains_later = _last(order, self.step, self.kind == BACKWARD, self.steps) > order
+        self.losses = self._losses(modules)
+
+    def _losses(self, modules: Mapping[int, ModuleRecord]) -> Mask:
+        """Module calls that compute a loss: torch's own loss classes, and what comes after a
+        module with parameters and has none itself or returns a single number."""
+        losses = np.zeros(len(self.kind), np.bool_)
+        called: set[int] = set()
+        segment = -1
+        columns = [c.tolist() for c in (self.kind, self.segment, self.module, self.ret)]
+        for i, (kind, here, module, ret) in enumerate(zip(*columns, strict=True)):
+            if kind == BACKWARD or here != segment:
+                called.clear()
+                segment = here
+            if kind != FORWARD:
+                continue
+            about = modules.get(module)
+            bare = about is not None and not about.parameters
+            follows = bool(called - {module})
+            if (about is not None and about.loss) or (follows and (bare or ret == 1)):
+                losses[i] = True
+            elif about is None or about.parameters:
+                called.add(module)
+        return losses
+
+    def loader_roles(self) -> dict[int, str]:
+        """``train`` if its batches led to backward. A batch of which no use is seen (the first of
+        two zipped loaders, the end of an epoch) goes with the one after it, if nothing else
+        tells."""
+        trains = np.bincount(self.segment, self.kind == BACKWARD, len(self.has_model)) > 0
+        votes: dict[int, list[bool]] = defaultdict(list)
+        follow: dict[int, list[bool]] = defaultdict(list)
+        used = False
+        batches = np.flatnonzero(self.kind == NEXT)
+        for i in batches[::-1].tolist():
+            segment, loader = self.segment[i], int(self.arg[i])
+            if trains[segment] or self.has_model[segment]:
+                used = bool(trains[segment])
+                if self.ret[i] != ITERATOR_MADE:
+                    votes[loader].append(used)
+            follow[loader].append(used)
+        decisive = {loader: votes.get(loader) or follow[loader] for loader in follow}
+        return {
+            loader: "train" if sum(v) >= TRAIN_VOTE_FRAC * len(v) else "eval"
+            for loader, v in decisive.items()
+        }
+
+    def evaluated(self, loaders: Mapping[int, str]) -> Mask:
+        """Regions of evaluations: see docs/phases.md for the reasoning."""
+        mode = self.arg & (TRAINING_MODE | GRAD_ON)
+        candidate = self.model & (mode != (TRAINING_MODE | GRAD_ON))
+        habit = self._habitual()
+        trained = np.isin(
+            self.module, self.module[self.model & self.trains_later & (mode & GRAD_ON > 0)]
+        )
+        in_train_mode = self.model & self.trains_later & (mode == (TRAINING_MODE | GRAD_ON))
+        toggled = (mode & TRAINING_MODE == 0) & np.isin(self.module, self.module[in_train_mode])
+        teacher = habit & ~trained & self.trains_later
+        by_hand = self.followed & ~self.has_batch[self.segment] & (toggled | ~habit)
+        found = candidate & (by_hand | (~self.followed & ~teacher))
+        return self._spread(found, loaders)
+
+    def _habitual(self) -> Mask:
+        """Calls of this module in this mode happen in most steps."""
+        pairs = np.unique(np.stack([self.arg[self.model], self.step[self.model]]), axis=1)
+        values, counts = np.unique(pairs[0], return_counts=True)
+        return np.isin(self.arg, values[counts >= HABIT_FRAC * self.steps])
+
+    def _spread(self, found: Mask, loaders: Mapping[int, str]) -> Mask:
+        """From the model's calls to the loss computed from them and to their batches."""
+        size = len(self.has_model)
+        of_eval = np.isin(self.arg, [k for k, v in loaders.items() if v == "eval"])
+        of_eval &= self.kind == NEXT
+        whole = np.bincount(self.segment, found & ~self.followed, size) > 0
+        whole |= np.bincount(self.segment, of_eval, size) > 0
+        whole &= np.bincount(self.segment, self.kind == BACKWARD, size) == 0
+        within: Mask = whole[self.segment] & (self.model | (self.kind == NEXT))
+        result: Mask = found | within | of_eval
+        for i in np.flatnonzero(self.losses & ~result).tolist():
+            result[i] = i > 0 and result[i - 1] and self.model[i - 1]
+        return result
+
+
+def _last(order: Ints, group: Ints, where: Mask, groups: int) -> Ints:
+    """For each row, the last row of its group where the mask holds, or −1."""
+    last = np.full(groups, -1)
+    np.maximum.at(last, group[where], order[where])
+    result: Ints = last[group]
+    return result

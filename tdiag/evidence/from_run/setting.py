@@ -1,0 +1,124 @@
+"""What ran where: modules, optimizers, switches, threads, environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tdiag import __version__
+from tdiag.evidence.from_run.clean import Clean
+from tdiag.evidence.from_run.events import Process, workers_of
+from tdiag.evidence.from_run.places import location
+from tdiag.evidence.from_run.records import (
+    FlagsRecord,
+    ModuleRecord,
+    OptimizerRecord,
+    ProcessRecord,
+    RoleRecord,
+    TorchRecord,
+)
+from tdiag.evidence.from_run.roles import LOSS, Roles
+from tdiag.evidence.from_run.timeline import FORWARD, Timeline
+from tdiag.evidence.kinds import (
+    Environment,
+    Flags,
+    Kind,
+    Module,
+    Modules,
+    Optimizer,
+    Optimizers,
+    Threads,
+)
+
+
+def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
+    """Optimizers, Flags and Threads, as far as they were recorded."""
+    kinds: list[Kind] = [
+        Optimizers(
+            optimizers=tuple(
+                Optimizer(name=o.name, created_at=location(o.at), tensors=o.tensors,
+                          config=_scalars(o.config))
+                for o in {o.id: o for o in lead.all(OptimizerRecord)}.values()
+            )
+        )
+    ]  # fmt: skip
+    if flags := lead.last(FlagsRecord):
+        kinds.append(
+            Flags(
+                anomaly_mode=flags.anomaly,
+                deterministic=flags.deterministic,
+                cudnn_benchmark=flags.cudnn_benchmark,
+                matmul_tf32=flags.tf32,
+                user_profiler=flags.profiler,
+                user_trace=flags.trace,
+                autocast_dtype=flags.autocast,
+                compiled=flags.compiled,
+            )
+        )
+    if torch := lead.last(TorchRecord):
+        kinds.append(
+            Threads(
+                intra_op=torch.intra_op,
+                inter_op=torch.inter_op,
+                worker_intra_op=_worker_threads(lead, processes),
+                omp_num_threads=torch.omp or "",
+            )
+        )
+    return kinds
+
+
+def make_modules(lead: Process, timeline: Timeline, roles: Roles, clean: Clean) -> Modules:
+    """The outermost modules, with how often each was called in a clean step."""
+    losses = set((timeline.arg[roles.index[roles.role == LOSS]] >> 2).tolist())
+    called = (timeline.kind == FORWARD) & ~timeline.covered & clean.mask[timeline.step]
+    numbers, counts = np.unique(timeline.arg[called] >> 2, return_counts=True)
+    per_step = dict(zip(numbers.tolist(), (counts / clean.mask.sum()).tolist(), strict=True))
+    return Modules(
+        modules=tuple(
+            Module(
+                name=m.name,
+                at=location(m.at),
+                parameters=m.parameters,
+                parameter_bytes=m.parameter_bytes,
+                is_loss=m.loss or m.id in losses,
+                calls_per_step=per_step.get(m.id, 0.0),
+            )
+            for m in lead.all(ModuleRecord)
+        )
+    )
+
+
+def make_environment(run: Mapping[str, Any], lead: Process | None) -> Environment:
+    """From ``run.json`` and, once it trained, the process itself."""
+    process = lead.last(ProcessRecord) if lead else None
+    torch = lead.last(TorchRecord) if lead else None
+    devices = torch.devices if torch else []
+    command = tuple(str(word) for word in run.get("command") or ())
+    return Environment(
+        torch=torch.version if torch else "",
+        python=process.python if process else str(run.get("python") or ""),
+        device=devices[0] if devices else "cpu",
+        device_count=len(devices),
+        tdiag=str(run.get("tdiag") or __version__),
+        command=command,
+        script=str(run.get("script") or (Path(command[0]).name if command else "")),
+        hostname=str(run.get("hostname") or ""),
+        platform=str(run.get("platform") or ""),
+        rank=lead.rank if lead else 0,
+        world_size=(process.world_size or 1) if process else 1,
+    )
+
+
+def _worker_threads(lead: Process, processes: list[Process]) -> int | None:
+    roles = (worker.last(RoleRecord) for worker, _ in workers_of(lead, processes).values())
+    return next((r.intra_op for r in roles if r is not None and r.intra_op is not None), None)
+
+
+def _scalars(config: Mapping[str, Any]) -> dict[str, float | int | bool | str | None]:
+    return {
+        key: value if isinstance(value, (float, int, str, type(None))) else str(value)
+        for key, value in config.items()
+    }

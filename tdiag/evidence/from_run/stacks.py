@@ -1,0 +1,150 @@
+"""Sampled stacks (speedscope files) as shares by the user's own line."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tdiag.evidence.from_run.events import Process, workers_of
+from tdiag.evidence.from_run.places import is_user_file
+from tdiag.evidence.kinds import Location, StackLine, Stacks
+
+IN_PROCESS = "in-process"
+_THREAD = re.compile(r"[Pp]rocess (\d+).*?[Tt]hread (?:id: )?(\d+)")
+# A line's samples that mostly fell in one phase belong to it; fewer may be a shared helper.
+ONE_PHASE_FRAC = 0.9
+
+_PHASE_OF_FRAME = (
+    ("torch/utils/data/dataloader.py", "__next__", "data_wait"),
+    ("torch/_tensor.py", "backward", "backward"),
+    ("torch/autograd/__init__.py", "backward", "backward"),
+    ("torch/optim/", "step", "optimizer"),
+    ("torch/serialization.py", "save", "checkpoint"),
+)
+
+
+class _Frame(msgspec.Struct):
+    name: str
+    file: str | None = None
+    line: int | None = None
+
+    def phase(self) -> str:
+        file = self.file or ""
+        for part, name, phase in _PHASE_OF_FRAME:
+            if part in file and self.name.endswith(name):
+                return phase
+        return ""
+
+    def fetches(self) -> bool:
+        file = self.file or ""
+        return file.endswith("torch/utils/data/_utils/fetch.py") and self.name.endswith("fetch")
+
+
+class _Profile(msgspec.Struct):
+    name: str = ""
+    samples: list[list[int]] = []
+    weights: list[float] = []
+
+
+class _Shared(msgspec.Struct):
+    frames: list[_Frame]
+
+
+class _Speedscope(msgspec.Struct):
+    shared: _Shared
+    profiles: list[_Profile]
+    name: str | None = None
+    exporter: str | None = None
+
+
+_Stack = tuple[Sequence[_Frame], float]  # outermost frame first; weight
+
+
+def make_stacks(run_dir: Path, lead: Process, processes: list[Process]) -> Stacks | None:
+    """The sampled stacks of the training thread and of its fetching workers, or None.
+
+    A file that is no speedscope profile (py-spy was killed while writing) is left out.
+    """
+    files = [_read(p) for p in sorted(run_dir.glob(f"stacks-{lead.pid}*.speedscope.json"))]
+    found = [_stacks(file, lead, processes) for file in files if file is not None]
+    return max(found, key=lambda s: s.samples, default=None)
+
+
+def _read(path: Path) -> _Speedscope | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Speedscope)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _stacks(file: _Speedscope, lead: Process, processes: list[Process]) -> Stacks:
+    workers = workers_of(lead, processes)
+    training: list[_Stack] = []
+    fetching: list[_Stack] = []
+    for profile in file.profiles:
+        pid, tid = _thread(profile.name)
+        if pid in (lead.pid, None) and (tid == lead.tid or (tid is None and not training)):
+            training += _samples(file, profile)
+        elif pid in workers and tid == workers[pid][0].tid:
+            fetching += (s for s in _samples(file, profile) if any(f.fetches() for f in s[0]))
+    in_process = IN_PROCESS in f"{file.name} {file.exporter}"
+    return Stacks(
+        source=IN_PROCESS if in_process else "py-spy",
+        samples=len(training),
+        training=_lines(training),
+        workers=_lines(fetching),
+        worker_samples=len(fetching),
+    )
+
+
+def _thread(name: str) -> tuple[int | None, int | None]:
+    match = _THREAD.search(name)
+    return (int(match[1]), int(match[2])) if match else (None, None)
+
+
+def _samples(file: _Speedscope, profile: _Profile) -> Iterable[_Stack]:
+    frames = file.shared.frames
+    weights = profile.weights or [1.0] * len(profile.samples)
+    for sample, weight in zip(profile.samples, weights, strict=False):
+        yield [frames[i] for i in sample if 0 <= i < len(frames)], weight
+
+
+def _lines(stacks: Sequence[_Stack]) -> tuple[StackLine, ...]:
+    """Shares by innermost user line, largest first. Denominator: all the samples given."""
+    total = sum(weight for _, weight in stacks)
+    weight_of: dict[Location, float] = defaultdict(float)
+    leaves: dict[Location, Counter[str]] = defaultdict(Counter)
+    phases: dict[Location, Counter[str]] = defaultdict(Counter)
+    for stack, weight in stacks:
+        inner = next((f for f in reversed(stack) if is_user_file(f.file or "")), None)
+        if inner is None:
+            continue
+        at = Location(file=inner.file or "", line=inner.line or 0, function=inner.name)
+        weight_of[at] += weight
+        leaves[at][_leaf(stack[-1])] += 1
+        phases[at][next((p for f in reversed(stack) if (p := f.phase())), "")] += 1
+    lines = (
+        StackLine(
+            at=at,
+            self_frac=weight / total if total else 0.0,
+            leaf=leaves[at].most_common(1)[0][0],
+            phase=_one_phase(phases[at]),
+        )
+        for at, weight in weight_of.items()
+    )
+    return tuple(sorted(lines, key=lambda line: -line.self_frac))
+
+
+def _leaf(frame: _Frame) -> str:
+    """``decode (PIL/Image.py)``: the name, and the last two parts of the file."""
+    parts = [part for part in (frame.file or "").split("/") if part]
+    return f"{frame.name} ({'/'.join(parts[-2:])})" if parts else frame.name
+
+
+def _one_phase(phases: Counter[str]) -> str:
+    phase, count = phases.most_common(1)[0]
+    return phase if count >= ONE_PHASE_FRAC * phases.total() else ""
