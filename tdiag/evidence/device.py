@@ -6,6 +6,8 @@ Rules read these exactly as the host kinds; a bare trace gives only these.
 
 from __future__ import annotations
 
+import msgspec
+
 from tdiag.evidence.kinds import Kind, Location
 
 
@@ -35,6 +37,8 @@ class DeviceTime(Kind, frozen=True, kw_only=True):
     mean_kernel_ns: float
     launch_starved_ns: float  # idle before kernels that start as soon as they are launched
     streams: int
+    # Host time in each of these states, whether the device was busy or not, ns per step.
+    host_ns: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 class Copy(Kind, frozen=True, kw_only=True):

@@ -1,0 +1,92 @@
+"""The evidence that a trace alone gives. One file per family of facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tdiag.evidence.device import (
+    Communication,
+    DeviceTime,
+    HostOps,
+    Kernels,
+    Syncs,
+    TracedSteps,
+    Transfers,
+)
+from tdiag.evidence.from_trace.communication import communication
+from tdiag.evidence.from_trace.device_time import busy_spans, device_time
+from tdiag.evidence.from_trace.host_ops import Phase, host_ops
+from tdiag.evidence.from_trace.kernels import kernels
+from tdiag.evidence.from_trace.steps import Window, find_window
+from tdiag.evidence.from_trace.syncs import syncs
+from tdiag.evidence.from_trace.transfers import transfers
+from tdiag.evidence.from_trace.view import View, view
+from tdiag.evidence.kinds import Kind
+from tdiag.evidence.store import Evidence
+from tdiag.trace import Trace
+
+__all__ = ["device_evidence"]
+
+ON_DEVICE: tuple[type[Kind], ...] = (DeviceTime, Transfers, Syncs, Kernels, Communication)
+
+
+def device_evidence(
+    trace: Trace, phases: Sequence[Phase] = (), steps: Sequence[int] = ()
+) -> Evidence:
+    """Everything that the trace supports; ``missing`` says why for the rest.
+
+    ``phases``: ``(name, start_ns, end_ns)`` of the host phases (keys of ``Phases.wall_ns``) and
+    ``steps``: step boundaries, both on the trace's own clock (``trace.ts_ns``), where the caller
+    knows them. Kinds: TracedSteps, DeviceTime, Transfers, Syncs, Kernels, HostOps, Communication.
+    """
+    evidence = Evidence()
+    if damage := trace.damage.describe():
+        evidence.notes.append(damage)
+    seen = view(trace)
+    window = find_window(seen, steps)
+    if window is None:
+        why = "the trace holds no host and no device events"
+        evidence.missing = dict.fromkeys((TracedSteps, HostOps, *ON_DEVICE), why)
+        return evidence
+    evidence.add(window.traced_steps())
+    evidence.notes += _notes(seen, window)
+    _put(evidence, HostOps, host_ops(seen, window, phases), "the trace holds no host ops")
+    _on_device(evidence, seen, window, phases)
+    return evidence
+
+
+def _on_device(evidence: Evidence, seen: View, window: Window, phases: Sequence[Phase]) -> None:
+    found = device_time(seen, window, phases)
+    if found is None:
+        why = "no device activity was captured in the trace"
+        evidence.missing |= dict.fromkeys(ON_DEVICE, why)
+        return
+    evidence.add(found, transfers(seen, window), syncs(seen, window, busy_spans(seen, window)))
+    _put(evidence, Kernels, kernels(seen, window), "no kernels ran in the traced steps")
+    _put(
+        evidence,
+        Communication,
+        communication(seen, window),
+        "no communication ran on the device in the traced steps",
+    )
+
+
+def _put(evidence: Evidence, kind: type[Kind], found: Kind | None, why: str) -> None:
+    if found is None:
+        evidence.missing[kind] = why
+    else:
+        evidence.add(found)
+
+
+def _notes(seen: View, window: Window) -> list[str]:
+    notes = []
+    if window.warm_up:
+        notes.append(f"{window.warm_up} warm-up steps at the start of the trace were set aside")
+    if window.found_by == "span":
+        notes.append(
+            "the trace marks no steps: it counts as one step, in which warm-up may dominate"
+        )
+    unlaunched = int((seen.launch < 0).sum())
+    if len(seen.runtime) and unlaunched:
+        notes.append(f"{unlaunched:,} device events were launched outside the traced window")
+    return notes

@@ -1,0 +1,103 @@
+"""What the host dispatched: ops per step, their own time, and whose backward it was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from tdiag.evidence.device import HostOp, HostOps
+from tdiag.evidence.from_trace.intervals import Ints
+from tdiag.evidence.from_trace.nesting import Nested, nest
+from tdiag.evidence.from_trace.steps import Window
+from tdiag.evidence.from_trace.view import View
+
+Phase = tuple[str, int, int]  # name, start, end on the trace's clock, ns
+
+SMALL_NS = 20_000  # as documented at HostOps.small_frac
+TOP_OPS = 100
+BACKWARD_NODE = re.compile(r"^autograd::engine::evaluate_function: ")
+
+
+def host_ops(view: View, window: Window, phases: Sequence[Phase]) -> HostOps | None:
+    """None where the trace has no ops."""
+    start = view.trace.ts_ns[view.ops]
+    rows = view.ops[(start >= window.begin) & (start < window.end)]
+    if not len(rows):
+        return None
+    nested = nest(view.trace, rows)
+    outermost = nested.outermost
+    durations = (nested.end - nested.start)[outermost]
+    return HostOps(
+        per_step=len(outermost) / window.count,
+        total_per_step=len(rows) / window.count,
+        ops=_by_name(view, nested, window.count),
+        small_frac=float((durations < SMALL_NS).mean()),
+        backward_of=_backward_of(view, nested, phases, window.count),
+    )
+
+
+def _by_name(view: View, nested: Nested, steps: int) -> tuple[HostOp, ...]:
+    names = view.trace.name[nested.rows]
+    size = len(view.trace.names)
+    counts = np.bincount(names, minlength=size)
+    own = np.bincount(names, nested.self_ns, size)
+    total = np.bincount(names, nested.end - nested.start, size)
+    top = [i for i in np.argsort(-own, kind="stable")[:TOP_OPS] if counts[i]]
+    return tuple(
+        HostOp(
+            name=view.trace.names[i],
+            count=float(counts[i] / steps),
+            self_ns=float(own[i] / steps),
+            total_ns=float(total[i] / steps),
+        )
+        for i in top
+    )
+
+
+def _backward_of(
+    view: View, nested: Nested, phases: Sequence[Phase], steps: int
+) -> dict[str, float]:
+    """Backward ns per step by the phase in which the forward op was called.
+
+    A backward node carries the sequence number of the forward op that made it. Ops that make
+    none carry the number that comes next, so the last forward op with the number is the maker.
+    """
+    if not phases:
+        return {}
+    trace, rows = view.trace, nested.rows
+    sequence = trace.sequence[rows]
+    node = view.trace.named(BACKWARD_NODE.match)[trace.name[rows]] & (sequence >= 0)
+    forward = (sequence >= 0) & (trace.forward_thread[rows] <= 0) & ~node
+    made = np.flatnonzero(forward)
+    made = made[np.lexsort((nested.start[made], sequence[made]))]
+    nodes = np.flatnonzero(node)
+    if not len(made) or not len(nodes):
+        return {}
+    # The last forward op of this number that began before the node ran.
+    numbers = np.unique(sequence[made])
+    origin = int(nested.start.min())
+    scale = int(nested.end.max()) - origin + 1
+    keys = np.searchsorted(numbers, sequence[made]) * scale + (nested.start[made] - origin)
+    wanted = np.searchsorted(numbers, sequence[nodes]) * scale + (nested.start[nodes] - origin)
+    at = np.searchsorted(keys, wanted, side="right") - 1
+    found = (at >= 0) & (sequence[made[at]] == sequence[nodes])
+    moments = nested.start[made[at[found]]]
+    durations = (nested.end - nested.start)[nodes[found]]
+    return _by_phase(moments, durations, phases, steps)
+
+
+def _by_phase(
+    moments: Ints, durations: Ints, phases: Sequence[Phase], steps: int
+) -> dict[str, float]:
+    phases = sorted(phases, key=lambda phase: phase[1])
+    begins = np.array([begin for _, begin, _ in phases], np.int64)
+    at = np.searchsorted(begins, moments, side="right") - 1
+    totals: dict[str, float] = {}
+    for index in np.unique(at[at >= 0]):
+        name, _, end = phases[index]
+        inside = (at == index) & (moments < end)
+        if inside.any():
+            totals[name] = totals.get(name, 0.0) + float(durations[inside].sum()) / steps
+    return totals

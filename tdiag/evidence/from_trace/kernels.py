@@ -1,0 +1,107 @@
+"""Kernels by family, data type and use of matrix units, told by their names."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tdiag.evidence.device import KernelFamily, Kernels
+from tdiag.evidence.from_trace.intervals import clip, total
+from tdiag.evidence.from_trace.steps import Window
+from tdiag.evidence.from_trace.view import COMM, COMPUTE, Rows, View
+
+# First match wins. Names as cuBLAS, CUTLASS, cuDNN, MIOpen, rocBLAS/Tensile, Triton, ATen give.
+FAMILIES = (
+    ("attention", r"flash|fmha|attention|sdpa|mha_(fwd|bwd)|aiter::"),
+    ("optimizer", r"multi_tensor_apply|adam|sgd|lamb_|FusedOptimizer|_foreach"),
+    (
+        "layout",
+        r"nchwToNhwc|nhwcToNchw|batched_transpose|(nchw|nhwc).*transform|convertTensor|"
+        r"SubTensorOp",
+    ),
+    (
+        "conv",
+        r"conv|implicit_?gemm|igemm|wgrad|dgrad|winograd|cudnn.*fprop|xmma_fprop|gcnAsm|miopenSp3",
+    ),
+    (
+        "gemm",
+        r"gemm|gemv|cublas|cutlass|Cijk_|matmul|\bmm_|nvjet|splitK|_mm_|dot_kernel",
+    ),
+    ("norm", r"batch_?norm|layer_?norm|group_?norm|rms_?norm|bn_(fw|bw)|instance_?norm"),
+    ("copy", r"Memcpy|Memset|copy_kernel|direct_copy|CatArray|FillBuffer|CopyBuffer"),
+    ("reduction", r"reduce|softmax|argmax|cumsum|scan|sum_"),
+    (
+        "elementwise",
+        r"elementwise|pointwise|triton_poi|triton_per|fused|vectorized|unrolled|index|gather|"
+        r"scatter|embedding|dropout|fill",
+    ),
+)
+_FAMILIES = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in FAMILIES)
+
+# Matrix units: NVIDIA's tensor cores (tensorop, …884/16816/1688 shapes, hmma, wgmma, nvjet) and
+# AMD's MFMA. float32 without them: simt, sgemm, scudnn; Tensile writes the type as _S_.
+TENSOR_CORE = re.compile(
+    r"tensorop|[hisdb]?(884|1688|16816|16832|64x\d+x16)|hmma|imma|wgmma|gmma|nvjet|mfma|"
+    r"_MI\d+x|xmma_(?!.*simt)|flash|fmha_cutlass|gtcx",
+    re.IGNORECASE,
+)
+FLOAT32 = re.compile(r"\bfloat\b|f32|fp32|sgemm|scudnn|simt_s|_s_|_SB_|S_B|\bSgemm", re.IGNORECASE)
+NARROW = re.compile(
+    r"half|bfloat|bf16|f16|fp16|fp8|e4m3|int8|_h884|h1688|h16816|hgemm", re.IGNORECASE
+)
+MATRIX_FAMILIES = frozenset({"gemm", "conv", "attention"})
+
+
+def kernels(view: View, window: Window) -> Kernels | None:
+    """None if no kernel ran in the window."""
+    trace = view.trace
+    rows = view.of_kind(COMPUTE, COMM)
+    rows = rows[(trace.ts_ns[rows] >= window.begin) & (trace.ts_ns[rows] < window.end)]
+    if not len(rows):
+        return None
+    comm = np.isin(rows, view.of_kind(COMM))
+    names = trace.name[rows]
+    used = np.unique(names)
+    family = np.full(len(trace.names), len(_FAMILIES), np.int64)
+    for number in used:
+        family[number] = _family(trace.names[number])
+    of_row = np.where(comm, len(_FAMILIES) + 1, family[names])
+    labels = [*(name for name, _ in _FAMILIES), "other", "comm"]
+    found = []
+    for index in np.unique(of_row):
+        mine = rows[of_row == index]
+        found.append(_of_family(view, labels[index], mine, window))
+    found.sort(key=lambda entry: -entry.device_ns)
+    spans = clip(view.spans(rows), window.begin, window.end)
+    return Kernels(
+        families=tuple(found), count=len(rows) / window.count, device_ns=total(spans) / window.count
+    )
+
+
+def _family(name: str) -> int:
+    for number, (_, pattern) in enumerate(_FAMILIES):
+        if pattern.search(name):
+            return number
+    return len(_FAMILIES)
+
+
+def is_float32(name: str) -> bool:
+    """Whether the name tells that the kernel computes in float32."""
+    return bool(FLOAT32.search(name)) and not NARROW.search(name)
+
+
+def _of_family(view: View, family: str, rows: Rows, window: Window) -> KernelFamily:
+    trace = view.trace
+    names = trace.name[rows]
+    float32 = trace.named(is_float32)[names]
+    matrix = family in MATRIX_FAMILIES
+    units = trace.named(TENSOR_CORE.search)[names] if matrix else None
+    durations = trace.dur_ns[rows]
+    return KernelFamily(
+        family=family,
+        count=len(rows) / window.count,
+        device_ns=total(clip(view.spans(rows), window.begin, window.end)) / window.count,
+        float32_ns=float(durations[float32].sum()) / window.count,
+        tensor_core_ns=float(durations[units].sum()) / window.count if units is not None else None,
+    )

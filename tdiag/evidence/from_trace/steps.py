@@ -1,0 +1,117 @@
+"""The steps that a trace covers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tdiag.evidence.device import TracedSteps
+from tdiag.evidence.from_trace.intervals import Ints
+from tdiag.evidence.from_trace.view import View
+
+PROFILER_STEP = re.compile(r"^ProfilerStep#\d+")
+NEXT_BATCH = re.compile(r"^enumerate\(DataLoader\)")
+OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+
+# A leading step this many times the median of the rest is warm-up (compilation, autotuning,
+# allocation): those are known to take several times a step, ordinary variation does not.
+WARM_UP_RATIO = 2.0
+MIN_REST = 2  # steps that must remain to tell warm-up by
+
+
+@dataclass(frozen=True)
+class Window:
+    """``bounds``: n + 1 instants (ns) around n consecutive steps. ``warm_up``: steps set aside."""
+
+    bounds: Ints
+    found_by: str
+    warm_up: int = 0
+
+    @property
+    def begin(self) -> int:
+        return int(self.bounds[0])
+
+    @property
+    def end(self) -> int:
+        return int(self.bounds[-1])
+
+    @property
+    def count(self) -> int:
+        return len(self.bounds) - 1
+
+    def traced_steps(self) -> TracedSteps:
+        durations = np.diff(self.bounds)
+        return TracedSteps(
+            durations_ns=tuple(durations.tolist()),
+            mean_ns=round((self.end - self.begin) / self.count),
+            count=self.count,
+            found_by=self.found_by,
+        )
+
+
+def find_window(view: View, given: Sequence[int] = ()) -> Window | None:
+    """The consecutive steps of the trace, warm-up set aside; None for a trace without events.
+
+    ``given``: step boundaries that the caller knows, on the trace's clock; else ProfilerStep
+    annotations, else the loader's or the optimizer's, else the whole span as one step.
+    """
+    if len(given) > 1:
+        return Window(np.array(given, np.int64), "run")
+    bounds, found_by = _bounds(view)
+    if bounds is None:
+        return None
+    bounds = _until_device_ends(view, bounds)
+    warm_up = _warm_up(np.diff(bounds)) if found_by != "span" else 0
+    return Window(bounds[warm_up:], found_by, warm_up)
+
+
+def _bounds(view: View) -> tuple[Ints | None, str]:
+    trace = view.trace
+    steps = view.matching(view.annotations, PROFILER_STEP)
+    if len(steps):
+        start = np.sort(trace.ts_ns[steps])
+        return np.r_[start, trace.end_ns[steps].max()], "ProfilerStep"
+    span = _span(view)
+    if span is None:
+        return None, "span"
+    for pattern, found_by in ((NEXT_BATCH, "loader"), (OPTIMIZER_STEP, "optimizer")):
+        rows = view.matching(view.annotations, pattern)
+        if len(rows) > 1:
+            if found_by == "loader":  # from asking for a batch to asking for the next
+                return np.unique(trace.ts_ns[rows]), found_by
+            return np.unique(trace.end_ns[rows]), found_by
+    return span, "span"
+
+
+def _span(view: View) -> Ints | None:
+    rows = np.concatenate([view.work, view.runtime, view.ops, view.annotations])
+    if not len(rows):
+        return None
+    begin, end = view.trace.ts_ns[rows].min(), view.trace.end_ns[rows].max()
+    return np.array([begin, end], np.int64) if end > begin else None
+
+
+def _until_device_ends(view: View, bounds: Ints) -> Ints:
+    """Let the last step end when the device has finished what these steps issued.
+
+    A host that runs ahead ends its last step while the device still works for it.
+    """
+    trace = view.trace
+    issued = trace.ts_ns[view.launch]
+    own = view.work[(view.launch >= 0) & (issued >= bounds[0]) & (issued < bounds[-1])]
+    last = int(trace.end_ns[own].max()) if len(own) else 0
+    bounds = bounds.copy()
+    bounds[-1] = max(int(bounds[-1]), last)
+    return bounds
+
+
+def _warm_up(durations: Ints) -> int:
+    """How many leading steps are warm-up."""
+    for leading in range(len(durations) - MIN_REST, 0, -1):
+        rest = float(np.median(durations[leading:]))
+        if durations[leading - 1] > WARM_UP_RATIO * rest:
+            return leading
+    return 0
