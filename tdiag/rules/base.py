@@ -9,9 +9,12 @@ examples ``fires`` and ``clear``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.kinds import Budget, Location
+
+if TYPE_CHECKING:  # at run time the engine imports this module, and the model comes after it
+    from tdiag.diagnose.model import Fix, Measure
 
 DATA_WAIT = ("data_wait", "data_wait_io", "data_wait_cpu")
 # What the training thread computes in; with a device, what the device or its launching costs.
@@ -20,14 +23,6 @@ COMPUTE = ("forward", "loss", "backward", "optimizer", "compute", "launch", "pyt
 # A predicted gain whose high end lies under this share of the step is not reported: measuring a
 # program against itself by turn-taking read 0.986–1.012, so no trial could confirm less.
 NOISE_FLOOR_FRAC = 0.02
-
-# Units a Measure may carry; reports know how to print each.
-UNITS = frozenset(
-    {"ns", "bytes", "frac", "count", "per_step", "gb_per_s", "bytes_per_s", "cores", "text"}
-)
-SOURCES = frozenset(
-    {"baseline", "sample", "trace", "calls", "ops", "fetch", "system", "probe", "budget"}
-)
 
 
 class Abstain(Exception):
@@ -87,7 +82,7 @@ def percent(frac: float) -> str:
 
 def where(at: Location | None) -> str:
     """`` at train.py:41``, or nothing when the place is unknown."""
-    if at is None:
+    if at is None or not at.file:
         return ""
     name = at.file.replace("\\", "/").rsplit("/", 1)[-1]
     return f" at {name}:{at.line}" if at.line else f" in {name}"
@@ -96,23 +91,3 @@ def where(at: Location | None) -> str:
 def held(budget: Budget, *components: str) -> float:
     """What these components hold, ns per step."""
     return sum(budget.components_ns.get(name, 0) for name in components)
-
-
-def ns(name: str, value: float, source: str) -> Measure:
-    return Measure(name, round(value), "ns", source)
-
-
-def bytes_(name: str, value: float, source: str) -> Measure:
-    return Measure(name, round(value), "bytes", source)
-
-
-def frac(name: str, value: float, source: str) -> Measure:
-    return Measure(name, round(value, 4), "frac", source)
-
-
-def count(name: str, value: float, source: str, unit: str = "count") -> Measure:
-    return Measure(name, round(value, 2), unit, source)
-
-
-def text(name: str, value: str, source: str) -> Measure:
-    return Measure(name, value, "text", source)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tdiag.diagnose.model import Measure
 from tdiag.evidence.device import Copy, DeviceTime
 from tdiag.evidence.kinds import Budget
-from tdiag.rules.base import bytes_, count, ns
+from tdiag.rules.measures import bytes_, count, ns
 
 
 def exposed(copies: Sequence[Copy], budget: Budget, device: DeviceTime) -> float:

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.model import Measure
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, StackLine, Stacks, System
-from tdiag.rules.base import DATA_WAIT, Abstain, count, frac, held, ns
+from tdiag.rules.base import DATA_WAIT, Abstain, held
+from tdiag.rules.measures import count, frac, ns
 
 # By definition of "mostly": what the larger half of the fetch time went to.
 MAJORITY_FRAC = 0.5
@@ -98,10 +99,12 @@ class Feed:
         )
 
 
-def feed(budget: Budget, loaders: Loaders, phases: Phases | None, system: System) -> Feed | None:
+def feed_of(budget: Budget, loaders: Loaders, phases: Phases | None, system: System) -> Feed | None:
     """The training loader's feed; None where there is no loader or nobody waits for it."""
     loader = loaders.train()
-    wait = held(budget, *DATA_WAIT)
+    starting = phases.iterator_start_ns if phases else 0.0  # workers being started: not a fetch
+    waiting = held(budget, *DATA_WAIT)
+    wait = waiting - starting
     if loader is None or wait <= 0:
         return None
     if loader.load_ns is None or loader.load_cpu_ns is None:
@@ -114,7 +117,7 @@ def feed(budget: Budget, loaders: Loaders, phases: Phases | None, system: System
     queued = min(wall - cpu, batches * _queued(loader, system))
     return Feed(
         loader=loader,
-        step=float(budget.step_ns),
+        step=budget.step_ns - starting,
         wait=wait,
         wall=wall,
         cpu=cpu,
@@ -125,10 +128,9 @@ def feed(budget: Budget, loaders: Loaders, phases: Phases | None, system: System
 
 
 def _batches_per_step(phases: Phases | None) -> float:
-    """Gradient accumulation takes several batches a step; evaluation's batches are not ours."""
-    if phases is None:
-        return 1.0
-    return max(1.0, phases.counts.get("data_wait", 1.0) - phases.eval_batches_per_step)
+    """Gradient accumulation takes several batches a step. A whole number: what is over comes from
+    iterators made and ends of epochs, which ask for a batch without a fetch."""
+    return max(1.0, round(phases.counts.get("data_wait", 1.0))) if phases else 1.0
 
 
 def _queued(loader: Loader, system: System) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tdiag.evidence.device import HostOps
@@ -41,37 +42,50 @@ def in_loss(line: OpLine, modules: Modules | None) -> bool:
 
 
 def loop_time(
-    lines: Sequence[OpLine], ops: Ops, phases: Phases, host_ops: HostOps | None
+    lines: Sequence[OpLine],
+    ops: Ops,
+    phases: Phases,
+    modules: Modules | None,
+    host_ops: HostOps | None,
 ) -> LoopTime:
     """Clean time of these lines: their phases' clean time × their share of the calls' time there.
 
-    Backward goes by what the traced sequence numbers say, else by the time of the calls that
-    record gradients: a call that took long forward takes long backward.
+    Backward goes by what the traced sequence numbers say of each phase, else by the time of the
+    calls that record gradients: a call that took long forward takes long backward.
     """
-    regions = {line.phase for line in lines}
-    if "forward" in regions:  # a loss module: where forward ends and loss begins is not told apart
-        regions |= {"forward", "loss"}
-    here = sum(line.elapsed_ns for line in ops.lines if line.phase in regions)
-    clean = sum(phases.wall_ns.get(name, 0.0) for name in regions)
-    mine = sum(line.elapsed_ns for line in lines)
-    recording = sum(_recording(line) for line in ops.lines)
-    share = sum(_recording(line) for line in lines) / recording if recording else 0.0
-    if host_ops is not None and "forward" not in regions and host_ops.backward_of:
-        total = sum(host_ops.backward_of.values()) or 1.0
-        in_region = sum(_recording(line) for line in ops.lines if line.phase in regions)
-        traced = sum(host_ops.backward_of.get(name, 0.0) for name in regions) / total
-        share = traced * sum(_recording(x) for x in lines) / in_region if in_region else 0.0
-    conversions: dict[str, float] = {}
+    forward = backward = 0.0
+    traced = host_ops.backward_of if host_ops else {}
+    recorded = sum(_recording(line) for line in ops.lines)
+    for phase in ("loss", "forward"):
+        there = [line for line in ops.lines if _phase(line, modules) == phase]
+        mine = [line for line in lines if _phase(line, modules) == phase]
+        clean = phases.wall_ns.get(phase, 0.0)
+        forward += clean * _share(mine, there, lambda line: line.elapsed_ns)
+        of_phase = sum(map(_recording, there)) / recorded if recorded else 0.0
+        if phase in traced:
+            of_phase = traced[phase] / (sum(traced.values()) or 1.0)
+        backward += of_phase * _share(mine, there, _recording)
+    conversions: Counter[str] = Counter()
     for line in lines:
-        for kind, times in line.conversions.items():
-            conversions[kind] = conversions.get(kind, 0.0) + times
+        conversions.update(line.conversions)
     return LoopTime(
         calls=sum(line.calls for line in lines),
         grad_calls=sum(line.grad_calls for line in lines),
-        conversions=conversions,
-        forward_ns=clean * mine / here if here else 0.0,
-        backward_ns=phases.wall_ns.get("backward", 0.0) * share,
+        conversions=dict(conversions),
+        forward_ns=forward,
+        backward_ns=phases.wall_ns.get("backward", 0.0) * backward,
     )
+
+
+def _phase(line: OpLine, modules: Modules | None) -> str:
+    return "loss" if in_loss(line, modules) else line.phase
+
+
+def _share(
+    mine: Sequence[OpLine], all_of_them: Sequence[OpLine], cost: Callable[[OpLine], float]
+) -> float:
+    total = sum(cost(line) for line in all_of_them)
+    return sum(cost(line) for line in mine) / total if total else 0.0
 
 
 def _recording(line: OpLine) -> float:

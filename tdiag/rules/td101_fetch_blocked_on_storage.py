@@ -31,20 +31,10 @@ import math
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loaders, Phases, StackLine, Stacks, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import (
-    DATA_WAIT,
-    Abstain,
-    Found,
-    Gain,
-    bytes_,
-    duration,
-    frac,
-    percent,
-    size,
-    where,
-)
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, duration, percent, size, where
 from tdiag.rules.examples import GB, budget, loaders, stack, stacks, system
-from tdiag.rules.feed import Feed, feed, top_fetch_lines
+from tdiag.rules.feed import Feed, feed_of, top_fetch_lines
+from tdiag.rules.measures import bytes_, frac
 
 CODE = "TD101"
 NAME = "fetch-blocked-on-storage"
@@ -65,7 +55,7 @@ def check(
     phases: Phases | None,
     stacks: Stacks | None,
 ) -> Found | None:
-    fed = feed(budget, loaders, phases, system)
+    fed = feed_of(budget, loaders, phases, system)
     if fed is None or not fed.blocked_mostly:
         return None
     lines = top_fetch_lines(fed, stacks)

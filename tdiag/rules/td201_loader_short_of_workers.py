@@ -29,9 +29,10 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Found, Gain, count, duration, percent, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, duration, percent, where
 from tdiag.rules.examples import budget, loaders, phases, system
-from tdiag.rules.feed import feed
+from tdiag.rules.feed import feed_of
+from tdiag.rules.measures import count
 
 CODE = "TD201"
 NAME = "loader-short-of-workers"
@@ -39,7 +40,7 @@ CLASS = "cpu"
 
 
 def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | None) -> Found | None:
-    fed = feed(budget, loaders, phases, system)
+    fed = feed_of(budget, loaders, phases, system)
     if fed is None or fed.blocked_mostly or fed.saturates(system):
         return None
     workers = fed.workers_needed(system.cores_allowed)

@@ -27,9 +27,10 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.kinds import Budget, Loaders, Phases, StackLine, Stacks, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Found, Gain, count, duration, frac, percent, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, duration, percent, where
 from tdiag.rules.examples import budget, loaders, stack, stacks, system
-from tdiag.rules.feed import Feed, feed, top_fetch_lines
+from tdiag.rules.feed import Feed, feed_of, top_fetch_lines
+from tdiag.rules.measures import count, frac
 
 CODE = "TD202"
 NAME = "preprocessing-saturates-cores"
@@ -46,7 +47,7 @@ def check(
     phases: Phases | None,
     stacks: Stacks | None,
 ) -> Found | None:
-    fed = feed(budget, loaders, phases, system)
+    fed = feed_of(budget, loaders, phases, system)
     if fed is None or fed.blocked_mostly or not fed.saturates(system):
         return None
     lines = top_fetch_lines(fed, stacks)

@@ -26,9 +26,10 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Found, Gain, bytes_, duration, frac, ns, percent, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, duration, percent, where
 from tdiag.rules.examples import at, budget, loaders, system
-from tdiag.rules.feed import feed
+from tdiag.rules.feed import feed_of
+from tdiag.rules.measures import bytes_, frac, ns
 
 CODE = "TD206"
 NAME = "collate-dominates-fetch"
@@ -44,7 +45,7 @@ SAVING_LOW_FRAC = 0.5
 
 
 def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | None) -> Found | None:
-    fed = feed(budget, loaders, phases, system)
+    fed = feed_of(budget, loaders, phases, system)
     if fed is None or fed.blocked_mostly:
         return None
     copying = (fed.loader.batch_bytes or 0.0) / COPY_BYTES_PER_S * 1e9

@@ -29,9 +29,10 @@ import re
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loaders, OpLine, Ops, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, count, duration, ns, percent, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, duration, percent, where
 from tdiag.rules.examples import MS, budget, op_line, ops
-from tdiag.rules.feed import feed, top_fetch_lines
+from tdiag.rules.feed import feed_of, top_fetch_lines
+from tdiag.rules.measures import count, ns
 
 CODE = "TD207"
 NAME = "tensors-from-python-lists"
@@ -100,7 +101,7 @@ def _in_workers(
     """Lines in loader workers whose text constructs tensors from Python data."""
     if loaders is None or system is None:
         return None
-    fed = feed(budget, loaders, phases, system)
+    fed = feed_of(budget, loaders, phases, system)
     if fed is None or not fed.loader.num_workers or fed.blocked_mostly:
         return None
     lines = [

@@ -26,9 +26,10 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import Copy, DeviceTime, Transfers
 from tdiag.evidence.kinds import Budget, OpLine, Ops
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, count, duration, percent, where
+from tdiag.rules.base import Found, Gain, duration, percent, where
 from tdiag.rules.copies import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, at, budget, copy, device_time, op_line, ops
+from tdiag.rules.measures import count
 
 CODE = "TD303"
 NAME = "host-tensors-moved-in-step"

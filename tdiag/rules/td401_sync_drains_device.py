@@ -27,8 +27,9 @@ from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.device import DeviceTime, Sync, Syncs
 from tdiag.evidence.kinds import Budget, Location, SyncLines
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, count, duration, ns, percent, where
+from tdiag.rules.base import Found, Gain, duration, percent, where
 from tdiag.rules.examples import budget, device_time, sync
+from tdiag.rules.measures import count, ns
 
 CODE = "TD401"
 NAME = "sync-drains-device"

@@ -31,9 +31,10 @@ from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.device import HostOps
 from tdiag.evidence.kinds import Budget, Dispatch, Modules, OpLine, Ops, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, count, duration, ns, percent, where
+from tdiag.rules.base import Found, Gain, duration, percent, where
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.loops import LoopTime, in_loss, loop_time, rewriting
+from tdiag.rules.measures import count, ns
 
 CODE = "TD501"
 NAME = "python-loop-in-loss"
@@ -62,7 +63,7 @@ def check(
     host_ops: HostOps | None,
 ) -> Found | None:
     lines = [line for line in ops.lines if _loops(line, modules)]
-    time = loop_time(lines, ops, phases, host_ops)
+    time = loop_time(lines, ops, phases, modules, host_ops)
     converted = sum(time.conversions.values())
     small = time.per_call_ns <= SMALL_CALL * (dispatch.op_ns if dispatch else PLAIN_CALL_NS)
     if time.calls < MIN_CALLS or not (small or converted >= MIN_CALLS):

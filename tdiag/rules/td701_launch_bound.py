@@ -29,9 +29,10 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.kinds import Budget, Dispatch, Loader, Loaders, Ops, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, Gain, count, duration, ns, percent, where
+from tdiag.rules.base import Abstain, Found, Gain, duration, percent, where
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
+from tdiag.rules.measures import count, ns
 
 CODE = "TD701"
 NAME = "launch-bound"

@@ -26,8 +26,9 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.kinds import Budget, Dispatch, Flags, Ops, Stacks
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, count, frac, ns, text
+from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import budget, flags, op_line, ops
+from tdiag.rules.measures import count, frac, ns, text
 
 CODE = "TD704"
 NAME = "debugging-left-on"

@@ -28,8 +28,9 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Ops, System, Threads
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Found, Gain, count, held, text, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
 from tdiag.rules.examples import MS, budget, op_line, ops, system, threads
+from tdiag.rules.measures import count, text
 
 CODE = "TD706"
 NAME = "thread-count-off"

@@ -24,10 +24,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Budget, Location, Phases, Stacks
+from tdiag.evidence.kinds import Budget, Loaders, Location, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, Gain, count, duration, frac, held, ns, percent, where
-from tdiag.rules.examples import budget, phases, stack, stacks
+from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent, where
+from tdiag.rules.examples import at, budget, loaders, phases
+from tdiag.rules.measures import count, frac, ns
 
 CODE = "TD801"
 NAME = "evaluation-records-gradients"
@@ -39,7 +40,7 @@ RECORDING_HIGH_FRAC = 0.21
 RECORDING_LOW_FRAC = 0.0
 
 
-def check(budget: Budget, phases: Phases, stacks: Stacks | None) -> Found | None:
+def check(budget: Budget, phases: Phases, loaders: Loaders | None) -> Found | None:
     evaluating = held(budget, "evaluation")
     if not evaluating:
         return None
@@ -48,7 +49,7 @@ def check(budget: Budget, phases: Phases, stacks: Stacks | None) -> Found | None
     recording = evaluating * phases.eval_grad_frac
     if not recording:
         return None
-    at = _place(stacks)
+    at = _loader(loaders)
     return Found(
         summary=(
             f"{percent(phases.eval_grad_frac)} of the evaluation time"
@@ -61,7 +62,7 @@ def check(budget: Budget, phases: Phases, stacks: Stacks | None) -> Found | None
             count("evaluation batches", phases.eval_batches_per_step, "baseline", "per_step"),
         ),
         fix=Fix(
-            f"Run the evaluation{where(at)} under `with torch.no_grad():` (or decorate it with"
+            f"Run the evaluation{_over(at)} under `with torch.no_grad():` (or decorate it with"
             " @torch.inference_mode()).",
             "safe",
             "no_grad_eval",
@@ -77,10 +78,14 @@ def check(budget: Budget, phases: Phases, stacks: Stacks | None) -> Found | None
     )
 
 
-def _place(stacks: Stacks | None) -> Location | None:
-    """The line of the evaluation that most samples fell on."""
-    lines = [line for line in stacks.training if line.phase == "evaluation"] if stacks else []
-    return max(lines, key=lambda line: line.self_frac).at if lines else None
+def _loader(loaders: Loaders | None) -> Location | None:
+    """Where the evaluation's DataLoader was made: the place of the evaluation that is known."""
+    mine = [loader for loader in loaders.loaders if loader.role == "eval"] if loaders else []
+    return mine[0].created_at if mine else None
+
+
+def _over(at: Location | None) -> str:
+    return f" over the DataLoader{where(at)}" if where(at) else ""
 
 
 def fires() -> Evidence:
@@ -88,7 +93,7 @@ def fires() -> Evidence:
     clean = replace(
         phases(forward=8, backward=14, evaluation=25), eval_grad_frac=1.0, eval_batches_per_step=2.0
     )
-    return Evidence().add(step, clean, stacks((stack(88, 0.5, phase="evaluation"),)))
+    return Evidence().add(step, clean, loaders(role="eval", created_at=at(47)))
 
 
 def clear() -> Evidence:

@@ -27,8 +27,9 @@ from msgspec.structs import replace
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Location, Phases, Stacks
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, count, duration, held, ns, percent, where
+from tdiag.rules.base import Found, Gain, duration, held, percent, where
 from tdiag.rules.examples import MS, budget, phases, stack, stacks
+from tdiag.rules.measures import count, ns
 
 CODE = "TD803"
 NAME = "checkpoint-blocks-training"

@@ -27,8 +27,9 @@ import re
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, StackLine, Stacks
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, Gain, count, duration, frac, percent, where
+from tdiag.rules.base import Abstain, Found, Gain, duration, percent, where
 from tdiag.rules.examples import budget, stack, stacks
+from tdiag.rules.measures import count, frac
 
 CODE = "TD804"
 NAME = "logging-blocks-training"

@@ -10,9 +10,10 @@ from tdiag.diagnose.engine import needs, rank, run_rule, run_rules, total_recove
 from tdiag.diagnose.model import Abstained, Finding, Fix
 from tdiag.evidence.kinds import Budget, Flags, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, Gain, ns
+from tdiag.rules.base import Abstain, Found, Gain
 from tdiag.rules.catalogue import Rule, find
 from tdiag.rules.examples import MS, budget, phases
+from tdiag.rules.measures import ns
 
 STEP = budget(data_wait=60, forward=10, backward=20, other=10)
 

@@ -15,8 +15,8 @@ from tdiag.diagnose.model import Abstained, Finding, VerdictClass
 from tdiag.errors import UsageError
 from tdiag.evidence.kinds import Budget
 from tdiag.rules import explain
-from tdiag.rules.base import SOURCES, UNITS
 from tdiag.rules.catalogue import HEADINGS, Rule, find, shared_thresholds
+from tdiag.rules.measures import SOURCES, UNITS
 
 ROOT = Path(__file__).resolve().parents[2]
 SNAPSHOTS = Path(__file__).parent / "snapshots"
