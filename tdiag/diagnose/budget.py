@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.kinds import Budget, Loaders, Phases, Steps
+from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, Steps
 from tdiag.evidence.store import Evidence
 
 # Device activity is counted as it was traced; the host's share of a traced step is not, because
@@ -95,7 +95,7 @@ def _split_wait(
     train = loaders.train() if loaders else None
     blocked = train.blocked_frac() if train else None
     wait = parts.pop("data_wait", 0.0)
-    starting = min(wait, phases.iterator_start_ns)
+    starting = min(wait, starting_workers(phases, train))
     if blocked is None:
         return parts | ({"data_wait": wait} if wait else {})
     split = {
@@ -104,6 +104,11 @@ def _split_wait(
         "data_wait": starting,
     }
     return parts | {name: ns for name, ns in split.items() if ns > 0}
+
+
+def starting_workers(phases: Phases, train: Loader | None) -> float:
+    """Of data wait, the time that starting this loader's workers takes, ns per step."""
+    return phases.iterator_start_ns if train is not None and train.num_workers else 0.0
 
 
 def apportion(parts: Mapping[str, float], total: int) -> dict[str, int]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tdiag.diagnose.budget import starting_workers
 from tdiag.diagnose.model import Finding
 from tdiag.evidence.device import HostOps
-from tdiag.evidence.kinds import Budget, Dispatch, Environment, Ops, Phases
+from tdiag.evidence.kinds import Budget, Dispatch, Environment, Loaders, Ops, Phases
 from tdiag.evidence.store import Evidence
 
 # Data wait is one cause to the user, whatever its parts: io, cpu and what cannot be told.
@@ -30,6 +31,8 @@ _WASTE = {
 }
 # With the device idle, the optimizer and what has no name are the host's Python and framework.
 _WASTE_WITH_DEVICE = {"optimizer": "overhead", "other": "overhead"}
+# By definition of "mostly": what more than half of the time went to.
+MAJORITY_FRAC = 0.5
 # Calls that take this long on average, backward included, do work on any machine: a one-element
 # layer with its backward takes up to 42 µs (td605's fixed-cost factor × 7 µs), here doubled and
 # rounded up for slower cores.
@@ -84,7 +87,7 @@ def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     for name, ns in parts.items():
         if name in waste:
             costs.add(waste[name], ns)
-    costs.add(_kind_of_wait(evidence, budget), parts.get("data_wait", 0))
+    costs.add(_kind_of_wait(evidence), parts.get("data_wait", 0))
     if budget.has_device:
         costs.compute = parts.get("compute", 0)
     else:
@@ -100,27 +103,31 @@ def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     costs.unexplained_where = max(unknown, key=lambda name: unknown[name])
 
 
-def _kind_of_wait(evidence: Evidence, budget: Budget) -> str:
-    """The class of the part of data wait that is neither io nor cpu: starting the workers."""
-    phases = evidence.get(Phases)
-    wait = budget.components_ns.get("data_wait", 0)
-    starting = phases.iterator_start_ns if phases else 0.0
-    return "loader" if wait and starting >= 0.5 * wait else "input"
+def _kind_of_wait(evidence: Evidence) -> str:
+    """The class of the part of data wait that is neither io nor cpu."""
+    phases, loaders = evidence.get(Phases), evidence.get(Loaders)
+    if phases is None or loaders is None:
+        return "input"
+    starting = starting_workers(phases, loaders.train())
+    return "loader" if starting > MAJORITY_FRAC * phases.wall_ns.get("data_wait", 0.0) else "input"
 
 
 def _prepared_by(evidence: Evidence) -> str:
-    """What making a batch by hand, before the first forward, waits for; "" if it cannot be told.
+    """The class of making batches by hand, without a DataLoader; "" if it cannot be told.
 
-    Only on a CPU: with a device the same place holds copies and waiting for the device.
+    On the CPU most of the time: preprocessing. Off it, or with a device: reading, copying,
+    waiting for a core or for the device, which nothing here tells apart.
     """
     phases, environment = evidence.get(Phases), evidence.get(Environment)
     if phases is None or environment is None or environment.device != "cpu":
         return ""
+    if "data_wait" in phases.wall_ns:
+        return ""
     wall, cpu = (times.get("prepare", 0.0) for times in (phases.wall_ns, phases.cpu_ns))
-    return "cpu" if cpu >= 0.5 * wall else "io"
+    return "cpu" if cpu > MAJORITY_FRAC * wall else ""
 
 
-def _doubt(costs: Costs, evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> None:
+def _doubt(costs: Costs, evidence: Evidence, findings: Sequence[Finding]) -> None:
     """Name what is missing for calling the host's forward, loss and backward compute."""
     ops, host_ops = evidence.get(Ops), evidence.get(HostOps)
     if ops is None and host_ops is None:

@@ -67,6 +67,9 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     candidate = _choose(costs, findings)
     if candidate.cls == "compute":
         return _compute(evidence, costs, candidate, findings)
+    if candidate.cls == "unknown":
+        summary = f"{candidate.share:.0%} of the step passes {_PLACES[costs.unexplained_where]}"
+        return _unknown(candidate.share, candidate.runner_up, f"{summary}; nothing tells why")
     confidence = candidate.confidence * _certainty(evidence)
     if candidate.cls in costs.guessed:
         confidence = min(confidence, GUESS_CONFIDENCE)
@@ -202,8 +205,6 @@ def _without_budget(evidence: Evidence) -> Verdict:
 def _verdict(
     candidate: _Candidate, confidence: float, summary: str, healthy: bool = False
 ) -> Verdict:
-    if candidate.cls == "unknown":
-        return _unknown(candidate.share, candidate.runner_up, summary)
     return Verdict(
         cls=candidate.cls,
         share=round(candidate.share, 4),

@@ -59,7 +59,7 @@ class Phases(Kind, frozen=True, kw_only=True):
     eval_batches_per_step: float = 0.0
     checkpoint_ns_each: float | None = None  # mean duration of one torch.save
     waits_ns: tuple[int, ...] = ()  # every single data wait of the clean window
-    iterator_start_ns: float = 0.0  # of data_wait: inside ``iter(loader)``, starting workers
+    iterator_start_ns: float = 0.0  # of data_wait: iter(loader), first batch beyond the usual
 
 
 class Loader(Kind, frozen=True, kw_only=True):

@@ -45,7 +45,7 @@ def between(before: int, after: int, boundary: str, has_models: bool, has_loader
         return "optimizer" if before == GRADIENT and boundary == "backward" else "evaluation"
     if before == EVAL_MODEL:
         return "evaluation"
-    if before == GRADIENT and boundary == "backward" and after != GRADIENT:
+    if before == GRADIENT and boundary == "backward" and not (after == GRADIENT and has_models):
         # Steps without torch.optim: the update is written by hand. Without a loader nothing
         # tells where it ends and the next batch's making begins.
         return "optimizer" if has_loader else "unattributed"
@@ -156,7 +156,7 @@ def make_phases(timeline: Timeline, roles: Roles, phases: Ints, clean: Mask) -> 
         eval_batches_per_step=batches.evaluated() / steps,
         checkpoint_ns_each=float(saves.mean()) if len(saves) else None,
         waits_ns=tuple(batches.waits()),
-        iterator_start_ns=sum(batches.waits(iterators=True)) / steps,
+        iterator_start_ns=batches.starting_ns() / steps,
     )
 
 
@@ -183,11 +183,18 @@ class _Batches:
         self.wall = timeline.wall[self.index]
         self.arg, self.ret = timeline.arg[self.index], timeline.ret[self.index]
 
-    def waits(self, iterators: bool = False) -> list[int]:
-        """Durations of the waits for a batch, or (``iterators``) of the ``iter(loader)`` calls."""
-        made = self.ret == ITERATOR_MADE
-        which = (self.role == BATCH) & (made if iterators else ~made)
-        return [int(ns) for ns in self.wall[which]]
+    def waits(self) -> list[int]:
+        """Durations of the waits for a batch."""
+        return [int(ns) for ns in self.wall[(self.role == BATCH) & (self.ret != ITERATOR_MADE)]]
+
+    def starting_ns(self) -> float:
+        """Time to start iterating: in ``iter(loader)``, and what the first batch after it took
+        beyond the usual wait (workers start, and their queue is empty)."""
+        wall, made = (c[self.role == BATCH] for c in (self.wall, self.ret == ITERATOR_MADE))
+        first = np.roll(made, 1) & ~made
+        usual = wall[~made & ~first]
+        beyond = wall[first] - (np.median(usual) if len(usual) else 0.0)
+        return float(wall[made].sum() + beyond[beyond > 0].sum())
 
     def evaluated(self) -> int:
         """Batches evaluated: those of loaders that a model was called on, else model calls."""
