@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tdiag.diagnose.model import Diagnosis
 from tdiag.errors import UsageError
-from tdiag.report import json, line, terminal
+from tdiag.report import github, json, junit, line, markdown, sarif, terminal
 from tdiag.report.load import load_diagnosis
 from tdiag.report.page import Page
 
@@ -18,6 +18,10 @@ FORMATS: dict[str, Callable[[Diagnosis, Page], str]] = {
     "terminal": terminal.render,
     "json": json.render,
     "line": line.render,
+    "markdown": markdown.render,
+    "sarif": sarif.render,
+    "junit": junit.render,
+    "github": github.render,
 }
 
 

@@ -16,13 +16,21 @@ from rich.text import Text
 
 from tdiag.diagnose.model import Diagnosis, Finding
 from tdiag.report.page import Page
+from tdiag.report.summary import (
+    NO_SHARE,
+    advisories,
+    best,
+    failed,
+    headline,
+    ranked,
+    unchecked,
+)
 from tdiag.report.terminal_budget import budget
-from tdiag.report.terminal_findings import advice, advisories, best, findings, ranked
+from tdiag.report.terminal_findings import advice, findings
 from tdiag.report.text import GLUE, clip, clip_head, code, inert, location, prose, relative
 from tdiag.report.units import change, count, duration, faster, percent
-from tdiag.report.words import ACCENT, BAD, CODE, GOOD, HEAD, QUIET, WARN, verdict_class
+from tdiag.report.words import ACCENT, BAD, CODE, GOOD, HEAD, QUIET, WARN
 
-NO_SHARE = ("unknown", "no_device_activity")  # verdicts of which a share of the step says nothing
 _MISSING_GROUPS = 6  # reasons listed under "could not check" unless all are asked for
 _CLAUSE_CELLS = 110
 _CLAUSE_END = re.compile(r";|\n|, or |, with |\.(?=\s|$)")
@@ -81,11 +89,10 @@ def _verdict(diagnosis: Diagnosis, page: Page) -> RenderableType:
     sign, color = ("✓", GOOD) if verdict.healthy else ("●", BAD)
     if verdict.cls in NO_SHARE:
         sign, color = "?", WARN
-    head = Text.assemble((f"{sign} {inert(verdict_class(verdict.cls))}", f"bold {color}"))
-    if verdict.healthy:
-        head.append(" and healthy", f"bold {color}")
-    if verdict.cls not in NO_SHARE:
-        head.append(f": {percent(verdict.share)} of the step", HEAD)
+    title, share = headline(verdict)
+    head = Text(f"{sign} {title}", f"bold {color}")
+    if share:
+        head.append(f": {share}", HEAD)
     top = Table.grid(expand=True, padding=(0, 1, 0, 0))
     top.add_column()
     top.add_column(justify="right", no_wrap=True)
@@ -123,21 +130,11 @@ def _best(fix: Finding, page: Page) -> Text:
 def _what_to_do(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     """For a run without a verdict: what was missing, and the next thing to try."""
     yield from (code(note, CODE) for note in diagnosis.notes)
-    for why, sources in _failed(diagnosis).items():
+    for why, sources in failed(diagnosis).items():
         yield Text.assemble(("Missing: ", HEAD), prose(f"{', '.join(sources)} ({why})"))
     if diagnosis.step is None:
         need = "let the script take at least a dozen training steps, then run it again."
         yield Text.assemble(("What to do: ", HEAD), need)
-
-
-def _failed(diagnosis: Diagnosis) -> dict[str, list[str]]:
-    """Why evidence is missing → the sources that it is missing from."""
-    reasons: dict[str, list[str]] = {}
-    for source, capture in diagnosis.capture.items():
-        state, _, why = capture.partition(": ")
-        if state == "failed":
-            reasons.setdefault(why or "no reason given", []).append(source)
-    return reasons
 
 
 def _step(diagnosis: Diagnosis) -> str:
@@ -159,11 +156,7 @@ def _rows(rows: Iterable[tuple[str, RenderableType]]) -> RenderableType:
 
 
 def _unchecked(diagnosis: Diagnosis, page: Page) -> RenderableType:
-    """Abstentions by what they lacked, the commonest reason first."""
-    groups: dict[str, list[str]] = {}
-    for rule in diagnosis.abstained:
-        groups.setdefault(rule.missing, []).append(inert(rule.code, 12))
-    ordered = sorted(groups.items(), key=lambda kv: -len(kv[1]))
+    ordered = unchecked(diagnosis)
     shown = ordered if page.all_findings else ordered[:_MISSING_GROUPS]
     lines: list[RenderableType] = [
         Text.assemble(prose(missing, 300), "  ", (" ".join(codes), QUIET))
@@ -183,7 +176,7 @@ def _measured_rows(diagnosis: Diagnosis, page: Page) -> Iterator[tuple[str, Rend
     if captured:
         yield "captured", Text(prose(", ".join(captured)))
     if diagnosis.verdict.cls != "unknown":  # which says these first
-        for why, sources in _failed(diagnosis).items():
+        for why, sources in failed(diagnosis).items():
             yield "failed", Text.assemble((prose(", ".join(sources)), WARN), prose(f": {why}"))
     if slowed := diagnosis.perturbation:
         parts = (f"{inert(name)}{GLUE}{change(frac)}" for name, frac in slowed.items())

@@ -11,8 +11,9 @@ from rich.text import Text
 
 from tdiag.diagnose.model import Diagnosis, Finding, Measure
 from tdiag.report.page import Page
+from tdiag.report.summary import advisories, measure_name, ranked, why
 from tdiag.report.text import clip, code, inert, location, prose
-from tdiag.report.units import NO_GAIN, between, duration, faster, quantity
+from tdiag.report.units import faster, quantity
 from tdiag.report.words import ACCENT, CODE, GOOD, HEAD, QUIET, SAFETY
 
 FIRST = 5  # findings shown in full unless all are asked for; nobody acts on more at a time
@@ -20,16 +21,6 @@ FIRST_MEASURES = 6
 FIRST_ADVISORIES = 3
 _NAME_CELLS = 60
 _INDENT = 4
-_UNIT_SUFFIXES = ("_ns", "_bytes", "_frac")
-
-
-def ranked(diagnosis: Diagnosis) -> list[Finding]:
-    """The findings with a measured cost, in the order of the diagnosis (largest win first)."""
-    return [f for f in diagnosis.findings if not f.advisory]
-
-
-def advisories(diagnosis: Diagnosis) -> list[Finding]:
-    return [f for f in diagnosis.findings if f.advisory]
 
 
 def findings(diagnosis: Diagnosis, page: Page) -> Iterable[RenderableType]:
@@ -75,7 +66,7 @@ def _finding(number: int, finding: Finding, diagnosis: Diagnosis, page: Page) ->
     summary = code(finding.summary, CODE)
     measures = finding.evidence if page.all_findings else finding.evidence[:FIRST_MEASURES]
     facts = Group(*_evidence(measures), *_rest(len(finding.evidence) - len(measures), "numbers"))
-    change = Group(_change(finding), *_why(finding, diagnosis))
+    change = Group(_change(finding), code(why(finding, diagnosis), CODE, QUIET))
     title = _title(number, finding, page)
     if not page.wide:
         body = Group(where, summary, Padding(facts, (0, 0, 0, 2)), change)
@@ -109,23 +100,6 @@ def _change(finding: Finding) -> RenderableType:
     return grid
 
 
-def _why(finding: Finding, diagnosis: Diagnosis) -> Iterable[RenderableType]:
-    """The predicted gain in time, and where the prediction comes from."""
-    if finding.speedup is None:
-        return
-    saved = f"Saves about {duration(finding.recoverable_ns)} a step."
-    if diagnosis.step:
-        # Step time now ÷ then is the speed-up, so this is the time that it takes off.
-        low, high = (
-            diagnosis.step.mean_ns * (1 - 1 / x)
-            for x in (finding.speedup.low, finding.speedup.high)
-        )
-        exact = between(low, high) if finding.speedup.low >= NO_GAIN else f"up to {duration(high)}"
-        saved = f"Saves {exact} a step."
-    why = finding.why_gain[:1].upper() + finding.why_gain[1:]
-    yield code(f"{saved} {why}", CODE, QUIET)
-
-
 def _evidence(measures: Sequence[Measure]) -> Iterable[RenderableType]:
     """Numbers aligned at their unit, then texts, each with which profiler said so."""
     numbers = [(m, quantity(m.value, m.unit)) for m in measures if not isinstance(m.value, str)]
@@ -144,18 +118,8 @@ def _evidence(measures: Sequence[Measure]) -> Iterable[RenderableType]:
 
 
 def _name(measure: Measure) -> str:
-    """What was measured, without the unit that its value already shows."""
-    name = measure.name
-    for suffix in _UNIT_SUFFIXES:
-        if name.endswith(suffix):
-            name = name.removesuffix(suffix).replace("_", " ")
-    return clip(inert(name), _NAME_CELLS)
+    return clip(measure_name(measure), _NAME_CELLS)
 
 
 def _source(measure: Measure) -> str:
     return clip(inert(measure.source), 12)
-
-
-def best(diagnosis: Diagnosis) -> Finding | None:
-    """The finding to act on first: the top of the ranking that predicts a gain."""
-    return next((f for f in ranked(diagnosis) if f.speedup), None)

@@ -77,6 +77,12 @@ def relative(file: str, base: Path | None) -> str:
     return str(path.relative_to(base)) if base and path.is_relative_to(base) else file
 
 
+def spot(place: Place, base: Path | None) -> str:
+    """``train.py:41`` in one harmless line; line 0 stands for an unknown one and is left out."""
+    line = f":{place.line}" if place.line > 0 else ""
+    return inert(relative(place.file, base)) + line
+
+
 def location(place: Place, base: Path | None, width: int, style: str) -> Text:
     """``train.py:41``, at most ``width`` cells, linked to the file (OSC 8, shown in colour only).
 

@@ -146,7 +146,7 @@ def test_the_quiet_line_is_one_harmless_line(name: str) -> None:
 
 def test_the_quiet_line_says_class_share_step_and_best_fix() -> None:
     assert render("line", CPU_BOUND, base_dir=Path("/home/ada/project")) == (
-        "Preprocessing-bound: 62% of 50.2 ms a step; best fix 1.6–2.4× faster at train.py:41\n"
+        "Preprocessing-bound: 62% of the step (50.2 ms); best fix 1.6–2.4× faster at train.py:41\n"
     )
 
 

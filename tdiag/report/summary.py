@@ -1,0 +1,81 @@
+"""What every format says of a diagnosis, decided in one place."""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Diagnosis, Finding, Measure, Verdict
+from tdiag.report.text import inert
+from tdiag.report.units import NO_GAIN, between, duration, percent, quantity
+from tdiag.report.words import verdict_class
+
+NO_SHARE = ("unknown", "no_device_activity")  # verdicts of which a share of the step says nothing
+_UNIT_SUFFIXES = ("_ns", "_bytes", "_frac")
+
+
+def headline(verdict: Verdict) -> tuple[str, str]:
+    """The class in plain words, and its share: ``("Storage-bound", "62% of the step")``."""
+    title = inert(verdict_class(verdict.cls)) + (" and healthy" if verdict.healthy else "")
+    share = "" if verdict.cls in NO_SHARE else f"{percent(verdict.share)} of the step"
+    return title, share
+
+
+def ranked(diagnosis: Diagnosis) -> list[Finding]:
+    """The findings with a measured cost, in the order of the diagnosis (largest win first)."""
+    return [f for f in diagnosis.findings if not f.advisory]
+
+
+def advisories(diagnosis: Diagnosis) -> list[Finding]:
+    return [f for f in diagnosis.findings if f.advisory]
+
+
+def best(diagnosis: Diagnosis) -> Finding | None:
+    """The finding to act on first: the top of the ranking that predicts a gain."""
+    if diagnosis.verdict.healthy:
+        return None
+    return next((f for f in ranked(diagnosis) if f.speedup), None)
+
+
+def why(finding: Finding, diagnosis: Diagnosis) -> str:
+    """The predicted gain in time per step and where the prediction comes from; "" without one."""
+    if finding.speedup is None:
+        return ""
+    saved = f"about {duration(finding.recoverable_ns)}"
+    if diagnosis.step:
+        # Step time now ÷ then is the speed-up, so this is the time that it takes off.
+        ends = finding.speedup.low, finding.speedup.high
+        low, high = (diagnosis.step.mean_ns * (1 - 1 / x) for x in ends)
+        saved = between(low, high) if ends[0] >= NO_GAIN else f"up to {duration(high)}"
+    reason = finding.why_gain[:1].upper() + finding.why_gain[1:]
+    return f"Saves {saved} a step. {reason}".rstrip()
+
+
+def measure_name(measure: Measure) -> str:
+    """What was measured, without the unit that its value already shows."""
+    name = measure.name
+    for suffix in _UNIT_SUFFIXES:
+        if name.endswith(suffix):
+            name = name.removesuffix(suffix).replace("_", " ")
+    return inert(name)
+
+
+def measure_value(measure: Measure) -> str:
+    if isinstance(measure.value, str):
+        return inert(measure.value)
+    return inert(" ".join(quantity(measure.value, measure.unit))).strip().replace(" %", "%")
+
+
+def failed(diagnosis: Diagnosis) -> dict[str, list[str]]:
+    """Why evidence is missing → the sources that it is missing from."""
+    reasons: dict[str, list[str]] = {}
+    for source, capture in diagnosis.capture.items():
+        state, _, reason = capture.partition(": ")
+        if state == "failed":
+            reasons.setdefault(reason or "no reason given", []).append(source)
+    return reasons
+
+
+def unchecked(diagnosis: Diagnosis) -> list[tuple[str, list[str]]]:
+    """What evidence was lacking and the codes of the rules that needed it, commonest first."""
+    groups: dict[str, list[str]] = {}
+    for rule in diagnosis.abstained:
+        groups.setdefault(rule.missing, []).append(inert(rule.code, 12))
+    return sorted(groups.items(), key=lambda kv: -len(kv[1]))
