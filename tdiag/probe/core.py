@@ -74,7 +74,7 @@ class Probe:
             self.windows.changed = False
             self.marks.take()
         if self.windows.stop_now:
-            raise SystemExit(0)
+            self.windows.stop.stop()
 
     def guard(self, function: F) -> F:
         """``function`` that never raises: a fault is recorded and None returned."""

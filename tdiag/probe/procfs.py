@@ -7,6 +7,8 @@ import resource
 import threading
 from typing import Any
 
+# Positions in /proc/…/io, whose lines have stood in this order since Linux 2.6.20.
+RCHAR, READ_BYTES = 1, 9
 _RUSAGE_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 
 
@@ -22,10 +24,8 @@ class ThreadCounters:
         """(storage bytes read, bytes through read calls, ns waiting for a core, major faults)."""
         read = rchar = waited = None
         if self.io is not None:
-            fields = dict(
-                line.split(b": ") for line in os.pread(self.io, 512, 0).splitlines() if line
-            )
-            read, rchar = int(fields[b"read_bytes"]), int(fields[b"rchar"])
+            words = os.pread(self.io, 512, 0).split()  # rchar: N wchar: N syscr: N …
+            rchar, read = int(words[RCHAR]), int(words[READ_BYTES])
         if self.schedule is not None:
             waited = int(os.pread(self.schedule, 128, 0).split()[1])
         return read, rchar, waited, resource.getrusage(_RUSAGE_THREAD).ru_majflt
@@ -42,7 +42,7 @@ class ThreadCounters:
 def _open(path: str) -> int | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        os.pread(descriptor, 64, 0)
-        return descriptor
+        text = os.pread(descriptor, 512, 0)
+        return descriptor if path.endswith("schedstat") or b"\nread_bytes:" in text else None
     except OSError:
         return None

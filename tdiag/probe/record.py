@@ -11,6 +11,9 @@ FLUSH_EVERY_NS = 250_000_000  # what a killed process can lose at most, once it 
 FLUSH_EACH_OF_FIRST = 100  # short runs and early crashes lose nothing
 
 
+_encode = json.JSONEncoder(default=str, separators=(",", ":")).encode
+
+
 class Recorder:
     """Appends to ``events/<pid>.jsonl``. After a failed write (disk full) it stays silent."""
 
@@ -25,7 +28,7 @@ class Recorder:
 
     def write(self, kind: str, **fields: Any) -> None:
         """Add one record. Values must be JSON-ready; others are written as their ``str``."""
-        self.line(json.dumps({"kind": kind, **fields}, default=str, separators=(",", ":")))
+        self.line(_encode({"kind": kind, **fields}))
 
     def line(self, text: str) -> None:
         """Add one ready-made JSON line (the per-step record takes this way, for speed)."""

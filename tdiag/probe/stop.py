@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
 POLL_NS = 50_000_000  # a stat() a step would be measurable in a 100 µs step
 # Ranks that synchronise each step are at most one step apart; some slack for the file to be seen.
 STEPS_UNTIL_ALL_STOP = 8
+# A script that catches BaseException in its loop would never end.
+SWALLOWED_BEFORE_FORCE = 3
 DETACH = -1  # in place of a step: leave, do not stop
 
 
@@ -23,6 +27,7 @@ class StopSign:
         self.asked = False
         self.at: int | None = None
         self.polled_ns = 0
+        self.tries = 0
         self.several = int(os.environ.get("WORLD_SIZE", "1") or 1) > 1
         self.steps = probe.config.get("steps")
         self.budget_ns = float(probe.config.get("time_budget_s") or 1e9) * 1e9
@@ -61,6 +66,17 @@ class StopSign:
     def now(self) -> bool:
         """End the run at this very boundary?"""
         return self.wanted() and (self.at is None or self.probe.step >= self.at)
+
+    def stop(self) -> None:
+        """End the run: by SystemExit, or by SIGTERM where the script swallows that."""
+        self.tries += 1
+        if self.tries <= SWALLOWED_BEFORE_FORCE:
+            raise SystemExit(0)
+        if self.tries == SWALLOWED_BEFORE_FORCE + 1:
+            self.probe.recorder.write("forced", t=time.perf_counter_ns())
+            self.probe.recorder.flush()
+            os.kill(os.getpid(), signal.SIGTERM)
+        self.probe.detach()  # it ignores that too: leave it alone
 
     def _read_shared(self) -> bool:
         if self.at is None:

@@ -160,3 +160,14 @@ done = 0""",
     assert run.of("failure") == []
     skipped = {r["name"]: r["why"] for r in run.of("window") if r["state"] == "skipped"}
     assert set(skipped) >= {"trace", "calls"}
+
+
+def test_a_script_that_swallows_system_exit_is_ended_all_the_same(tmp_path: Path) -> None:
+    code = LOOP.replace(
+        "        optimizer.step()",
+        "        try:\n            optimizer.step()\n        except BaseException: print('swallowed')",
+    )
+    run = watch_code(tmp_path, code, "0", "100000000", profiling=True, steps=20)
+    assert run.out == "swallowed\n" * 3
+    assert run.returncode == -15
+    assert len(run.of("forced")) == 1

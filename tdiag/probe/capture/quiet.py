@@ -10,7 +10,12 @@ import tempfile
 from collections.abc import Iterator
 
 # "USDT:2026-11-21 13:00:31 10170:10170 SyncActivityProfilerHandler.cpp:52] profiler_start"
-_KINETO = re.compile(rb"^[A-Z]+:\d{4}-\d\d-\d\d [\d:]+ \d+:\d+ \w+\.(cpp|h):\d+\].*\n?", re.M)
+# "ERROR: External init callback must run in same thread as registerClient (… != …)"
+_KINETO = re.compile(
+    rb"^(?:[A-Z]+:\d{4}-\d\d-\d\d [\d:]+ \d+:\d+ \w+\.(?:cpp|h):\d+\]"
+    rb"|ERROR: External init callback must run in same thread).*\n?",
+    re.M,
+)
 
 
 @contextlib.contextmanager
