@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import psutil
 
 from tdiag.errors import RunError, TdiagError
 from tdiag.launch import rundir
+from tdiag.launch.ask import version
 from tdiag.launch.preflight import ask
 from tdiag.sample import limits
 from tdiag.sample.gpu import Gpus
@@ -23,8 +23,13 @@ from tdiag.sample.pyspy import Attached, allow_hint, find_program, refusal
 
 # py-spy reads the symbols of a bare Python in well under a second; the probe waits 8 s too.
 ATTACH_WITHIN_S = 8.0
-# A process that lets anyone attach, as the probe does in the user's (PR_SET_PTRACER, ANY).
-SLEEPER = "import ctypes, time; ctypes.CDLL(None).prctl(0x59616D61, -1, 0, 0, 0); time.sleep(60)"
+# A process that lets anyone attach, as the probe does in the user's (PR_SET_PTRACER, ANY), and
+# says so.
+SLEEPER = (
+    "import ctypes, time; ctypes.CDLL(None).prctl(0x59616D61, -1, 0, 0, 0);"
+    "print(flush=True); time.sleep(60)"
+)
+VIEWER = "TensorBoard plugin"
 
 
 @dataclass(frozen=True)
@@ -72,10 +77,12 @@ def _writable() -> Check:
             rundir.create("doctor", Path(folder) / "run")
     except OSError as error:
         failure = rundir.unwritable(Path.cwd(), error)
-        return Check("run directory", False, failure.message, "nothing can be kept", failure.hint)
     except RunError as error:
-        return Check("run directory", False, error.message, "nothing can be kept", error.hint)
-    return Check("run directory", True, f"{rundir.RUNS} can be written here")
+        failure = error
+    else:
+        return Check("run directory", True, f"{rundir.RUNS} can be written here", vital=True)
+    cost = "nothing can be kept"
+    return Check("run directory", False, failure.message, cost, failure.hint, vital=True)
 
 
 def _py_spy() -> Check:
@@ -83,10 +90,11 @@ def _py_spy() -> Check:
     program = find_program()
     if program is None:
         return Check(name, False, "py-spy is not installed", cost, "pip install py-spy")
-    child = subprocess.Popen([sys.executable, "-c", SLEEPER])
+    child = subprocess.Popen([sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            time.sleep(0.2)  # until it has said that anyone may attach
+        assert child.stdout is not None
+        with tempfile.TemporaryDirectory() as folder, child.stdout:
+            child.stdout.readline()
             attached = Attached(program, child.pid, Path(folder) / "doctor.json")
             until = time.monotonic() + ATTACH_WITHIN_S
             while not (attached.sampling() or attached.ended()) and time.monotonic() < until:
@@ -177,11 +185,11 @@ def _cupti(torch_file: str | None) -> str:
 
 
 def _viewer() -> Check:
-    name, versions = "TensorBoard plugin", []
-    for package in ("torch-tb-profiler", "tensorboard"):
-        try:
-            versions.append(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            cost = "traces cannot be looked at in TensorBoard; the diagnosis needs none of it"
-            return Check(name, False, f"{package} is missing", cost, f"pip install {package}")
-    return Check(name, True, ", ".join(versions))
+    packages = ("torch-tb-profiler", "tensorboard")
+    found = {p: v for p in packages if (v := version(p))}
+    missing = [p for p in packages if p not in found]
+    if missing:
+        cost = "traces cannot be looked at in TensorBoard; the diagnosis needs none of it"
+        names = " ".join(missing)
+        return Check(VIEWER, False, f"{names} is missing", cost, f"pip install {names}")
+    return Check(VIEWER, True, ", ".join(f"{p} {v}" for p, v in found.items()))
