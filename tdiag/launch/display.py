@@ -77,9 +77,9 @@ class Display:
 
     def end(self) -> None:
         """Begin a fresh line if the program left the cursor in one, as shells do (zsh's
-        PROMPT_SP): a row's width of blanks moves on only from a row that has something in it."""
+        PROMPT_SP): a row's width of blanks wraps only from a row that has something in it."""
         if self.insert:
-            self._write(" " * (self._columns() - 1) + "\r\x1b[K", whole=False)
+            self._write(" " * self._columns() + "\r\x1b[K", whole=False)
 
     def _state(self, progress: Progress) -> tuple[str, str]:
         lead = progress.lead()
