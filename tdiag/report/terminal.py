@@ -62,9 +62,13 @@ def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[RenderableType]:
 def _section(
     title: str, right: str, body: Iterable[RenderableType], page: Page
 ) -> Iterator[RenderableType]:
-    line = "─" * max(2, page.width - len(title) - len(right) - (4 if right else 3))
+    room = page.width - len(title) - 3
+    beside = right and len(right) < room - 2
+    line = "─" * max(2, room - len(right) - 1 if beside else room)
     yield Text()
-    yield Text.assemble(" ", (title, HEAD), " ", (line, QUIET), " ", right, no_wrap=True)
+    yield Text.assemble(" ", (title, HEAD), " ", (line, QUIET), f" {right}" if beside else "")
+    if right and not beside:
+        yield Padding(right, (0, 1, 0, 2))
     yield from body
 
 
@@ -93,11 +97,11 @@ def _verdict(diagnosis: Diagnosis, page: Page) -> RenderableType:
     head = Text(f"{sign} {title}", f"bold {color}")
     if share:
         head.append(f": {share}", HEAD)
-    top = Table.grid(expand=True, padding=(0, 1, 0, 0))
-    top.add_column()
-    top.add_column(justify="right", no_wrap=True)
-    top.add_row(head, Text(_confidence(diagnosis), QUIET))
-    lines: list[RenderableType] = [top, code(verdict.summary, CODE)]
+    sure = _confidence(diagnosis)
+    gap = page.width - 4 - head.cell_len - len(sure)
+    head.append(" " * gap if gap > 0 else "\n")
+    head.append(sure, QUIET)
+    lines: list[RenderableType] = [head, code(verdict.summary, CODE)]
     if verdict.healthy:
         lines.append(Text("Nothing needs changing.", f"bold {GOOD}"))
     elif fix := best(diagnosis):

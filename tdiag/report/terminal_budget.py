@@ -19,6 +19,8 @@ MINOR_FRAC = 0.005
 LAST = ("other", "unattributed")  # what is not a named activity closes the table
 _FILLS = "█▓▒░"
 _LABEL_CELLS = 22
+_NUMBER_CELLS = 32  # swatch, time and share with their gaps
+_MEANING_CELLS = 30
 
 
 def budget(diagnosis: Diagnosis, page: Page) -> RenderableType | None:
@@ -60,45 +62,48 @@ def _segment(fill: str, cells: int, words: Words, share: str, page: Page) -> Tex
 
 
 def _table(parts: Sequence[Component], page: Page) -> Table:
+    """A row a component, those too small to matter in one, then the step: the sum of all."""
     total = sum(c.ns for c in parts)
     unit, decimals, ns_per_digit = scale_for(total)
     whole = round(total / ns_per_digit)
-    digits = apportion([c.ns for c in parts], whole)
+    times = apportion([c.ns for c in parts], whole)
     tenths = apportion([c.ns for c in parts], 1000)
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(2):
-        table.add_column(no_wrap=True)
-    for _ in range(2):
-        table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True, overflow="ellipsis")
+    table = _grid(page)
 
-    def time(n: int) -> str:
-        return f"{n / 10**decimals:,.{decimals}f} {unit}"
+    def row(swatch: Text, label: str, which: Sequence[int], meaning: str, style: str = "") -> None:
+        time = f"{sum(times[i] for i in which) / 10**decimals:,.{decimals}f} {unit}"
+        share = f"{sum(tenths[i] for i in which) / 10:.1f}%"
+        shown = clip(inert(label), min(_LABEL_CELLS, page.width - _NUMBER_CELLS))
+        cells = [swatch, *(Text(x, style) for x in (shown, time, share))]
+        table.add_row(*cells, *([Text(inert(meaning), QUIET)] if _explained(page) else []))
 
     minor = [i for i, c in enumerate(parts) if _is_minor(c, total) and not page.all_findings]
     minor = minor if len(minor) > 1 else []
     for i, part in enumerate(parts):
-        if i in minor:
-            continue
-        words = component(part.component)
-        table.add_row(
-            Text("  ■" if page.color else f"  {_fill(i, page) * 2}", words.color),
-            clip(inert(words.label), _LABEL_CELLS),
-            time(digits[i]),
-            f"{tenths[i] / 10:.1f}%",
-            Text(inert(words.meaning), QUIET),
-        )
+        if i not in minor:
+            words = component(part.component)
+            swatch = "  ■" if page.color else f"  {_fill(i, page) * 2}"
+            row(Text(swatch, words.color), words.label, [i], words.meaning)
     if minor:
-        names = ", ".join(inert(component(parts[i].component).label) for i in minor)
-        table.add_row(
-            "",
-            f"{len(minor)} smaller",
-            time(sum(digits[i] for i in minor)),
-            f"{sum(tenths[i] for i in minor) / 10:.1f}%",
-            Text(names, QUIET),
-        )
-    table.add_row("", Text("step", HEAD), Text(time(whole), HEAD), Text("100.0%", HEAD), "")
+        names = ", ".join(component(parts[i].component).label for i in minor)
+        row(Text(), f"{len(minor)} smaller", minor, names)
+    row(Text(), "step", range(len(parts)), "", HEAD)
     return table
+
+
+def _grid(page: Page) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for column in ("swatch", "label", "time", "share"):
+        number = column in ("time", "share")
+        grid.add_column(justify="right" if number else "left", no_wrap=True)
+    if _explained(page):
+        grid.add_column(no_wrap=True, overflow="ellipsis")
+    return grid
+
+
+def _explained(page: Page) -> bool:
+    """Where a meaning would be cut to less than half, the numbers need the room more."""
+    return page.width >= _NUMBER_CELLS + _LABEL_CELLS + _MEANING_CELLS // 2
 
 
 def _is_minor(part: Component, total: int) -> bool:

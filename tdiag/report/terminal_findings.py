@@ -17,7 +17,7 @@ from tdiag.report.units import faster, quantity
 from tdiag.report.words import ACCENT, CODE, GOOD, HEAD, QUIET, SAFETY
 
 FIRST = 5  # findings shown in full unless all are asked for; nobody acts on more at a time
-FIRST_MEASURES = 6
+FIRST_MEASURES = 8
 FIRST_ADVISORIES = 3
 _NAME_CELLS = 60
 _INDENT = 4

@@ -116,9 +116,10 @@ def test_nothing_to_apportion_is_no_units() -> None:
     assert apportion([0, 0], 10) == [0, 0]
 
 
-@pytest.mark.parametrize("ns", [3, 740, 52_100, 5_213_000, 50_200_000, 502e6, 1.51e9, 75e9])
+@pytest.mark.parametrize("ns", [3, 740, 52_100, 5_213_000, 50_200_000, 502e6, 1.51e9, 9.9e9, 75e9])
 def test_a_columns_scale_shows_the_total_to_about_four_digits(ns: float) -> None:
     unit, decimals, digit = scale_for(ns)
     assert digit == max(1, round({"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}[unit] / 10**decimals))
     assert 1 <= ns / digit < 10_000
+    assert unit == "s" if ns >= 1e10 else unit != "s"
     assert abs(round(ns / digit) * digit - ns) <= ns * 0.0005 + 0.5
