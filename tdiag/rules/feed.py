@@ -50,6 +50,10 @@ class Feed:
     def blocked_mostly(self) -> bool:
         return self.blocked > MAJORITY_FRAC * self.wall
 
+    @property
+    def queued_mostly(self) -> bool:
+        return self.queued > MAJORITY_FRAC * self.wall
+
     def cores_wanted(self) -> float:
         """Cores that fetching and training would keep busy if they were there."""
         return (self.cpu + self.queued + self.rest) / self.step
@@ -71,7 +75,11 @@ class Feed:
         return max(self.rest, work / capacity, alone / workers)
 
     def gain_with(self, workers: int, system: System) -> tuple[float, float]:
-        """Low and high end of what ``workers`` workers win, ns per step."""
+        """Low and high end of what ``workers`` workers win, ns per step.
+
+        Fetches that mostly queue for a core show that other programs take the cores: further
+        workers may then only queue as well.
+        """
         work = self.cpu + self.rest
         others = max(system.cores_allowed - 1.0, 0.0)
         used = system.cores_used or 0.0
@@ -79,6 +87,8 @@ class Feed:
         rich = 1.0 + CORE_WORTH_HIGH * others
         low = self.step - self.step_with(workers, poor, max(work, used * self.step))
         high = self.step - self.step_with(workers, rich, work)
+        if self.queued_mostly:
+            low = 0.0
         return max(0.0, min(low, high)), max(0.0, high)
 
     def gain_of_saving(self, fetch_ns: float) -> float:
@@ -94,6 +104,7 @@ class Feed:
             ns("fetching one step's batches", self.wall, "fetch"),
             ns("rest of the step", self.rest, "budget"),
             frac("fetch time on a core", self.cpu / self.wall, "fetch"),
+            frac("fetch time waiting for a core", self.queued / self.wall, "fetch"),
             frac("fetch time blocked", self.blocked / self.wall, "fetch"),
             count("num_workers", self.loader.num_workers, "probe"),
         )

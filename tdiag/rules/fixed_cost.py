@@ -11,15 +11,28 @@ from tdiag.rules.base import Abstain
 # backward, took 1.8 to 6.2 times a torch.add with gradients, measured with torch 2.13 on a CPU:
 # up to this factor, forward and backward can be nothing but fixed costs.
 FIXED_COST_FACTOR = 6.0
+# A torch.add with gradients, backward included, took 4.5 times one without in that trial. Far more
+# than that is no fixed cost of torch but a switch left on (anomaly detection: 30 times).
+GRAD_CALL_MOST = 8.0
 
 
 @dataclass(frozen=True)
 class FixedCost:
-    """Per step: torch calls of the forward pass, the least they cost, and what was spent, ns."""
+    """Per step: torch calls of the forward pass, the least they cost, and what was spent, ns.
+
+    ``on_core_ns``: the part of ``spent_ns`` that the training thread was on a core. Fixed costs
+    are compared with this, since waiting for a core is none of them.
+    """
 
     calls: float
     dispatch_ns: float
     spent_ns: float
+    on_core_ns: float
+
+    @property
+    def work(self) -> float:
+        """How many times its fixed cost a call takes; 0 if there was no call."""
+        return self.on_core_ns / self.dispatch_ns if self.dispatch_ns else 0.0
 
 
 def fixed_cost(phases: Phases | None, ops: Ops | None, dispatch: Dispatch | None) -> FixedCost:
@@ -35,13 +48,19 @@ def fixed_cost(phases: Phases | None, ops: Ops | None, dispatch: Dispatch | None
     return FixedCost(
         calls=sum(line.calls for line in lines),
         dispatch_ns=sum(_cost(line, dispatch) for line in lines),
-        spent_ns=phases.wall_ns.get("forward", 0.0) + share * phases.wall_ns.get("backward", 0.0),
+        spent_ns=_spent(phases.wall_ns, share),
+        on_core_ns=_spent(phases.cpu_ns, share),
     )
+
+
+def _spent(ns: dict[str, float], share: float) -> float:
+    return ns.get("forward", 0.0) + share * ns.get("backward", 0.0)
 
 
 def _cost(line: OpLine, dispatch: Dispatch) -> float:
     plain = line.calls - line.grad_calls
-    return plain * dispatch.op_ns + line.grad_calls * dispatch.grad_op_ns
+    grad_op_ns = min(dispatch.grad_op_ns, GRAD_CALL_MOST * dispatch.op_ns)
+    return plain * dispatch.op_ns + line.grad_calls * grad_op_ns
 
 
 def _recorded(lines: list[OpLine]) -> float:

@@ -102,22 +102,30 @@ _BUILT_IN = (
 )
 
 
-def rewriting(line: OpLine) -> str:
-    """How to say this loop without a loop, from the conversions it makes and from its text."""
-    calls = f"{line.calls:.0f} torch calls"
-    made = ", ".join(f"{n:.0f} × {kind}()" for kind, n in sorted(line.conversions.items()))
-    head = f"Replace the loop{where(line.at)} ({calls}{', ' + made if made else ''} a step) by one"
-    return f"{head} expression over whole tensors: {'; '.join(_expressions(line))}."
+def rewriting(lines: Sequence[OpLine]) -> str:
+    """How to say these lines' loop without a loop, from their text and the conversions they make.
+
+    Names the line that takes longest.
+    """
+    worst = max(lines, key=lambda line: line.elapsed_ns)
+    made: Counter[str] = Counter()
+    for line in lines:
+        made.update(line.conversions)
+    counts = [f"{sum(line.calls for line in lines):.0f} torch calls"]
+    counts += [f"{times:.0f} × {kind}()" for kind, times in sorted(made.items())]
+    return (
+        f"Replace the loop{where(worst.at)} ({', '.join(counts)} a step) by one expression over"
+        f" whole tensors: {'; '.join(_expressions(lines, set(made)))}."
+    )
 
 
-def _expressions(line: OpLine) -> list[str]:
-    text = linecache.getline(line.at.file, line.at.line)
+def _expressions(lines: Sequence[OpLine], conversions: set[str]) -> list[str]:
+    text = "".join(linecache.getline(line.at.file, line.at.line) for line in lines)
     ways = [way for pattern, way in _BUILT_IN if re.search(pattern, text)]
-    kinds = set(line.conversions)
-    if "bool" in kinds or re.search(r"\bif\b", text):
+    if "bool" in conversions or re.search(r"\bif\b", text):
         ways.append("torch.where(condition, a, b), or a 0/1 mask as weight, instead of the branch")
-    if kinds & {"nonzero", "masked_select", "unique"}:
+    if conversions & {"nonzero", "masked_select", "unique"}:
         ways.append("a mask as weight instead of selecting elements")
-    if kinds & {"item", "float", "int", "tolist", "numpy", "cpu"}:
+    if conversions & {"item", "float", "int", "tolist", "numpy", "cpu"}:
         ways.append("keep the values as tensors and reduce them once, .item() only for logging")
     return ways or ["index with broadcasting (x[:, None] - y[None, :]) and reduce with .sum(dim)"]

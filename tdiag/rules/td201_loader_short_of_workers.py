@@ -16,7 +16,8 @@ by the cores that training leaves free.
 ## How the gain is computed
 A step cannot be shorter than the rest of the step, than one fetch ÷ workers, nor than all CPU
 work ÷ the cores' capacity. High end: every further core is worth a whole one. Low end: a further
-core is worth little, as on shared or hyper-threaded cores.
+core is worth little, as on shared or hyper-threaded cores; nothing, if the fetches already queue
+for a core that other programs use.
 
 ## When this advice is wrong
 Datasets that hold CUDA tensors, open database handles or a lock do not survive a fork. Each worker
@@ -48,12 +49,14 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
         return None
     low, high = fed.gain_with(workers, system)
     makers = "the training process" if not fed.loader.num_workers else _count(fed.loader)
-    cores = f"{system.cores_allowed:g} cores allowed, {fed.cores_wanted():.1f} wanted"
+    spare = "while cores idle"
+    if fed.queued_mostly:
+        spare = f"and queues for a core {percent(fed.queued / fed.wall)} of that time"
     return Found(
         summary=(
             f"{percent(fed.wait / fed.step)} of the step waits for {makers} to make a batch"
             f" ({duration(fed.wall)} a step, {percent(fed.cpu / fed.wall)} of it on a core),"
-            f" while cores idle ({cores})."
+            f" {spare} ({system.cores_allowed:g} cores allowed, {fed.cores_wanted():.1f} wanted)."
         ),
         evidence=(
             *fed.measures(),

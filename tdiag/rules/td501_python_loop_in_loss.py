@@ -79,7 +79,7 @@ def check(
             " backward)."
         ),
         evidence=(*_measures(time), *_by_line(lines)),
-        fix=Fix(rewriting(worst), "review"),
+        fix=Fix(rewriting(lines), "review"),
         gain=Gain(
             high * (1 - WORK_IN_SMALL_CALL_FRAC) if small else 0.0,
             high,

@@ -80,10 +80,10 @@ def _work_per_call(
 ) -> tuple[float, list[Measure]]:
     """How many times its fixed cost a call of the forward pass works, with its backward."""
     fixed = fixed_cost(phases, ops, dispatch)
-    ratio = fixed.spent_ns / fixed.dispatch_ns if fixed.dispatch_ns else float("inf")
     if not fixed.dispatch_ns:
         raise Abstain("no torch calls were counted in the forward pass")
-    return ratio, [count("forward and backward time ÷ fixed cost of its calls", ratio, "ops")]
+    name = "forward and backward time ÷ fixed cost of its calls"
+    return fixed.work, [count(name, fixed.work, "ops")]
 
 
 def fires() -> Evidence:

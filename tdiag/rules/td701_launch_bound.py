@@ -66,7 +66,7 @@ def _on_cpu(
     loader: Loader | None,
 ) -> Found | None:
     fixed = fixed_cost(phases, ops, dispatch)
-    if not fixed.calls or fixed.spent_ns > FIXED_COST_FACTOR * fixed.dispatch_ns:
+    if not fixed.calls or fixed.work > FIXED_COST_FACTOR:
         return None
     per_call = fixed.spent_ns / fixed.calls
     return Found(
@@ -77,7 +77,8 @@ def _on_cpu(
         ),
         evidence=(
             count("torch calls in forward", fixed.calls, "ops", "per_step"),
-            ns("forward and their backward", fixed.spent_ns, "baseline"),
+            ns("forward and its backward", fixed.spent_ns, "baseline"),
+            ns("of that, on a core", fixed.on_core_ns, "baseline"),
             ns("least these calls cost on this machine", fixed.dispatch_ns, "probe"),
         ),
         fix=Fix(_advice(loader, "compile"), "review", "compile"),

@@ -41,7 +41,8 @@ PARALLEL = ("forward", "loss", "backward", "optimizer", "evaluation")
 # Torch splits element-wise work into grains of 32,768 (at::internal::GRAIN_SIZE), some tens of µs
 # on one core: only calls well above that can use a second thread.
 LARGE_CALL_NS = 200_000
-# With no more than half of the allowed cores in use, a further thread would have had a core.
+# With no more than half of the allowed cores in use, nor of the machine's by anybody, a further
+# thread would have had a core.
 IDLE_CORES_FRAC = 0.5
 
 
@@ -59,8 +60,7 @@ def check(
     if threads.intra_op > cores:
         surplus = (1 - cores / threads.intra_op) * (_large_share(ops) if ops else 1.0)
         return _training(budget, threads, system, cores, surplus, "too many")
-    used = system.cores_used
-    if threads.intra_op < cores and used is not None and used <= IDLE_CORES_FRAC * cores:
+    if threads.intra_op < cores and _cores_idle(system):
         idle = (1 - threads.intra_op / cores) * _large_share(ops)
         return _training(budget, threads, system, cores, idle, "too few") if idle else None
     return None
@@ -128,6 +128,14 @@ def _measures(threads: Threads, system: System) -> tuple[Measure, ...]:
         *(() if used is None else (count("cores used", used, "system", "cores"),)),
         text("OMP_NUM_THREADS", threads.omp_num_threads or "unset", "probe"),
     )
+
+
+def _cores_idle(system: System) -> bool:
+    used, anybody = system.cores_used, system.machine_busy_cores
+    if used is None or anybody is None:
+        return False
+    mine_idle = used <= IDLE_CORES_FRAC * system.cores_allowed
+    return mine_idle and anybody <= IDLE_CORES_FRAC * system.cores_machine
 
 
 def _large_share(ops: Ops | None) -> float:

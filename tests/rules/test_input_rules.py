@@ -146,6 +146,22 @@ def test_prediction_admits_that_cores_are_not_equal_to_cores() -> None:
     assert 1.9 <= speedup.high <= 2.05
 
 
+def test_fetches_that_queue_for_a_core_promise_nothing_from_more_workers() -> None:
+    crowded = {**CPU_FETCH, "load_cpu_ns": 15e6, "runqueue_ns": 44e6}
+    found = run(starved(crowded, {**EIGHT_IDLE, "cores_used": 0.4}))["TD201"]
+    assert found.speedup is not None and found.speedup.low == 1.0
+    assert "queues for a core" in found.summary
+    assert "idle" not in found.summary
+
+
+def test_starting_workers_is_not_fetching() -> None:
+    """All of the wait is spent starting workers: nothing here is for the fetch rules."""
+    step = budget(data_wait=60, forward=15)
+    restarts = replace(phases(data_wait=60, forward=15), iterator_start_ns=60e6)
+    evidence = Evidence().add(step, loaders(num_workers=1, **CPU_FETCH), system(), restarts)
+    assert run(evidence) == {}
+
+
 def test_gradient_accumulation_fetches_several_batches_a_step() -> None:
     step = budget(data_wait=60, forward=60)
     quarter = {**CPU_FETCH, "load_ns": 15e6, "load_cpu_ns": 15e6}

@@ -145,6 +145,31 @@ def test_the_loops_of_the_loss_do_not_count_as_launch_bound_layers() -> None:
     assert result("TD701", evidence) is None
 
 
+def test_waiting_for_a_core_is_not_mistaken_for_work() -> None:
+    """Forward and backward take 40 ms, but the thread is on a core for 4: other programs run."""
+    evidence = find("TD701").fires().add(budget(forward=16, backward=24))
+    crowded = replace(
+        phases(forward=16, backward=24), cpu_ns={"forward": 1.6 * MS, "backward": 2.4 * MS}
+    )
+    assert isinstance(result("TD701", evidence.add(crowded)), Finding)
+    assert result("TD701", evidence.add(phases(forward=16, backward=24))) is None
+
+
+def test_anomaly_detection_is_not_taken_for_the_fixed_cost_of_a_call() -> None:
+    evidence = Evidence().add(
+        budget(forward=6, backward=14),
+        phases(forward=6, backward=14),
+        ops(op_line(20, "forward", 80, grad_calls=80.0)),
+        flags(anomaly_mode=True),
+        Dispatch(op_ns=1500, grad_op_ns=150_000),
+    )
+    assert result("TD701", evidence) is None
+    found = finding("TD704", evidence)
+    assert found.speedup is not None
+    saved = 80 * (150_000 - 4.5 * 1500)  # as measured in the process
+    assert found.speedup.high == pytest.approx(20 * MS / (20 * MS - saved), abs=0.001)
+
+
 @pytest.mark.parametrize("code", ["TD605", "TD701"])
 @pytest.mark.parametrize("kind", [Dispatch, Phases])
 def test_efficiency_is_not_judged_without_its_evidence(code: str, kind: type) -> None:
@@ -212,24 +237,31 @@ def test_a_debugger_costs_its_share_of_the_samples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("intra_op", "cores", "used", "call_ms", "fires"),
+    ("intra_op", "cores", "used", "anybody", "call_ms", "fires"),
     [
-        (8, 2.0, 1.9, 1.0, True),
-        (2, 2.0, 1.9, 1.0, False),
-        (8, 2.0, 1.9, 0.01, False),  # calls too small to be split: threads sleep
-        (1, 8.0, 1.0, 1.0, True),
-        (1, 8.0, 1.0, 0.01, False),
-        (1, 8.0, 7.0, 1.0, False),  # others use the cores
-        (1, 8.0, None, 1.0, False),  # unmeasured is not idle
+        (8, 2.0, 1.9, 1.9, 1.0, True),
+        (2, 2.0, 1.9, 1.9, 1.0, False),
+        (8, 2.0, 1.9, 1.9, 0.01, False),  # calls too small to be split: threads sleep
+        (1, 8.0, 1.0, 1.1, 1.0, True),
+        (1, 8.0, 1.0, 1.1, 0.01, False),
+        (1, 8.0, 7.0, 7.1, 1.0, False),  # the run's own workers use the cores
+        (1, 8.0, 1.0, 7.5, 1.0, False),  # other programs use the cores
+        (1, 8.0, None, 1.1, 1.0, False),  # unmeasured is not idle
+        (1, 8.0, 1.0, None, 1.0, False),
     ],
 )
 def test_thread_counts_matter_only_to_calls_that_can_be_split(
-    intra_op: int, cores: float, used: float | None, call_ms: float, fires: bool
+    intra_op: int,
+    cores: float,
+    used: float | None,
+    anybody: float | None,
+    call_ms: float,
+    fires: bool,
 ) -> None:
     evidence = Evidence().add(
         budget(forward=30, backward=60),
         threads(intra_op),
-        system(cores_allowed=cores, cores_used=used),
+        system(cores_allowed=cores, cores_used=used, machine_busy_cores=anybody),
         ops(op_line(20, "forward", 30, elapsed_ns=30 * call_ms * MS)),
     )
     assert isinstance(result("TD706", evidence), Finding) is fires
