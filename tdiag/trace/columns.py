@@ -19,26 +19,27 @@ ABSENT = -1  # in integer columns: the event has no such argument
 
 
 class Growing:
-    """A numpy array that grows in place (``realloc``), so that a column never exists twice."""
+    """A column that grows by blocks, in one array of spare capacity.
+
+    Spare pages that were never written take no memory; many small arrays, joined at the end,
+    would take twice their size.
+    """
 
     def __init__(self, first: npt.NDArray[Any]) -> None:
-        self._array = first.copy()
+        self._array = first
         self._used = len(first)
 
-    def extend(self, values: npt.NDArray[Any]) -> None:
+    def append(self, values: npt.NDArray[Any]) -> None:
         used = self._used + len(values)
         if used > len(self._array):
-            # Untouched pages of the larger array take no memory yet.
-            self._resize(max(used, 2 * len(self._array)))
+            larger = np.empty((max(2 * used, 1 << 12), *values.shape[1:]), values.dtype)
+            larger[: self._used] = self._array[: self._used]
+            self._array = larger
         self._array[self._used : used] = values
         self._used = used
 
     def array(self) -> npt.NDArray[Any]:
-        self._resize(self._used)
-        return self._array
-
-    def _resize(self, size: int) -> None:
-        self._array.resize((size, *self._array.shape[1:]), refcheck=False)
+        return self._array[: self._used]
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -101,6 +102,9 @@ SHAPED = frozenset(
 
 MEMORY_COLUMNS = ("ts_ns", "bytes", "allocated", "reserved", "device_type", "device")
 
+_LANE = attrgetter("pid", "tid")
+_KIND = attrgetter("ph", "cat")
+
 _DECODER = msgspec.json.Decoder(list[Event])
 _EXACT_DECODER = msgspec.json.Decoder(list[ExactEvent])
 
@@ -110,15 +114,17 @@ def decode(block: bytes) -> Block | None:
     text = b"[" + block + b"]"
     try:
         events = _DECODER.decode(text)
-        if events and float(events[0].ts) >= EXACT_US and _fractional(events):
+        if events and _rounded(events):
             events = list(_EXACT_DECODER.decode(text))
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return columns_of(events)
 
 
-def _fractional(events: Sequence[Event]) -> bool:
-    return any(event.ts % 1 for event in events)
+def _rounded(events: Sequence[Event]) -> bool:
+    """Whether float64 could not hold these times to the nanosecond."""
+    ts = np.array([event.ts for event in events])
+    return bool(ts.max() >= EXACT_US and (ts % 1).any())
 
 
 def columns_of(events: Sequence[Event]) -> Block:
@@ -133,14 +139,14 @@ def columns_of(events: Sequence[Event]) -> Block:
         "dur_ns": _ns([event.dur for event in spans]),
         "name": np.array([names[event.name] for event in spans], np.int32),
         "category": np.array([categories[event.cat] for event in spans], np.int16),
-        "lane": np.array([lanes[event.pid, event.tid] for event in spans], np.int32),
+        "lane": np.array([*map(lanes.__getitem__, map(_LANE, spans))], np.int32),
         "external": _ints([a.external for a in args]),
         "correlation": _ints([a.correlation for a in args]),
         "sequence": _ints([a.sequence for a in args]),
     }
     if (columns["external"] == ABSENT).all():  # lower case until torch 1.9
         columns["external"] = _ints([a.external_old for a in args])
-    counts = Counter((event.ph, event.cat) for event in others)
+    counts = Counter(map(_KIND, others))
     for category, number in zip(
         categories, np.bincount(columns["category"], minlength=len(categories)), strict=True
     ):
@@ -168,9 +174,9 @@ def _rare(
         columns[column] = np.full(size, ABSENT, dtype)
         columns[column][rows] = _ints([getattr(args[row], column) for row in rows])
     columns["occupancy"] = np.full(size, np.nan, np.float32)
-    columns["occupancy"][rows] = [_float(args[row].occupancy) for row in rows]
+    columns["occupancy"][rows] = _floats([args[row].occupancy for row in rows])
     columns["forward_thread"] = np.full(size, ABSENT, np.int64)
-    numbered = np.flatnonzero(columns["sequence"] != ABSENT)
+    numbered = np.flatnonzero(columns["sequence"] != ABSENT).tolist()
     columns["forward_thread"][numbered] = _ints([args[row].forward_thread for row in numbered])
     columns["stack"] = np.full(size, ABSENT, np.int32)
     stacks: Interned[str] = Interned()
@@ -226,8 +232,8 @@ def _int(value: Value) -> int:
     return number if -(1 << 63) <= number < 1 << 63 else ABSENT
 
 
-def _float(value: Value) -> float:
+def _floats(values: list[Value]) -> npt.NDArray[np.float32]:
     try:
-        return float(value) if value is not None else float("nan")
+        return np.array(values, np.float32)  # None becomes NaN
     except ValueError:
-        return float("nan")
+        return np.full(len(values), np.nan, np.float32)

@@ -135,10 +135,10 @@ class _Merged:
             numbers = np.array([interned[t] for t in texts] + [-1], columns[column].dtype)  # type: ignore[index]
             columns[column] = numbers[columns[column]]  # −1 (absent) picks the last, −1
         for column, values in columns.items():
-            if column not in self.columns:
-                self.columns[column] = Growing(values)
+            if column in self.columns:
+                self.columns[column].append(values)
             else:
-                self.columns[column].extend(values)
+                self.columns[column] = Growing(values)
         self.counts.update(block.counts)
 
     def is_trace(self) -> bool:

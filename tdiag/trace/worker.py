@@ -1,0 +1,22 @@
+"""The child of :mod:`tdiag.trace.parallel`: blocks on stdin, their columns on stdout."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+from tdiag.trace.decode import decode
+
+LENGTH_BYTES = 8
+
+
+def main() -> None:
+    """Answer every ``length, block`` with the pickled columns, until stdin closes."""
+    while header := sys.stdin.buffer.read(LENGTH_BYTES):
+        block = sys.stdin.buffer.read(int.from_bytes(header, "little"))
+        sys.stdout.buffer.write(pickle.dumps(decode(block), protocol=5))
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
