@@ -97,10 +97,10 @@ def test_sarif_paths_are_relative_to_the_repository_or_absolute_uris() -> None:
 
 
 @pytest.mark.skipif("TDIAG_SARIF_SCHEMA" not in os.environ, reason="path of OASIS's schema not set")
-@pytest.mark.parametrize("name", SAMPLES)
-def test_sarif_follows_the_official_schema(name: str) -> None:
+def test_sarif_follows_the_official_schema() -> None:
     schema = json.loads(Path(os.environ["TDIAG_SARIF_SCHEMA"]).read_text())
-    jsonschema.validate(json.loads(shown("sarif", SAMPLES[name])), schema)
+    for diagnosis in SAMPLES.values():
+        jsonschema.validate(json.loads(shown("sarif", diagnosis)), schema)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
