@@ -94,7 +94,7 @@ def _verdict(diagnosis: Diagnosis, page: Page) -> RenderableType:
     if verdict.cls in NO_SHARE:
         sign, color = "?", WARN
     title, share = headline(verdict)
-    head = Text(f"{sign} {title}", f"bold {color}")
+    head = Text.assemble((f"{sign} {title}", f"bold {color}"))
     if share:
         head.append(f": {share}", HEAD)
     sure = _confidence(diagnosis)
