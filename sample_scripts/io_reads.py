@@ -1,0 +1,105 @@
+"""Trains a pooling head on backbone features that lie on disk, one file a sample.
+
+What is slow: every sample is read from storage again in every epoch. On a shared machine other
+jobs push our files out of the page cache, and a data set larger than the RAM never stays in it;
+the stand-in here is ``posix_fadvise(DONTNEED)`` after each read, which drops the file's pages, so
+that the next read of it has to go to the disk (``/proc/self/io`` read_bytes shows it).
+
+tdiag should find: class ``io``. The training thread waits for data most of the step, the fetches
+are blocked rather than on a core, and the line is the read in ``FeatureFiles.__getitem__``.
+
+``io_reads_fixed.py`` reads each file once and keeps the tensors: the set fits into RAM, whatever
+the page cache is used for. Losses and weights stay the same, bit for bit.
+"""
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+SHAPE = (512, 16, 16)  # float32 feature maps: 512 KiB a file
+CLASSES = 10
+
+
+def make_data(folder: Path, samples: int) -> None:
+    """Writes ``samples`` files once, about 128 MiB in all, and waits until they are on disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    centres = torch.randn(CLASSES, SHAPE[0], 1, 1, generator=torch.Generator().manual_seed(1))
+    for index in range(samples):
+        path = folder / f"{index:05d}.f32"
+        if path.exists():
+            continue
+        noise = torch.randn(SHAPE, generator=torch.Generator().manual_seed(2 + index))
+        with path.with_suffix(".part").open("wb") as file:
+            file.write((0.1 * centres[index % CLASSES] + noise).numpy().tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        Path(file.name).rename(path)
+
+
+class FeatureFiles(Dataset):
+    def __init__(self, folder: Path) -> None:
+        self.paths = sorted(folder.glob("*.f32"))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        features = torch.empty(SHAPE)
+        with self.paths[index].open("rb", buffering=0) as file:
+            file.readinto(features.numpy())
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return features, index % CLASSES
+
+
+class PoolingHead(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(SHAPE[0], 256), nn.ReLU(), nn.Linear(256, CLASSES))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.layers(features.mean(dim=(2, 3)))
+
+
+def train(loader: DataLoader, device: torch.device, steps: int) -> None:
+    model = PoolingHead().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    step, loss, start = 0, torch.zeros(()), time.perf_counter()
+    while step < steps:
+        for features, labels in loader:
+            loss = F.cross_entropy(model(features.to(device)), labels.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            if step % 50 == 0:
+                print(f"step {step} loss {loss.item():.4f}")
+            if step == steps:
+                break
+    seconds = time.perf_counter() - start
+    print(f"{steps} steps, {seconds / steps * 1e3:.2f} ms each, last loss {loss.item():.6f}")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--data", type=Path, default=Path(__file__).parent / ".tdiag_data")
+    options.add_argument("--samples", type=int, default=256)
+    options.add_argument("--batch-size", type=int, default=16)
+    options.add_argument("--steps", type=int, default=1200)
+    args = options.parse_args()
+    torch.manual_seed(0)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    folder = args.data / "features"
+    make_data(folder, args.samples)
+    loader = DataLoader(FeatureFiles(folder), batch_size=args.batch_size, shuffle=True)
+    train(loader, device, args.steps)
+
+
+if __name__ == "__main__":
+    main()

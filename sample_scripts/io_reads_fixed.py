@@ -1,0 +1,107 @@
+"""Trains a pooling head on backbone features that lie on disk, one file a sample: the fixed twin.
+
+``io_reads.py`` reads every sample from storage again in every epoch. Here each file is read once,
+when its sample is first asked for, and the tensor is kept: the set (128 MiB) fits into RAM, and
+tensors that the process owns cannot be pushed out as pages of the cache can. Losses and weights
+are the same, bit for bit.
+
+tdiag should find: no ``io`` once the first epoch is over.
+"""
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+SHAPE = (512, 16, 16)  # float32 feature maps: 512 KiB a file
+CLASSES = 10
+
+
+def make_data(folder: Path, samples: int) -> None:
+    """Writes ``samples`` files once, about 128 MiB in all, and waits until they are on disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    centres = torch.randn(CLASSES, SHAPE[0], 1, 1, generator=torch.Generator().manual_seed(1))
+    for index in range(samples):
+        path = folder / f"{index:05d}.f32"
+        if path.exists():
+            continue
+        noise = torch.randn(SHAPE, generator=torch.Generator().manual_seed(2 + index))
+        with path.with_suffix(".part").open("wb") as file:
+            file.write((0.1 * centres[index % CLASSES] + noise).numpy().tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        Path(file.name).rename(path)
+
+
+class FeatureFiles(Dataset):
+    def __init__(self, folder: Path) -> None:
+        self.paths = sorted(folder.glob("*.f32"))
+        self.kept: dict[int, Tensor] = {}
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if index not in self.kept:
+            self.kept[index] = self.read(index)
+        return self.kept[index], index % CLASSES
+
+    def read(self, index: int) -> Tensor:
+        features = torch.empty(SHAPE)
+        with self.paths[index].open("rb", buffering=0) as file:
+            file.readinto(features.numpy())
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return features
+
+
+class PoolingHead(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(SHAPE[0], 256), nn.ReLU(), nn.Linear(256, CLASSES))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.layers(features.mean(dim=(2, 3)))
+
+
+def train(loader: DataLoader, device: torch.device, steps: int) -> None:
+    model = PoolingHead().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    step, loss, start = 0, torch.zeros(()), time.perf_counter()
+    while step < steps:
+        for features, labels in loader:
+            loss = F.cross_entropy(model(features.to(device)), labels.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            if step % 50 == 0:
+                print(f"step {step} loss {loss.item():.4f}")
+            if step == steps:
+                break
+    seconds = time.perf_counter() - start
+    print(f"{steps} steps, {seconds / steps * 1e3:.2f} ms each, last loss {loss.item():.6f}")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--data", type=Path, default=Path(__file__).parent / ".tdiag_data")
+    options.add_argument("--samples", type=int, default=256)
+    options.add_argument("--batch-size", type=int, default=16)
+    options.add_argument("--steps", type=int, default=5000)
+    args = options.parse_args()
+    torch.manual_seed(0)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    folder = args.data / "features"
+    make_data(folder, args.samples)
+    loader = DataLoader(FeatureFiles(folder), batch_size=args.batch_size, shuffle=True)
+    train(loader, device, args.steps)
+
+
+if __name__ == "__main__":
+    main()
