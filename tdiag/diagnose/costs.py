@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tdiag.diagnose.budget import starting_workers
 from tdiag.diagnose.model import Finding
 from tdiag.evidence.device import HostOps
-from tdiag.evidence.kinds import Budget, Dispatch, Environment, Loaders, Ops, Phases
+from tdiag.evidence.kinds import Budget, Dispatch, Environment, Loaders, Ops, Phases, System
 from tdiag.evidence.store import Evidence
 
 # Data wait is one cause to the user, whatever its parts: io, cpu and what cannot be told.
@@ -37,6 +37,9 @@ MAJORITY_FRAC = 0.5
 # layer with its backward takes up to 42 µs (td605's fixed-cost factor × 7 µs), here doubled and
 # rounded up for slower cores.
 NO_OVERHEAD_NS = 100_000
+# With more than nine tenths of its core time in use a machine has no core to spare (the rules'
+# ``SATURATED_FRAC``).
+SATURATED_FRAC = 0.9
 _COMPUTE = ("forward", "loss", "backward", "optimizer")
 
 
@@ -136,5 +139,19 @@ def _doubt(costs: Costs, evidence: Evidence, findings: Sequence[Finding]) -> Non
     if evidence.get(Dispatch) is not None or any(f.cls == "overhead" for f in findings):
         return  # the rules have set calls against their cost
     calls = sum(line.calls for line in ops.lines) if ops else host_ops.per_step if host_ops else 0
-    if not calls or costs.compute / calls < NO_OVERHEAD_NS:
+    if not calls or costs.compute * undisturbed(evidence) / calls < NO_OVERHEAD_NS:
         costs.doubts.append("the fixed cost of a torch call was not measured")
+
+
+def undisturbed(evidence: Evidence) -> float:
+    """The share of the machine that other programs left to the run, 0..1; 1 where cores idled.
+
+    Only a machine without an idle core makes a program wait for one.
+    """
+    system = evidence.get(System)
+    if system is None or system.machine_busy_cores is None or system.cores_used is None:
+        return 1.0
+    if system.machine_busy_cores < SATURATED_FRAC * system.cores_machine:
+        return 1.0
+    others = max(0.0, system.machine_busy_cores - system.cores_used)
+    return max(0.0, 1.0 - others / system.cores_machine)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tdiag.diagnose.costs import INPUT, Costs, weigh
+from tdiag.diagnose.costs import INPUT, Costs, undisturbed, weigh
 from tdiag.diagnose.model import Finding, Verdict
 from tdiag.evidence.device import HostOps, TracedSteps
 from tdiag.evidence.kinds import Budget, Steps
@@ -174,7 +174,7 @@ def _certainty(evidence: Evidence) -> float:
     """How far the clean steps stand for those to come, 0..1.
 
     The rule of succession, (n + 1) ÷ (n + 2) after n like cases, times what two standard errors
-    of the mean leave certain.
+    of the mean leave certain, times the share of the machine that the run had to itself.
     """
     steps = evidence.get(Steps)
     if steps is None:
@@ -186,7 +186,7 @@ def _certainty(evidence: Evidence) -> float:
     if len(durations) > 1 and (mean := float(np.mean(durations))) > 0:
         error = float(np.std(durations, ddof=1)) / len(durations) ** 0.5 / mean
         certain *= max(0.0, 1 - 2 * error)
-    return certain
+    return certain * undisturbed(evidence)
 
 
 def _without_budget(evidence: Evidence) -> Verdict:

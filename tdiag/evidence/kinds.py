@@ -48,7 +48,8 @@ class Phases(Kind, frozen=True, kw_only=True):
     ``optimizer`` (end of backward → end of ``optimizer.step``), ``evaluation``, ``checkpoint``
     (``torch.save``), ``gc`` (garbage collector), ``after_step`` (optimizer end → next batch is
     asked for), ``unattributed``.
-    ``cpu_ns``: on-CPU time of the training thread within the same regions.
+    ``cpu_ns``: on-CPU time of the training thread within the same regions; a phase whose CPU time
+    was not measured (its clock is dear: only waits and what lies before forward) is absent.
     ``counts``: how often per step a region of this name was entered.
     """
 

@@ -49,7 +49,7 @@ def fixed_cost(phases: Phases | None, ops: Ops | None, dispatch: Dispatch | None
         calls=sum(line.calls for line in lines),
         dispatch_ns=sum(_cost(line, dispatch) for line in lines),
         spent_ns=_spent(phases.wall_ns, share),
-        on_core_ns=_spent(phases.cpu_ns, share),
+        on_core_ns=_spent(phases.wall_ns | phases.cpu_ns, share),  # wall where not measured
     )
 
 

@@ -28,6 +28,9 @@ PHASES = (
 )  # fmt: skip
 _NUMBER = {name: number for number, name in enumerate(PHASES)}
 
+# By definition of "mostly": what holds for more than half of a phase may speak for it.
+MAJORITY_FRAC = 0.5
+
 _OF_ROLE = {
     BATCH: "data_wait",
     MODEL: "forward",
@@ -143,14 +146,14 @@ def make_phases(timeline: Timeline, roles: Roles, phases: Ints, clean: Mask) -> 
     """The Phases of the clean steps; ``clean`` has one entry a step."""
     steps = max(1, int(clean.sum()))
     wall = phases_per_step(timeline, phases, timeline.ns)[clean].sum(axis=0)
-    cpu = phases_per_step(timeline, phases, timeline.cpu_ns)[clean].sum(axis=0)
+    cpu = _on_core(timeline, phases, clean)
     counts = _entries(timeline, roles, phases, clean)
     seen = [name for name, ns in zip(PHASES, wall.tolist(), strict=True) if ns]
     batches = _Batches(timeline, roles, clean)
     saves = timeline.wall[(timeline.kind == SAVE) & clean[timeline.step]]
     return Phases(
         wall_ns={name: int(wall[_NUMBER[name]]) / steps for name in seen},
-        cpu_ns={name: int(cpu[_NUMBER[name]]) / steps for name in seen},
+        cpu_ns={name: cpu[name] / steps for name in seen if name in cpu},
         counts={name: counts[name] / steps for name in seen},
         eval_grad_frac=batches.eval_grad_frac(),
         eval_batches_per_step=batches.evaluated() / steps,
@@ -158,6 +161,19 @@ def make_phases(timeline: Timeline, roles: Roles, phases: Ints, clean: Mask) -> 
         waits_ns=tuple(batches.waits()),
         iterator_start_ns=batches.starting_ns() / steps,
     )
+
+
+def _on_core(timeline: Timeline, phases: Ints, clean: Mask) -> dict[str, float]:
+    """On-CPU time by phase, for phases of which at least half the wall time has a CPU clock; the
+    rest of such a phase (a collection inside a data wait) is taken to be like it."""
+    measured = (timeline.cpu_ns >= 0) & clean[timeline.in_step]
+    inside = clean[timeline.in_step]
+    size = len(PHASES)
+    wall = np.bincount(phases[inside], timeline.ns[inside], size)
+    known = np.bincount(phases[measured], timeline.ns[measured], size)
+    cpu = np.bincount(phases[measured], timeline.cpu_ns[measured], size)
+    enough = (known > 0) & (known >= MAJORITY_FRAC * wall)
+    return {PHASES[i]: float(cpu[i] * wall[i] / known[i]) for i in np.flatnonzero(enough)}
 
 
 def _entries(timeline: Timeline, roles: Roles, phases: Ints, clean: Mask) -> dict[str, int]:

@@ -122,6 +122,7 @@ class WindowRecord(Record):
 
 class StepRecord(Record):
     i: int
+    s: int
     t: int
     w: str = ""
     m: list[int] = []

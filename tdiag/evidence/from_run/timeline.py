@@ -16,6 +16,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 NEXT, FORWARD, BACKWARD, OPTIMIZER, SAVE, GC = 0, 2, 4, 6, 8, 10
 WORK = frozenset((NEXT, FORWARD, BACKWARD))  # what runs inside these belongs to them
 NOBODY = -1
+UNMEASURED = -1
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,9 @@ class Timeline:
     Regions: ``kind`` (an opening mark's code), ``arg`` and ``ret`` (arguments of the opening and
     closing mark; ``ret`` −1 if never closed), ``parent`` (region it lies in, −1 = none),
     ``covered`` (lies inside a work region), ``step`` (index into the steps given), ``wall``.
-    Slices: ``ns``, ``cpu_ns``, ``in_step``, ``owner`` (region whose time it is, −1 = none is
-    open), ``following`` (the first region opened after it).
+    Slices: ``ns``, ``cpu_ns`` (−1 where one of its ends has no CPU clock), ``in_step``,
+    ``owner`` (region whose time it is, −1 = none is open), ``following`` (the first region
+    opened after it).
     """
 
     kind: Ints
@@ -54,18 +56,19 @@ class _Cutter:
 
     def step(self, number: int, marks: Sequence[int], duration: int) -> None:
         stack: list[int] = []
-        at = cpu_at = 0
+        at = cpu_at = 0  # a step begins with both clocks at zero
         for code, wall, cpu, arg in zip(
             marks[0::4], marks[1::4], marks[2::4], marks[3::4], strict=False
         ):
             wall = min(max(wall, at), duration)  # a clock never runs backwards, a step never over
-            self._slice(wall - at, max(0, cpu - cpu_at), number, stack)
-            at, cpu_at = wall, max(cpu, cpu_at)
+            measured = cpu_at >= 0 and cpu >= 0
+            self._slice(wall - at, max(0, cpu - cpu_at) if measured else UNMEASURED, number, stack)
+            at, cpu_at = wall, cpu
             if code & 1:
                 self._close(code - 1, arg, wall, stack)
             else:
                 self._open(code, arg, wall, number, stack)
-        self._slice(duration - at, 0, number, stack)
+        self._slice(duration - at, UNMEASURED, number, stack)
         for region in stack:  # an open pair ends with its step
             self.regions[region][6] = duration - self.regions[region][6]
 
@@ -115,17 +118,5 @@ def cut(steps: Sequence[StepRecord], durations: Sequence[int]) -> Timeline:
 
 
 def durations_of(steps: Sequence[StepRecord]) -> list[int]:
-    """Each step's wall time, ns.
-
-    A step lasts from the last one's end, unless tdiag itself worked in between (a window
-    changed): then its last mark, which stands right before its end, tells how long it was.
-    """
-    durations = []
-    last: StepRecord | None = None
-    for step in steps:
-        if last is not None and step.w == last.w and step.i == last.i + 1:
-            durations.append(max(0, step.t - last.t))
-        else:
-            durations.append(step.m[-3] if len(step.m) >= 4 else 0)
-        last = step
-    return durations
+    """Each step's wall time, ns; what tdiag itself did between two steps is in none."""
+    return [max(0, step.t - step.s) for step in steps]
