@@ -21,7 +21,7 @@ BROKEN: tuple[type[Exception], ...] = (zlib.error, fast_zlib.error)
 Progress = Callable[[int, int], None]  # bytes of the file read so far, size of the file
 
 BLOCK_BYTES = 1 << 20  # measured: larger blocks leave the cache, smaller ones cost calls
-READ_BYTES = 1 << 17  # compressed bytes at a time; inflates to roughly two blocks
+READ_BYTES = 1 << 14  # compressed bytes at a time: all that damaged data can take with it
 GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -60,6 +60,17 @@ class Blocks:
                 self._progress(done, size)
 
     def _inflate(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        ready: list[bytes] = []
+        size = 0
+        for plain in self._inflated(pieces):
+            ready.append(plain)
+            size += len(plain)
+            if size >= BLOCK_BYTES:
+                yield b"".join(ready)
+                ready, size = [], 0
+        yield b"".join(ready)
+
+    def _inflated(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         member: Any = fast_zlib.decompressobj(31)
         fed = False  # whether the current member has had any input
         for piece in pieces:
@@ -74,8 +85,7 @@ class Blocks:
                     self.broken = f"damaged gzip data ({error})" if fed else None
                     return
                 fed = True
-                if plain:
-                    yield plain
+                yield plain
                 waiting = member.unused_data if member.eof else member.unconsumed_tail
         while not member.eof and (plain := member.decompress(b"", BLOCK_BYTES)):
             yield plain

@@ -52,7 +52,7 @@ class _Reader:
         for offset, block, columns in decoded(self.splitter):
             self._take(offset, block, columns)
         self._finish()
-        if not self.merged.is_trace():
+        if not self.merged.is_trace(whole=not self.damage):
             raise RunError(f"{self.path.name} holds no trace events", NOT_A_TRACE_HINT)
         metadata = parse_metadata(self.splitter.head, self.tail)
         return self.merged.trace(self.path, metadata, self.damage)
@@ -141,9 +141,9 @@ class _Merged:
                 self.columns[column] = Growing(values)
         self.counts.update(block.counts)
 
-    def is_trace(self) -> bool:
-        """Whether anything had a phase; an empty list of events is a trace, too."""
-        return not self.counts or any(ph for ph, _ in self.counts)
+    def is_trace(self, whole: bool) -> bool:
+        """Whether anything had a phase; an empty list that is whole is a trace, too."""
+        return any(ph for ph, _ in self.counts) if self.counts else whole
 
     def trace(self, path: Path, metadata: dict[str, Any], damage: Damage) -> Trace:
         if not self.columns:

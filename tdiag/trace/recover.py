@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgspec
 
-from tdiag.trace.decode import Event
+from tdiag.trace.decode import Event, ExactEvent
 from tdiag.trace.split import BOUNDARY, EVENT_LIMIT
 
 SKIPPED = re.compile(r"[\s,]*")
 # Windows paths and the like: a backslash that begins no JSON escape.
 LONE_BACKSLASH = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+BACKSLASH = re.compile(r'\\(?!")')
 BARE_NUMBER = re.compile(r":\s*[-+]?(?:inf|nan)\b", re.IGNORECASE)  # what C++ prints, not JSON
 # Unescaped quotes: a text field ends where the next known key begins.
 TEXT_FIELD = re.compile(
@@ -25,9 +27,9 @@ ARGUMENT = re.compile(
     r'"(External id|external id|correlation|Sequence number|stream|device|bytes)"\s*:\s*"?(-?\d+)'
 )
 
-_EVENT = msgspec.json.Decoder(Event)
+_EVENT = msgspec.json.Decoder(ExactEvent)
 # strict=False admits raw control characters in texts, as older exporters write them.
-_SCAN = json.JSONDecoder(strict=False)
+_SCAN = json.JSONDecoder(strict=False, parse_float=Decimal)
 
 
 class Recovered(NamedTuple):
@@ -80,7 +82,7 @@ def _next_event(block: bytes, text: str, at: int) -> tuple[Event | None, int]:
     try:
         return _EVENT.decode(piece), until
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _lenient(json.loads(piece.decode("utf-8", "replace"), strict=False)), until
+        return _lenient(_SCAN.decode(piece.decode("utf-8", "replace"))), until
 
 
 def salvage_last(piece: bytes) -> tuple[Event | None, int | None]:
@@ -95,9 +97,11 @@ def salvage_last(piece: bytes) -> tuple[Event | None, int | None]:
 
 def _repaired(piece: bytes) -> Event | None:
     text = piece.decode("utf-8", "replace")
-    text = BARE_NUMBER.sub(": null", LONE_BACKSLASH.sub(r"\\\\", text))
+    if LONE_BACKSLASH.search(text):  # whoever wrote it escapes none, \t and \n included
+        text = BACKSLASH.sub(r"\\\\", text)
+    text = BARE_NUMBER.sub(": null", text)
     try:
-        return _lenient(json.loads(text, strict=False))
+        return _lenient(_SCAN.decode(text))
     except (json.JSONDecodeError, RecursionError):
         pass
     fields: dict[str, Any] = dict(TEXT_FIELD.findall(text))
@@ -117,11 +121,12 @@ def _lenient(value: Any) -> Event | None:
     }
     event |= {k: value[k] for k in ("pid", "tid") if _plain(value.get(k))}
     try:
-        event |= {k: float(value[k]) for k in ("ts", "dur") if value.get(k) is not None}
-        return msgspec.convert(event | {"args": kept}, Event, strict=False)
-    except (TypeError, ValueError, msgspec.ValidationError):
+        event["ts"] = Decimal(str(value.get("ts") or 0))
+        event["dur"] = float(value.get("dur") or 0)
+        return msgspec.convert(event | {"args": kept}, ExactEvent, strict=False)
+    except (TypeError, ValueError, ArithmeticError, msgspec.ValidationError):
         return None
 
 
 def _plain(value: Any) -> bool:
-    return isinstance(value, (int, float, str)) and not isinstance(value, bool)
+    return isinstance(value, (int, Decimal, str)) and not isinstance(value, bool)
