@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from tdiag.diagnose.budget import make_budget
+from tdiag.diagnose.costs import undisturbed
 from tdiag.diagnose.engine import run_rules
 from tdiag.diagnose.model import Component, Diagnosis, StepTime
-from tdiag.diagnose.verdict import judge
+from tdiag.diagnose.verdict import MODERATE_FRAC, judge
 from tdiag.evidence.device import TracedSteps
 from tdiag.evidence.kinds import Budget, Environment, Steps
 from tdiag.evidence.store import Evidence
@@ -38,7 +39,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         perturbation=dict(evidence.perturbation),
         environment=_environment(evidence),
         capture=dict(evidence.capture),
-        notes=tuple(evidence.notes),
+        notes=(*evidence.notes, *_crowded(evidence)),
     )
 
 
@@ -64,3 +65,14 @@ def _components(budget: Budget | None) -> tuple[Component, ...]:
 def _environment(evidence: Evidence) -> dict[str, Any]:
     found = evidence.get(Environment)
     return msgspec.to_builtins(found) if found else {}
+
+
+def _crowded(evidence: Evidence) -> tuple[str, ...]:
+    """A note where other programs took so much of the machine that the run was slowed by it."""
+    left = undisturbed(evidence)
+    if left >= 1 - MODERATE_FRAC:
+        return ()
+    return (
+        f"other programs kept {1 - left:.0%} of the machine's cores busy: this run waited for a"
+        " core, and its times would be shorter alone",
+    )

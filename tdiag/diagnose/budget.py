@@ -65,7 +65,10 @@ def _with_device(step_ns: int, host: Mapping[str, float], device: DeviceTime) ->
     idle = left - sum(busy.values()) * fit
     waited = traced.pop("data_wait", 0.0)
     causes = {name: ns for name, ns in traced.items() if name not in BETWEEN_STEPS and ns > 0}
-    wait = _idle_waiting(idle, waited, host.get("data_wait", 0.0), sum(causes.values()))
+    clean_wait = host.get("data_wait", 0.0)
+    if waited and device.host_ns.get("data_wait"):  # what of a wait the device works through
+        waited = clean_wait * min(1.0, waited / device.host_ns["data_wait"])
+    wait = _idle_waiting(idle, waited, clean_wait, sum(causes.values()))
     parts["data_wait"] = wait
     total = sum(causes.values())
     for name, ns in causes.items():
@@ -75,16 +78,16 @@ def _with_device(step_ns: int, host: Mapping[str, float], device: DeviceTime) ->
     return {name: ns for name, ns in parts.items() if ns > 0}
 
 
-def _idle_waiting(idle: float, traced: float, clean_wait: float, other: float) -> float:
+def _idle_waiting(idle: float, likely: float, clean_wait: float, other: float) -> float:
     """Device idle in which the host waited for data, ns per clean step.
 
-    Under the profiler a loader may catch up, so the traced wait may be too short. It is bounded:
+    ``likely`` is what the trace tells. Under the profiler a loader may catch up, so it is bounded:
     above by the clean wait (part of which the device may have worked through) and by the idle
     time; below by the idle time that the other causes, which the profiler only makes longer,
     leave unexplained.
     """
     most = min(clean_wait, idle)
-    return min(most, max(traced, idle - other))
+    return min(most, max(likely, idle - other))
 
 
 def _split_wait(

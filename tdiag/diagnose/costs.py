@@ -10,6 +10,7 @@ from tdiag.diagnose.model import Finding
 from tdiag.evidence.device import HostOps
 from tdiag.evidence.kinds import Budget, Dispatch, Environment, Loaders, Ops, Phases, System
 from tdiag.evidence.store import Evidence
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
 
 # Data wait is one cause to the user, whatever its parts: io, cpu and what cannot be told.
 INPUT = ("io", "cpu", "input", "loader")
@@ -80,6 +81,9 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
             costs.by_class[finding.cls] = max(costs.by_class.get(finding.cls, 0.0), high)
     costs.by_class.pop("compute", None)  # faster compute is still compute
     if not budget.has_device:
+        least = min(_fixed_cost(evidence, findings), costs.compute)
+        if least > costs.by_class.get("overhead", 0.0):
+            costs.by_class["overhead"] = least
         _doubt(costs, evidence, findings)
     return costs
 
@@ -130,17 +134,36 @@ def _prepared_by(evidence: Evidence) -> str:
     return "cpu" if cpu > MAJORITY_FRAC * wall else ""
 
 
+def _fixed_cost(evidence: Evidence, findings: Sequence[Finding]) -> float:
+    """The least that the torch calls of the training step cost before they do any work, ns.
+
+    The loss is left out where its calls have a finding of their own.
+    """
+    ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
+    if ops is None or dispatch is None:
+        return 0.0
+    phases = {"forward", "optimizer"}
+    if not any(finding.cls == "python_loss" for finding in findings):
+        phases.add("loss")
+    plain = sum(x.calls - x.grad_calls for x in ops.lines if x.phase in phases)
+    recording = sum(x.grad_calls for x in ops.lines if x.phase in phases)
+    return plain * dispatch.op_ns + recording * dispatch.grad_op_ns
+
+
 def _doubt(costs: Costs, evidence: Evidence, findings: Sequence[Finding]) -> None:
     """Name what is missing for calling the host's forward, loss and backward compute."""
     ops, host_ops = evidence.get(Ops), evidence.get(HostOps)
     if ops is None and host_ops is None:
         costs.doubts.append("torch calls were not counted")
+    if costs.doubts or any(finding.cls == "overhead" for finding in findings):
         return
-    if evidence.get(Dispatch) is not None or any(f.cls == "overhead" for f in findings):
-        return  # the rules have set calls against their cost
-    calls = sum(line.calls for line in ops.lines) if ops else host_ops.per_step if host_ops else 0
-    if not calls or costs.compute * undisturbed(evidence) / calls < NO_OVERHEAD_NS:
-        costs.doubts.append("the fixed cost of a torch call was not measured")
+    alone = costs.compute * undisturbed(evidence)
+    if evidence.get(Dispatch) is None:
+        calls = sum(x.calls for x in ops.lines) if ops else host_ops.per_step if host_ops else 0
+        if not calls or alone / calls < NO_OVERHEAD_NS:
+            costs.doubts.append("the fixed cost of a torch call was not measured")
+    elif alone < min(costs.compute, FIXED_COST_FACTOR * _fixed_cost(evidence, findings)):
+        costs.doubts.append("other programs kept the cores busy")
 
 
 def undisturbed(evidence: Evidence) -> float:

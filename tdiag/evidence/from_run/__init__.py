@@ -13,12 +13,13 @@ from tdiag.evidence.from_run.counted import make_counted
 from tdiag.evidence.from_run.events import Process, lead_of, read_events, workers_of
 from tdiag.evidence.from_run.loaders import make_loaders
 from tdiag.evidence.from_run.phases import make_phases, phase_of_slices
-from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord, TorchRecord, TraceRecord
+from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord, TorchRecord
 from tdiag.evidence.from_run.roles import assign_roles
 from tdiag.evidence.from_run.setting import make_environment, make_modules, make_setting
 from tdiag.evidence.from_run.stacks import make_stacks
 from tdiag.evidence.from_run.system import make_system
 from tdiag.evidence.from_run.timeline import cut, durations_of
+from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
 from tdiag.evidence.kinds import Steps
 from tdiag.evidence.store import Evidence
 
@@ -47,22 +48,24 @@ def load_run(run_dir: Path) -> Evidence:
     if lead is None:
         evidence.missing[Steps] = why_none(None)
     else:
-        _add_steps(evidence, run_dir, lead, processes)
+        spans = _add_steps(evidence, run_dir, lead, processes)
         evidence.add(*make_setting(lead, processes), *make_counted(lead))
         if stacks := make_stacks(run_dir, lead, processes):
             evidence.add(stacks)
-        _add_trace(evidence, run_dir, lead)
+        add_trace(evidence, run_dir, lead, spans)
     say_capture(evidence, lead, config)
     return evidence
 
 
-def _add_steps(evidence: Evidence, run_dir: Path, lead: Process, processes: list[Process]) -> None:
-    """Everything that is said per clean step."""
+def _add_steps(
+    evidence: Evidence, run_dir: Path, lead: Process, processes: list[Process]
+) -> list[Span]:
+    """Everything that is said per clean step. Returns the phases of the traced steps."""
     durations = durations_of(lead.steps)
     clean = find_clean(lead, durations)
     if clean is None:
         evidence.missing[Steps] = why_none(lead)
-        return
+        return []
     if clean.note:
         evidence.notes.append(clean.note)
     about = lead.last(BoundaryRecord)
@@ -83,33 +86,7 @@ def _add_steps(evidence: Evidence, run_dir: Path, lead: Process, processes: list
     if system := make_system(run_dir / "system.jsonl", clean, workers, allowed):
         evidence.add(system)
     evidence.perturbation.update(perturbation(lead.steps, durations, clean))
-
-
-def _add_trace(evidence: Evidence, run_dir: Path, lead: Process) -> None:
-    """The facts of the trace that covers most steps; those measured without it stay."""
-    traces = sorted(lead.all(TraceRecord), key=lambda trace: (trace.steps, trace.number))
-    files = [path for t in traces for path in _as_written(run_dir / t.file) if path.is_file()]
-    if not files:
-        return
-    try:
-        from tdiag.evidence.from_trace import device_evidence
-        from tdiag.trace import read_trace
-    except ImportError:
-        return
-    try:
-        traced = device_evidence(read_trace(files[-1]))
-    except RunError as error:
-        evidence.notes.append(f"the trace could not be read: {error.message}")
-        return
-    for kind, fact in traced.facts.items():
-        evidence.facts.setdefault(kind, fact)
-    evidence.missing.update({k: v for k, v in traced.missing.items() if k not in evidence.facts})
-    evidence.notes += traced.notes
-
-
-def _as_written(path: Path) -> tuple[Path, Path]:
-    """The trace itself, or its compressed form."""
-    return path, path.with_name(path.name + ".gz")
+    return phase_spans(lead.steps, timeline, phases)
 
 
 def _read_json(path: Path, required: bool = False) -> dict[str, Any]:

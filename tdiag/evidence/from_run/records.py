@@ -130,6 +130,7 @@ class StepRecord(Record):
 
 class TraceRecord(Record):
     file: str
+    t: int = 0
     number: int = msgspec.field(name="pass", default=1)
     steps: int = 0
 

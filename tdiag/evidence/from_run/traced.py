@@ -1,0 +1,84 @@
+"""The run's own trace, read with what the probe knows: which phase every instant belonged to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from tdiag.errors import TdiagError
+from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.phases import PHASES
+from tdiag.evidence.from_run.records import StepRecord, TraceRecord
+from tdiag.evidence.from_run.timeline import Ints, Timeline
+from tdiag.evidence.from_trace import device_evidence
+from tdiag.evidence.store import Evidence
+from tdiag.trace import Trace, read_trace
+
+WINDOW = "trace"
+FIRST_SPAN = "ProfilerStep#"
+
+Span: TypeAlias = tuple[str, int, int]  # phase, begin, end
+
+
+def add_trace(evidence: Evidence, run_dir: Path, lead: Process, spans: Sequence[Span]) -> None:
+    """Add the facts of the trace that covers most steps (the later one if equal).
+
+    ``spans``: the phases of the traced steps, on the events' clock. Facts measured without a
+    profiler stay as they are.
+    """
+    records = sorted(lead.all(TraceRecord), key=lambda record: (record.steps, record.number))
+    for record in reversed(records):
+        path = _file(run_dir / record.file)
+        if path is None:
+            continue
+        try:
+            trace = read_trace(path)
+        except TdiagError as error:
+            evidence.notes.append(f"a trace could not be read: {error.message}")
+            continue
+        traced = device_evidence(trace, _on_its_clock(trace, record, spans))
+        for kind, fact in traced.facts.items():
+            evidence.facts.setdefault(kind, fact)
+        absent = {k: why for k, why in traced.missing.items() if k not in evidence.facts}
+        evidence.missing.update(absent)
+        evidence.notes += traced.notes
+        return
+
+
+def phase_spans(steps: Sequence[StepRecord], timeline: Timeline, phases: Ints) -> list[Span]:
+    """The phases of the steps of window ``trace``, in order, neighbours of one phase joined."""
+    traced = np.array([step.w == WINDOW for step in steps], np.bool_)
+    chosen = np.flatnonzero(traced[timeline.in_step])
+    spans: list[Span] = []
+    number, at = -1, 0
+    for i in chosen.tolist():
+        if timeline.in_step[i] != number:
+            number = int(timeline.in_step[i])
+            at = steps[number].s
+        end = at + int(timeline.ns[i])
+        name = PHASES[phases[i]]
+        if spans and spans[-1][0] == name and spans[-1][2] == at:
+            at = spans.pop()[1]
+        spans.append((name, at, end))
+        at = end
+    return spans
+
+
+def _on_its_clock(trace: Trace, record: TraceRecord, spans: Sequence[Span]) -> list[Span]:
+    """Shifted by what lies between the clocks: the probe wrote down the moment at which it
+    opened the trace's first step."""
+    first = [number for number, name in enumerate(trace.names) if name.startswith(FIRST_SPAN)]
+    begins = trace.ts_ns[np.isin(trace.name, first)]
+    if not len(begins) or not record.t:
+        return []
+    shift = int(begins.min()) - record.t
+    return [(name, begin + shift, end + shift) for name, begin, end in spans]
+
+
+def _file(path: Path) -> Path | None:
+    """The trace as it was written, or its compressed form."""
+    packed = path.with_name(path.name + ".gz")
+    return next((p for p in (path, packed) if p.is_file()), None)
