@@ -40,6 +40,8 @@ class Boundary:
         self.batches = 0
         self.lead: int | None = None  # id of the optimizer whose step ends a step
         self.others = 0  # steps of other optimizers since the lead's last
+        self.optimizer_steps = 0
+        self.pending = False  # a step ended inside a backward that is still running
         self.depth = 0  # optimizer.step within optimizer.step (super().step())
         self.backward_depth = 0
         self.autocast = ""  # dtype of the autocast region the last forward ran under
@@ -115,6 +117,7 @@ class Boundary:
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer stepped (or GradScaler skipped its step)."""
+        self.optimizer_steps += 1
         if self.lead is None:
             self._lead(optimizer)
         elif id(optimizer) != self.lead:
@@ -123,7 +126,12 @@ class Boundary:
                 return
             self._lead(optimizer)
         self.others = 0
-        self.ended("optimizer")
+        if self.backward_depth:
+            # Optimizers stepped by hooks within backward: profilers cannot be switched there
+            # (torch crashes), so the step ends when the backward does.
+            self.pending = True
+        else:
+            self.ended("optimizer")
 
     def _lead(self, optimizer: Any) -> None:
         self.lead = id(optimizer)
@@ -157,6 +165,9 @@ class Boundary:
                 finally:
                     boundary.backward_depth -= 1
                     marks.add(BACKWARD_END)
+                if boundary.pending and not boundary.backward_depth:
+                    boundary.pending = False
+                    boundary.ended("optimizer")
                 # A closure's backward (LBFGS) lies inside optimizer.step: the step ends there.
                 if ends_step and not boundary.depth and boundary.rank < 2:
                     boundary.ended("backward")
@@ -176,9 +187,9 @@ class Boundary:
 
         @functools.wraps(original)
         def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            before = boundary.probe.step, boundary.others
+            before = boundary.optimizer_steps
             result = original(self, optimizer, *args, **kwargs)
-            if before == (boundary.probe.step, boundary.others) and boundary.probe.marks.mine():
+            if before == boundary.optimizer_steps and boundary.probe.marks.mine():
                 boundary.stepped(optimizer)
             return result
 

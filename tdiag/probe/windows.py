@@ -14,6 +14,7 @@ from . import facts, plan
 from .capture import make_capture
 from .core import now_ns
 from .dispatch import measure_dispatch
+from .procfs import ThreadCounters
 from .stop import StopSign
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Windows:
         self.stop = StopSign(probe)
         self.leads = facts._env_int("RANK", 0) == 0
         self.batches = 0  # handed out by any loader so far
+        self.counters: ThreadCounters | None = None
         self.queue: dict[int, int] = {}  # loader → how many batches its queue can hold
         self.epochs: dict[int, list[int]] = {}  # loader → step of each new iterator
         self.warm_actions: list[Callable[[], None]] = []
@@ -196,8 +198,11 @@ class Windows:
 
     def _record(self, state: str, **more: Any) -> None:
         assert self.window is not None
+        if self.counters is None:
+            self.counters = ThreadCounters()
         self.probe.recorder.write(
             "window",
+            runq=self.counters.read()[2],
             t=now_ns(),
             name=self.window.name,
             state=state,

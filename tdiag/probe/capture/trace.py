@@ -28,6 +28,8 @@ class TraceCapture(Capture):
     def start(self) -> str:
         if facts.profiler_is_on():
             return OWN_PROFILER
+        if torch._C._current_graph_task_id() != -1:
+            return "the steps end inside a backward pass, where no profiler can be switched"
         per_step = _seen_per_step.get("events")
         if per_step and per_step > MOST_EVENTS:
             return f"one step has {per_step} events: the first pass's trace must do"
