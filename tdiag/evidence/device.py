@@ -85,6 +85,8 @@ class KernelFamily(Kind, frozen=True, kw_only=True):
 
 
 class Kernels(Kind, frozen=True, kw_only=True):
+    """``count``: kernels alone; the families hold device-side copies and memsets, too."""
+
     families: tuple[KernelFamily, ...]
     count: float
     device_ns: float

@@ -14,9 +14,8 @@ def communication(view: View, window: Window) -> Communication | None:
     spans = clip(view.spans(rows), window.begin, window.end)
     if not len(spans):
         return None
-    start = view.trace.ts_ns[rows]
     return Communication(
         total_ns=total(spans) / window.count,
         exposed_ns=total(minus(spans, view.spans(view.of_kind(COMPUTE)))) / window.count,
-        count=float(((start >= window.begin) & (start < window.end)).sum()) / window.count,
+        count=len(window.began(view, rows)) / window.count,
     )

@@ -31,7 +31,7 @@ def device_time(view: View, window: Window, phases: Sequence[Phase]) -> DeviceTi
     }
     totals = {name: total(spans) for name, spans in components.items()}
     totals |= _idle(view, split(idle, states), window)
-    rows = _within(view, window)
+    rows = window.began(view, view.kernels)
     return DeviceTime(
         step_ns=(window.end - window.begin) / window.count,
         components_ns={name: ns / window.count for name, ns in totals.items() if ns},
@@ -60,13 +60,6 @@ def _busy(view: View, window: Window) -> dict[str, Spans]:
             spans = minus(spans, other)
         found[name] = spans
     return found
-
-
-def _within(view: View, window: Window) -> Ints:
-    """Compute and communication kernels that began in the window."""
-    rows = view.of_kind(COMPUTE, COMM)
-    start = view.trace.ts_ns[rows]
-    return rows[(start >= window.begin) & (start < window.end)]
 
 
 def _idle(view: View, parts: dict[str, Spans], window: Window) -> dict[str, int]:

@@ -22,8 +22,7 @@ BACKWARD_NODE = re.compile(r"^autograd::engine::evaluate_function: ")
 
 def host_ops(view: View, window: Window, phases: Sequence[Phase]) -> HostOps | None:
     """None where the trace has no ops."""
-    start = view.trace.ts_ns[view.ops]
-    rows = view.ops[(start >= window.begin) & (start < window.end)]
+    rows = window.began(view, view.ops)
     if not len(rows):
         return None
     nested = nest(view.trace, rows)

@@ -56,8 +56,7 @@ MATRIX_FAMILIES = frozenset({"gemm", "conv", "attention"})
 def kernels(view: View, window: Window) -> Kernels | None:
     """None if no kernel ran in the window."""
     trace = view.trace
-    rows = view.of_kind(COMPUTE, COMM)
-    rows = rows[(trace.ts_ns[rows] >= window.begin) & (trace.ts_ns[rows] < window.end)]
+    rows = window.began(view, view.of_kind(COMPUTE, COMM))
     if not len(rows):
         return None
     comm = np.isin(rows, view.of_kind(COMM))
@@ -75,7 +74,9 @@ def kernels(view: View, window: Window) -> Kernels | None:
     found.sort(key=lambda entry: -entry.device_ns)
     spans = clip(view.spans(rows), window.begin, window.end)
     return Kernels(
-        families=tuple(found), count=len(rows) / window.count, device_ns=total(spans) / window.count
+        families=tuple(found),
+        count=len(window.began(view, view.kernels)) / window.count,
+        device_ns=total(spans) / window.count,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tdiag.evidence.device import TracedSteps
 from tdiag.evidence.from_trace.intervals import Ints
-from tdiag.evidence.from_trace.view import View
+from tdiag.evidence.from_trace.view import Rows, View
 
 PROFILER_STEP = re.compile(r"^ProfilerStep#\d+")
 NEXT_BATCH = re.compile(r"^enumerate\(DataLoader\)")
@@ -41,6 +41,11 @@ class Window:
     @property
     def count(self) -> int:
         return len(self.bounds) - 1
+
+    def began(self, view: View, rows: Rows) -> Rows:
+        """Those of ``rows`` that began within the steps."""
+        start = view.trace.ts_ns[rows]
+        return rows[(start >= self.begin) & (start < self.end)]
 
     def traced_steps(self) -> TracedSteps:
         durations = np.diff(self.bounds)

@@ -8,13 +8,13 @@ from tdiag.evidence.device import Sync, Syncs
 from tdiag.evidence.from_trace.host_states import ITEM, blocking_calls
 from tdiag.evidence.from_trace.intervals import Ints, Spans, covered, gaps
 from tdiag.evidence.from_trace.steps import Window
-from tdiag.evidence.from_trace.view import Rows, View
+from tdiag.evidence.from_trace.view import View
 
 
 def syncs(view: View, window: Window, busy: Spans) -> Syncs:
     """By name of the runtime call, and ``aten::item`` for the op that asked for a value."""
     trace = view.trace
-    calls = _inside(view, blocking_calls(view), window)
+    calls = window.began(view, blocking_calls(view))
     calls = calls[np.argsort(trace.end_ns[calls], kind="stable")]
     after = idle_after(trace.ts_ns[calls], trace.end_ns[calls], busy, window)
     found = [
@@ -22,7 +22,7 @@ def syncs(view: View, window: Window, busy: Spans) -> Syncs:
         for name in np.unique(trace.name[calls])
         for mine in [trace.name[calls] == name]
     ]
-    items = _inside(view, view.matching(view.ops, ITEM), window)
+    items = window.began(view, view.matching(view.ops, ITEM))
     items = items[np.argsort(trace.end_ns[items], kind="stable")]
     start, end = trace.ts_ns[items], trace.end_ns[items]
     waited = covered(view.spans(calls), start, end) > 0  # else the value was on the host already
@@ -32,11 +32,6 @@ def syncs(view: View, window: Window, busy: Spans) -> Syncs:
         found.append(_sync("aten::item", end - start, after, window.count))
     found.sort(key=lambda sync: -(sync.idle_after_ns + sync.host_ns))
     return Syncs(syncs=tuple(found))
-
-
-def _inside(view: View, rows: Rows, window: Window) -> Rows:
-    start = view.trace.ts_ns[rows]
-    return rows[(start >= window.begin) & (start < window.end)]
 
 
 def idle_after(start: Ints, end: Ints, busy: Spans, window: Window) -> Ints:

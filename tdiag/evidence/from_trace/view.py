@@ -40,6 +40,8 @@ DEVICE_TO_HOST = re.compile(r"DtoH|Device ?To ?Host|Device -> Host|D2H", re.IGNO
 # Accelerators that record waiting on their own queue among their work (MTIA: event_wait).
 DEVICE_WAIT = re.compile(r"(^|_)(event_)?wait|synchroni[sz]e", re.IGNORECASE)
 
+MOVED = re.compile(r"memcpy|memset", re.IGNORECASE)  # categories of the copy engines' work
+
 COMPUTE, COMM, H2D, D2H = range(4)
 
 
@@ -64,6 +66,14 @@ class View:
     def matching(self, rows: Rows, pattern: re.Pattern[str]) -> Rows:
         """Those of ``rows`` whose name contains the pattern."""
         return rows[self.trace.named(pattern.search)[self.trace.name[rows]]]
+
+    @cached_property
+    def kernels(self) -> Rows:
+        """Compute and communication kernels: the work without copies and memsets."""
+        moved = np.array([bool(MOVED.search(c)) for c in self.trace.categories] or [False])
+        rows = self.of_kind(COMPUTE, COMM)
+        kernels: Rows = rows[~moved[self.trace.category[rows]]]
+        return kernels
 
     @cached_property
     def launch(self) -> Rows:

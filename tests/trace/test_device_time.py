@@ -1,0 +1,212 @@
+"""The device budget: unions, never sums, and components that add up to the step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tdiag.evidence.device import Communication, DeviceTime, Kernels, Syncs, Transfers
+from tdiag.evidence.from_trace import device_evidence
+from tdiag.evidence.from_trace.device_time import spent
+from tdiag.evidence.store import Evidence
+from tests.trace.making import (
+    Event,
+    call,
+    copy,
+    evidence_of,
+    kernel,
+    launched,
+    note,
+    op,
+    span,
+    step,
+    trace_of,
+)
+
+US = 1000
+
+
+def device(evidence: Evidence) -> DeviceTime:
+    found = evidence.get(DeviceTime)
+    assert found is not None
+    assert sum(found.components_ns.values()) == pytest.approx(found.step_ns, abs=1e-6)
+    return found
+
+
+def us(found: DeviceTime) -> dict[str, float]:
+    return {name: ns / US for name, ns in found.components_ns.items()}
+
+
+def budget(tmp_path: Path, *events: Event, **metadata: object) -> dict[str, float]:
+    return us(device(evidence_of(tmp_path, [step(1, 0, 1000), *events], **metadata)))
+
+
+def test_overlapping_kernels_count_once(tmp_path: Path) -> None:
+    found = budget(
+        tmp_path,
+        kernel("a", 100, 200),
+        kernel("b", 150, 100),  # overlaps on the same stream
+        kernel("c", 200, 200, stream=8),
+        kernel("zero", 900, 0),
+    )
+    assert found == {"compute": 300, "other": 700}
+
+
+def test_compute_hides_what_it_overlaps(tmp_path: Path) -> None:
+    found = budget(
+        tmp_path,
+        kernel("gemm", 100, 100),
+        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 150, 200, stream=20),
+        copy("Memcpy HtoD (Pinned -> Device)", 300, 100),
+        copy("Memcpy DtoH (Device -> Pageable)", 380, 70),
+    )
+    assert found == {"compute": 100, "comm": 150, "h2d": 50, "d2h": 50, "other": 650}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",
+        "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)",
+        "multimem_all_reduce_kernel<c10::BFloat16>",
+        "void dpsk::ep::dispatch(int4*)",
+        "two_shot_all_reduce_kernel",
+        "vllm::cross_device_reduce_1stage<half, 8>",
+    ],
+)
+def test_communication_by_any_name(tmp_path: Path, name: str) -> None:
+    evidence = evidence_of(tmp_path, [step(1, 0, 1000), kernel(name, 100, 50), kernel("k", 0, 10)])
+    assert us(device(evidence))["comm"] == 50
+    comm = evidence.get(Communication)
+    assert comm is not None
+    assert (comm.total_ns, comm.exposed_ns, comm.count) == (50 * US, 50 * US, 1)
+
+
+def test_idle_belongs_to_what_the_host_did(tmp_path: Path) -> None:
+    found = budget(
+        tmp_path,
+        kernel("k", 0, 100),
+        note("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 100, 300),
+        op("aten::stack", 150, 50),  # inside the loader: still waiting for data
+        call("cudaMalloc", 450, 100),
+        op("aten::mm", 600, 100),
+        note("Optimizer.step#SGD.step", 750, 150),
+        op("aten::add_", 800, 20),
+    )
+    assert found == {
+        "compute": 100, "data_wait": 300, "alloc": 100, "launch": 100, "optimizer": 150,
+        "other": 250,
+    }  # fmt: skip
+
+
+def test_phases_name_what_a_trace_cannot(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, [step(1, 0, 1000), kernel("k", 0, 100), op("aten::mm", 200, 700)])
+    phases = [("loss", 300 * US, 500 * US), ("evaluation", 600 * US, 650 * US)]
+    found = us(device(device_evidence(trace, phases=phases)))
+    assert found["python_loss"] == 200
+    assert found["evaluation"] == 50
+    assert found["launch"] == 450
+
+
+def test_gpu_user_annotations_are_no_work(tmp_path: Path) -> None:
+    found = budget(
+        tmp_path,
+        kernel("k", 100, 50),
+        span("gpu_user_annotation", "ProfilerStep#1", 0, 1000, pid=0, tid=7),
+    )
+    assert found["compute"] == 50
+
+
+def test_python_functions_with_pid_0_are_no_work(tmp_path: Path) -> None:
+    python = span("python_function", "train.py(3): loop", 0, 1000, pid=0, tid=0)
+    assert budget(tmp_path, kernel("k", 100, 50), python)["compute"] == 50
+
+
+def test_kernels_without_a_usable_launch(tmp_path: Path) -> None:
+    """Correlation 0, none, or launched before the window: the time counts all the same."""
+    unlinked = kernel("none", 300, 50)
+    del unlinked["args"]["correlation"]
+    evidence = evidence_of(
+        tmp_path,
+        [step(1, 0, 1000), call("cudaLaunchKernel", 1, 2, 0), kernel("zero", 100, 50), unlinked,
+         kernel("before", 500, 50, correlation=77)],
+    )  # fmt: skip
+    assert us(device(evidence))["compute"] == 150
+    assert any("3 device events were launched outside" in text for text in evidence.notes)
+
+
+def test_a_graph_launch_owns_hundreds_of_kernels(tmp_path: Path) -> None:
+    nodes = [kernel(f"node{i}", 100 + 2 * i, 1, correlation=5) for i in range(300)]
+    evidence = evidence_of(tmp_path, [step(1, 0, 1000), call("cudaGraphLaunch", 50, 30, 5), *nodes])
+    assert us(device(evidence))["compute"] == 300
+    assert not [text for text in evidence.notes if "outside" in text]
+    assert device(evidence).kernels_per_step == 300
+
+
+def test_kernels_before_their_launch(tmp_path: Path) -> None:
+    """Clock skew between host and device moves no time out of the budget."""
+    found = budget(tmp_path, *launched("k", 200, 150, 40, 3), *launched("k", 400, 350, 40, 4))
+    assert found["compute"] == 80
+
+
+def test_unknown_accelerators_count_by_their_streams(tmp_path: Path) -> None:
+    found = budget(
+        tmp_path,
+        span("npu_kernel", "MatMulV2", 100, 200, device=0, stream=3),
+        span("npu_meta", "note", 500, 100),
+        span("mtia_ccp_events", "event_wait", 0, 900, stream=2),
+        span("mtia_ccp_events", "pe_exe", 600, 50, stream=2),
+    )
+    assert found["compute"] == 250
+
+
+def test_no_device_activity_is_a_result_not_zero(tmp_path: Path) -> None:
+    devices = [{"id": i, "name": "A100"} for i in range(8)]
+    events = [step(1, 0, 1000), op("aten::mm", 10, 100), call("cudaLaunchKernel", 20, 5, 3)]
+    evidence = evidence_of(tmp_path, events, deviceProperties=devices)
+    for kind in (DeviceTime, Kernels, Transfers, Syncs):
+        assert evidence.get(kind) is None
+        assert "no device activity was captured" in evidence.missing[kind]
+
+
+def test_a_trace_without_any_event_misses_everything(tmp_path: Path) -> None:
+    evidence = evidence_of(tmp_path, [])
+    assert not evidence.facts
+    assert "no host and no device events" in evidence.missing[DeviceTime]
+
+
+def test_launch_starved_time_is_idle_before_late_launches(tmp_path: Path) -> None:
+    """Queued early: the device was late, not the host. Launched into an idle device: starved."""
+    evidence = evidence_of(
+        tmp_path,
+        [step(1, 0, 1000), *launched("a", 0, 10, 90, 1), *launched("queued", 20, 150, 50, 2),
+         *launched("late", 300, 310, 100, 3)],
+    )  # fmt: skip
+    # 0–10 before the first, launched at 0; 200–310 before the late one; not 100–150.
+    assert device(evidence).launch_starved_ns == (10 + 110) * US
+
+
+def test_per_step_values(tmp_path: Path) -> None:
+    events = [step(i, 100 * i, 100) for i in range(4)]
+    events += [kernel("k", 100 * i + 20, 30) for i in range(4)]
+    found = device(evidence_of(tmp_path, events))
+    assert found.step_ns == 100 * US
+    assert us(found) == {"compute": 30, "other": 70}
+    assert found.kernels_per_step == 1
+    assert found.mean_kernel_ns == 30 * US
+    assert found.busy_frac == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_spent_lead_agrees_with_counting_it_out(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    lead, demand = random.integers(0, 9, 50), random.integers(0, 9, 50)
+    store, expected = 0, []
+    for filled, wanted in zip(lead.tolist(), demand.tolist(), strict=True):
+        store += filled
+        met = min(store, wanted)
+        store -= met
+        expected.append(met)
+    assert spent(lead, demand).tolist() == expected

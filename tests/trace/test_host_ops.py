@@ -1,0 +1,126 @@
+"""Ops, their own time, and whose backward it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tdiag.evidence.device import HostOps
+from tdiag.evidence.from_trace import device_evidence
+from tests.trace.making import AUTOGRAD, HOST, Event, evidence_of, op, span, step, trace_of
+
+US = 1000
+
+
+def ops(tmp_path: Path, *events: Event) -> HostOps:
+    found = evidence_of(tmp_path, [step(1, 0, 10_000), *events]).get(HostOps)
+    assert found is not None
+    return found
+
+
+def test_self_time_leaves_children_out(tmp_path: Path) -> None:
+    found = ops(
+        tmp_path,
+        op("aten::linear", 0, 100),
+        op("aten::addmm", 10, 60),
+        op("aten::empty", 20, 10),
+        op("aten::expand", 75, 5),
+    )
+    own = {o.name: o.self_ns for o in found.ops}
+    assert own == {
+        "aten::linear": 35 * US, "aten::addmm": 50 * US, "aten::empty": 10 * US,
+        "aten::expand": 5 * US,
+    }  # fmt: skip
+    assert (found.per_step, found.total_per_step) == (1, 4)
+    assert sum(own.values()) == 100 * US
+
+
+def test_a_child_that_outlives_its_parent_is_clipped(tmp_path: Path) -> None:
+    found = ops(tmp_path, op("outer", 0, 100), op("inner", 60, 90))
+    own = {o.name: o.self_ns for o in found.ops}
+    assert own == {"outer": 60 * US, "inner": 40 * US}
+
+
+def test_threads_do_not_nest_in_each_other(tmp_path: Path) -> None:
+    other = span("cpu_op", "on another thread", 10, 10, tid=AUTOGRAD)
+    found = ops(tmp_path, op("main", 0, 100), other)
+    assert found.per_step == 2
+    assert {o.name: o.self_ns for o in found.ops}["main"] == 100 * US
+
+
+def test_python_functions_and_runtime_calls_are_no_ops(tmp_path: Path) -> None:
+    found = ops(
+        tmp_path,
+        span("python_function", "train.py(3): f", 0, 500),
+        span("cuda_runtime", "cudaLaunchKernel", 5, 5),
+        op("aten::add", 4, 10),
+    )
+    assert (found.per_step, found.total_per_step) == (1, 1)
+
+
+def test_small_ops_are_those_below_twenty_microseconds(tmp_path: Path) -> None:
+    found = ops(tmp_path, op("a", 0, 5), op("b", 10, 19.999), op("c", 40, 20), op("d", 70, 500))
+    assert found.small_frac == 0.5
+
+
+def node(name: str, ts: float, dur: float, sequence: int) -> Event:
+    arguments = {"Sequence number": sequence, "Fwd thread id": 1}
+    return span(
+        "cpu_op", f"autograd::engine::evaluate_function: {name}", ts, dur, tid=AUTOGRAD, **arguments
+    )
+
+
+def forward(name: str, ts: float, sequence: int) -> Event:
+    return op(name, ts, 5, **{"Sequence number": sequence, "Fwd thread id": 0})
+
+
+def test_backward_belongs_to_the_phase_that_issued_the_op(tmp_path: Path) -> None:
+    events = [
+        step(1, 0, 10_000),
+        forward("aten::add_", 50, 3),  # without gradient: carries the next node's number
+        forward("aten::addmm", 100, 3),
+        forward("aten::sub", 300, 4),
+        forward("aten::pow", 310, 5),
+        node("PowBackward0", 500, 40, 5),
+        node("SubBackward0", 550, 20, 4),
+        node("AddmmBackward0", 600, 100, 3),
+    ]
+    trace = trace_of(tmp_path, events)
+    spans = [
+        ("optimizer", 0, 90 * US),
+        ("forward", 90 * US, 200 * US),
+        ("loss", 290 * US, 400 * US),
+    ]
+    found = device_evidence(trace, phases=spans).get(HostOps)
+    assert found is not None
+    assert found.backward_of == {"loss": 60 * US, "forward": 100 * US}
+
+
+def test_each_step_finds_its_own_forward(tmp_path: Path) -> None:
+    """Sequence numbers start again in every thread and come again in other steps."""
+    events = [step(1, 0, 1000), step(2, 1000, 1000)]
+    for start in (0, 1000):
+        events += [forward("aten::mul", start + 100, 7), node("MulBackward0", start + 500, 30, 7)]
+    spans = [("forward", 0, 200 * US), ("loss", 1000 * US, 1200 * US)]
+    found = device_evidence(trace_of(tmp_path, events), phases=spans).get(HostOps)
+    assert found is not None
+    assert found.backward_of == {"forward": 15 * US, "loss": 15 * US}  # per step, of two
+
+
+def test_without_phases_nothing_is_said_of_backward(tmp_path: Path) -> None:
+    assert (
+        ops(tmp_path, forward("aten::mul", 1, 7), node("MulBackward0", 50, 30, 7)).backward_of == {}
+    )
+
+
+def test_old_operator_annotations_are_no_ops(tmp_path: Path) -> None:
+    events = [
+        span("Operator", "ProfilerStep#1", 0, 1000),
+        span("Operator", "Optimizer.step#SGD.step", 500, 100),
+        span("Operator", "aten::mm", 10, 5, tid=HOST),
+    ]
+    found = evidence_of(tmp_path, events).get(HostOps)
+    assert found is not None
+    assert [o.name for o in found.ops] == ["aten::mm"]
+    assert found.per_step == pytest.approx(1)

@@ -1,0 +1,136 @@
+"""A wait is dear by the device idle it causes, not by how long it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tdiag.evidence.device import DeviceTime, Sync, Syncs, Transfers
+from tdiag.evidence.store import Evidence
+from tests.trace.making import Event, call, copy, evidence_of, kernel, launched, op, step
+
+US = 1000
+
+
+def syncs(evidence: Evidence) -> dict[str, Sync]:
+    found = evidence.get(Syncs)
+    assert found is not None
+    return {sync.name: sync for sync in found.syncs}
+
+
+def sync_us(evidence: Evidence) -> float:
+    found = evidence.get(DeviceTime)
+    assert found is not None
+    return found.components_ns.get("sync", 0.0) / US
+
+
+def queued(count: int) -> list[Event]:
+    """Kernels of 100 µs launched far ahead: the device runs without a gap."""
+    return [e for i in range(count) for e in launched("k", 10 * i, 10 + 100 * i, 100, i + 1)]
+
+
+def test_waiting_for_a_busy_device_costs_nothing(tmp_path: Path) -> None:
+    events = [step(1, 0, 1010), *queued(10), call("cudaStreamSynchronize", 100, 800)]
+    evidence = evidence_of(tmp_path, events)
+    assert syncs(evidence)["cudaStreamSynchronize"].host_ns == 800 * US
+    assert syncs(evidence)["cudaStreamSynchronize"].idle_after_ns == 0
+    assert sync_us(evidence) <= 10  # the launch of the very first kernel
+
+
+def test_draining_the_queue_costs_the_idle_that_follows(tmp_path: Path) -> None:
+    events = [
+        step(1, 0, 1000),
+        *launched("k", 0, 10, 390, 1),
+        call("cudaStreamSynchronize", 10, 395),  # returns 5 µs after the device ran dry
+        *launched("k", 600, 610, 390, 2),
+    ]
+    evidence = evidence_of(tmp_path, events)
+    assert syncs(evidence)["cudaStreamSynchronize"].idle_after_ns == 205 * US
+    # 10–405 were waited, more than the gap of 210: without the wait there were no gap.
+    assert sync_us(evidence) == 210
+
+
+def test_a_short_wait_explains_no_long_gap(tmp_path: Path) -> None:
+    """The host was the slow one anyway: only what the call took is its fault."""
+    events = [
+        step(1, 0, 1000),
+        *launched("k", 0, 10, 20, 1),
+        call("cudaStreamSynchronize", 30, 4),
+        *launched("k", 900, 910, 20, 2),
+    ]
+    evidence = evidence_of(tmp_path, events)
+    assert syncs(evidence)["cudaStreamSynchronize"].idle_after_ns == (910 - 34) * US
+    assert sync_us(evidence) == 8  # 30–34 in the call, and as much afterwards
+
+
+def test_a_copy_that_blocks_is_a_synchronisation_in_disguise(tmp_path: Path) -> None:
+    blocking = [
+        call("cudaMemcpyAsync", 100, 60, 5),
+        copy("Memcpy DtoH (Device -> Pageable)", 140, 15, 5),
+    ]
+    free = [call("cudaMemcpyAsync", 300, 5, 6), copy("Memcpy DtoH (Device -> Pinned)", 340, 15, 6)]
+    evidence = evidence_of(tmp_path, [step(1, 0, 1000), kernel("k", 0, 100), *blocking, *free])
+    found = syncs(evidence)["cudaMemcpyAsync"]
+    assert found.count == 1
+    assert found.host_ns == 60 * US
+
+
+def test_item_counts_only_where_it_waited_for_the_device(tmp_path: Path) -> None:
+    events = [
+        step(1, 0, 1000),
+        kernel("k", 0, 100),
+        op("aten::item", 50, 80), call("cudaStreamSynchronize", 60, 60),
+        op("aten::item", 300, 5),  # of a tensor on the host
+    ]  # fmt: skip
+    found = syncs(evidence_of(tmp_path, events))["aten::item"]
+    assert (found.count, found.host_ns) == (1, 80 * US)
+
+
+def test_no_gap_counts_for_two_calls(tmp_path: Path) -> None:
+    events = [
+        step(1, 0, 1000),
+        *launched("k", 0, 0, 100, 1),
+        call("cudaMemcpyAsync", 50, 55, 5), copy("Memcpy DtoH (Device -> Pageable)", 90, 10, 5),
+        call("cudaStreamSynchronize", 110, 10),
+        *launched("k", 300, 320, 100, 2),
+    ]  # fmt: skip
+    found = syncs(evidence_of(tmp_path, events))
+    assert found["cudaMemcpyAsync"].idle_after_ns == 5 * US
+    assert found["cudaStreamSynchronize"].idle_after_ns == 200 * US
+
+
+def test_hip_names_are_known(tmp_path: Path) -> None:
+    events = [step(1, 0, 1000), kernel("k", 0, 100), call("hipStreamSynchronize", 50, 60)]
+    assert "hipStreamSynchronize" in syncs(evidence_of(tmp_path, events))
+
+
+def test_copies_by_direction_and_memory(tmp_path: Path) -> None:
+    events = [
+        step(1, 0, 1000),
+        kernel("k", 200, 100),
+        call("cudaMemcpyAsync", 90, 15, 3),
+        copy("Memcpy HtoD (Pageable -> Device)", 100, 50, 3, size=4000),
+        copy("Memcpy HtoD (Pinned -> Device)", 250, 100, size=9000),
+        copy("Memcpy DtoH (Device -> Host)", 500, 10, size=8),
+        copy("Memcpy DtoD (Device -> Device)", 600, 10),
+    ]
+    found = evidence_of(tmp_path, events).get(Transfers)
+    assert found is not None
+    seen = {(c.direction, c.memory): c for c in found.copies}
+    assert set(seen) == {("h2d", "pageable"), ("h2d", "pinned"), ("d2h", "unknown")}
+    pageable, pinned = seen["h2d", "pageable"], seen["h2d", "pinned"]
+    assert (pageable.count, pageable.bytes) == (1, 4000)
+    assert pageable.host_blocked_ns == 15 * US
+    assert (pinned.device_ns, pinned.exposed_ns) == (100 * US, 50 * US)
+
+
+def test_a_copy_of_unknown_size_has_no_bytes(tmp_path: Path) -> None:
+    unknown = copy("Memcpy HtoD (Host -> Device)", 100, 50)
+    del unknown["args"]["bytes"]
+    found = evidence_of(tmp_path, [step(1, 0, 1000), unknown]).get(Transfers)
+    assert found is not None
+    assert found.copies[0].bytes is None
+
+
+def test_nothing_copied_is_measured_as_such(tmp_path: Path) -> None:
+    found = evidence_of(tmp_path, [step(1, 0, 1000), kernel("k", 0, 10)]).get(Transfers)
+    assert found == Transfers(copies=())
