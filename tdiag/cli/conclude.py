@@ -21,18 +21,24 @@ MAX_WIDTH, PLAIN_WIDTH = 120, 100
 def conclude(run_dir: Path) -> Diagnosis:
     """Load the evidence, diagnose, and keep ``diagnosis.json``.
 
-    Raises RunError where the run directory cannot be read or written.
+    What is returned is what was kept, read back, so that a report shown again is the same. A disk
+    that is full by now costs the file, not the report. Raises RunError where the run directory
+    cannot be read.
     """
+    import msgspec
+
+    from tdiag.cli import complain
     from tdiag.diagnose import diagnose
+    from tdiag.diagnose.model import Diagnosis
     from tdiag.evidence.from_run import load_run
     from tdiag.report import render
 
-    diagnosis = diagnose(load_run(run_dir))
+    text = render("json", diagnose(load_run(run_dir)))
     try:
-        (run_dir / "diagnosis.json").write_text(render("json", diagnosis), encoding="utf-8")
+        (run_dir / "diagnosis.json").write_text(text, encoding="utf-8")
     except OSError as error:
-        raise RunError(f"cannot write {run_dir / 'diagnosis.json'}: {error.strerror}") from None
-    return diagnosis
+        complain(RunError(f"cannot write {run_dir / 'diagnosis.json'}: {error.strerror}"))
+    return msgspec.json.decode(text, type=Diagnosis)
 
 
 def terminal_text(diagnosis: Diagnosis, run_dir: Path | None, stream: TextIO, *,

@@ -6,6 +6,7 @@ import os
 import platform
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tdiag.sample.system import SystemSampler
 INJECT = Path(tdiag.__file__).parent / "probe" / "inject"
 WINDOWS = ("baseline", "sample", "trace", "calls", "ops")
 LOOK_EVERY_S = 0.5
+MOST_FAULTS = 3  # of the probe, shown in the report; all are in events/
 
 SAMPLERS = ("py-spy", "in-process", "off")
 
@@ -74,6 +76,7 @@ class _Session:
         self.pyspy = PySpy(run_dir, enabled=options.sampler == "py-spy")
         self.system: SystemSampler | None = None
         self.looked_s = 0.0
+        self.broken = ""  # why watching was given up
         self.record: dict[str, Any] = {
             "schema": rundir.SCHEMA,
             "command": self.command,
@@ -121,9 +124,27 @@ class _Session:
         return self._conclude(ended)
 
     def _started(self, pid: int) -> None:
-        self.system = SystemSampler(self.run_dir / "system.jsonl", pid)
+        self._guarded(lambda: self._watch_system(pid))
 
     def _tick(self) -> None:
+        self._guarded(self._watch)
+
+    def _interrupted(self) -> None:
+        self._guarded((self.run_dir / "control" / "finish").touch)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """While the program runs, a fault of ours costs the watching, never the program: left to
+        rise it would end tdiag and leave the program behind. Recorded in the run."""
+        if not self.broken:
+            try:
+                action()
+            except Exception as error:
+                self.broken = f"tdiag stopped watching: {type(error).__name__}: {error}"
+
+    def _watch_system(self, pid: int) -> None:
+        self.system = SystemSampler(self.run_dir / "system.jsonl", pid)
+
+    def _watch(self) -> None:
         self.pyspy.tick()
         now = time.monotonic()
         if now - self.looked_s >= LOOK_EVERY_S:
@@ -133,12 +154,9 @@ class _Session:
             self.progress.look()
             self.display.update(self.progress, now)
 
-    def _interrupted(self) -> None:
-        (self.run_dir / "control" / "finish").touch()
-
     def _conclude(self, ended: process.Ended) -> Outcome:
         self.progress.look()
-        notes = closing_notes(ended, self.progress)
+        notes = closing_notes(ended, self.progress) + ([self.broken] if self.broken else [])
         self.record.update(
             end_unix_ns=time.time_ns(), exit_code=ended.code, signal=ended.signal, notes=notes
         )
@@ -150,28 +168,33 @@ class _Session:
 
 
 def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:
-    """What happened, in one sentence each: only what is out of the ordinary."""
-    lead = progress.lead()
-    steps = lead.steps if lead else 0
-    after = f"after {steps} training step" + ("s" if steps != 1 else "")
+    """How the program ended, where that is out of the ordinary, and what the probe itself met.
+
+    What that means for the evidence (too few steps, none at all) is said by its loader."""
     notes = []
+    when = _when(progress)
     if ended.interrupts:
-        notes.append(f"interrupted {after}")
+        notes.append(f"interrupted {when}")
     elif ended.signal is not None:
         name = signal.Signals(ended.signal).name
         memory = " (the kernel does this when memory runs out)" if name == "SIGKILL" else ""
-        notes.append(f"the program was killed by {name}{memory} {after}")
+        notes.append(f"the program was killed by {name}{memory} {when}")
     elif ended.code:
-        notes.append(f"the program ended with exit code {ended.code} {after}")
-    elif lead and not lead.finish:
-        notes.append(f"the program left by os._exit, or was replaced, {after}:"
-                     " what the probe had not written yet is lost")  # fmt: skip
+        notes.append(f"the program ended with exit code {ended.code} {when}")
     if not progress.processes:
-        notes.append("the probe was never loaded: no Python with torch ran, or one that ignores"
-                     " PYTHONPATH (-I, -E) or sitecustomize (-S)")  # fmt: skip
-    elif lead is None:
-        notes.append("no training step was seen: nothing called an optimizer, backward, or"
-                     " iterated a DataLoader")  # fmt: skip
-    notes += [f"a fault inside tdiag's probe: {what}" for p in progress.processes.values()
-              for what in p.failures[:3]]  # fmt: skip
-    return notes
+        notes.append(
+            "the probe was never loaded: no Python with torch ran, or one that ignores"
+            " PYTHONPATH (-I, -E) or sitecustomize (-S)"
+        )
+    faults = [what for process in progress.processes.values() for what in process.failures]
+    return notes + [f"a fault inside tdiag's probe: {what}" for what in faults[:MOST_FAULTS]]
+
+
+def _when(progress: Progress) -> str:
+    lead = progress.lead()
+    if lead is None:
+        return "before the first training step"
+    if lead.finish not in ("", "exit", "error"):
+        return "after the watching was over"
+    steps = lead.steps + 1  # the very first only starts the clock and is not recorded
+    return f"after {steps} training step" + ("s" if steps != 1 else "")

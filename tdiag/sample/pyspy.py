@@ -19,6 +19,7 @@ RATE_HZ = 100  # py-spy's own default; ±2.5 % on a share after 4 s (√(p(1−p
 SAMPLING = "Sampling process"  # printed by `py-spy record` once its sampler is initialised
 # Writing a minute of stacks takes py-spy well under a second; more means that it hangs.
 STOP_WITHIN_S = 10.0
+PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
 def find_program() -> str | None:
@@ -28,10 +29,9 @@ def find_program() -> str | None:
 
 def allow_hint() -> str:
     """What to change so that py-spy may attach, as far as this machine tells."""
-    scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     ways = ["in a container start it with `--cap-add SYS_PTRACE`"]
     with contextlib.suppress(OSError):
-        if scope.read_text().strip() not in ("", "0"):
+        if PTRACE_SCOPE.read_text().strip() not in ("", "0"):
             ways.insert(0, "`sudo sysctl -w kernel.yama.ptrace_scope=0`")
     return "to allow it: " + ", or ".join(ways)
 

@@ -1,0 +1,60 @@
+"""The commands themselves: cheap help, and a doctor that tries what it tells."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launch.harness import script, tdiag
+
+HEAVY = ("torch", "numpy", "psutil", "msgspec", "rich.console", "asyncio", "tdiag.launch.session")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["report", "--help"]])
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    program = f"""
+import sys
+from tdiag.cli import main
+sys.argv = {["tdiag", *words]!r}
+try:
+    main()
+except SystemExit:
+    pass
+print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "Usage: tdiag" in done.stdout
+    assert done.stderr == "[]\n"
+
+
+def test_no_command_imports_torch(tmp_path: Path) -> None:
+    program = """
+import sys
+from tdiag.cli import app
+for words in (["run", "x.py"], ["report"], ["doctor"]):
+    app(words, standalone_mode=False)
+print("torch" in sys.modules, "numpy" in sys.modules, file=sys.stderr)
+"""
+    script(tmp_path, "pass", "x.py")
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True,
+                          text=True)  # fmt: skip
+    assert done.stderr.splitlines()[-1] == "False True"
+
+
+def test_doctor_tries_and_tells(tmp_path: Path) -> None:
+    done = tdiag("doctor", cwd=tmp_path)
+    assert done.returncode == 0
+    for name in ("torch", "run directory", "py-spy attach", "cores allowed", "memory"):
+        assert f"\n{name}" in f"\n{done.stdout}"
+    assert not list(tmp_path.iterdir())
+
+
+def test_doctor_fails_where_nothing_can_work(tmp_path: Path) -> None:
+    bare = tmp_path / "barepython"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    done = tdiag("doctor", "--python", str(bare), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "no training can be run here" in done.stdout

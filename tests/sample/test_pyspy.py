@@ -1,0 +1,152 @@
+"""py-spy is attached when asked, says so only when it samples, and a refusal explains itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from launch.harness import wait_for
+
+from tdiag.sample import pyspy
+from tdiag.sample.pyspy import PySpy
+
+SOME_SAMPLES_S = 1.0  # a hundred of them on an idle machine
+
+BUSY = """
+import multiprocessing, os, signal
+def work():
+    while True:
+        sum(range(1000))
+if __name__ == "__main__":
+    multiprocessing.get_context("fork").Process(target=work, daemon=True).start()
+    print(flush=True)
+    work()
+"""
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    (tmp_path / "control").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    (tmp_path / "busy.py").write_text(BUSY)
+    child = subprocess.Popen([sys.executable, str(tmp_path / "busy.py")], stdout=subprocess.PIPE,
+                             start_new_session=True)  # fmt: skip
+    assert child.stdout is not None
+    with child.stdout:
+        child.stdout.readline()
+        yield child
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def ask(run_dir: Path, pid: int, number: int = 1) -> Path:
+    (run_dir / "control" / f"sample-{pid}-{number}.want").touch()
+    return run_dir / "control" / f"sample-{pid}-{number}.state"
+
+
+def answer(sampler: PySpy, state: Path) -> str:
+    wait_for(lambda: sampler.tick() or state.exists())
+    return state.read_text()
+
+
+def fake(folder: Path, text: str) -> str:
+    path = folder / "py-spy"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_it_samples_a_process_and_its_children_until_stopped(
+    run_dir: Path, busy: subprocess.Popen[bytes]
+) -> None:
+    sampler = PySpy(run_dir)
+    assert answer(sampler, ask(run_dir, busy.pid)) == "attached\n"
+    final = run_dir / f"stacks-{busy.pid}.speedscope.json"
+    assert not final.exists()
+    time.sleep(SOME_SAMPLES_S)
+    (run_dir / "control" / f"sample-{busy.pid}-1.stop").touch()
+    wait_for(lambda: sampler.tick() or final.exists())
+    document = json.loads(final.read_text())
+    assert len({p["name"].split()[1] for p in document["profiles"]}) == 2
+    files = {f["file"] for f in document["shared"]["frames"] if f["name"] == "work"}
+    assert files == {str(run_dir / "busy.py")}
+    assert busy.poll() is None
+
+
+def test_a_program_that_ends_meanwhile_leaves_its_stacks(
+    run_dir: Path, busy: subprocess.Popen[bytes]
+) -> None:
+    sampler = PySpy(run_dir)
+    answer(sampler, ask(run_dir, busy.pid))
+    time.sleep(SOME_SAMPLES_S)
+    busy.kill()
+    busy.wait()
+    sampler.close()
+    assert json.loads((run_dir / f"stacks-{busy.pid}.speedscope.json").read_text())["profiles"]
+
+
+def test_of_two_passes_the_one_that_saw_more_stays(run_dir: Path) -> None:
+    sampler = PySpy(run_dir)
+    write = "for w; do out=$w; done; printf '%s' {text} > $out; echo 'Sampling process 100'"
+    for number, text in enumerate(["some", "muchmore", "few"], start=1):
+        sampler.program = fake(run_dir, write.format(text=text))
+        answer(sampler, ask(run_dir, 12, number))
+        wait_for(lambda: sampler.tick() or not sampler.live)
+    assert (run_dir / "stacks-12.speedscope.json").read_text() == "muchmore"
+
+
+PERMISSION = "Error: Permission Denied: Try running again with elevated permissions"
+
+
+def test_a_refusal_says_what_to_allow(run_dir: Path) -> None:
+    sampler = PySpy(run_dir)
+    sampler.program = fake(run_dir, f"echo '{PERMISSION}' >&2; exit 1")
+    state = answer(sampler, ask(run_dir, 12))
+    assert state.startswith("refused: the system does not let py-spy read the process")
+    assert "--cap-add SYS_PTRACE" in state and state.count("\n") == 1
+
+
+def test_ptrace_scope_is_named_where_it_is_what_refuses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scope = tmp_path / "ptrace_scope"
+    monkeypatch.setattr(pyspy, "PTRACE_SCOPE", scope)
+    assert "ptrace_scope" not in pyspy.allow_hint()
+    scope.write_text("0\n")
+    assert "ptrace_scope" not in pyspy.allow_hint()
+    scope.write_text("1\n")
+    assert "kernel.yama.ptrace_scope=0" in pyspy.allow_hint()
+
+
+def test_other_failures_are_told_in_py_spys_own_words(run_dir: Path) -> None:
+    sampler = PySpy(run_dir)
+    sampler.program = fake(run_dir, "echo 'Error: Failed to find python version' >&2; exit 1")
+    state = answer(sampler, ask(run_dir, 12))
+    assert state == "refused: py-spy: Error: Failed to find python version\n"
+
+
+def test_no_py_spy_is_answered_at_once(run_dir: Path) -> None:
+    sampler = PySpy(run_dir, enabled=False)
+    assert answer(sampler, ask(run_dir, 12)).startswith("refused: py-spy is not installed")
+    sampler.program = str(run_dir / "missing")
+    assert answer(sampler, ask(run_dir, 13)).startswith("refused: cannot start py-spy")
+
+
+def test_a_py_spy_that_hangs_is_ended(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspy, "STOP_WITHIN_S", 0.1)
+    sampler = PySpy(run_dir)
+    sampler.program = fake(run_dir, "trap '' INT; echo 'Sampling process 100'; exec sleep 60")
+    assert answer(sampler, ask(run_dir, 12)) == "attached\n"
+    sampler.close()
+    assert sampler.live == {}
