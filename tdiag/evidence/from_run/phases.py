@@ -42,6 +42,9 @@ _OF_ROLE = {
 }
 
 
+_ENDS_STEP = {"optimizer": UPDATE, "backward": GRADIENT, "batch": BATCH}
+
+
 def between(before: int, after: int, boundary: str, has_models: bool, has_loader: bool) -> str:
     """The phase of the time between two regions, from what they were for (docs/phases.md)."""
     if after in (EVAL_BATCH, EVAL_MODEL):
@@ -92,6 +95,8 @@ class _Gaps:
         present = set(np.unique(roles.role).tolist())
         facts = (boundary, bool(present & {MODEL, LOSS}), BATCH in present)
         kinds = range(EVAL_MODEL + 1)
+        # Before the first step another one ended.
+        self.started_by = _ENDS_STEP.get(boundary, START)
         self.table = np.array([[_NUMBER[between(a, b, *facts)] for b in kinds] for a in kinds])
         self.parent = self._working_parent()
         # A closure runs inside the optimizer's pair: there the training step is, within it.
@@ -112,7 +117,7 @@ class _Gaps:
         top = self.parent == NOBODY
         index, role = self.roles.index[top], self.roles.role[top]
         position = np.searchsorted(index, self.timeline.following[which])
-        roles_before = np.concatenate([[START], role])
+        roles_before = np.concatenate([[self.started_by], role])
         as_next = np.where(np.isin(index, self.holders), MODEL, role)
         roles_after = np.concatenate([as_next, [START]])
         phases: Ints = self.table[roles_before[position], roles_after[position]]

@@ -80,10 +80,15 @@ class _Seen:
         size = int(self.segment[-1]) + 1 if len(index) else 1
         order = np.arange(len(index))
         self.has_batch = np.bincount(self.segment, self.kind == NEXT, size) > 0
-        self.has_model = np.bincount(self.segment, self.model, size) > 0
         self.followed = _last(order, self.segment, self.kind == BACKWARD, size) > order
         self.trains_later = _last(order, self.step, self.kind == BACKWARD, self.steps) > order
         self.losses = self._losses(modules)
+        self.mode = self.arg & (TRAINING_MODE | GRAD_ON)
+        self.candidate = self.model & (self.mode != (TRAINING_MODE | GRAD_ON))
+        self.habit = self._habitual()
+        graded = self.model & self.trains_later & (self.mode & GRAD_ON > 0)
+        trained = np.isin(self.module, self.module[graded])
+        self.teacher = self.candidate & self.habit & ~trained & self.trains_later
 
     def _losses(self, modules: Mapping[int, ModuleRecord]) -> Mask:
         """Module calls that compute a loss: torch's own loss classes, and what comes after a
@@ -111,14 +116,16 @@ class _Seen:
         """``train`` if its batches led to backward. A batch of which no use is seen (the first of
         two zipped loaders, the end of an epoch) goes with the one after it, if nothing else
         tells."""
-        trains = np.bincount(self.segment, self.kind == BACKWARD, len(self.has_model)) > 0
+        size = len(self.has_batch)
+        trains = np.bincount(self.segment, self.kind == BACKWARD, size) > 0
+        evaluates = np.bincount(self.segment, self.model & ~self.teacher, size) > 0
         votes: dict[int, list[bool]] = defaultdict(list)
         follow: dict[int, list[bool]] = defaultdict(list)
         used = False
         batches = np.flatnonzero(self.kind == NEXT)
         for i in batches[::-1].tolist():
             segment, loader = self.segment[i], int(self.arg[i])
-            if trains[segment] or self.has_model[segment]:
+            if trains[segment] or evaluates[segment]:
                 used = bool(trains[segment])
                 if self.ret[i] != ITERATOR_MADE:
                     votes[loader].append(used)
@@ -130,18 +137,13 @@ class _Seen:
         }
 
     def evaluated(self, loaders: Mapping[int, str]) -> Mask:
-        """Regions of evaluations: see docs/phases.md for the reasoning."""
-        mode = self.arg & (TRAINING_MODE | GRAD_ON)
-        candidate = self.model & (mode != (TRAINING_MODE | GRAD_ON))
-        habit = self._habitual()
-        trained = np.isin(
-            self.module, self.module[self.model & self.trains_later & (mode & GRAD_ON > 0)]
+        """Regions of evaluations: docs/phases.md has the reasoning."""
+        in_train_mode = self.model & self.trains_later & (self.mode == (TRAINING_MODE | GRAD_ON))
+        toggled = (self.mode & TRAINING_MODE == 0) & np.isin(
+            self.module, self.module[in_train_mode]
         )
-        in_train_mode = self.model & self.trains_later & (mode == (TRAINING_MODE | GRAD_ON))
-        toggled = (mode & TRAINING_MODE == 0) & np.isin(self.module, self.module[in_train_mode])
-        teacher = habit & ~trained & self.trains_later
-        by_hand = self.followed & ~self.has_batch[self.segment] & (toggled | ~habit)
-        found = candidate & (by_hand | (~self.followed & ~teacher))
+        by_hand = self.followed & ~self.has_batch[self.segment] & (toggled | ~self.habit)
+        found = self.candidate & (by_hand | (~self.followed & ~self.teacher))
         return self._spread(found, loaders)
 
     def _habitual(self) -> Mask:
@@ -152,7 +154,7 @@ class _Seen:
 
     def _spread(self, found: Mask, loaders: Mapping[int, str]) -> Mask:
         """From the model's calls to the loss computed from them and to their batches."""
-        size = len(self.has_model)
+        size = len(self.has_batch)
         of_eval = np.isin(self.arg, [k for k, v in loaders.items() if v == "eval"])
         of_eval &= self.kind == NEXT
         whole = np.bincount(self.segment, found & ~self.followed, size) > 0

@@ -1,0 +1,379 @@
+"""Every way to write a training loop, and the phases its time must be found in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tdiag.evidence.from_run import load_run
+from tdiag.evidence.kinds import Loaders, Phases, Steps
+
+from .making import (
+    BACKWARD,
+    CRITERION,
+    CRITIC,
+    FORWARD,
+    GC,
+    MODEL,
+    MS,
+    NEXT,
+    OPTIMIZER,
+    SAVE,
+    TEACHER,
+    TRAIN,
+    VALID,
+    Run,
+    loader,
+    plain,
+)
+
+
+def phases_of(run: Run) -> Phases:
+    found = load_run(run.write()).get(Phases)
+    assert found is not None
+    return found
+
+
+def in_ms(run: Run) -> dict[str, float]:
+    return {name: round(ns / MS, 3) for name, ns in phases_of(run).wall_ns.items()}
+
+
+def test_plain_loop(tmp_path: Path) -> None:
+    run = Run(tmp_path).steps(30, plain)
+    assert in_ms(run) == {
+        "data_wait": 4, "prepare": 2, "forward": 6, "loss": 3, "backward": 10, "optimizer": 4,
+        "after_step": 1,
+    }  # fmt: skip
+    found = phases_of(run)
+    assert found.counts["backward"] == found.counts["data_wait"] == found.counts["forward"] == 1
+    assert found.waits_ns == (4 * MS,) * 30
+
+
+def test_cpu_time_is_absent_where_it_was_not_measured(tmp_path: Path) -> None:
+    cpu = phases_of(Run(tmp_path).steps(30, plain)).cpu_ns
+    assert {name: ns / MS for name, ns in cpu.items()} == pytest.approx(
+        {"data_wait": 4, "prepare": 2, "after_step": 1}
+    )
+
+
+def test_accumulation_is_one_step_of_many_backwards(tmp_path: Path) -> None:
+    def step(run: Run, number: int) -> None:
+        for _ in range(4):
+            run.gap(1)
+            run.batch(2)
+            run.forward(3)
+            run.gap(1)
+            run.backward(5)
+        run.update(2)
+
+    run = Run(tmp_path).steps(30, step)
+    assert in_ms(run) == {
+        "after_step": 4, "data_wait": 8, "forward": 12, "loss": 4, "backward": 20, "optimizer": 2,
+    }  # fmt: skip
+    assert phases_of(run).counts["backward"] == 4
+
+
+def test_two_optimizers_of_a_gan(tmp_path: Path) -> None:
+    """The discriminator leads; the generator's part lies in the step that follows."""
+
+    def step(run: Run, number: int) -> None:
+        run.forward(2, CRITIC)
+        run.gap(1)
+        run.backward(3)
+        run.update(1, 1)  # the generator
+        run.batch(5)
+        run.forward(2, MODEL, grad=False)  # fakes without gradients are no evaluation
+        run.forward(2, CRITIC)
+        run.gap(1)
+        run.backward(3)
+        run.update(1, 0)
+
+    assert in_ms(Run(tmp_path).steps(30, step)) == {
+        "data_wait": 5, "forward": 6, "loss": 2, "backward": 6, "optimizer": 2,
+    }  # fmt: skip
+
+
+def test_an_update_by_hand_lies_between_backward_and_the_next_batch(tmp_path: Path) -> None:
+    def step(run: Run, number: int) -> None:
+        run.gap(2)  # the update of the step before
+        run.batch(3)
+        run.forward(4)
+        run.gap(1)
+        run.backward(5)
+
+    assert in_ms(Run(tmp_path, boundary="backward").steps(30, step)) == {
+        "optimizer": 2, "data_wait": 3, "forward": 4, "loss": 1, "backward": 5,
+    }  # fmt: skip
+
+
+def test_functions_instead_of_modules_are_forward(tmp_path: Path) -> None:
+    """d2l notebooks: no module is ever called, so forward and loss cannot be told apart."""
+
+    def step(run: Run, number: int) -> None:
+        run.gap(2)
+        run.batch(3)
+        run.gap(4)
+        run.backward(5)
+
+    assert in_ms(Run(tmp_path, boundary="backward").steps(30, step)) == {
+        "optimizer": 2, "data_wait": 3, "forward": 4, "backward": 5,
+    }  # fmt: skip
+
+
+def test_what_no_mark_tells_apart_is_unattributed(tmp_path: Path) -> None:
+    """No loader, no module, no optimizer: update, batch, forward and loss are one stretch."""
+
+    def step(run: Run, number: int) -> None:
+        run.gap(9)
+        run.backward(5)
+
+    assert in_ms(Run(tmp_path, boundary="backward").steps(30, step)) == {
+        "unattributed": 9, "backward": 5,
+    }  # fmt: skip
+
+
+def test_tensors_indexed_by_hand_are_prepared(tmp_path: Path) -> None:
+    def step(run: Run, number: int) -> None:
+        run.gap(7)
+        run.forward(4)
+        run.gap(1)
+        run.backward(5)
+        run.update(2)
+
+    assert in_ms(Run(tmp_path).steps(30, step)) == {
+        "prepare": 7, "forward": 4, "loss": 1, "backward": 5, "optimizer": 2,
+    }  # fmt: skip
+
+
+def test_closure_of_lbfgs_is_looked_into(tmp_path: Path) -> None:
+    def step(run: Run, number: int) -> None:
+        run.batch(3)
+        run.gap(1)
+        with run.inside(OPTIMIZER):
+            run.gap(0.5)  # zero_grad
+            for search in (False, True):
+                run.gap(2 if search else 0)  # the line search between two closures
+                run.forward(4)
+                run.gap(1)
+                run.backward(5)
+            run.gap(3)
+
+    assert in_ms(Run(tmp_path).steps(30, step)) == {
+        "data_wait": 3, "prepare": 1.5, "forward": 8, "loss": 2, "backward": 10, "optimizer": 5,
+    }  # fmt: skip
+
+
+def test_a_step_that_the_scaler_skipped_ends_without_an_update(tmp_path: Path) -> None:
+    def step(run: Run, number: int) -> None:
+        if number % 2:
+            plain(run)
+        else:
+            run.batch(4)
+            run.forward(6)
+            run.backward(10)
+            run.gap(2)
+
+    found = in_ms(Run(tmp_path).steps(30, step))
+    assert found["backward"] == 10
+    assert found["data_wait"] == 4
+    assert sum(found.values()) == 26
+
+
+def test_evaluation_between_epochs_with_its_waits(tmp_path: Path) -> None:
+    def step(run: Run, number: int) -> None:
+        if number % 10 == 9:
+            run.gap(1)  # model.eval()
+            run.iterate(5, VALID)
+            for _ in range(3):
+                run.batch(2, VALID)
+                run.forward(3, train=False, grad=False)
+                run.forward(1, CRITERION, grad=False, scalar=True)
+                run.gap(1)
+            run.batch(2, VALID)  # the end of the loader
+        plain(run)
+
+    run = Run(tmp_path)
+    loader(run, TRAIN)
+    loader(run, VALID)
+    found = in_ms(run.steps(30, step))
+    assert found["evaluation"] == pytest.approx((1 + 5 + 3 * 7 + 2) / 10)
+    assert found["data_wait"] == 4
+    assert found["after_step"] == 1
+    assert phases_of(run).eval_batches_per_step == 0.3
+    assert phases_of(run).eval_grad_frac == 0
+    loaders = load_run(tmp_path).get(Loaders)
+    assert loaders is not None
+    assert [x.role for x in loaders.loaders] == ["train", "eval"]
+
+
+def test_evaluation_that_records_gradients_is_measured_as_such(tmp_path: Path) -> None:
+    def step(run: Run, number: int) -> None:
+        if number % 10 == 9:
+            for _ in range(3):
+                run.batch(2, VALID)
+                run.forward(3, train=False, grad=True)
+        plain(run)
+
+    found = phases_of(Run(tmp_path).steps(30, step))
+    assert found.eval_grad_frac == 1
+    assert found.wall_ns["evaluation"] == pytest.approx(1.6 * MS)  # and what follows its end
+
+
+def test_evaluation_on_a_tensor_without_any_loader(tmp_path: Path) -> None:
+    """nanoGPT's estimate_loss: every k-th step, in eval mode, no loader anywhere."""
+
+    def step(run: Run, number: int) -> None:
+        if number % 5 == 4:
+            for _ in range(2):
+                run.gap(1)
+                run.forward(4, train=False, grad=False)
+        run.gap(1)
+        run.forward(4)
+        run.backward(5)
+        run.update(2)
+
+    found = in_ms(Run(tmp_path).steps(30, step))
+    # The first batch of the evaluation is found with it, what follows its last forward too.
+    assert found["evaluation"] == pytest.approx((2 * 5 + 1) / 5)
+    assert found["forward"] == 4
+
+
+def test_a_frozen_teacher_in_the_step_is_forward(tmp_path: Path) -> None:
+    def step(run: Run, number: int) -> None:
+        run.batch(3)
+        run.forward(7, TEACHER, train=False, grad=False)
+        run.forward(4)
+        run.gap(1)
+        run.backward(5)
+        run.update(2)
+
+    found = in_ms(Run(tmp_path).steps(30, step))
+    assert found["forward"] == 11
+    assert "evaluation" not in found
+
+
+def test_a_teacher_on_one_of_two_zipped_loaders_is_forward(tmp_path: Path) -> None:
+    def step(run: Run, number: int) -> None:
+        run.batch(3, TRAIN)
+        run.forward(7, TEACHER, train=False, grad=False)
+        run.batch(2, VALID)
+        run.forward(4)
+        run.backward(5)
+        run.update(2)
+
+    assert "evaluation" not in in_ms(Run(tmp_path).steps(30, step))
+
+
+def test_fine_tuning_in_eval_mode_is_training(tmp_path: Path) -> None:
+    """Frozen batch norms: the model is in eval mode all the time."""
+
+    def step(run: Run, number: int) -> None:
+        run.batch(3)
+        run.forward(4, train=False)
+        run.gap(1)
+        run.backward(5)
+        run.update(2)
+
+    assert "evaluation" not in in_ms(Run(tmp_path).steps(30, step))
+
+
+def test_prediction_without_training_is_forward(tmp_path: Path) -> None:
+    def step(run: Run, number: int) -> None:
+        run.forward(6, train=False, grad=False)
+        run.gap(1)
+        run.batch(3)
+
+    assert in_ms(Run(tmp_path, boundary="batch").steps(30, step)) == {
+        "forward": 6, "after_step": 1, "data_wait": 3,
+    }  # fmt: skip
+
+
+def test_a_loss_class_of_the_users_own_is_loss(tmp_path: Path) -> None:
+    """It has no parameters, or it returns a single number after the model was called."""
+
+    def step(run: Run, number: int) -> None:
+        run.batch(1)
+        run.forward(4)
+        run.forward(6, TEACHER, scalar=True)  # a perceptual loss, with parameters
+        run.backward(5)
+        run.update(2)
+
+    assert in_ms(Run(tmp_path).steps(30, step))["loss"] == 6
+
+
+def test_a_model_that_returns_its_loss_is_forward(tmp_path: Path) -> None:
+    def step(run: Run, number: int) -> None:
+        run.batch(1)
+        run.forward(4, scalar=True)
+        run.backward(5)
+        run.update(2)
+
+    assert in_ms(Run(tmp_path).steps(30, step))["forward"] == 4
+
+
+def test_checkpoint_and_collection_count_for_themselves(tmp_path: Path) -> None:
+    def step(run: Run, number: int) -> None:
+        run.gap(1)
+        if number % 10 == 0:
+            run.pair(SAVE, 50)
+        run.gap(1)
+        with run.inside(NEXT, ret=-1):
+            run.gap(2)
+            run.pair(GC, 1)
+            run.gap(1)
+        run.forward(4)
+        run.backward(5)
+        run.update(2)
+
+    run = Run(tmp_path).steps(30, step)
+    found = in_ms(run)
+    assert found["checkpoint"] == 5
+    assert found["gc"] == 1
+    assert found["data_wait"] == 3
+    assert found["after_step"] == 2
+    assert phases_of(run).checkpoint_ns_each == 50 * MS
+
+
+def test_a_model_called_inside_a_dataset_is_data_wait(tmp_path: Path) -> None:
+    def step(run: Run, number: int) -> None:
+        with run.inside(NEXT, ret=-1):
+            run.forward(4, TEACHER, train=False, grad=False)
+        run.forward(4)
+        run.backward(5)
+        run.update(2)
+
+    assert in_ms(Run(tmp_path).steps(30, step))["data_wait"] == 4
+
+
+def test_starting_the_workers_is_told_from_waiting(tmp_path: Path) -> None:
+    def step(run: Run, number: int) -> None:
+        if number % 10 == 0:
+            run.iterate(20)
+            run.batch(34)
+        else:
+            run.batch(4)
+        run.forward(4)
+        run.backward(5)
+        run.update(2)
+
+    found = phases_of(Run(tmp_path).steps(30, step))
+    assert found.iterator_start_ns == pytest.approx((20 + 30) / 10 * MS)
+    assert found.wall_ns["data_wait"] == pytest.approx((20 + 34 + 36) / 10 * MS)
+
+
+@pytest.mark.parametrize("code", [FORWARD, BACKWARD, OPTIMIZER, NEXT])
+def test_stray_marks_cost_no_time(tmp_path: Path, code: int) -> None:
+    """An end without a beginning (hooks came late), a beginning without an end (an exception)."""
+
+    def step(run: Run, number: int) -> None:
+        run._mark(code + 1, 0)
+        plain(run)
+        if number % 3 == 0:
+            run._mark(code, 0)
+            run.gap(2)
+
+    run = Run(tmp_path).steps(30, step)
+    steps = load_run(run.write()).get(Steps)
+    assert steps is not None
+    assert sum(in_ms(run).values()) == pytest.approx(steps.mean_ns / MS, abs=1e-3)

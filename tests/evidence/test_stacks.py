@@ -1,0 +1,92 @@
+"""Sampled stacks become shares of the user's own lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tdiag.evidence.from_run import load_run
+from tdiag.evidence.kinds import Stacks
+
+from .making import TRAIN, Run, loader, plain
+
+PACKAGES = "/env/lib/python3.11/site-packages/"
+FRAMES = [
+    {"name": "process 100", "file": "", "line": 0},
+    {"name": "<module>", "file": "/u/train.py", "line": 30},
+    {"name": "Tensor.backward", "file": PACKAGES + "torch/_tensor.py", "line": 500},
+    {"name": "fetch", "file": PACKAGES + "torch/utils/data/_utils/fetch.py", "line": 50},
+    {"name": "Pictures.__getitem__", "file": "/u/data.py", "line": 12},
+    {"name": "decode", "file": PACKAGES + "PIL/Image.py", "line": 9},
+    {"name": "poll", "file": "/usr/lib/python3.11/selectors.py", "line": 4},
+    {"name": "loss", "file": "/u/train.py", "line": 8},
+    {"name": "following", "file": "/src/tdiag/probe/loaders.py", "line": 100},
+]
+MODULE, BACKWARD, FETCH, ITEM, DECODE, POLL, LOSS, PROBE = range(1, 9)
+
+
+def thread(pid: int, tid: int, *samples: list[int]) -> dict[str, Any]:
+    name = f'Process {pid} Thread {tid} "MainThread"'
+    return {"type": "sampled", "name": name, "samples": samples, "weights": [0.01] * len(samples)}
+
+
+def stacks_of(folder: Path, *profiles: dict[str, Any], **more: Any) -> Stacks | None:
+    worker = Run(folder, pid=101)
+    worker.lines = worker.lines[:1]
+    worker.add("role", role="worker", tid=101, worker=0, loader=-1)
+    worker.write()
+    run = Run(folder)
+    loader(run, TRAIN, num_workers=1)
+    run.add("iterator", t=run.now, loader=TRAIN, pids=[101])
+    document = {"shared": {"frames": FRAMES}, "profiles": profiles} | more
+    (folder / "stacks-100-2.speedscope.json").write_text(json.dumps(document))
+    return load_run(run.steps(30, plain).write()).get(Stacks)
+
+
+def test_shares_are_of_the_training_thread_by_innermost_user_line(tmp_path: Path) -> None:
+    found = stacks_of(
+        tmp_path,
+        thread(100, 100, *[[0, MODULE, BACKWARD]] * 6, *[[0, MODULE, LOSS]] * 3, [0, POLL]),
+        thread(100, 777, *[[0, MODULE]] * 50),  # another thread of the same process
+    )
+    assert found is not None
+    assert (found.source, found.samples) == ("py-spy", 10)
+    first, second = found.training
+    assert (first.at.line, round(first.self_frac, 6), first.phase) == (30, 0.6, "backward")
+    assert first.leaf == "Tensor.backward (torch/_tensor.py)"
+    assert (second.at.line, round(second.self_frac, 6), second.phase) == (8, 0.3, "")
+
+
+def test_workers_count_while_they_fetch(tmp_path: Path) -> None:
+    found = stacks_of(
+        tmp_path,
+        thread(100, 100, [0, MODULE]),
+        thread(101, 101, *[[0, MODULE, FETCH, ITEM, DECODE]] * 3, *[[0, MODULE, POLL]] * 9),
+        thread(999, 999, *[[0, MODULE, FETCH, ITEM]] * 20),  # no worker of this run
+    )
+    assert found is not None
+    assert found.worker_samples == 3
+    only = found.workers[0]
+    assert (only.at.file, only.at.line, only.self_frac) == ("/u/data.py", 12, 1)
+    assert only.leaf == "decode (PIL/Image.py)"
+
+
+def test_the_probes_own_frames_are_nobodys_line(tmp_path: Path) -> None:
+    found = stacks_of(tmp_path, thread(100, 100, [0, MODULE, PROBE]))
+    assert found is not None
+    assert [line.at.line for line in found.training] == [30]
+
+
+def test_in_process_samples_are_marked(tmp_path: Path) -> None:
+    found = stacks_of(tmp_path, thread(100, 100, [1]), exporter="tdiag in-process")
+    assert found is not None
+    assert found.source == "in-process"
+
+
+def test_a_half_written_file_is_left_out(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    (tmp_path / "stacks-100.speedscope.json").write_text('{"shared": {"frames": [')
+    evidence = load_run(run.steps(30, plain).write())
+    assert evidence.get(Stacks) is None
+    assert evidence.missing[Stacks].startswith("stacks were not sampled")

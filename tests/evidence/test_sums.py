@@ -1,0 +1,59 @@
+"""Whatever the marks look like, no nanosecond is lost or counted twice."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from tdiag.evidence.from_run.phases import phase_of_slices, phases_per_step
+from tdiag.evidence.from_run.records import ModuleRecord, StepRecord
+from tdiag.evidence.from_run.roles import assign_roles
+from tdiag.evidence.from_run.timeline import cut, durations_of
+
+MODULES = {n: ModuleRecord(id=n, parameters=n % 2, loss=n == 2) for n in range(4)}
+BOUNDARIES = ("optimizer", "backward", "batch")
+
+
+def any_marks(chance: random.Random, length: int) -> list[int]:
+    """Codes, nesting, order and arguments as they come; clocks mostly, not always, forward."""
+    marks: list[int] = []
+    wall = 0
+    for _ in range(chance.randrange(24)):
+        wall += chance.randrange(-50, 400)
+        cpu = chance.choice((-1, wall, wall // 2))
+        marks += [chance.randrange(12), wall, cpu, chance.choice((-2, -1, *range(16)))]
+    return marks
+
+
+def any_steps(seed: int) -> list[StepRecord]:
+    chance = random.Random(seed)
+    steps, now = [], 10_000
+    for number in range(chance.randrange(1, 20)):
+        length = chance.randrange(0, 5_000)
+        marks = any_marks(chance, length)
+        steps.append(StepRecord(i=number, s=now, t=now + length, w="baseline", m=marks))
+        now += length + chance.randrange(100)
+    return steps
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.parametrize("seed", range(60))
+def test_phases_of_each_step_add_up_to_its_duration_exactly(seed: int, boundary: str) -> None:
+    steps = any_steps(seed)
+    durations = durations_of(steps)
+    timeline = cut(steps, durations)
+    roles = assign_roles(timeline, MODULES, boundary)
+    phases = phase_of_slices(timeline, roles, boundary)
+    table = phases_per_step(timeline, phases, timeline.ns)
+    assert table.sum(axis=1).tolist() == durations
+    assert (timeline.ns >= 0).all()
+    assert (timeline.wall >= 0).all()
+
+
+def test_every_region_that_matters_has_one_role() -> None:
+    timeline = cut(any_steps(3), durations_of(any_steps(3)))
+    roles = assign_roles(timeline, MODULES, "optimizer")
+    assert len(roles.index) == len(roles.role)
+    assert (np.diff(roles.index) > 0).all()

@@ -1,0 +1,93 @@
+"""The machine beside the run: differences of counters over the clean window."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tdiag.evidence.from_run import load_run
+from tdiag.evidence.kinds import System
+
+from .making import MS, Run, plain
+
+SECOND = 1_000 * MS
+MACHINE = {
+    "kind": "machine", "t": 0, "cores_machine": 8, "cores_allowed": 4.0, "ram_total": 64 << 30,
+    "ram_limit": 16 << 30, "gpus": [{"index": 0, "memory_total": 80 << 30}],
+}  # fmt: skip
+
+
+def sample(t: int, cpu: float, read: int | None, **more: Any) -> dict[str, Any]:
+    return {
+        "kind": "sample", "t": t, "busy_ns": 6 * t, "idle_ns": 2 * t, "iowait_ns": 0,
+        "procs": {"100": [round(cpu * t), 1000, read]}, "ram_available": 8 << 30, "gpus": None,
+    } | more  # fmt: skip
+
+
+def system_of(
+    folder: Path, *samples: dict[str, Any], torch: dict[str, Any] | None = None
+) -> System:
+    run = Run(folder)
+    if torch:
+        run.add("torch", **torch)
+    run.steps(100, plain)  # from 1 s to 3.95 s
+    lines = "".join(json.dumps(line) + "\n" for line in (MACHINE, *samples))
+    (folder / "system.jsonl").write_text(lines + '{"kind":"sam')
+    found = load_run(run.write()).get(System)
+    assert found is not None
+    return found
+
+
+def test_use_is_measured_between_the_first_and_last_sample_inside(tmp_path: Path) -> None:
+    """Before and after, other things ran."""
+    found = system_of(
+        tmp_path,
+        sample(SECOND // 2, 0, 0, busy_ns=0),
+        sample(2 * SECOND, 3, 100),
+        sample(3 * SECOND, 3, 700),
+        sample(9 * SECOND, 900, 10**9),
+    )
+    assert found.cores_used == pytest.approx(3)
+    assert found.machine_busy_cores == pytest.approx(6)
+    assert found.read_bytes_per_s == pytest.approx(600)
+    assert found.io_wait_frac == 0
+    assert found.ram_total_bytes == 16 << 30
+    assert found.cores_machine == 8
+
+
+def test_the_narrower_affinity_counts(tmp_path: Path) -> None:
+    found = system_of(tmp_path, sample(2 * SECOND, 1, 0), torch={"cpus_allowed": 2})
+    assert found.cores_allowed == 2
+
+
+def test_what_the_system_does_not_tell_stays_unmeasured(tmp_path: Path) -> None:
+    found = system_of(
+        tmp_path,
+        sample(2 * SECOND, 3, None, iowait_ns=None),
+        sample(3 * SECOND, 3, None, iowait_ns=None),
+    )
+    assert (found.read_bytes_per_s, found.io_wait_frac) == (None, None)
+    assert (found.worker_cores_used, found.gpu_util_frac) == (None, None)
+
+
+def test_without_two_samples_nothing_is_said_about_use(tmp_path: Path) -> None:
+    found = system_of(tmp_path, sample(2 * SECOND, 3, 5))
+    assert (found.cores_used, found.machine_busy_cores) == (None, None)
+    assert found.rss_bytes == 1000
+
+
+def test_the_device_that_is_used_is_the_one_reported(tmp_path: Path) -> None:
+    gpus = [
+        {"index": 1, "util": 0.0, "memory_used": 1, "throttle": []},
+        {"index": 0, "util": 0.5, "memory_used": 7, "throttle": ["power cap"]},
+    ]
+    found = system_of(
+        tmp_path, sample(2 * SECOND, 3, 0, gpus=gpus), sample(3 * SECOND, 3, 0, gpus=gpus)
+    )
+    assert found.gpu_util_frac == 0.5
+    assert found.gpu_memory_used_bytes == 7
+    assert found.gpu_memory_total_bytes == 80 << 30
+    assert found.gpu_throttle == ("power cap",)
