@@ -1,0 +1,5 @@
+"""``python -m tdiag``."""
+
+from tdiag.cli import main
+
+main()
