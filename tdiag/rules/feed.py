@@ -39,7 +39,7 @@ class Feed:
     cpu: float
     queued: float  # ready to run, waiting for a core
     blocked: float
-    collate: float
+    collate: float  # on a core, so that waiting for one is not blamed on the collate function
 
     @property
     def rest(self) -> float:
@@ -134,7 +134,7 @@ def feed_of(budget: Budget, loaders: Loaders, phases: Phases | None, system: Sys
         cpu=cpu,
         queued=queued,
         blocked=wall - cpu - queued,
-        collate=batches * (loader.collate_ns or 0.0),
+        collate=batches * (loader.collate_cpu_ns or 0.0),
     )
 
 

@@ -20,8 +20,8 @@ GRAD_CALL_MOST = 8.0
 class FixedCost:
     """Per step: torch calls of the forward pass, the least they cost, and what was spent, ns.
 
-    ``on_core_ns``: the part of ``spent_ns`` that the training thread was on a core. Fixed costs
-    are compared with this, since waiting for a core is none of them.
+    ``on_core_ns``: the part of ``spent_ns`` that the training thread was on a core (all of it where
+    that was not measured). Fixed costs are compared with this: waiting for a core is none of them.
     """
 
     calls: float

@@ -1,8 +1,9 @@
 """Tensors made on the host inside the step, then moved
 
 ## What it measures
-Host-to-device copies from lines of the forward pass, loss or optimizer, or from lines that build a
-tensor from Python data: not the batch, which is moved before the forward pass.
+Lines of the forward pass, loss or optimizer that build tensors from Python data, against the
+host-to-device copies in the step. The batch itself is moved before the forward pass and is not
+meant.
 
 ## Why it is slow
 Each such tensor is filled on the host, copied through pageable memory, and waited for; the host
@@ -12,8 +13,8 @@ cannot run ahead of the device.
 Make it where it is used: `torch.zeros(..., device=x.device)`, or once, as a buffer of the module.
 
 ## How the gain is computed
-Low end: the copies' time that nothing overlaps. High end: also the time for which the host was
-blocked in them.
+High end: these tensors' part of the copies, by number, takes its part of the time for which copies
+block host or device. Low end: nothing, since they may be smaller than the others.
 
 ## When this advice is wrong
 Values that really are new on the host in each step (a schedule, a random crop) must travel: send
@@ -23,73 +24,71 @@ them with the batch.
 from __future__ import annotations
 
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.device import Copy, DeviceTime, Transfers
+from tdiag.evidence.device import DeviceTime, Transfers
 from tdiag.evidence.kinds import Budget, OpLine, Ops
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Found, Gain, duration, percent, where
 from tdiag.rules.copies import copy_measures, exposed, merged
-from tdiag.rules.examples import MS, at, budget, copy, device_time, op_line, ops
+from tdiag.rules.examples import MS, budget, copy, device_time, op_line, ops
 from tdiag.rules.measures import count
 
 CODE = "TD303"
 NAME = "host-tensors-moved-in-step"
 CLASS = "h2d"
 
-# Phases in which the batch has already arrived on the device.
+# Phases of Ops in which the batch has already arrived on the device.
 INSIDE_STEP = ("forward", "loss", "optimizer")
 
 
 def check(budget: Budget, transfers: Transfers, ops: Ops, device: DeviceTime) -> Found | None:
-    makers = {(line.at.file, line.at.line): line for line in ops.lines if _makes(line)}
-    copies = [x for x in transfers.copies if x.direction == "h2d" and _place(x) in makers]
-    if not copies:
+    makers = [line for line in ops.lines if line.phase in INSIDE_STEP and line.constructions]
+    copies = [copy for copy in transfers.copies if copy.direction == "h2d"]
+    if not makers or not copies:
         return None
-    low = exposed(copies, budget, device)
-    all_of_them = merged(copies)
-    blocked = all_of_them.host_blocked_ns * budget.step_ns / device.step_ns
-    made = sum(makers[place].constructions for place in {_place(x) for x in copies})
+    travelling = merged(copies)
+    made = sum(line.constructions for line in makers)
+    share = min(1.0, made / travelling.count)
+    blocked = travelling.host_blocked_ns * budget.step_ns / device.step_ns
+    cost = share * max(blocked, exposed(copies, budget, device))
+    worst = max(makers, key=_cost)
     return Found(
         summary=(
-            f"{all_of_them.count:.0f} tensors a step are made on the host and then"
-            f" copied{where(all_of_them.at)}: {duration(max(low, blocked))}"
-            f" ({percent(max(low, blocked) / budget.step_ns)} of the step)."
+            f"{made:.0f} tensors a step are made on the host{where(worst.at)}, among"
+            f" {travelling.count:.0f} copies to the device that take up to {duration(cost)}"
+            f" ({percent(cost / budget.step_ns)} of the step) for them."
         ),
         evidence=(
-            *copy_measures(all_of_them),
-            count("tensors built from Python data there", made, "ops", "per_step"),
+            count("tensors built from Python data in the step", made, "ops", "per_step"),
+            *copy_measures(travelling),
         ),
         fix=Fix(
-            f"Make the tensor on the device{where(all_of_them.at)} (device=x.device at creation),"
-            " or once, before the loop (module.register_buffer).",
+            f"Make the tensor on the device{where(worst.at)} (device=x.device at creation), or"
+            " once, before the loop (module.register_buffer).",
             "safe",
         ),
         gain=Gain(
-            low,
-            max(low, blocked),
-            "low end: copy time with no compute beside it; high end: also the blocked host.",
-            ("h2d", "sync", "launch"),
+            0.0,
+            cost,
+            "high end: their part of the copies, by number; low end: they are the small ones.",
+            ("h2d", "sync", "launch", "python_loss"),
         ),
-        at=all_of_them.at,
+        at=worst.at,
     )
 
 
-def _makes(line: OpLine) -> bool:
-    return line.constructions > 0 or line.phase in INSIDE_STEP
-
-
-def _place(copy: Copy) -> tuple[str, int]:
-    return (copy.at.file, copy.at.line) if copy.at else ("", 0)
+def _cost(line: OpLine) -> float:
+    return line.elapsed_ns
 
 
 def fires() -> Evidence:
-    made = copy(count=12.0, bytes=4800.0, device_ns=0.02 * MS, exposed_ns=0.5 * MS, at=at(23))
+    small = copy(count=13.0, bytes=9600.0, device_ns=0.1 * MS, exposed_ns=1.2 * MS)
     line = op_line(23, "forward", 24, constructions=12.0)
-    step = budget(device=True, compute=8, h2d=0.5, launch=1.5)
-    return Evidence().add(step, Transfers(copies=(made,)), ops(line), device_time(10))
+    step = budget(device=True, compute=8, h2d=1.2, launch=1.5)
+    return Evidence().add(step, Transfers(copies=(small,)), ops(line), device_time(10.7))
 
 
 def clear() -> Evidence:
-    """Only the batch is copied, before the forward pass."""
+    """Only the batch is copied, and made before the forward pass."""
     step = budget(device=True, compute=8, h2d=2)
-    line = op_line(60, "prepare", 2)
+    line = op_line(60, "prepare", 2, constructions=1.0)
     return Evidence().add(step, Transfers(copies=(copy(),)), ops(line), device_time(10))

@@ -23,76 +23,46 @@ read. On a CPU nothing is asynchronous and `.item()` is free: the rule then abst
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix, Measure
+from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Sync, Syncs
-from tdiag.evidence.kinds import Budget, Location, SyncLines
+from tdiag.evidence.kinds import Budget, SyncLines
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, percent, where
+from tdiag.rules.base import Found, duration, percent, where
 from tdiag.rules.examples import budget, device_time, sync
-from tdiag.rules.measures import count, ns
+from tdiag.rules.syncs import asked_for, busiest, drains, waits
 
 CODE = "TD401"
 NAME = "sync-drains-device"
 CLASS = "sync"
 
-# Asked for by name (`torch.cuda.synchronize`), or caused by data-dependent shapes: other rules'.
-NOT_CONVERSIONS = ("DeviceSynchronize", "aten::nonzero", "aten::masked_select", "aten::_unique")
-# Logging every so many steps leaves this share of the synchronisations; the usual choice.
+# Reading a value every so many steps is the usual choice, and leaves two percent of the cost.
 LOG_EVERY = 50
 
 
 def check(
     budget: Budget, syncs: Syncs, device: DeviceTime, sync_lines: SyncLines | None
 ) -> Found | None:
-    dear = [sync for sync in syncs.syncs if _conversion(sync) and sync.idle_after_ns > 0]
-    idle = sum(sync.idle_after_ns for sync in dear)
-    if not idle:
+    dear = drains(budget, device, _not_asked_for(syncs), busiest(sync_lines))
+    if dear is None:
         return None
-    scale = budget.step_ns / device.step_ns  # traced steps are longer than clean ones
-    won = sum(min(sync.idle_after_ns, sync.host_ns) for sync in dear)
-    worst = max(dear, key=lambda sync: sync.idle_after_ns)
-    at = worst.at or _line(sync_lines)
-    times = sum(sync.count for sync in dear)
     return Found(
         summary=(
-            f"{times:.1f} synchronisations a step{where(at)} leave the device idle for"
-            f" {duration(idle * scale)}, {percent(idle / device.step_ns)} of the step."
+            f"{dear.times:.1f} synchronisations a step{where(dear.at)} leave the device idle for"
+            f" {duration(dear.idle)}, {percent(dear.idle / budget.step_ns)} of the step."
         ),
-        evidence=(
-            count("synchronisations that drain the device", times, "trace", "per_step"),
-            ns("device idle after them", idle, "trace"),
-            ns("host waiting in them", sum(sync.host_ns for sync in dear), "trace"),
-            *(_measure(sync) for sync in sorted(dear, key=lambda s: -s.idle_after_ns)[:3]),
-        ),
+        evidence=dear.measures(),
         fix=Fix(
-            f"Keep the value on the device{where(at)} (total += loss.detach()) and read it every"
-            f" {LOG_EVERY} steps: `if step % {LOG_EVERY} == 0: log(total.item())`.",
+            f"Keep the value on the device{where(dear.at)} (total += loss.detach()) and read it"
+            f" every {LOG_EVERY} steps: `if step % {LOG_EVERY} == 0: log(total.item())`.",
             "safe",
         ),
-        gain=Gain(
-            won * scale * (1 - 1 / LOG_EVERY),
-            idle * scale,
-            "high end: all device idle time after the synchronisations; low end: what the host"
-            " spent waiting in them, if launching is the bottleneck.",
-            ("sync", "launch", "other", "d2h"),
-        ),
-        at=at,
+        gain=dear.gain(),
+        at=dear.at,
     )
 
 
-def _conversion(sync: Sync) -> bool:
-    return not any(name in sync.name for name in NOT_CONVERSIONS)
-
-
-def _line(lines: SyncLines | None) -> Location | None:
-    """The line that synchronises most often, as torch's own debug mode warned."""
-    if lines is None:
-        return None
-    return max(lines.lines, key=lambda line: line.per_step).at if lines.lines else None
-
-
-def _measure(sync: Sync) -> Measure:
-    return ns(f"idle after {sync.name}{where(sync.at)}", sync.idle_after_ns, "trace")
+def _not_asked_for(syncs: Syncs) -> list[Sync]:
+    return [sync for sync in waits(syncs) if not asked_for(sync)]
 
 
 def fires() -> Evidence:

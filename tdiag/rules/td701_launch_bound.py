@@ -78,7 +78,6 @@ def _on_cpu(
         evidence=(
             count("torch calls in forward", fixed.calls, "ops", "per_step"),
             ns("forward and its backward", fixed.spent_ns, "baseline"),
-            ns("of that, on a core", fixed.on_core_ns, "baseline"),
             ns("least these calls cost on this machine", fixed.dispatch_ns, "probe"),
         ),
         fix=Fix(_advice(loader, "compile"), "review", "compile"),

@@ -1,0 +1,77 @@
+"""More workers than cores
+
+## What it measures
+Worker processes of the training loader against the cores this process may use, and the share of
+the fetch time for which they queue for a core.
+
+## Why it is slow
+Workers beyond the cores do not fetch faster; they take turns with each other and with the training
+thread, and each holds its own memory and batches in flight.
+
+## What to do
+At most as many workers as cores, less those that training keeps busy.
+
+## How the gain is computed
+None is claimed: what the surplus costs the training thread was not measured. `tdiag try` can.
+
+## When this advice is wrong
+Workers that mostly wait for storage need no core; then more workers than cores are right, and this
+is not reported.
+"""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.kinds import Budget, Loaders, Phases, System
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Found, percent, where
+from tdiag.rules.examples import budget, loaders, system
+from tdiag.rules.feed import feed_of
+from tdiag.rules.measures import count, frac
+
+CODE = "TD205"
+NAME = "more-workers-than-cores"
+CLASS = "loader"
+
+# A quarter of the fetch time in the queue for a core shows that the cores are short; ours.
+QUEUED_FRAC = 0.25
+
+
+def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | None) -> Found | None:
+    fed = feed_of(budget, loaders, phases, system)
+    if fed is None or fed.blocked_mostly:
+        return None
+    workers, queued = fed.loader.num_workers, fed.queued / fed.wall
+    if workers <= system.cores_allowed or queued < QUEUED_FRAC:
+        return None
+    enough = max(1, int(system.cores_allowed))
+    return Found(
+        summary=(
+            f"{workers} workers share {system.cores_allowed:g} allowed cores: they queue for a core"
+            f" {percent(queued)} of the fetch time."
+        ),
+        evidence=(
+            count("num_workers", workers, "probe"),
+            count("cores allowed", system.cores_allowed, "system", "cores"),
+            frac("fetch time waiting for a core", queued, "fetch"),
+        ),
+        fix=Fix(
+            f"DataLoader(..., num_workers={enough}){where(fed.loader.created_at)}.",
+            "safe",
+            f"num_workers={enough}",
+        ),
+        at=fed.loader.created_at,
+    )
+
+
+def fires() -> Evidence:
+    crowd = loaders(num_workers=8, load_ns=200e6, load_cpu_ns=50e6, runqueue_ns=150e6)
+    step = budget(data_wait_cpu=10, forward=20)
+    return Evidence().add(step, crowd, system(cores_allowed=2.0, cores_used=1.98))
+
+
+def clear() -> Evidence:
+    """As many workers, but they wait for storage and need no core."""
+    waiting = loaders(num_workers=8, load_ns=200e6, load_cpu_ns=10e6, read_bytes=20e6)
+    step = budget(data_wait_io=10, forward=20)
+    return Evidence().add(step, waiting, system(cores_allowed=2.0, cores_used=1.0))

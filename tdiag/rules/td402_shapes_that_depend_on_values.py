@@ -1,0 +1,90 @@
+"""Shapes that depend on values
+
+## What it measures
+Lines that torch's debug mode saw synchronise and that select by value (`nonzero`, `unique`,
+`masked_select`): how often, and their share of the device idle time that follows synchronisations.
+
+## Why it is slow
+The host must know the size of the result before it can go on: it waits for the device, and the
+device then waits for the host.
+
+## What to do
+Keep the shape: `torch.where(mask, x, 0)`, or the mask as a weight in the sum and in its divisor.
+
+## How the gain is computed
+From the idle time after synchronisations, by these lines' share of them. High end: all of that;
+low end: no more than the host spent waiting.
+
+## When this advice is wrong
+If the mask keeps a small part of a large tensor, and much work follows, selecting is cheaper.
+"""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.device import DeviceTime, Syncs
+from tdiag.evidence.kinds import Budget, Ops, SyncLine, SyncLines
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Found, duration, percent, where
+from tdiag.rules.examples import at, budget, device_time, op_line, ops, sync
+from tdiag.rules.measures import count
+from tdiag.rules.syncs import drains, waits
+
+CODE = "TD402"
+NAME = "shapes-that-depend-on-values"
+CLASS = "sync"
+
+# Calls whose result has as many elements as the values say (torch's documentation of each).
+SELECTING = frozenset({"nonzero", "unique", "masked_select"})
+
+
+def check(
+    budget: Budget, syncs: Syncs, sync_lines: SyncLines, ops: Ops, device: DeviceTime
+) -> Found | None:
+    selecting = {
+        (line.at.file, line.at.line) for line in ops.lines if SELECTING & line.conversions.keys()
+    }
+    mine = [x for x in sync_lines.lines if (x.at.file, x.at.line) in selecting]
+    if not mine:
+        return None
+    worst = max(mine, key=lambda line: line.per_step)
+    times = sum(line.per_step for line in mine)
+    share = times / sum(line.per_step for line in sync_lines.lines)
+    dear = drains(budget, device, waits(syncs), worst.at, share)
+    if dear is None:
+        return None
+    return Found(
+        summary=(
+            f"{times:.1f} calls a step whose shapes depend on values{where(worst.at)} leave the"
+            f" device idle for {duration(dear.idle)}, {percent(dear.idle / budget.step_ns)} of the"
+            " step."
+        ),
+        evidence=(
+            count("synchronisations of these lines", times, "ops", "per_step"),
+            *dear.measures(),
+        ),
+        fix=Fix(
+            f"Keep the shape{where(worst.at)}: torch.where(mask, x, 0), or (x * mask).sum() /"
+            " mask.sum(), instead of x[mask] or nonzero().",
+            "review",
+        ),
+        gain=dear.gain(),
+        at=worst.at,
+    )
+
+
+def fires() -> Evidence:
+    return _masked({"nonzero": 3.0})
+
+
+def clear() -> Evidence:
+    """As many synchronisations, but by reading values."""
+    return _masked({"item": 3.0})
+
+
+def _masked(conversions: dict[str, float]) -> Evidence:
+    line = op_line(55, "loss", 3, conversions=conversions)
+    warned = SyncLines(lines=(SyncLine(at=at(55), per_step=3.0), SyncLine(at=at(70), per_step=1.0)))
+    waiting = sync(name="cudaStreamSynchronize", count=4.0, at=None)
+    step = budget(device=True, compute=20, sync=4, launch=1)
+    return Evidence().add(step, Syncs(syncs=(waiting,)), warned, ops(line), device_time(26))

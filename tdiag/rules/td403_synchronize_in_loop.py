@@ -1,0 +1,66 @@
+"""The loop itself asks for synchronisation
+
+## What it measures
+Device-wide synchronisation (`torch.cuda.synchronize()`) in the step, with the time for which the
+device is idle after each.
+
+## Why it is slow
+The device must finish everything, and then waits until the host has issued work again.
+
+## What to do
+Remove it from the loop; measure time with CUDA events, or with `tdiag run`.
+
+## How the gain is computed
+High end: all idle time that follows. Low end: no more than the host spent waiting.
+
+## When this advice is wrong
+Around a timing of a few steps synchronising is right.
+"""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.device import DeviceTime, Syncs
+from tdiag.evidence.kinds import Budget
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Found, duration, percent, where
+from tdiag.rules.examples import budget, device_time, sync
+from tdiag.rules.syncs import asked_for, drains, waits
+
+CODE = "TD403"
+NAME = "synchronize-in-loop"
+CLASS = "sync"
+
+
+def check(budget: Budget, syncs: Syncs, device: DeviceTime) -> Found | None:
+    dear = drains(budget, device, [sync for sync in waits(syncs) if asked_for(sync)])
+    if dear is None:
+        return None
+    names = ", ".join(sorted({sync.name for sync in dear.syncs}))
+    return Found(
+        summary=(
+            f"{dear.times:.1f} times a step{where(dear.at)} the script itself makes the device"
+            f" finish ({names}); it then idles for {duration(dear.idle)},"
+            f" {percent(dear.idle / budget.step_ns)} of the step."
+        ),
+        evidence=dear.measures(),
+        fix=Fix(
+            f"Remove torch.cuda.synchronize(){where(dear.at)} from the loop; take times with CUDA"
+            " events (torch.cuda.Event(enable_timing=True)).",
+            "safe",
+        ),
+        gain=dear.gain(),
+        at=dear.at,
+    )
+
+
+def fires() -> Evidence:
+    asked = sync(name="cudaDeviceSynchronize")
+    step = budget(device=True, compute=20, sync=4, launch=1)
+    return Evidence().add(step, Syncs(syncs=(asked,)), device_time(26))
+
+
+def clear() -> Evidence:
+    """One wait at the end of the step for a value, which is not this rule's."""
+    step = budget(device=True, compute=20, sync=4, launch=1)
+    return Evidence().add(step, Syncs(syncs=(sync(),)), device_time(26))
