@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,12 +46,20 @@ def terminal_text(diagnosis: Diagnosis, run_dir: Path | None, stream: TextIO, *,
     from tdiag.report import render
 
     terminal = stream.isatty()
-    columns = shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns if terminal else PLAIN_WIDTH
-    if "COLUMNS" in os.environ or not terminal:
-        columns = int(os.environ.get("COLUMNS") or columns)
     color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return render("terminal", diagnosis, width=min(columns, MAX_WIDTH), color=color,
+    return render("terminal", diagnosis, width=min(_columns(stream), MAX_WIDTH), color=color,
                   all_findings=all_findings, base_dir=Path.cwd(), run_dir=run_dir)  # fmt: skip
+
+
+def _columns(stream: TextIO) -> int:
+    """COLUMNS, else the terminal's width, else ``PLAIN_WIDTH``."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or PLAIN_WIDTH
+    except OSError:
+        return PLAIN_WIDTH
 
 
 @contextmanager

@@ -18,7 +18,7 @@ def report(
         ),
     ] = None,
     format: Annotated[
-        str, typer.Option("--format", "-f", help="terminal, json or line.")
+        str, typer.Option("--format", "-f", help="terminal, json, line, markdown, sarif, junit…")
     ] = "terminal",
     json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
     all_findings: Annotated[

@@ -30,8 +30,7 @@ class RunCommand(TyperCommand):
             for option in self.get_params(ctx)
             for name in (*option.opts, *option.secondary_opts)
         }
-        if not any(word in ("--help", "-h") for word in args[:1]):
-            args, ctx.meta[TARGET] = split(args, own)
+        args, ctx.meta[TARGET] = split(args, own)
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -95,8 +94,9 @@ def run(
 
     tdiag run --profiling -- torchrun --nproc-per-node 2 train.py
 
-    Options of tdiag may stand anywhere before `--`; all others are the script's. The exit code is
-    the script's. Ctrl-C interrupts the script and reports what there is; twice gives up the report.
+    Options of tdiag may stand anywhere before `--`; all others are the script's, and so is, after
+    the script, one that the script declares itself. The exit code is the script's. Ctrl-C
+    interrupts the script and reports what there is; twice gives up the report.
     """
     from tdiag.cli.conclude import open_output
     from tdiag.errors import UsageError

@@ -2,9 +2,10 @@
 
 Three forms: ``script.py args…``, ``-m package.module args…`` and ``-- any launcher …``.
 tdiag's own options may stand anywhere before ``--``; every other word after the script is the
-script's. Two cases would be ambiguous and are settled by the script's own source:
+script's. Three cases would be ambiguous; two are settled by the script's own source:
 
 * ``--profiling``, declared by the script too, is given to both;
+* ``--help`` after a script asks the script;
 * any other option of tdiag that stands *after* a script which declares the same option is the
   script's (a training with its own ``--steps`` keeps it). Before the script it is tdiag's.
 """
@@ -20,7 +21,7 @@ from typing import Literal
 
 from tdiag.errors import UsageError
 
-PROFILING = "--profiling"
+PROFILING, HELP = "--profiling", "--help"
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,11 @@ def split(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[str], Tar
         if word == "--":
             target = _after_dashes(target, rest)
             break
-        if name in own and (name not in declared or name == PROFILING):
+        if name in own and not (target and _the_scripts(name, declared)):
             mine.append(word)
             if own[name] and not equals and rest:
                 mine.append(rest.pop(0))
-            if name in declared and target:
+            if target and name in declared:
                 target = _with(target, word)
         elif target is not None:
             target = _with(target, word)
@@ -108,12 +109,19 @@ def split(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[str], Tar
         else:
             target = Target("script", word)
             declared = declared_options(target.source_file())
+    if target is None and HELP in mine:
+        target = Target("script", "")
     if target is None:
         raise UsageError("nothing to run", "tdiag run train.py, tdiag run -m pkg.train, or "
                          "tdiag run -- torchrun train.py")  # fmt: skip
     if PROFILING in mine and PROFILING in declared and PROFILING not in target.args:
         target = replace(target, args=(PROFILING, *target.args))
     return mine, target
+
+
+def _the_scripts(name: str, declared: frozenset[str]) -> bool:
+    """Whether an option of tdiag's, standing after the script, is the script's all the same."""
+    return name == HELP or (name in declared and name != PROFILING)
 
 
 def _with(target: Target, word: str) -> Target:

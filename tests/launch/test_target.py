@@ -26,6 +26,8 @@ COMMAND_LINES = {
     "--profiling -- torchrun --nproc-per-node 2 t.py --profiling": (
         ["--profiling"], "launcher", "torchrun", ["--nproc-per-node", "2", "t.py", "--profiling"],
     ),
+    "train.py --help": ([], "script", "train.py", ["--help"]),
+    "--profiling --help": (["--profiling", "--help"], "script", "", []),
     "--wrong train.py": (["--wrong"], "script", "train.py", []),
 }  # fmt: skip
 
@@ -52,6 +54,15 @@ def test_profiling_is_handed_to_a_script_that_declares_it(
     mine, target = split(line.split(), OWN)
     assert mine == ["--profiling"]
     assert target.args == (("--profiling",) if declares else ())
+
+
+def test_profiling_keeps_its_place_among_the_scripts_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("sub.add_argument('--profiling')\n")
+    args = split("train.py fit --profiling 3".split(), OWN)[1].args
+    assert args == ("fit", "--profiling", "3")
 
 
 def test_an_option_that_the_script_declares_is_its_own_after_it_and_ours_before_it(
