@@ -76,7 +76,7 @@ def _writable() -> Check:
         with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".tdiag-doctor-") as folder:
             rundir.create("doctor", Path(folder) / "run")
     except OSError as error:
-        failure = rundir.unwritable(Path.cwd(), error)
+        failure = rundir.unwritable(rundir.RUNS, error)
     except RunError as error:
         failure = error
     else:

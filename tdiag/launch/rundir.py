@@ -33,8 +33,9 @@ def create(label: str, out: Path | None = None) -> Path:
     ``out``: this very directory (new or empty) instead of ``.tdiag/runs/<utc>-<label>``.
     Raises RunError where it cannot be written, is not empty, or the disk is full.
     """
-    path = out.absolute() if out else Path.cwd() / RUNS / _name(label)
+    path = out or RUNS / _name(label)
     try:
+        path = path.absolute()
         if out is None:
             path.parent.mkdir(parents=True, exist_ok=True)
             _ignore(path.parent.parent)

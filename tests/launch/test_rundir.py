@@ -58,6 +58,16 @@ def test_a_place_that_cannot_be_written_is_one_message() -> None:
     assert "--out DIR" in caught.value.hint and caught.value.exit_code == 2
 
 
+def test_a_working_directory_that_is_gone_is_one_message(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "gone").mkdir()
+    monkeypatch.chdir(folder / "gone")
+    (folder / "gone").rmdir()
+    with pytest.raises(RunError, match="cannot write the run directory"):
+        rundir.create("train")
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_no_permission_is_one_message(folder: Path) -> None:
     folder.chmod(0o500)

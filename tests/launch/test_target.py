@@ -61,7 +61,7 @@ def test_profiling_keeps_its_place_among_the_scripts_words(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("sub.add_argument('--profiling')\n")
-    args = split("train.py fit --profiling 3".split(), OWN)[1].args
+    args = split(["train.py", "fit", "--profiling", "3"], OWN)[1].args
     assert args == ("fit", "--profiling", "3")
 
 

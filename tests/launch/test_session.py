@@ -1,0 +1,126 @@
+"""A whole run in this process: what is recorded, and that faults of ours cost only the watching."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tdiag.launch import machine, session
+from tdiag.launch.session import Options, launch
+from tdiag.launch.target import Target
+from tdiag.sample import pyspy
+
+from .harness import script
+
+QUIET = Options(quiet=True)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_record_tells_what_ran_and_how_it_ended(folder: Path) -> None:
+    outcome = launch(Target("script", script(folder, "import sys; sys.exit(3)"), ("a",)), QUIET)
+    record = json.loads((outcome.run_dir / "run.json").read_text())
+    assert outcome.code == record["exit_code"] == 3
+    assert record["command"][1:] == ["train.py", "a"] and record["cwd"] == str(folder)
+    assert record["end_unix_ns"] > record["start_unix_ns"] > 0
+    assert record["signal"] is None and record["schema"] == 1
+    assert record["torch_version"].startswith("2.") and record["options"]["quiet"] is True
+
+
+def test_before_it_ends_the_record_has_no_end(folder: Path) -> None:
+    name = script(folder, """
+        import os, shutil
+        shutil.copy(os.environ['TDIAG_RUN'] + '/run.json', 'then.json')
+        """)  # fmt: skip
+    launch(Target("script", name), QUIET)
+    then = json.loads(Path("then.json").read_text())
+    assert then["exit_code"] is None and then["end_unix_ns"] is None
+
+
+@pytest.mark.parametrize("broken", ["sample", "__init__"])
+def test_a_fault_of_a_sampler_does_not_touch_the_program(
+    broken: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(session.SystemSampler, broken, fail)
+    name = script(folder, "import time; time.sleep(0.3); print('done', file=open('end', 'w'))")
+    outcome = launch(Target("script", name), QUIET)
+    assert outcome.code == 0 and Path("end").read_text() == "done\n"
+    assert "tdiag stopped watching: RuntimeError: ours" in outcome.notes
+
+
+def test_a_disk_that_fills_up_meanwhile_is_a_note(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = script(folder, """
+        import os, shutil
+        shutil.rmtree(os.environ['TDIAG_RUN'])
+        """)  # fmt: skip
+    outcome = launch(Target("script", name), QUIET)
+    assert outcome.code == 0
+    assert any("cannot write the run directory" in note for note in outcome.notes)
+
+
+TRAINING = """
+import time, torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+until = time.monotonic() + 60
+while time.monotonic() < until:
+    loss = model(torch.ones(2, 4)).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    time.sleep(0.002)
+"""
+
+
+def refusing(folder: Path) -> str:
+    path = folder / "py-spy"
+    path.write_text("#!/bin/sh\necho 'Error: Permission denied (os error 13)' >&2; exit 1\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_where_attaching_is_refused_the_run_goes_on_with_the_sampler_inside(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pyspy, "find_program", lambda: refusing(folder))
+    options = Options(quiet=True, profiling=True, steps=400)
+    outcome = launch(Target("script", script(folder, TRAINING)), options)
+    assert outcome.code == 0
+    (stacks,) = outcome.run_dir.glob("stacks-*.speedscope.json")
+    assert json.loads(stacks.read_text())["exporter"] == "tdiag in-process"
+    (events,) = outcome.run_dir.glob("events/*.jsonl")
+    why = [json.loads(x)["why"] for x in events.read_text().splitlines() if '"sampler"' in x]
+    assert why and "--cap-add SYS_PTRACE" in why[0]
+
+
+def test_doctor_says_what_is_lacking_and_what_to_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "find_program", lambda: refusing(folder))
+    monkeypatch.setattr(machine, "version", lambda package: None)
+    found = {check.name: check for check in machine.checks(None)}
+    assert found["torch"].ok
+    spy = found["py-spy attach"]
+    assert spy.ok is False and "no workers" in spy.cost and "SYS_PTRACE" in spy.allow
+    assert found["TensorBoard plugin"].allow == "pip install torch-tb-profiler tensorboard"
+
+
+def test_doctor_finds_no_place_to_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = folder / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    found = {check.name: check for check in machine.checks("/nowhere/python")}
+    assert found["torch"].ok is False and found["torch"].vital
+    assert found["run directory"].ok is False and found["run directory"].vital
