@@ -8,12 +8,18 @@ from dataclasses import dataclass, field
 from tdiag.diagnose.budget import starting_workers
 from tdiag.diagnose.model import Finding
 from tdiag.evidence.device import HostOps
-from tdiag.evidence.kinds import Budget, Dispatch, Environment, Loaders, Ops, Phases, System
+from tdiag.evidence.kinds import Budget, Dispatch, Environment, Loaders, Ops, Phases, Steps, System
 from tdiag.evidence.store import Evidence
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
 
-# Data wait is one cause to the user, whatever its parts: io, cpu and what cannot be told.
-INPUT = ("io", "cpu", "input", "loader")
+# Classes that are one cause to the user, with one share of the step to win: a device that the
+# host leaves idle, and a step that waits for data. Which member it is, decides the fix.
+FAMILIES = {
+    "input": ("io", "cpu", "input", "loader"),
+    "host": ("overhead", "sync", "memory"),
+}
+# What the budget measures as a component of its own: a prediction cannot know it better.
+_MEASURED = frozenset({"io", "cpu", "input", "h2d", "sync", "comm", "eval", "checkpoint"})
 
 # Time that a better program would not spend, and the class that says why.
 _WASTE = {
@@ -62,21 +68,29 @@ class Costs:
         if ns > 0:
             self.by_class[cls] = self.by_class.get(cls, 0.0) + ns
 
-    def groups(self) -> dict[str, float]:
-        """Like ``by_class``, the input classes taken together under ``input``."""
-        grouped: dict[str, float] = {}
-        for cls, ns in self.by_class.items():
-            name = "input" if cls in INPUT else cls
-            grouped[name] = grouped.get(name, 0.0) + ns
-        return {name: min(ns, float(self.step_ns)) for name, ns in grouped.items()}
+    def family(self, name: str) -> dict[str, float]:
+        """The costs of one family's classes."""
+        members = FAMILIES.get(name, (name,))
+        return {cls: ns for cls, ns in self.by_class.items() if cls in members}
+
+    def families(self) -> dict[str, float]:
+        """What each family costs altogether, at most the step."""
+        names = {family_of(cls) for cls in self.by_class}
+        return {n: min(sum(self.family(n).values()), float(self.step_ns)) for n in names}
+
+
+def family_of(cls: str) -> str:
+    """The family a class belongs to; most are families of their own."""
+    return next((name for name, members in FAMILIES.items() if cls in members), cls)
 
 
 def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Costs:
-    """What every class costs. A class with findings costs at least the high end of the dearest."""
+    """What every class costs. A class that the budget does not measure costs the high end of its
+    dearest finding."""
     costs = Costs(budget.step_ns)
     _from_budget(costs, evidence, budget)
     for finding in findings:
-        if finding.speedup is not None and not finding.advisory:
+        if finding.speedup and not finding.advisory and finding.cls not in _MEASURED:
             high = budget.step_ns * (1 - 1 / finding.speedup.high)
             costs.by_class[finding.cls] = max(costs.by_class.get(finding.cls, 0.0), high)
     costs.by_class.pop("compute", None)  # faster compute is still compute
@@ -106,6 +120,8 @@ def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     if prepared and unknown["prepare"]:
         costs.add(prepared, unknown.pop("prepare"))
         costs.guessed.add(prepared)
+    if evidence.get(Steps) is None:
+        unknown["unattributed"] = 0.0  # not in the trace: what is there has to do
     costs.unexplained = sum(unknown.values())
     costs.unexplained_where = max(unknown, key=lambda name: unknown[name])
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tdiag.diagnose.costs import INPUT, Costs, undisturbed, weigh
+from tdiag.diagnose.costs import Costs, family_of, undisturbed, weigh
 from tdiag.diagnose.model import Finding, Verdict
 from tdiag.evidence.device import HostOps, TracedSteps
 from tdiag.evidence.kinds import Budget, Steps
@@ -64,13 +64,13 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     if budget is None:
         return _without_budget(evidence)
     costs = weigh(evidence, budget, findings)
-    candidate = _choose(costs, findings)
+    candidate = _choose(evidence, costs, findings)
     if candidate.cls == "compute":
         return _compute(evidence, costs, candidate, findings)
     if candidate.cls == "unknown":
         summary = f"{candidate.share:.0%} of the step passes {_PLACES[costs.unexplained_where]}"
         return _unknown(candidate.share, candidate.runner_up, f"{summary}; nothing tells why")
-    confidence = candidate.confidence * _certainty(evidence)
+    confidence = candidate.confidence * _certainty(evidence) * (1 - budget.share("unattributed"))
     if candidate.cls in costs.guessed:
         confidence = min(confidence, GUESS_CONFIDENCE)
     summary = f"{candidate.share:.0%} of the step goes to {_WORDS[candidate.cls]}"
@@ -88,68 +88,69 @@ class _Candidate:
     runner_up_share: float = 0.0
 
 
-def _choose(costs: Costs, findings: Sequence[Finding]) -> _Candidate:
-    groups = costs.groups()
-    waste = max(groups, key=lambda name: groups[name], default="")
-    cost = groups.get(waste, 0.0)
+def _choose(evidence: Evidence, costs: Costs, findings: Sequence[Finding]) -> _Candidate:
+    families = costs.families()
+    cost = max(families.values(), default=0.0)
     least = HIGH_FRAC if costs.compute >= MAJORITY_FRAC * costs.step_ns else MODERATE_FRAC
     if costs.unexplained > max(cost, costs.compute):
-        return _candidate(costs, "unknown", costs.unexplained, groups)
+        return _candidate(costs, "unknown", costs.unexplained)
     if cost < least * costs.step_ns:
-        return _candidate(costs, "compute", costs.compute, groups)
-    for finding in findings[:1]:  # a tie goes to what the user sees first
-        group = "input" if finding.cls in INPUT else finding.cls
-        if not finding.advisory and groups.get(group, 0.0) >= TIE_FRAC * cost:
-            waste, cost = group, groups[group]
+        return _candidate(costs, "compute", costs.compute)
     if costs.unexplained > cost:
-        return _candidate(costs, "unknown", costs.unexplained, groups)
-    if waste == "input":
-        return _input(costs, cost, groups, findings)
-    return _candidate(costs, waste, cost, groups)
+        return _candidate(costs, "unknown", costs.unexplained)
+    family = _of_a_tie(families, TIE_FRAC * cost, evidence, findings)
+    members = costs.family(family)
+    cls = max(members, key=lambda name: members[name])
+    for finding in findings[:1]:  # between kinds of about the same size too
+        if members.get(finding.cls, 0.0) >= TIE_FRAC * members[cls]:
+            cls = finding.cls
+    return _candidate(costs, cls, families[family] if family == "input" else members[cls])
 
 
-def _input(
-    costs: Costs, cost: float, groups: dict[str, float], findings: Sequence[Finding]
-) -> _Candidate:
-    """Which kind of data wait; the top finding decides between parts of about the same size."""
-    parts = {cls: costs.by_class[cls] for cls in INPUT if cls in costs.by_class}
-    chosen = max(parts, key=lambda cls: parts[cls])
+def _of_a_tie(
+    families: dict[str, float], least: float, evidence: Evidence, findings: Sequence[Finding]
+) -> str:
+    """The family of the verdict, of those that cost about as much as the dearest.
+
+    It is the one whose finding the user sees first. In a bare trace it is not the host's: the
+    profiler, under which all of it was measured, makes issuing work slower and nothing else.
+    """
+    tied = {name: ns for name, ns in families.items() if ns >= least}
+    if evidence.get(Steps) is None and len(tied) > 1:
+        tied.pop("host", None)
     for finding in findings[:1]:
-        if parts.get(finding.cls, 0.0) >= TIE_FRAC * parts[chosen]:
-            chosen = finding.cls
-    others = [ns for cls, ns in parts.items() if cls != chosen]
-    candidate = _candidate(costs, chosen, cost, groups, group="input")
-    # The fix depends on the kind, so a close split makes the verdict as uncertain as it is.
-    split = parts[chosen] / (parts[chosen] + max(others, default=0.0))
-    second = max(parts, key=lambda cls: parts[cls] if cls != chosen else -1.0)
-    near = second != chosen and parts[second] > candidate.runner_up_share * costs.step_ns
-    return _Candidate(
-        chosen,
-        candidate.share,
-        min(candidate.confidence, split),
-        second if near else candidate.runner_up,
-        parts[second] / costs.step_ns if near else candidate.runner_up_share,
-    )
+        if not finding.advisory and family_of(finding.cls) in tied:
+            return family_of(finding.cls)
+    return max(tied, key=lambda name: tied[name])
 
 
-def _candidate(
-    costs: Costs, cls: str, cost: float, groups: dict[str, float], group: str | None = None
-) -> _Candidate:
-    """Confidence: even odds against an equal rival, certainty without one."""
-    rivals = groups | {"compute": costs.compute}
-    rivals.pop(group or cls, None)
-    if cls != "compute":
-        # Compute is what is left when nothing can be won; it rivals only where it is far larger.
-        least = HIGH_FRAC * costs.step_ns
-        rivals["compute"] = costs.compute if cost < least else 0.0
-    rival = max(rivals, key=lambda name: rivals[name], default="")
-    against = min(rivals.get(rival, 0.0), cost)
-    shown = rival if rivals.get(rival, 0.0) >= MODERATE_FRAC * costs.step_ns else None
-    if shown == "input":
-        shown = max((c for c in INPUT if c in costs.by_class), key=lambda c: costs.by_class[c])
-    confidence = 0.5 + 0.5 * (1 - against / cost) if cost else 0.5
-    runner_up_share = rivals.get(rival, 0.0) / costs.step_ns if shown else 0.0
-    return _Candidate(cls, min(1.0, cost / costs.step_ns), confidence, shown, runner_up_share)
+def _candidate(costs: Costs, cls: str, cost: float) -> _Candidate:
+    """Confidence: even odds against an equal rival, certainty without one.
+
+    Rivals are the other families, and the other kinds within the own one. Compute is what is
+    left when nothing can be won, and rivals only a waste that is not high.
+    """
+    family = family_of(cls)
+    rivals = {name: ns for name, ns in costs.families().items() if name != family}
+    named = {_dearest(costs, name): ns for name, ns in rivals.items()}
+    named |= {name: ns for name, ns in costs.family(family).items() if name != cls}
+    whole = costs.families().get(family, cost)
+    if cls != "compute" and whole < HIGH_FRAC * costs.step_ns:
+        named["compute"] = costs.compute
+    own = costs.by_class.get(cls, cost)
+    odds = [cost / (cost + ns) for ns in rivals.values() if ns]
+    odds += [own / (own + ns) for name, ns in costs.family(family).items() if name != cls and ns]
+    if "compute" in named:
+        odds.append(cost / (cost + costs.compute))
+    rival = max(named, key=lambda name: named[name], default=None)
+    share = named[rival] / costs.step_ns if rival else 0.0
+    shown = rival if share >= MODERATE_FRAC else None
+    return _Candidate(cls, min(1.0, cost / costs.step_ns), min(odds, default=1.0), shown, share)
+
+
+def _dearest(costs: Costs, family: str) -> str:
+    members = costs.family(family)
+    return max(members, key=lambda name: members[name])
 
 
 def _compute(
@@ -173,8 +174,8 @@ def _compute(
 def _certainty(evidence: Evidence) -> float:
     """How far the clean steps stand for those to come, 0..1.
 
-    The rule of succession, (n + 1) ÷ (n + 2) after n like cases, times what two standard errors
-    of the mean leave certain, times the share of the machine that the run had to itself.
+    The rule of succession, (n + 1) ÷ (n + 2) after n like cases, less for a mean that is only
+    known to two standard errors, times the share of the machine that the run had to itself.
     """
     steps = evidence.get(Steps)
     if steps is None:
@@ -185,7 +186,7 @@ def _certainty(evidence: Evidence) -> float:
     certain = (count + 1) / (count + 2)
     if len(durations) > 1 and (mean := float(np.mean(durations))) > 0:
         error = float(np.std(durations, ddof=1)) / len(durations) ** 0.5 / mean
-        certain *= max(0.0, 1 - 2 * error)
+        certain /= 1 + 2 * error
     return certain * undisturbed(evidence)
 
 
