@@ -19,6 +19,7 @@ class TracedSteps(Kind, frozen=True, kw_only=True):
     mean_ns: int
     count: int
     found_by: str
+    sampled: bool = False  # the file holds only a sample of the events: gaps tell nothing
 
 
 class DeviceTime(Kind, frozen=True, kw_only=True):
@@ -27,7 +28,9 @@ class DeviceTime(Kind, frozen=True, kw_only=True):
     An instant is ``compute`` if a compute kernel runs; else ``comm``; else ``h2d`` / ``d2h``
     (device-side copies count as compute). With the device idle it belongs to what the host did:
     ``data_wait``, ``sync``, ``alloc``, ``python_loss``, ``evaluation``, ``optimizer``,
-    ``launch`` (issuing work), ``other``.
+    ``launch`` (issuing work), ``other``. A wait (``sync``, ``data_wait``) also has the idle gaps
+    that follow it for as long as the lead that it cost the host explains. ``unattributed``: idle
+    in a sampled trace.
     """
 
     step_ns: float
@@ -61,7 +64,12 @@ class Transfers(Kind, frozen=True, kw_only=True):
 
 
 class Sync(Kind, frozen=True, kw_only=True):
-    """Synchronisations of one kind, per step. ``idle_after_ns``: device idle that follows."""
+    """Synchronisations of one kind, per step.
+
+    ``idle_after_ns``: device idle that they caused, while the host waited and in the gaps that
+    follow, no longer than the lead over the device that the waiting cost the host. The runtime
+    calls add up to the budget's ``sync``; ``aten::item`` repeats those of its own calls.
+    """
 
     name: str  # "cudaStreamSynchronize", "aten::item", …
     count: float

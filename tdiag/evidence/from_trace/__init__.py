@@ -13,9 +13,11 @@ from tdiag.evidence.device import (
     TracedSteps,
     Transfers,
 )
+from tdiag.evidence.from_trace.causes import idle_causes
 from tdiag.evidence.from_trace.communication import communication
 from tdiag.evidence.from_trace.device_time import busy_spans, device_time
 from tdiag.evidence.from_trace.host_ops import Phase, host_ops
+from tdiag.evidence.from_trace.host_states import host_states
 from tdiag.evidence.from_trace.kernels import kernels
 from tdiag.evidence.from_trace.steps import Window, find_window
 from tdiag.evidence.from_trace.syncs import syncs
@@ -56,12 +58,16 @@ def device_evidence(
 
 
 def _on_device(evidence: Evidence, seen: View, window: Window, phases: Sequence[Phase]) -> None:
-    found = device_time(seen, window, phases)
-    if found is None:
+    busy = busy_spans(seen, window)
+    if not len(busy):
         why = "no device activity was captured in the trace"
         evidence.missing |= dict.fromkeys(ON_DEVICE, why)
         return
-    evidence.add(found, transfers(seen, window), syncs(seen, window, busy_spans(seen, window)))
+    states = host_states(seen, phases)
+    idle = idle_causes(seen, window, busy, states)
+    evidence.add(
+        device_time(seen, window, idle, states), transfers(seen, window), syncs(seen, window, idle)
+    )
     _put(evidence, Kernels, kernels(seen, window), "no kernels ran in the traced steps")
     _put(
         evidence,
@@ -85,6 +91,11 @@ def _notes(seen: View, window: Window) -> list[str]:
     if window.found_by == "span":
         notes.append(
             "the trace marks no steps: it counts as one step, in which warm-up may dominate"
+        )
+    if window.sampled:
+        notes.append(
+            "most host events are missing from the trace (it was sampled): device idle time"
+            " cannot be attributed"
         )
     unlaunched = int((seen.launch < 0).sum())
     if len(seen.runtime) and unlaunched:

@@ -19,16 +19,19 @@ OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 # A leading step this many times the median of the rest is warm-up (compilation, autotuning,
 # allocation): those are known to take several times a step, ordinary variation does not.
 WARM_UP_RATIO = 2.0
+MIN_NUMBERED = 20  # ops below which a median of gaps says nothing
 MIN_REST = 2  # steps that must remain to tell warm-up by
 
 
 @dataclass(frozen=True)
 class Window:
-    """``bounds``: n + 1 instants (ns) around n consecutive steps. ``warm_up``: steps set aside."""
+    """``bounds``: n + 1 instants (ns) around n consecutive steps. ``warm_up``: steps set aside.
+    ``sampled``: the file holds only a sample of the events that were recorded."""
 
     bounds: Ints
     found_by: str
     warm_up: int = 0
+    sampled: bool = False
 
     @property
     def begin(self) -> int:
@@ -54,6 +57,7 @@ class Window:
             mean_ns=round((self.end - self.begin) / self.count),
             count=self.count,
             found_by=self.found_by,
+            sampled=self.sampled,
         )
 
 
@@ -64,13 +68,13 @@ def find_window(view: View, given: Sequence[int] = ()) -> Window | None:
     annotations, else the loader's or the optimizer's, else the whole span as one step.
     """
     if len(given) > 1:
-        return Window(np.array(given, np.int64), "run")
+        return Window(np.array(given, np.int64), "run", sampled=_sampled(view))
     bounds, found_by = _bounds(view)
     if bounds is None:
         return None
     bounds = _until_device_ends(view, bounds)
     warm_up = _warm_up(np.diff(bounds)) if found_by != "span" else 0
-    return Window(bounds[warm_up:], found_by, warm_up)
+    return Window(bounds[warm_up:], found_by, warm_up, _sampled(view))
 
 
 def _bounds(view: View) -> tuple[Ints | None, str]:
@@ -111,6 +115,13 @@ def _until_device_ends(view: View, bounds: Ints) -> Ints:
     bounds = bounds.copy()
     bounds[-1] = max(int(bounds[-1]), last)
     return bounds
+
+
+def _sampled(view: View) -> bool:
+    """Whether most ops lack the op recorded next: the profiler numbers them one by one."""
+    numbers = np.unique(view.trace.external[view.ops])
+    numbers = numbers[numbers > 0]
+    return len(numbers) > MIN_NUMBERED and float(np.median(np.diff(numbers))) > 1
 
 
 def _warm_up(durations: Ints) -> int:
