@@ -6,15 +6,28 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tdiag.evidence.device import Copy, DeviceTime, Sync
+from tdiag.evidence.device import (
+    Copy,
+    DeviceTime,
+    HostOp,
+    HostOps,
+    KernelFamily,
+    Kernels,
+    Sync,
+    TracedSteps,
+)
 from tdiag.evidence.kinds import (
     Budget,
+    Environment,
     Flags,
     Loader,
     Loaders,
     Location,
+    Module,
     OpLine,
     Ops,
+    Optimizer,
+    Optimizers,
     Phases,
     StackLine,
     Stacks,
@@ -184,5 +197,68 @@ def device_time(step_ms: float, **changes: Any) -> DeviceTime:
         mean_kernel_ns=step_ms * MS / 300,
         launch_starved_ns=0.0,
         streams=1,
+    )
+    return replace(plain, **changes)
+
+
+def kernels(*families: KernelFamily) -> Kernels:
+    return Kernels(
+        families=families,
+        count=sum(x.count for x in families),
+        device_ns=sum(x.device_ns for x in families),
+    )
+
+
+def family(name: str, device_ms: float, **changes: Any) -> KernelFamily:
+    """Fifty kernels of one family per step."""
+    plain = KernelFamily(
+        family=name, count=50.0, device_ns=device_ms * MS, float32_ns=0.0, tensor_core_ns=None
+    )
+    return replace(plain, **changes)
+
+
+def host_ops(*ops: HostOp) -> HostOps:
+    total = sum(op.count for op in ops)
+    return HostOps(per_step=total, total_per_step=total, ops=ops, small_frac=0.5, backward_of={})
+
+
+def host_op(name: str, count: float, total_ns: float) -> HostOp:
+    return HostOp(name=name, count=count, self_ns=total_ns, total_ns=total_ns)
+
+
+def traced(step_ms: float) -> TracedSteps:
+    ns = round(step_ms * MS)
+    return TracedSteps(durations_ns=(ns,) * 5, mean_ns=ns, count=5, found_by="ProfilerStep")
+
+
+def optimizers(name: str, **config: float | int | bool | str | None) -> Optimizers:
+    """One optimizer of torch with 60 tensors."""
+    one = Optimizer(name=name, created_at=at(45), tensors=60, config={"lr": 0.01, **config})
+    return Optimizers(optimizers=(one,))
+
+
+def environment(**changes: Any) -> Environment:
+    plain = Environment(
+        torch="2.13.0+cpu",
+        python="3.11.9",
+        device="cpu",
+        device_count=0,
+        tdiag="0.1.0",
+        command=("train.py",),
+        script="/home/me/train.py",
+        hostname="host",
+        platform="linux",
+    )
+    return replace(plain, **changes)
+
+
+def module(name: str, line: int = 10, **changes: Any) -> Module:
+    plain = Module(
+        name=name,
+        at=at(line, "forward"),
+        parameters=1000,
+        parameter_bytes=4000,
+        is_loss=False,
+        calls_per_step=1.0,
     )
     return replace(plain, **changes)

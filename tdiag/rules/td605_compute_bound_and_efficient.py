@@ -16,8 +16,8 @@ devices. "Time versus money": at a given price per hour the cost of a step is it
 No gain is claimed.
 
 ## When this advice is wrong
-The statement is made only if no rule found time to win; a rule that could not be checked may still
-have something to say.
+The statement is made only if no rule found five percent of the step to win; a rule that could not
+be checked may still have something to say.
 """
 
 from __future__ import annotations

@@ -126,12 +126,14 @@ def test_best_first_and_advisories_after_all_that_was_measured() -> None:
     assert findings == rank(reversed(findings))
 
 
-def test_a_healthy_statement_is_kept_only_if_nothing_is_to_be_won() -> None:
+def test_a_healthy_statement_is_kept_only_if_little_is_to_be_won() -> None:
     healthy = rule("TD905", advising, only_if_clear=True)
     evidence = Evidence().add(STEP)
     advised, _ = run_rules(evidence, [healthy, rule("TD906", advising)])
     assert [found.code for found in advised] == ["TD905", "TD906"]
-    ranked, _ = run_rules(evidence, [healthy, rule("TD907", winning(5, 9, "other"))])
+    minor, _ = run_rules(evidence, [healthy, rule("TD907", winning(2, 4, "other"))])
+    assert [found.code for found in minor] == ["TD907", "TD905"]
+    ranked, _ = run_rules(evidence, [healthy, rule("TD907", winning(2, 6, "other"))])
     assert [found.code for found in ranked] == ["TD907"]
 
 

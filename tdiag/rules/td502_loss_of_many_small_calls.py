@@ -1,0 +1,113 @@
+"""A loss made of many small calls
+
+## What it measures
+Lines of the loss that loop over nothing but issue many torch calls each step, each small enough to
+be little more than the fixed cost of a call; their clean time, and that of their backward.
+
+## Why it is slow
+Every call pays dispatch, and on a device a launch, and passes over its data once; a chain of
+twenty element-wise calls reads and writes memory twenty times.
+
+## What to do
+Compile the loss function (it has no branches on values), or use the built-in loss that does the
+same in one call.
+
+## How the gain is computed
+From these lines' time in loss and backward. High end: three quarters, as when four calls become
+one; low end: a quarter.
+
+## When this advice is wrong
+Compiling takes seconds to minutes at the start and again for new shapes: not for short runs.
+"""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.device import HostOps
+from tdiag.evidence.kinds import Budget, Dispatch, Flags, Modules, OpLine, Ops, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Found, Gain, duration, percent, where
+from tdiag.rules.examples import budget, op_line, ops, phases
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
+from tdiag.rules.loops import in_loss, loop_time
+from tdiag.rules.measures import count, ns
+
+CODE = "TD502"
+NAME = "loss-of-many-small-calls"
+CLASS = "python_loss"
+
+# A loss of several built-in terms makes two dozen calls; twice that is a formula written out.
+MIN_CALLS = 48
+# A line that issues as many calls in a step loops, which another rule is about.
+MAX_LINE_CALLS = 8
+# Fusing four calls into one leaves a quarter; fusing a few leaves most. Ours.
+FUSED_HIGH_FRAC = 0.75
+FUSED_LOW_FRAC = 0.25
+
+
+def check(
+    budget: Budget,
+    ops: Ops,
+    phases: Phases,
+    dispatch: Dispatch,
+    modules: Modules | None,
+    host_ops: HostOps | None,
+    flags: Flags | None,
+) -> Found | None:
+    if flags is not None and flags.compiled:
+        return None
+    lines = [x for x in ops.lines if in_loss(x, modules) and x.calls < MAX_LINE_CALLS]
+    time = loop_time(lines, ops, phases, modules, host_ops)
+    if time.calls < MIN_CALLS or any(line.conversions for line in lines):
+        return None
+    total = time.forward_ns + time.backward_ns
+    if total > FIXED_COST_FACTOR * time.calls * dispatch.grad_op_ns:
+        return None
+    worst = max(lines, key=_elapsed)
+    return Found(
+        summary=(
+            f"The loss{where(worst.at)} makes {time.calls:.0f} small torch calls a step, which take"
+            f" {duration(total)} with their backward ({percent(total / budget.step_ns)})."
+        ),
+        evidence=(
+            count("torch calls in the loss", time.calls, "ops", "per_step"),
+            ns("their time in the loss", time.forward_ns, "baseline"),
+            ns("their time in backward", time.backward_ns, "baseline"),
+        ),
+        fix=Fix(
+            f"Compile the loss{where(worst.at)} (loss_fn = torch.compile(loss_fn)), or use the"
+            " built-in of torch.nn.functional that computes the same.",
+            "review",
+            "compile",
+        ),
+        gain=Gain(
+            total * FUSED_LOW_FRAC,
+            total * FUSED_HIGH_FRAC,
+            "high end: four calls become one; low end: a quarter of the calls goes.",
+            ("loss", "python_loss", "backward", "launch"),
+        ),
+        at=worst.at,
+    )
+
+
+def _elapsed(line: OpLine) -> float:
+    return line.elapsed_ns
+
+
+def fires() -> Evidence:
+    return _loss(call_us=15)
+
+
+def clear() -> Evidence:
+    """As many calls, but each works for a millisecond."""
+    return _loss(call_us=1000)
+
+
+def _loss(call_us: float) -> Evidence:
+    lines = [
+        op_line(n, "loss", 4, grad_calls=4.0, elapsed_ns=4000 * call_us) for n in range(50, 70)
+    ]
+    step = budget(forward=3, loss=0.02 * call_us, backward=0.06 * call_us)
+    clean = phases(forward=3, loss=0.02 * call_us, backward=0.06 * call_us)
+    forward = op_line(20, "forward", 12, grad_calls=12.0, elapsed_ns=20_000)
+    return Evidence().add(step, clean, ops(*lines, forward), Dispatch(op_ns=1500, grad_op_ns=7000))

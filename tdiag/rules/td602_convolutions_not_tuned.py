@@ -1,0 +1,77 @@
+"""Convolutions without autotuning
+
+## What it measures
+Share of device time in convolution kernels while `torch.backends.cudnn.benchmark` is off.
+
+## Why it is slow
+Without it cuDNN picks an algorithm by rule of thumb; with it the first call of each shape tries
+those there are and keeps the fastest.
+
+## What to do
+`torch.backends.cudnn.benchmark = True` before the first step.
+
+## How the gain is computed
+High end: a fifth of the convolutions' time. Low end: nothing, if the rule of thumb was right.
+`tdiag try` measures it.
+
+## When this advice is wrong
+Shapes that change from step to step (variable image sizes) are tuned again and again. Results may
+differ in the last bits from run to run.
+"""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.device import DeviceTime, Kernels
+from tdiag.evidence.kinds import Budget, Flags
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Found, Gain, duration, percent
+from tdiag.rules.examples import budget, device_time, family, flags, kernels
+from tdiag.rules.measures import ns, text
+
+CODE = "TD602"
+NAME = "convolutions-not-tuned"
+CLASS = "compute"
+
+# What another algorithm may save of a convolution's time; ours, to be proven by a trial.
+TUNED_HIGH_FRAC = 0.2
+
+
+def check(budget: Budget, kernels: Kernels, flags: Flags, device: DeviceTime) -> Found | None:
+    traced = sum(x.device_ns for x in kernels.families if x.family == "conv")
+    if not traced or flags.cudnn_benchmark or flags.deterministic:
+        return None
+    cost = traced * budget.step_ns / device.step_ns
+    return Found(
+        summary=(
+            f"Convolutions take {duration(cost)} a step ({percent(cost / budget.step_ns)}) with"
+            " cuDNN's autotuning off."
+        ),
+        evidence=(
+            ns("convolution kernels", traced, "trace"),
+            text("torch.backends.cudnn.benchmark", "False", "probe"),
+        ),
+        fix=Fix(
+            "torch.backends.cudnn.benchmark = True before the first step, if input shapes repeat.",
+            "review",
+            "cudnn_benchmark",
+        ),
+        gain=Gain(
+            0.0,
+            cost * TUNED_HIGH_FRAC,
+            "high end: a fifth of the convolutions' time; low end: cuDNN had chosen well.",
+            ("compute",),
+        ),
+    )
+
+
+def fires() -> Evidence:
+    step = budget(device=True, compute=50)
+    return Evidence().add(step, kernels(family("conv", 35)), flags(), device_time(50))
+
+
+def clear() -> Evidence:
+    """The same convolutions, tuned."""
+    tuned = flags(cudnn_benchmark=True)
+    step = budget(device=True, compute=50)
+    return Evidence().add(step, kernels(family("conv", 35)), tuned, device_time(50))

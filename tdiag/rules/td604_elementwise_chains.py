@@ -1,0 +1,92 @@
+"""Chains of element-wise kernels
+
+## What it measures
+Share of device time in element-wise kernels (activations, additions, casts, dropout, indexing) of a
+model that is not compiled.
+
+## Why it is slow
+Each kernel reads its input from memory and writes its output back; a chain of four moves four
+times the data that one fused kernel would.
+
+## What to do
+`torch.compile(model)` fuses chains; or use the fused form of a module where torch has one.
+
+## How the gain is computed
+From the element-wise kernels' time. High end: chains of four become one kernel. Low end: half of
+the kernels can be fused, in pairs.
+
+## When this advice is wrong
+Compiling takes seconds to minutes at the start, and again for new shapes.
+"""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.device import DeviceTime, HostOps, Kernels
+from tdiag.evidence.kinds import Budget, Flags
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Found, Gain, duration, percent
+from tdiag.rules.examples import budget, device_time, family, flags, kernels
+from tdiag.rules.measures import count, ns
+
+CODE = "TD604"
+NAME = "elementwise-chains"
+CLASS = "compute"
+
+# Four kernels as one move a quarter of the data.
+FUSED_HIGH_FRAC = 0.75
+# Half of the kernels, in pairs, save half of their data.
+FUSED_LOW_FRAC = 0.25
+# Host ops of a model that dynamo has compiled (torch._inductor names them so).
+COMPILED_OPS = ("CompiledFxGraph", "Torch-Compiled Region", "CompiledFunction", "triton")
+
+
+def check(
+    budget: Budget,
+    kernels: Kernels,
+    device: DeviceTime,
+    host_ops: HostOps | None,
+    flags: Flags | None,
+) -> Found | None:
+    chains = [x for x in kernels.families if x.family == "elementwise"]
+    traced = sum(x.device_ns for x in chains)
+    if not traced or _compiled(host_ops, flags):
+        return None
+    cost = traced * budget.step_ns / device.step_ns
+    return Found(
+        summary=(
+            f"Element-wise kernels, one launch and one pass over memory each, take"
+            f" {duration(cost)} a step ({percent(cost / budget.step_ns)})."
+        ),
+        evidence=(
+            ns("element-wise kernels", traced, "trace"),
+            count("element-wise kernels", sum(x.count for x in chains), "trace", "per_step"),
+        ),
+        fix=Fix("model = torch.compile(model) before the first step.", "review", "compile"),
+        gain=Gain(
+            cost * FUSED_LOW_FRAC,
+            cost * FUSED_HIGH_FRAC,
+            "high end: chains of four become one kernel; low end: half of them, in pairs.",
+            ("compute",),
+        ),
+    )
+
+
+def _compiled(host_ops: HostOps | None, flags: Flags | None) -> bool:
+    if flags is not None and flags.compiled:
+        return True
+    names = (op.name for op in host_ops.ops) if host_ops else ()
+    return any(part in name for name in names for part in COMPILED_OPS)
+
+
+def fires() -> Evidence:
+    step = budget(device=True, compute=50)
+    found = kernels(family("gemm", 20), family("elementwise", 22))
+    return Evidence().add(step, found, device_time(50), flags())
+
+
+def clear() -> Evidence:
+    """A compiled model: what is element-wise there is fused already."""
+    step = budget(device=True, compute=50)
+    found = kernels(family("gemm", 20), family("elementwise", 22))
+    return Evidence().add(step, found, device_time(50), flags(compiled=True))

@@ -1,0 +1,86 @@
+"""Gradients are filled with zeros
+
+## What it measures
+Calls of `zero_` in a traced step, as many as the optimizer has tensors, and their time.
+
+## Why it is slow
+Every gradient is written with zeros, and backward then reads it to add to it; without a gradient
+there, backward just stores its result.
+
+## What to do
+`optimizer.zero_grad(set_to_none=True)`, torch's default since 2.0: remove `set_to_none=False`, or
+calls of `p.grad.zero_()`.
+
+## How the gain is computed
+High end: the time of the zeroing and, as long again, of the adding. Low end: half of the zeroing.
+
+## When this advice is wrong
+Code that reads `p.grad` of parameters that got no gradient then finds None instead of zeros.
+"""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.device import HostOps, TracedSteps
+from tdiag.evidence.kinds import Budget, Optimizers
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Found, Gain, duration, percent
+from tdiag.rules.examples import MS, budget, host_op, host_ops, optimizers, traced
+from tdiag.rules.measures import count, ns
+
+CODE = "TD703"
+NAME = "gradients-zeroed"
+CLASS = "overhead"
+
+# Both ways to zero gradients, by torch's own names (for each tensor; for a list of them).
+ZEROING = ("aten::zero_", "aten::_foreach_zero_")
+# Zeroing what the optimizer holds makes as many calls as it has tensors, less a few frozen ones;
+# many more come from elsewhere (the backward of an index zeroes its result first).
+ABOUT_AS_MANY = (0.9, 1.2)
+# Reading and adding to a gradient moves at least the memory that zeroing it moves.
+WITH_ADDING = 2.0
+SAVING_LOW_FRAC = 0.5
+
+
+def check(
+    budget: Budget, host_ops: HostOps, optimizers: Optimizers, traced: TracedSteps
+) -> Found | None:
+    ops = {op.name: op for op in host_ops.ops if op.name in ZEROING}
+    tensors = sum(optimizer.tensors for optimizer in optimizers.optimizers)
+    single = ops["aten::zero_"].count if "aten::zero_" in ops else 0.0
+    fewest, most = (round(factor * tensors) for factor in ABOUT_AS_MANY)
+    if not tensors or not (fewest <= single <= most or "aten::_foreach_zero_" in ops):
+        return None
+    spent = max(op.total_ns for op in ops.values())
+    cost = spent * budget.step_ns / traced.mean_ns
+    return Found(
+        summary=(
+            f"Gradients of {tensors} tensors are filled with zeros in each step:"
+            f" {duration(cost)} ({percent(cost / budget.step_ns)})."
+        ),
+        evidence=(
+            ns("filling with zeros", spent, "trace"),
+            count("calls of zero_", single, "trace", "per_step"),
+            count("parameter tensors", tensors, "probe"),
+        ),
+        fix=Fix("optimizer.zero_grad(set_to_none=True), torch's default.", "review", "set_to_none"),
+        gain=Gain(
+            cost * SAVING_LOW_FRAC,
+            cost * WITH_ADDING,
+            "high end: no zeroing, and backward stores where it now adds; low end: half of it.",
+            ("optimizer", "loss", "prepare", "backward", "other", "launch", "unattributed"),
+        ),
+    )
+
+
+def fires() -> Evidence:
+    zeroing = host_ops(host_op("aten::zero_", 60, 3 * MS))
+    step = budget(forward=10, backward=20, optimizer=12, other=3)
+    return Evidence().add(step, zeroing, optimizers("SGD"), traced(45))
+
+
+def clear() -> Evidence:
+    """A few buffers are zeroed, but not the gradients."""
+    few = host_ops(host_op("aten::zero_", 4, 3 * MS))
+    step = budget(forward=10, backward=20, optimizer=12, other=3)
+    return Evidence().add(step, few, optimizers("SGD"), traced(45))

@@ -1,0 +1,96 @@
+"""Evaluation takes a large part of the training time
+
+## What it measures
+Time in evaluation per training step: forward passes that no backward follows, with their data.
+
+## Why it is slow
+Evaluating every few steps, or on all of a large validation set, costs as much as training on it
+would, less the backward pass.
+
+## What to do
+Evaluate less often, or on a fixed part of the validation set; use a larger batch there, since no
+gradients take memory.
+
+## How the gain is computed
+Low end: half as many evaluations. High end: so few that they take five percent of the time.
+
+## When this advice is wrong
+Early stopping and schedules that watch the validation loss need it as often as they decide.
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec.structs import replace
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.kinds import Budget, Loaders, Location, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Found, Gain, duration, held, percent, where
+from tdiag.rules.examples import at, budget, loaders, phases
+from tdiag.rules.measures import count, ns
+
+CODE = "TD802"
+NAME = "evaluation-takes-over"
+CLASS = "eval"
+
+# A validation set of a fifth of the data, forward only (a third of a step) and once an epoch,
+# takes 6 % of the time; three times that is not what people mean to pay. Ours.
+LARGE_FRAC = 0.2
+# What such an evaluation costs, rounded.
+USUAL_FRAC = 0.05
+
+
+def check(budget: Budget, phases: Phases, loaders: Loaders | None) -> Found | None:
+    evaluating = held(budget, "evaluation")
+    share = evaluating / budget.step_ns
+    if share < LARGE_FRAC:
+        return None
+    training = budget.step_ns - evaluating
+    usual = training * USUAL_FRAC / (1 - USUAL_FRAC)
+    rarer = math.ceil(evaluating / usual) if usual else 1
+    at = _loader(loaders)
+    return Found(
+        summary=(
+            f"Evaluation takes {percent(share)} of the training time: {duration(evaluating)} for"
+            f" each training step, {phases.eval_batches_per_step:.2g} batches."
+        ),
+        evidence=(
+            ns("evaluation, per training step", evaluating, "budget"),
+            count("evaluation batches", phases.eval_batches_per_step, "baseline", "per_step"),
+        ),
+        fix=Fix(
+            f"Evaluate{_over(at)} {rarer} times less often, or on a fixed sample that is"
+            f" {rarer} times smaller.",
+            "manual",
+        ),
+        gain=Gain(
+            evaluating / 2,
+            evaluating - usual,
+            f"low end: half as many evaluations; high end: they take {percent(USUAL_FRAC)}.",
+            ("evaluation",),
+        ),
+        at=at,
+    )
+
+
+def _loader(loaders: Loaders | None) -> Location | None:
+    mine = [loader for loader in loaders.loaders if loader.role == "eval"] if loaders else []
+    return mine[0].created_at if mine else None
+
+
+def _over(at: Location | None) -> str:
+    return f" over the DataLoader{where(at)}" if where(at) else ""
+
+
+def fires() -> Evidence:
+    step = budget(forward=8, loss=1, backward=14, optimizer=2, evaluation=25)
+    clean = replace(phases(evaluation=25), eval_grad_frac=0.0, eval_batches_per_step=2.0)
+    return Evidence().add(step, clean, loaders(role="eval", created_at=at(47)))
+
+
+def clear() -> Evidence:
+    """Once an epoch, on a tenth of the data."""
+    step = budget(forward=8, loss=1, backward=14, optimizer=2, evaluation=0.8)
+    return Evidence().add(step, replace(phases(evaluation=0.8), eval_batches_per_step=0.1))

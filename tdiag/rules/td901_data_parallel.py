@@ -1,0 +1,61 @@
+"""`nn.DataParallel` drives several devices from one process
+
+## What it measures
+An outermost module of class `DataParallel` on a machine with several devices.
+
+## Why it is slow
+In each step one Python thread per device shares one interpreter lock, the weights are copied to
+every device, and the outputs are gathered on the first, which also computes the loss.
+
+## What to do
+`DistributedDataParallel`, one process a device.
+
+## How the gain is computed
+None is claimed: the copies and the imbalance are not told apart from the step.
+
+## When this advice is wrong
+With one device `DataParallel` does nothing, and this is not reported.
+"""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.kinds import Budget, Environment, Modules
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Found
+from tdiag.rules.examples import budget, environment, module
+from tdiag.rules.measures import count, text
+
+CODE = "TD901"
+NAME = "data-parallel"
+CLASS = "comm"
+
+
+def check(budget: Budget, modules: Modules, environment: Environment) -> Found | None:
+    names = {module.name for module in modules.modules}
+    devices = environment.device_count
+    if "DataParallel" not in names or devices <= 1:
+        return None
+    return Found(
+        summary=f"nn.DataParallel drives {devices} devices from one process.",
+        evidence=(
+            count("devices", devices, "probe"),
+            text("outermost module", "DataParallel", "probe"),
+        ),
+        fix=Fix(
+            f"torchrun --nproc-per-node {devices} with DistributedDataParallel(model) in place of"
+            " DataParallel.",
+            "manual",
+        ),
+    )
+
+
+def fires() -> Evidence:
+    wrapped = Modules(modules=(module("DataParallel"),))
+    return Evidence().add(budget(device=True, compute=20), wrapped, environment(device_count=4))
+
+
+def clear() -> Evidence:
+    """The same wrapper on one device."""
+    wrapped = Modules(modules=(module("DataParallel"),))
+    return Evidence().add(budget(device=True, compute=20), wrapped, environment(device_count=1))
