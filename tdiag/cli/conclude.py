@@ -30,13 +30,14 @@ def conclude(run_dir: Path) -> Diagnosis:
     from tdiag.diagnose import diagnose
     from tdiag.diagnose.model import Diagnosis
     from tdiag.evidence.from_run import load_run
+    from tdiag.launch.rundir import write_text
     from tdiag.report import render
 
     text = render("json", diagnose(load_run(run_dir)))
     try:
-        (run_dir / "diagnosis.json").write_text(text, encoding="utf-8")
-    except OSError as error:
-        complain(RunError(f"cannot write {run_dir / 'diagnosis.json'}: {error.strerror}"))
+        write_text(run_dir / "diagnosis.json", text)
+    except RunError as error:
+        complain(error)
     return msgspec.json.decode(text, type=Diagnosis)
 
 

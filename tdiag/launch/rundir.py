@@ -36,23 +36,25 @@ def create(label: str, out: Path | None = None) -> Path:
     path = out or RUNS / _name(label)
     try:
         path = path.absolute()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(path.parent).free
+        if free < MIN_FREE_BYTES:
+            raise OSError(errno.ENOSPC, f"only {free >> 20} MB free")
         if out is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
             _ignore(path.parent.parent)
             path = _fresh(path)
         elif path.is_dir() and any(path.iterdir()):
-            raise RunError(f"--out {out}: the directory is not empty",
-                           "name a new directory; tdiag never overwrites a run")  # fmt: skip
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            raise RunError(
+                f"--out {out}: the directory is not empty",
+                "name a new directory; tdiag never overwrites a run",
+            )
+        path.mkdir(mode=0o700, exist_ok=True)
         path.chmod(0o700)
         for folder in ("events", "control", "tensorboard"):
             (path / folder).mkdir()
         (path / "config.json").write_text("{}\n")
     except OSError as error:
         raise unwritable(path, error) from None
-    free = shutil.disk_usage(path).free
-    if free < MIN_FREE_BYTES:
-        raise unwritable(path, OSError(errno.ENOSPC, f"only {free >> 20} MB free"))
     if out is None:
         _link(path)
     return path
@@ -72,12 +74,22 @@ def unwritable(path: Path, error: OSError) -> RunError:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace a small JSON file in one step, so that a reader never sees half of it."""
+    """Replace a JSON file of the run directory; see :func:`write_text`."""
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file in one step, so that a reader never sees half of it, whatever happens.
+
+    Raises RunError where it cannot be written; the old file is then still there.
+    """
     part = path.with_name(path.name + ".part")
     try:
-        part.write_text(json.dumps(value, indent=1) + "\n")
+        part.write_text(text, encoding="utf-8")
         part.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
         raise unwritable(path.parent, error) from None
 
 

@@ -81,6 +81,7 @@ def test_a_full_disk_is_refused_before_the_run(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(RunError, match="the disk is full") as caught:
         rundir.create("train")
     assert "only 1 MB free" in caught.value.message
+    assert not list(Path(".tdiag/runs").iterdir())
 
 
 def test_a_write_that_meets_a_full_disk_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +89,11 @@ def test_a_write_that_meets_a_full_disk_says_so(monkeypatch: pytest.MonkeyPatch)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     run = rundir.create("train")
+    rundir.write_json(run / "run.json", {"a": 1})
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(RunError, match="the disk is full"):
-        rundir.write_json(run / "run.json", {})
+        rundir.write_json(run / "run.json", {"a": 2})
+    assert json.loads((run / "run.json").read_text()) == {"a": 1}
 
 
 def test_json_is_replaced_whole() -> None:
