@@ -65,12 +65,13 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
         return _without_budget(evidence)
     costs = weigh(evidence, budget, findings)
     candidate = _choose(evidence, costs, findings)
+    certainty = _certainty(evidence) * (1 - budget.share("unattributed"))
     if candidate.cls == "compute":
-        return _compute(evidence, costs, candidate, findings)
+        return _compute(candidate, costs, findings, certainty)
     if candidate.cls == "unknown":
         summary = f"{candidate.share:.0%} of the step passes {_PLACES[costs.unexplained_where]}"
         return _unknown(candidate.share, candidate.runner_up, f"{summary}; nothing tells why")
-    confidence = candidate.confidence * _certainty(evidence) * (1 - budget.share("unattributed"))
+    confidence = candidate.confidence * certainty
     if candidate.cls in costs.guessed:
         confidence = min(confidence, GUESS_CONFIDENCE)
     summary = f"{candidate.share:.0%} of the step goes to {_WORDS[candidate.cls]}"
@@ -92,9 +93,7 @@ def _choose(evidence: Evidence, costs: Costs, findings: Sequence[Finding]) -> _C
     families = costs.families()
     cost = max(families.values(), default=0.0)
     least = HIGH_FRAC if costs.compute >= MAJORITY_FRAC * costs.step_ns else MODERATE_FRAC
-    if costs.unexplained > max(cost, costs.compute):
-        return _candidate(costs, "unknown", costs.unexplained)
-    if cost < least * costs.step_ns:
+    if max(cost, costs.unexplained) < least * costs.step_ns:
         return _candidate(costs, "compute", costs.compute)
     if costs.unexplained > cost:
         return _candidate(costs, "unknown", costs.unexplained)
@@ -135,7 +134,7 @@ def _candidate(costs: Costs, cls: str, cost: float) -> _Candidate:
     named = {_dearest(costs, name): ns for name, ns in rivals.items()}
     named |= {name: ns for name, ns in costs.family(family).items() if name != cls}
     whole = costs.families().get(family, cost)
-    if cls != "compute" and whole < HIGH_FRAC * costs.step_ns:
+    if cls == "unknown" or (cls != "compute" and whole < HIGH_FRAC * costs.step_ns):
         named["compute"] = costs.compute
     own = costs.by_class.get(cls, cost)
     odds = [cost / (cost + ns) for ns in rivals.values() if ns]
@@ -154,7 +153,7 @@ def _dearest(costs: Costs, family: str) -> str:
 
 
 def _compute(
-    evidence: Evidence, costs: Costs, candidate: _Candidate, findings: Sequence[Finding]
+    candidate: _Candidate, costs: Costs, findings: Sequence[Finding], certainty: float
 ) -> Verdict:
     if costs.doubts:
         summary = (
@@ -167,8 +166,7 @@ def _compute(
     healthy = candidate.share >= HEALTHY_COMPUTE_FRAC and not winnable
     summary = f"{candidate.share:.0%} of the step is computing"
     summary += ": healthy" if healthy else _next(candidate)
-    confidence = candidate.confidence * _certainty(evidence)
-    return _verdict(candidate, confidence, summary, healthy)
+    return _verdict(candidate, candidate.confidence * certainty, summary, healthy)
 
 
 def _certainty(evidence: Evidence) -> float:

@@ -1,0 +1,83 @@
+"""From evidence to a diagnosis that hangs together, and never an exception."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tdiag.diagnose import diagnose
+from tdiag.diagnose.model import Diagnosis
+from tdiag.evidence.device import DeviceTime, TracedSteps
+from tdiag.evidence.kinds import Steps
+from tdiag.evidence.store import Evidence
+from tdiag.rules.catalogue import Rule, all_rules
+from tdiag.rules.examples import MS, device_time, phases, system
+
+
+def sums(diagnosis: Diagnosis) -> bool:
+    whole = diagnosis.step.mean_ns if diagnosis.step else 0
+    return sum(part.ns for part in diagnosis.budget) == whole
+
+
+def test_nothing_at_all_is_an_unknown_verdict_with_every_rule_abstaining() -> None:
+    found = diagnose(Evidence())
+    assert found.verdict.cls == "unknown"
+    assert (found.step, found.budget, found.findings) == (None, (), ())
+    assert {a.code for a in found.abstained} == {rule.code for rule in all_rules()}
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.code)
+@pytest.mark.parametrize("example", ["fires", "clear"])
+def test_whatever_part_of_the_evidence_is_there_a_diagnosis_comes_out(
+    rule: Rule, example: str
+) -> None:
+    """Each rule's examples, complete and with each single kind taken away."""
+    whole = getattr(rule, example)()
+    for left_out in (None, *whole.facts):
+        facts = {kind: fact for kind, fact in whole.facts.items() if kind is not left_out}
+        found = diagnose(Evidence(facts=facts))
+        assert 0 <= found.verdict.confidence <= 1
+        assert 0 <= found.verdict.share <= 1
+        assert not (found.verdict.healthy and found.verdict.cls != "compute")
+
+
+def test_the_budget_of_a_run_sums_to_its_step() -> None:
+    clean = Steps(
+        durations_ns=(3, 3, 4), mean_ns=3, median_ns=3, p90_ns=4, count=3, boundary="optimizer",
+        total_steps_seen=3,
+    )  # fmt: skip
+    wall = phases(forward=2 / MS, backward=4 / 3 / MS)
+    assert sums(diagnose(Evidence().add(clean, wall)))
+
+
+def test_a_bare_trace_is_diagnosed_like_a_run() -> None:
+    traced = TracedSteps(
+        durations_ns=(90 * MS, 110 * MS), mean_ns=100 * MS, count=2, found_by="ProfilerStep"
+    )
+    found = diagnose(Evidence().add(traced, device_time(100, busy_frac=0.3)))
+    assert found.step is not None
+    assert found.step.mean_ns == 100 * MS
+    assert sums(found)
+
+
+def test_a_crowded_machine_is_noted() -> None:
+    crowded = system(cores_machine=4, machine_busy_cores=4.0, cores_used=1.0)
+    (note,) = diagnose(Evidence(notes=[]).add(crowded)).notes
+    assert note.startswith("other programs kept 75% of the machine's cores busy")
+
+
+def test_verdict_and_findings_agree_on_every_rules_own_example() -> None:
+    """Healthy is never said beside a finding that wins something."""
+    for rule in all_rules():
+        found = diagnose(rule.fires())
+        ranked = [f for f in found.findings if not f.advisory]
+        if found.verdict.healthy and found.step:
+            assert all(f.recoverable_ns < 0.05 * found.step.mean_ns for f in ranked)
+
+
+def test_evidence_keeps_the_budget_for_the_reports(tmp_path: Path) -> None:
+    evidence = Evidence().add(device_time(100, busy_frac=0.3))
+    diagnose(evidence)
+    assert DeviceTime in evidence.facts
+    assert "Budget" in {kind.__name__ for kind in evidence.facts}

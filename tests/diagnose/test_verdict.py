@@ -1,0 +1,278 @@
+"""The decision table of docs/verdict.md, a test a line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.model import Finding, Fix, Speedup, Verdict, VerdictClass
+from tdiag.diagnose.verdict import GUESS_CONFIDENCE, judge
+from tdiag.evidence.device import HostOps, TracedSteps
+from tdiag.evidence.kinds import Budget, Dispatch, Environment, Kind, Phases, Steps, System
+from tdiag.evidence.store import Evidence
+from tdiag.rules.examples import MS, budget, loaders, op_line, ops, phases, system
+
+STEP = 100 * MS
+DISPATCH = Dispatch(op_ns=1500, grad_op_ns=6000)
+WORKING = ops(op_line(20, "forward", 20, grad_calls=20.0))  # ms of work a call
+TRACED = TracedSteps(durations_ns=(STEP,) * 5, mean_ns=STEP, count=5, found_by="ProfilerStep")
+CPU = Environment(
+    torch="2.13.0", python="3.11", device="cpu", device_count=0, tdiag="0", command=(),
+    script="train.py", hostname="", platform="",
+)  # fmt: skip
+
+
+def steps(count: int = 100, spread: float = 0.0) -> Steps:
+    noise = (round((1 + spread * (-1) ** i) * STEP) for i in range(count))
+    return Steps(
+        durations_ns=tuple(noise), mean_ns=STEP, median_ns=STEP, p90_ns=STEP, count=count,
+        boundary="optimizer", total_steps_seen=count,
+    )  # fmt: skip
+
+
+def finding(cls: str, share: float, *, code: str = "TD000", high: float | None = None) -> Finding:
+    return Finding(
+        code=code, name="pattern", cls=cls, summary="", location=None, evidence=(),
+        recoverable_ns=round(share * STEP), why_gain="", fix=Fix("do it", "safe"),
+        speedup=Speedup(1.0, 1 / (1 - (high or share))),
+    )  # fmt: skip
+
+
+def run(
+    parts: dict[str, float], *kinds: Kind, findings: tuple[Finding, ...] = (), **options: Any
+) -> Verdict:
+    """A measured run; ``parts`` in ms, made up to 100 with forward."""
+    device = options.pop("device", False)
+    rest = "compute" if device else "forward"
+    whole = budget(device=device, **({rest: 100 - sum(parts.values())} | parts))
+    evidence = Evidence().add(CPU, WORKING, DISPATCH, steps(), whole, *kinds)
+    for kind in options.pop("without", ()):
+        del evidence.facts[kind]
+    return judge(evidence, whole, findings)
+
+
+@dataclass
+class Case:
+    parts: dict[str, float]
+    cls: str
+    device: bool = False
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case({"data_wait_io": 40}, "io"),
+        Case({"data_wait_cpu": 40}, "cpu"),
+        Case({"data_wait": 40}, "input"),
+        Case({"data_wait_io": 15, "data_wait_cpu": 16}, "cpu"),
+        Case({"evaluation": 30}, "eval"),
+        Case({"checkpoint": 30}, "checkpoint"),
+        Case({"gc": 30}, "overhead"),
+        Case({"data_wait_cpu": 4}, "compute"),
+        Case({"data_wait_cpu": 19}, "compute"),  # moderate, and the step mostly computes
+        Case({"data_wait_cpu": 19, "evaluation": 18, "checkpoint": 17}, "cpu"),  # it does not
+        Case({"other": 60}, "unknown"),
+        Case({"unattributed": 60}, "unknown"),
+        Case({"other": 35, "evaluation": 30}, "unknown"),
+        Case({"other": 25}, "unknown"),
+        Case({"other": 15}, "compute"),
+        Case({"other": 25, "evaluation": 30}, "eval"),
+        Case({"h2d": 30}, "h2d", device=True),
+        Case({"h2d": 15, "d2h": 15}, "h2d", device=True),
+        Case({"sync": 30}, "sync", device=True),
+        Case({"launch": 30}, "overhead", device=True),
+        Case({"alloc": 30}, "memory", device=True),
+        Case({"comm": 30}, "comm", device=True),
+        Case({"python_loss": 30}, "python_loss", device=True),
+        Case({"data_wait_io": 30, "launch": 20}, "io", device=True),
+        Case({"sync": 15, "launch": 10}, "sync", device=True),  # the host leaves the device idle
+        Case({"sync": 10, "h2d": 15}, "compute", device=True),  # two causes, both moderate
+    ],
+    ids=lambda case: f"{case.cls}-{'-'.join(case.parts)}",
+)
+def test_the_waste_that_costs_most_is_the_verdict(case: Case) -> None:
+    assert run(case.parts, device=case.device).cls == case.cls
+
+
+def test_every_class_has_words() -> None:
+    from tdiag.diagnose.verdict import _WORDS
+
+    assert set(get_args(VerdictClass)) - {"unknown", "no_device_activity"} == set(_WORDS)
+
+
+def test_healthy_is_said_plainly_and_only_when_nothing_is_to_be_won() -> None:
+    healthy = run({"data_wait_cpu": 4})
+    assert healthy.healthy
+    assert healthy.summary == "96% of the step is computing: healthy"
+    assert not run({"data_wait_cpu": 15}, findings=(finding("cpu", 0.15),)).healthy
+    assert not run({"data_wait_cpu": 12, "evaluation": 12}).healthy
+
+
+def test_a_moderate_waste_is_the_runner_up_of_compute() -> None:
+    found = run({"data_wait_cpu": 15}, findings=(finding("cpu", 0.15),))
+    assert (found.cls, found.runner_up) == ("compute", "cpu")
+    assert "15%: waiting for preprocessing" in found.summary
+
+
+def test_python_in_the_loss_is_known_by_its_finding() -> None:
+    """On a CPU the loss is a phase like another, until its calls were counted."""
+    found = run({"loss": 30, "backward": 30}, findings=(finding("python_loss", 0.4, high=0.5),))
+    assert (found.cls, found.share) == ("python_loss", 0.5)
+
+
+def test_a_class_without_a_component_costs_what_its_finding_can_win() -> None:
+    assert run({"other": 30}, findings=(finding("logging", 0.25),)).cls == "unknown"
+    assert run({"other": 30}, findings=(finding("logging", 0.3),)).cls == "logging"
+    assert run({}, findings=(finding("overhead", 0.3, high=0.4),)).share == 0.4
+    assert run({}, findings=(replace(finding("logging", 0.5), advisory=True),)).cls == "compute"
+
+
+def test_a_prediction_never_exceeds_what_the_budget_measured() -> None:
+    found = run({"sync": 4}, device=True, findings=(finding("sync", 0.5),))
+    assert found.cls == "compute"
+
+
+def test_a_tie_goes_to_the_finding_that_is_shown_first() -> None:
+    parts = {"evaluation": 31, "checkpoint": 30}
+    assert run(parts).cls == "eval"
+    assert run(parts, findings=(finding("checkpoint", 0.3),)).cls == "checkpoint"
+    assert run(parts | {"checkpoint": 20}, findings=(finding("checkpoint", 0.2),)).cls == "eval"
+
+
+def test_fixed_costs_of_the_counted_calls_are_overhead() -> None:
+    """20,000 calls of 1.5 µs are 30 of 100 ms, rules or no rules."""
+    busy = ops(op_line(20, "optimizer", 20_000))
+    found = run({"optimizer": 40}, busy)
+    assert (found.cls, found.share) == ("overhead", 0.3)
+
+
+@pytest.mark.parametrize(
+    ("parts", "on_core", "cls"), [({"prepare": 40}, 38, "cpu"), ({"prepare": 40}, 2, "unknown")]
+)
+def test_batches_made_by_hand(parts: dict[str, float], on_core: float, cls: str) -> None:
+    """On a core: preprocessing. Off it nothing tells reading from waiting for a core."""
+    wall = phases(forward=60, **parts)
+    made = replace(wall, cpu_ns={"prepare": on_core * MS})
+    found = run(parts, made)
+    assert found.cls == cls
+    assert found.confidence <= GUESS_CONFIDENCE
+
+
+def test_with_a_loader_what_lies_before_forward_is_not_guessed() -> None:
+    made = phases(prepare=40, data_wait=1, forward=59)
+    assert run({"prepare": 70}, made).cls == "unknown"
+
+
+@pytest.mark.parametrize(("start", "cls"), [(35, "loader"), (10, "input")])
+def test_a_wait_for_workers_to_start_is_the_loaders(start: float, cls: str) -> None:
+    waits = replace(phases(data_wait=40, forward=60), iterator_start_ns=start * MS)
+    assert run({"data_wait": 40}, waits, loaders(num_workers=2)).cls == cls
+
+
+# --- abstaining --------------------------------------------------------------------------------
+
+
+def test_compute_needs_counted_calls() -> None:
+    found = run({}, without=(type(WORKING),))
+    assert (found.cls, found.runner_up, found.confidence) == ("unknown", "compute", 0)
+    assert "torch calls were not counted" in found.summary
+
+
+def test_compute_needs_the_cost_of_a_call_unless_calls_are_long() -> None:
+    assert run({}, without=(Dispatch,)).cls == "compute"  # 5 ms a call
+    short = ops(op_line(20, "forward", 2000))
+    assert run({}, short, without=(Dispatch,)).cls == "unknown"
+
+
+def test_ops_of_a_trace_stand_in_for_counted_calls() -> None:
+    traced = HostOps(per_step=50, total_per_step=99, ops=(), small_frac=0.1, backward_of={})
+    assert run({}, traced, without=(type(WORKING), Dispatch)).cls == "compute"
+
+
+def test_a_waste_needs_no_counted_calls() -> None:
+    assert run({"data_wait_io": 50}, without=(type(WORKING), Dispatch)).cls == "io"
+
+
+def test_without_steps_nothing_is_judged() -> None:
+    evidence = Evidence(missing={Steps: "the run ended after 3 steps"})
+    found = judge(evidence, None, ())
+    assert (found.cls, found.confidence) == ("unknown", 0)
+    assert found.summary == "the run ended after 3 steps"
+
+
+def test_a_trace_without_device_work_is_no_zero_percent() -> None:
+    found = judge(Evidence().add(TRACED), None, ())
+    assert found.cls == "no_device_activity"
+
+
+# --- confidence --------------------------------------------------------------------------------
+
+
+def test_confidence_falls_with_a_close_runner_up() -> None:
+    alone, close = run({"evaluation": 60}), run({"evaluation": 30, "checkpoint": 28})
+    assert alone.confidence > 0.95
+    assert close.confidence < 0.6
+    assert close.runner_up == "checkpoint"
+
+
+def test_confidence_falls_with_few_or_scattered_steps() -> None:
+    many = run({"evaluation": 60})
+    few = run({"evaluation": 60}, steps(5))
+    scattered = run({"evaluation": 60}, steps(5, spread=0.5))
+    assert many.confidence > few.confidence > scattered.confidence > 0
+
+
+def test_an_even_split_of_the_wait_is_as_uncertain_as_it_is() -> None:
+    found = run({"data_wait_io": 30, "data_wait_cpu": 29})
+    assert (found.cls, found.runner_up) == ("io", "cpu")
+    assert found.share == 0.59
+    assert found.confidence < 0.55
+
+
+CROWDED = system(cores_machine=2, machine_busy_cores=2.0, cores_used=0.5)
+
+
+def test_confidence_falls_on_a_machine_that_others_use() -> None:
+    assert run({"evaluation": 60}, CROWDED).confidence < 0.3
+    idle = replace(CROWDED, machine_busy_cores=1.0)
+    assert run({"evaluation": 60}, idle).confidence == run({"evaluation": 60}).confidence
+
+
+def test_a_crowded_machine_does_not_turn_overhead_into_compute() -> None:
+    """A call seems to take eight times its fixed cost, but only a quarter of that on a core."""
+    short = ops(op_line(20, "forward", 2_500, grad_calls=2_500.0))
+    cheap = Dispatch(op_ns=1500, grad_op_ns=5000)
+    found = run({}, short, cheap, CROWDED)
+    assert found.cls == "unknown"
+    assert "other programs kept the cores busy" in found.summary
+
+
+# --- bare traces -------------------------------------------------------------------------------
+
+
+def trace(parts: dict[str, float]) -> Verdict:
+    whole = budget(device=True, **({"compute": 100 - sum(parts.values())} | parts))
+    return judge(Evidence().add(TRACED, whole), whole, ())
+
+
+def test_in_a_bare_trace_a_tie_goes_against_the_host() -> None:
+    """The profiler makes issuing work slower and nothing else."""
+    assert trace({"launch": 28, "data_wait": 23}).cls == "input"
+    assert trace({"launch": 28, "data_wait": 10}).cls == "overhead"
+    assert run({"launch": 28, "data_wait": 23}, device=True).cls == "overhead"
+
+
+def test_what_a_trace_does_not_hold_only_lowers_confidence() -> None:
+    found = trace({"unattributed": 50, "comm": 30})
+    assert found.cls == "comm"
+    assert found.confidence <= 0.5
+
+
+def test_unused_kinds_are_optional() -> None:
+    """Nothing but the budget: a waste is still a waste."""
+    whole = Budget(step_ns=STEP, components_ns={"data_wait_io": STEP}, has_device=False)
+    assert judge(Evidence(), whole, ()).cls == "io"
+    assert {Phases, System}.isdisjoint(Evidence().facts)
