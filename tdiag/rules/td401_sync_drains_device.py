@@ -13,8 +13,8 @@ idle time after it, costs nothing and is not reported.
 Keep running sums on the device and read them every N steps; log from there.
 
 ## How the gain is computed
-High end: all idle time that follows. Low end: no more than the host spent waiting, which is what
-is left when launching is the bottleneck.
+High end: all idle time that follows. Low end: half of what the host spent waiting (which is what is
+left when launching is the bottleneck), if every other value must be read where it is.
 
 ## When this advice is wrong
 A value that decides what is computed next (early stopping inside a step, beam search) must be

@@ -13,7 +13,7 @@ Keep the shape: `torch.where(mask, x, 0)`, or the mask as a weight in the sum an
 
 ## How the gain is computed
 From the idle time after synchronisations, by these lines' share of them. High end: all of that;
-low end: no more than the host spent waiting.
+low end: half of what the host spent waiting.
 
 ## When this advice is wrong
 If the mask keeps a small part of a large tensor, and much work follows, selecting is cheaper.

@@ -11,20 +11,21 @@ The device must finish everything, and then waits until the host has issued work
 Remove it from the loop; measure time with CUDA events, or with `tdiag run`.
 
 ## How the gain is computed
-High end: all idle time that follows. Low end: no more than the host spent waiting.
+High end: all idle time that follows. Low end: half of what the host spent waiting.
 
 ## When this advice is wrong
+A profiler synchronises where it starts and stops: without step boundaries the rule abstains.
 Around a timing of a few steps synchronising is right.
 """
 
 from __future__ import annotations
 
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.device import DeviceTime, Syncs
+from tdiag.evidence.device import DeviceTime, Syncs, TracedSteps
 from tdiag.evidence.kinds import Budget
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, duration, percent, where
-from tdiag.rules.examples import budget, device_time, sync
+from tdiag.rules.base import Abstain, Found, duration, percent, where
+from tdiag.rules.examples import budget, device_time, sync, traced
 from tdiag.rules.syncs import asked_for, drains, waits
 
 CODE = "TD403"
@@ -32,7 +33,12 @@ NAME = "synchronize-in-loop"
 CLASS = "sync"
 
 
-def check(budget: Budget, syncs: Syncs, device: DeviceTime) -> Found | None:
+def check(budget: Budget, syncs: Syncs, device: DeviceTime, traced: TracedSteps) -> Found | None:
+    if traced.found_by == "span":
+        raise Abstain(
+            "the trace shows no steps, so the loop's synchronisation cannot be told from the"
+            " profiler's own where it starts and stops"
+        )
     dear = drains(budget, device, [sync for sync in waits(syncs) if asked_for(sync)])
     if dear is None:
         return None
@@ -57,10 +63,10 @@ def check(budget: Budget, syncs: Syncs, device: DeviceTime) -> Found | None:
 def fires() -> Evidence:
     asked = sync(name="cudaDeviceSynchronize")
     step = budget(device=True, compute=20, sync=4, launch=1)
-    return Evidence().add(step, Syncs(syncs=(asked,)), device_time(26))
+    return Evidence().add(step, Syncs(syncs=(asked,)), device_time(26), traced(26))
 
 
 def clear() -> Evidence:
     """One wait at the end of the step for a value, which is not this rule's."""
     step = budget(device=True, compute=20, sync=4, launch=1)
-    return Evidence().add(step, Syncs(syncs=(sync(),)), device_time(26))
+    return Evidence().add(step, Syncs(syncs=(sync(),)), device_time(26), traced(26))

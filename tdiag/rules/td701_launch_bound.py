@@ -29,7 +29,7 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.kinds import Budget, Dispatch, Loader, Loaders, Ops, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, Gain, duration, percent, where
+from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent, where
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
 from tdiag.rules.measures import count, ns
@@ -40,6 +40,9 @@ CLASS = "overhead"
 
 # A batch so many times as large is what the high end assumes; ours.
 LARGER_BATCH = 4
+# Budget components in which the device is idle while the host issues work. What it waits for data
+# or in the loss is starved of launches too, and has rules of its own.
+ISSUING = ("launch", "optimizer", "other")
 
 
 def check(
@@ -92,7 +95,9 @@ def _on_cpu(
 
 
 def _on_device(budget: Budget, device: DeviceTime, loader: Loader | None) -> Found | None:
-    starved = device.launch_starved_ns * budget.step_ns / device.step_ns
+    starved = min(
+        device.launch_starved_ns * budget.step_ns / device.step_ns, held(budget, *ISSUING)
+    )
     if not starved:
         return None
     return Found(
@@ -112,7 +117,7 @@ def _on_device(budget: Budget, device: DeviceTime, loader: Loader | None) -> Fou
             starved,
             "high end: no kernel waits for its launch; low end: half of the idle time, as with a"
             " doubled batch.",
-            ("launch",),
+            ISSUING,
         ),
         at=loader.created_at if loader else None,
     )

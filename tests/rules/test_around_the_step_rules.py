@@ -9,19 +9,29 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.diagnose.model import Abstained, Finding
+from tdiag.evidence.device import Syncs
 from tdiag.evidence.store import Evidence
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
     MS,
     at,
     budget,
+    device_time,
+    environment,
+    family,
+    flags,
+    host_op,
+    host_ops,
+    kernels,
     loaders,
     op_line,
     ops,
     phases,
     stack,
     stacks,
+    sync,
     system,
+    traced,
 )
 
 
@@ -104,3 +114,60 @@ def test_tensors_from_lists_in_workers_are_found_by_the_text_of_the_sampled_line
 def test_a_line_that_mostly_does_other_things_is_not_blamed_for_construction() -> None:
     line = op_line(18, "forward", 20, constructions=1.0, elapsed_ns=8 * MS)
     assert result("TD207", Evidence().add(budget(forward=20), ops(line))) is None
+
+
+def test_the_profilers_own_synchronisation_is_not_blamed_on_the_loop() -> None:
+    evidence = find("TD403").fires()
+    evidence.add(replace(traced(26), found_by="span"))
+    diagnosis = result("TD403", evidence)
+    assert isinstance(diagnosis, Abstained)
+    assert "profiler's own" in diagnosis.missing
+
+
+def test_calls_inside_an_op_are_not_counted_twice() -> None:
+    """The trace lists `aten::item` and the runtime call inside it: one wait, one idle gap."""
+    step = budget(device=True, compute=20, sync=6)
+    inside = sync(name="cudaStreamSynchronize", at=None, idle_after_ns=4.0 * MS)
+    both = Evidence().add(step, Syncs(syncs=(sync(), inside)), device_time(26))
+    once = Evidence().add(step, Syncs(syncs=(inside,)), device_time(26))
+    found = [result("TD401", evidence) for evidence in (both, once)]
+    assert found[0] == found[1]
+    assert isinstance(found[0], Finding)
+
+
+def test_idle_time_that_belongs_to_the_loader_is_not_called_launch_bound() -> None:
+    """All idle kernels start as soon as launched; but the host was waiting for data."""
+    starved = replace(device_time(50), launch_starved_ns=30.0 * MS)
+    waiting = Evidence().add(budget(device=True, compute=20, data_wait=30), starved)
+    assert result("TD701", waiting) is None
+    issuing = Evidence().add(budget(device=True, compute=20, launch=30), starved)
+    assert isinstance(result("TD701", issuing), Finding)
+
+
+def test_an_optimizer_that_takes_little_is_left_alone() -> None:
+    evidence = find("TD702").fires()
+    assert isinstance(result("TD702", evidence), Finding)
+    assert result("TD702", evidence.add(budget(forward=60, backward=90, optimizer=12))) is None
+
+
+def test_torch_without_a_fused_form_on_the_cpu_is_not_told_to_use_it() -> None:
+    evidence = find("TD702").fires().add(environment(torch="2.3.1"))
+    assert result("TD702", evidence) is None
+
+
+def test_zeroing_for_other_reasons_is_not_zeroing_of_gradients() -> None:
+    """The backward of an index zeroes its result: hundreds of calls, for sixty tensors."""
+    many = host_ops(host_op("aten::zero_", 500, 9 * MS))
+    assert result("TD703", find("TD703").fires().add(many)) is None
+
+
+def test_matrix_units_that_were_never_seen_promise_nothing() -> None:
+    unseen = kernels(family("gemm", 40, float32_ns=40.0 * MS, tensor_core_ns=0.0))
+    diagnosis = result("TD601", find("TD601").fires().add(unseen))
+    assert isinstance(diagnosis, Finding)
+    assert diagnosis.speedup is not None and diagnosis.speedup.low == 1.0
+
+
+def test_autocast_that_is_on_is_not_advised_again() -> None:
+    evidence = find("TD601").fires().add(flags(autocast_dtype="torch.bfloat16"))
+    assert result("TD601", evidence) is None
