@@ -12,6 +12,9 @@ from tdiag.evidence.device import HostOps
 from tdiag.evidence.kinds import Modules, OpLine, Ops, Phases
 from tdiag.rules.base import where
 
+# Asks for the shape, which the host knows: no value of the tensor is read.
+NOT_VALUES = ("len",)
+
 
 @dataclass(frozen=True)
 class LoopTime:
@@ -54,7 +57,7 @@ def loop_time(
     calls that record gradients: a call that took long forward takes long backward.
     """
     forward = backward = 0.0
-    traced = host_ops.backward_of if host_ops else {}
+    traced = _traced_backward(host_ops)
     recorded = sum(_recording(line) for line in ops.lines)
     for phase in ("loss", "forward"):
         there = [line for line in ops.lines if _phase(line, modules) == phase]
@@ -63,18 +66,31 @@ def loop_time(
         forward += clean * _share(mine, there, lambda line: line.elapsed_ns)
         of_phase = sum(map(_recording, there)) / recorded if recorded else 0.0
         if phase in traced:
-            of_phase = traced[phase] / (sum(traced.values()) or 1.0)
+            of_phase = traced[phase]
         backward += of_phase * _share(mine, there, _recording)
-    conversions: Counter[str] = Counter()
-    for line in lines:
-        conversions.update(line.conversions)
     return LoopTime(
         calls=sum(line.calls for line in lines),
         grad_calls=sum(line.grad_calls for line in lines),
-        conversions=dict(conversions),
+        conversions=conversions(lines),
         forward_ns=forward,
         backward_ns=phases.wall_ns.get("backward", 0.0) * backward,
     )
+
+
+def conversions(lines: Sequence[OpLine]) -> dict[str, float]:
+    """How often these lines read tensor values into Python, per step, by kind."""
+    made: Counter[str] = Counter()
+    for line in lines:
+        made.update({k: n for k, n in line.conversions.items() if k not in NOT_VALUES})
+    return dict(made)
+
+
+def _traced_backward(host_ops: HostOps | None) -> dict[str, float]:
+    """Shares of forward and loss in the backward whose forward op was traced to either."""
+    ns = host_ops.backward_of if host_ops else {}
+    known = {phase: ns[phase] for phase in ("forward", "loss") if phase in ns}
+    total = sum(known.values())
+    return {phase: value / total for phase, value in known.items()} if total else {}
 
 
 def _phase(line: OpLine, modules: Modules | None) -> str:
@@ -108,9 +124,7 @@ def rewriting(lines: Sequence[OpLine]) -> str:
     Names the line that takes longest.
     """
     worst = max(lines, key=lambda line: line.elapsed_ns)
-    made: Counter[str] = Counter()
-    for line in lines:
-        made.update(line.conversions)
+    made = conversions(lines)
     counts = [f"{sum(line.calls for line in lines):.0f} torch calls"]
     counts += [f"{times:.0f} × {kind}()" for kind, times in sorted(made.items())]
     return (

@@ -33,7 +33,7 @@ from tdiag.evidence.kinds import Budget, Dispatch, Modules, OpLine, Ops, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Found, Gain, duration, percent, where
 from tdiag.rules.examples import budget, op_line, ops, phases
-from tdiag.rules.loops import LoopTime, in_loss, loop_time, rewriting
+from tdiag.rules.loops import LoopTime, conversions, in_loss, loop_time, rewriting
 from tdiag.rules.measures import count, ns
 
 CODE = "TD501"
@@ -96,7 +96,7 @@ def _loops(line: OpLine, modules: Modules | None) -> bool:
         return False
     if in_loss(line, modules):
         return True
-    return line.phase == "forward" and sum(line.conversions.values()) >= MIN_LINE_CALLS
+    return line.phase == "forward" and sum(conversions([line]).values()) >= MIN_LINE_CALLS
 
 
 def _conversions(time: LoopTime) -> str:

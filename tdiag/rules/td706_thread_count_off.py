@@ -38,6 +38,8 @@ CLASS = "overhead"
 
 # The phases in which torch's intra-op threads work.
 PARALLEL = ("forward", "loss", "backward", "optimizer", "evaluation")
+# Of these, the ones whose calls are counted one by one.
+COUNTED = ("forward", "loss", "evaluation")
 # Torch splits element-wise work into grains of 32,768 (at::internal::GRAIN_SIZE), some tens of µs
 # on one core: only calls well above that can use a second thread.
 LARGE_CALL_NS = 200_000
@@ -139,12 +141,14 @@ def _cores_idle(system: System) -> bool:
 
 
 def _large_share(ops: Ops | None) -> float:
-    """Share of the calls' time in calls large enough to be split; 0 if they were not counted."""
-    total = sum(line.elapsed_ns for line in ops.lines) if ops else 0.0
-    if ops is None or not total:
-        return 0.0
-    large = [x for x in ops.lines if x.calls and x.elapsed_ns / x.calls >= LARGE_CALL_NS]
-    return sum(line.elapsed_ns for line in large) / total
+    """Share of the calls' time in calls large enough to be split; 0 if they were not counted.
+
+    Of forward and loss: `backward()` is a single call, however small those inside it are.
+    """
+    lines = [x for x in ops.lines if x.calls and x.phase in COUNTED] if ops else []
+    total = sum(line.elapsed_ns for line in lines)
+    large = [x for x in lines if x.elapsed_ns / x.calls >= LARGE_CALL_NS]
+    return sum(line.elapsed_ns for line in large) / total if total else 0.0
 
 
 def fires() -> Evidence:

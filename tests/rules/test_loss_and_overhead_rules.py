@@ -107,6 +107,11 @@ def test_backward_is_blamed_on_the_loop_by_what_the_trace_saw() -> None:
     assert values == [round(12 * MS * 0.96 / 3.96), round(12 * MS * 0.9)]
 
 
+def test_asking_for_the_length_reads_no_value() -> None:
+    line = replace(loop(), phase="forward", conversions={"len": 192.0})
+    assert result("TD501", training(line)) is None
+
+
 def test_the_fix_speaks_of_what_the_line_itself_computes(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("\n" * 4 + "    d = (a[i] - b[j]).norm()\n")
@@ -265,6 +270,14 @@ def test_thread_counts_matter_only_to_calls_that_can_be_split(
         ops(op_line(20, "forward", 30, elapsed_ns=30 * call_ms * MS)),
     )
     assert isinstance(result("TD706", evidence), Finding) is fires
+
+
+def test_backward_is_one_call_however_small_its_parts() -> None:
+    lines = (op_line(20, "forward", 30), op_line(30, "optimizer", 1, elapsed_ns=90 * MS))
+    evidence = Evidence().add(
+        budget(forward=30, backward=60), threads(1), system(cores_used=1.0), ops(*lines)
+    )
+    assert result("TD706", evidence) is None
 
 
 def test_host_threads_are_not_judged_where_a_device_computes() -> None:
