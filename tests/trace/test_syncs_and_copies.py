@@ -102,6 +102,14 @@ def test_no_gap_counts_for_two_calls(tmp_path: Path) -> None:
     assert sync_us(evidence) == 65
 
 
+def test_the_profilers_own_synchronisation_at_its_end_is_no_finding(tmp_path: Path) -> None:
+    events = [
+        step(1, 0, 500), *launched("k", 0, 10, 100, 1), *launched("k", 20, 700, 100, 2),
+        call("cudaDeviceSynchronize", 510, 290),
+    ]  # fmt: skip
+    assert syncs(evidence_of(tmp_path, events)) == {}
+
+
 def test_hip_names_are_known(tmp_path: Path) -> None:
     events = [step(1, 0, 1000), kernel("k", 0, 100), call("hipStreamSynchronize", 50, 60)]
     assert "hipStreamSynchronize" in syncs(evidence_of(tmp_path, events))

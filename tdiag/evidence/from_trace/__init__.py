@@ -63,7 +63,7 @@ def _on_device(evidence: Evidence, seen: View, window: Window, phases: Sequence[
         why = "no device activity was captured in the trace"
         evidence.missing |= dict.fromkeys(ON_DEVICE, why)
         return
-    states = host_states(seen, phases)
+    states = host_states(seen, window, phases)
     idle = idle_causes(seen, window, busy, states)
     evidence.add(
         device_time(seen, window, idle, states), transfers(seen, window), syncs(seen, window, idle)

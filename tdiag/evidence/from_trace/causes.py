@@ -59,7 +59,7 @@ def idle_causes(view: View, window: Window, busy: Spans, states: dict[str, Spans
 
 def _by_call(view: View, window: Window, syncs: Spans, caused: Ints) -> tuple[Rows, Ints]:
     """Blocking calls with the idle of the stretch of waiting that they begin."""
-    calls = window.began(view, blocking_calls(view))
+    calls = blocking_calls(view, window)
     calls = calls[np.lexsort((-view.trace.dur_ns[calls], view.trace.ts_ns[calls]))]
     per_call = np.zeros(len(calls), np.int64)
     at = np.searchsorted(view.trace.ts_ns[calls], syncs[:, 0])
@@ -72,24 +72,27 @@ def _by_call(view: View, window: Window, syncs: Spans, caused: Ints) -> tuple[Ro
 def charge(ends: Ints, lead: Ints, begins: Ints, demand: Ints) -> tuple[Ints, Ints]:
     """Charge each demand to the latest leads before it: ``(used of each lead, met of each
     demand)``. Leads become available at ``ends``, demands arise at ``begins``."""
-    used, met = np.zeros(len(ends), np.int64), np.zeros(len(begins), np.int64)
-    order = np.argsort(np.r_[ends, begins], kind="stable").tolist()
+    count = len(ends)
+    order = np.argsort(np.r_[ends, begins], kind="stable")
+    filled = np.cumsum(np.r_[lead, np.zeros_like(demand)][order])
+    wanted = np.cumsum(np.r_[np.zeros_like(lead), demand][order])
+    unmet = np.maximum.accumulate(np.maximum(wanted - filled, 0))
+    met_or_lead = np.empty(len(order), np.int64)
+    met_or_lead[order] = np.diff(wanted - unmet, prepend=0)
+    met = met_or_lead[count:]
+    met_or_lead[:count] = lead
     left = lead.tolist()
-    wanted = demand.tolist()
     open_leads: list[int] = []
-    for event in order:
-        if event < len(left):
-            if left[event]:
-                open_leads.append(event)
+    for event in order[met_or_lead[order] > 0].tolist():  # the others change nothing
+        if event < count:
+            open_leads.append(event)
             continue
-        want = wanted[event - len(left)]
-        while want and open_leads:
+        want = int(met[event - count])
+        while want:
             last = open_leads[-1]
             taken = min(want, left[last])
             want -= taken
             left[last] -= taken
             if not left[last]:
                 open_leads.pop()
-        met[event - len(left)] = wanted[event - len(left)] - want
-    used[:] = lead - np.array(left, np.int64)
-    return used, met
+    return lead - np.array(left, np.int64), met

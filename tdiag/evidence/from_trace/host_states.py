@@ -9,7 +9,7 @@ import numpy as np
 
 from tdiag.evidence.from_trace.host_ops import Phase
 from tdiag.evidence.from_trace.intervals import NOTHING, Spans, both, merged, minus, union
-from tdiag.evidence.from_trace.steps import NEXT_BATCH, OPTIMIZER_STEP
+from tdiag.evidence.from_trace.steps import NEXT_BATCH, OPTIMIZER_STEP, Window
 from tdiag.evidence.from_trace.view import D2H, Rows, View
 
 # Calls that return only when the device has got somewhere: CUDA, HIP, Level Zero, MTIA.
@@ -22,23 +22,28 @@ STATES = ("data_wait", "alloc", "sync", "python_loss", "evaluation", "optimizer"
 OF_PHASE = {"data_wait": "data_wait", "loss": "python_loss", "evaluation": "evaluation"}
 
 
-def blocking_calls(view: View) -> Rows:
+def blocking_calls(view: View, window: Window) -> Rows:
     """Runtime calls that wait for the device: synchronisations, and copies to the host that
     last until the copy itself has ended (from pageable memory: a synchronisation in disguise).
+
+    Only those of the host's own steps: the profiler synchronises when it stops.
     """
     syncs = view.matching(view.runtime, SYNC_CALL)
     copied = (view.work_kind == D2H) & (view.launch >= 0)
     calls, copies = view.launch[copied], view.work[copied]
     waited = view.trace.end_ns[calls] >= view.trace.end_ns[copies]
-    return np.union1d(syncs, calls[waited])
+    rows: Rows = np.union1d(syncs, calls[waited])
+    start = view.trace.ts_ns[rows]
+    inside: Rows = rows[(start >= window.begin) & (start < window.host_end)]
+    return inside
 
 
-def host_states(view: View, phases: Sequence[Phase]) -> dict[str, Spans]:
+def host_states(view: View, window: Window, phases: Sequence[Phase]) -> dict[str, Spans]:
     """Disjoint sets of instants by state, on any thread of the traced process."""
     raw = {
         "data_wait": view.spans(view.matching(view.annotations, NEXT_BATCH)),
         "alloc": view.spans(view.matching(view.runtime, ALLOCATION)),
-        "sync": view.spans(blocking_calls(view)),
+        "sync": view.spans(blocking_calls(view, window)),
         "optimizer": view.spans(view.matching(view.annotations, OPTIMIZER_STEP)),
         "launch": merged(view.spans(view.ops), view.spans(view.runtime)),
     }

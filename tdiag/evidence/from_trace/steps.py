@@ -20,16 +20,19 @@ OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 # allocation): those are known to take several times a step, ordinary variation does not.
 WARM_UP_RATIO = 2.0
 MIN_NUMBERED = 20  # ops below which a median of gaps says nothing
+ENOUGH_NUMBERED = 100_000  # ops beyond which it says nothing new
 MIN_REST = 2  # steps that must remain to tell warm-up by
 
 
 @dataclass(frozen=True)
 class Window:
     """``bounds``: n + 1 instants (ns) around n consecutive steps. ``warm_up``: steps set aside.
+    ``host_end``: where the host ended its last step; the device may work on until ``end``.
     ``sampled``: the file holds only a sample of the events that were recorded."""
 
     bounds: Ints
     found_by: str
+    host_end: int
     warm_up: int = 0
     sampled: bool = False
 
@@ -68,13 +71,14 @@ def find_window(view: View, given: Sequence[int] = ()) -> Window | None:
     annotations, else the loader's or the optimizer's, else the whole span as one step.
     """
     if len(given) > 1:
-        return Window(np.array(given, np.int64), "run", sampled=_sampled(view))
+        return Window(np.array(given, np.int64), "run", given[-1], sampled=_sampled(view))
     bounds, found_by = _bounds(view)
     if bounds is None:
         return None
+    host_end = int(bounds[-1])
     bounds = _until_device_ends(view, bounds)
     warm_up = _warm_up(np.diff(bounds)) if found_by != "span" else 0
-    return Window(bounds[warm_up:], found_by, warm_up, _sampled(view))
+    return Window(bounds[warm_up:], found_by, host_end, warm_up, _sampled(view))
 
 
 def _bounds(view: View) -> tuple[Ints | None, str]:
@@ -119,7 +123,7 @@ def _until_device_ends(view: View, bounds: Ints) -> Ints:
 
 def _sampled(view: View) -> bool:
     """Whether most ops lack the op recorded next: the profiler numbers them one by one."""
-    numbers = np.unique(view.trace.external[view.ops])
+    numbers = np.unique(view.trace.external[view.ops[:ENOUGH_NUMBERED]])
     numbers = numbers[numbers > 0]
     return len(numbers) > MIN_NUMBERED and float(np.median(np.diff(numbers))) > 1
 

@@ -8,38 +8,43 @@ from tdiag.evidence.device import Sync, Syncs
 from tdiag.evidence.from_trace.causes import Idle
 from tdiag.evidence.from_trace.host_states import ITEM
 from tdiag.evidence.from_trace.intervals import Ints
+from tdiag.evidence.from_trace.stacks import locate
 from tdiag.evidence.from_trace.steps import Window
-from tdiag.evidence.from_trace.view import View
+from tdiag.evidence.from_trace.view import Rows, View
+from tdiag.evidence.kinds import Location
 
 
 def syncs(view: View, window: Window, idle: Idle) -> Syncs:
-    """By name of the runtime call, and ``aten::item`` for the op that asked for a value."""
-    trace = view.trace
-    names = trace.name[idle.calls]
-    found = [
-        _sync(trace.names[name], trace.dur_ns[idle.calls][names == name],
-              idle.caused[names == name], window.count)
-        for name in np.unique(names)
-    ]  # fmt: skip
+    """By name and user function: the runtime calls, and ``aten::item`` that asked for a value."""
+    found = _grouped(view, idle.calls, idle.caused, window)
     items = window.began(view, view.matching(view.ops, ITEM))
-    # A value that was on the host already makes no call that waits.
-    begins = np.sort(trace.ts_ns[idle.calls])
-    caused_before = np.r_[0, np.cumsum(idle.caused[np.argsort(trace.ts_ns[idle.calls])])]
-    first = np.searchsorted(begins, trace.ts_ns[items])
-    last = np.searchsorted(begins, trace.end_ns[items])
-    waited = last > first
-    if waited.any():
-        caused = (caused_before[last] - caused_before[first])[waited]
-        found.append(_sync("aten::item", trace.dur_ns[items][waited], caused, window.count))
+    starts = view.trace.ts_ns[idle.calls]
+    before = np.r_[0, np.cumsum(idle.caused)]
+    first = np.searchsorted(starts, view.trace.ts_ns[items])
+    last = np.searchsorted(starts, view.trace.end_ns[items])
+    waited = last > first  # a value that was on the host already makes no call that waits
+    found += _grouped(view, items[waited], (before[last] - before[first])[waited], window)
     found.sort(key=lambda sync: -(sync.idle_after_ns + sync.host_ns))
     return Syncs(syncs=tuple(found))
 
 
-def _sync(name: str, host: Ints, caused: Ints, steps: int) -> Sync:
+def _grouped(view: View, rows: Rows, caused: Ints, window: Window) -> list[Sync]:
+    names = [view.trace.names[name] for name in view.trace.name[rows]]
+    groups: dict[tuple[str, Location | None], list[int]] = {}
+    for index, key in enumerate(zip(names, locate(view, rows), strict=True)):
+        groups.setdefault(key, []).append(index)
+    host = view.trace.dur_ns[rows]
+    return [
+        _sync(name, at, host[mine], caused[mine], window.count)
+        for (name, at), mine in groups.items()
+    ]
+
+
+def _sync(name: str, at: Location | None, host: Ints, caused: Ints, steps: int) -> Sync:
     return Sync(
         name=name,
         count=len(host) / steps,
         host_ns=float(host.sum()) / steps,
         idle_after_ns=float(caused.sum()) / steps,
-        at=None,
+        at=at,
     )

@@ -8,8 +8,10 @@ import numpy as np
 
 from tdiag.evidence.device import Copy, Transfers
 from tdiag.evidence.from_trace.intervals import Spans, clip, minus, total
+from tdiag.evidence.from_trace.stacks import locate
 from tdiag.evidence.from_trace.steps import Window
 from tdiag.evidence.from_trace.view import COMPUTE, D2H, H2D, Rows, View
+from tdiag.evidence.kinds import Location
 
 MEMORY_WORDS = {
     "pageable": re.compile("Pageable", re.IGNORECASE),
@@ -18,32 +20,53 @@ MEMORY_WORDS = {
 
 
 def transfers(view: View, window: Window) -> Transfers:
-    """One entry per direction and kind of host memory; ``unknown`` where the name does not say
-    (ROCm's "Host -> Device")."""
+    """One entry per direction, kind of host memory (``unknown`` where the name does not say:
+    ROCm's "Host -> Device") and user function."""
     compute = view.spans(view.of_kind(COMPUTE))
     copies = []
     for kind, direction in ((H2D, "h2d"), (D2H, "d2h")):
         rows = view.of_kind(kind)
         start = view.trace.ts_ns[rows]
         rows = rows[(start < window.end) & (view.trace.end_ns[rows] > window.begin)]
-        rest = np.ones(len(rows), np.bool_)
-        for memory, words in MEMORY_WORDS.items():
-            mine = view.trace.named(words.search)[view.trace.name[rows]] & rest
-            rest &= ~mine
-            copies.append(_copy(view, window, rows[mine], direction, memory, compute))
-        copies.append(_copy(view, window, rows[rest], direction, "unknown", compute))
-    return Transfers(copies=tuple(copy for copy in copies if copy is not None))
+        memories = [_memory(view.trace.names[name]) for name in view.trace.name[rows]]
+        groups: dict[tuple[str, Location | None], list[int]] = {}
+        for index, key in enumerate(zip(memories, _places(view, rows), strict=True)):
+            groups.setdefault(key, []).append(index)
+        copies += [
+            _copy(view, window, rows[mine], direction, memory, at, compute)
+            for (memory, at), mine in groups.items()
+        ]
+    copies.sort(key=lambda copy: -copy.exposed_ns)
+    return Transfers(copies=tuple(copies))
+
+
+def _memory(name: str) -> str:
+    return next((memory for memory, words in MEMORY_WORDS.items() if words.search(name)), "unknown")
+
+
+def _places(view: View, rows: Rows) -> list[Location | None]:
+    """Where the call stands that issued each copy."""
+    calls = view.launched_by(rows)
+    known = np.flatnonzero(calls >= 0)
+    places: list[Location | None] = [None] * len(rows)
+    for index, place in zip(known.tolist(), locate(view, calls[known]), strict=True):
+        places[index] = place
+    return places
 
 
 def _copy(
-    view: View, window: Window, rows: Rows, direction: str, memory: str, compute: Spans
-) -> Copy | None:
-    if not len(rows):
-        return None
+    view: View,
+    window: Window,
+    rows: Rows,
+    direction: str,
+    memory: str,
+    at: Location | None,
+    compute: Spans,
+) -> Copy:
     trace, steps = view.trace, window.count
     spans = clip(view.spans(rows), window.begin, window.end)
     sizes = trace.bytes[rows]
-    calls = view.launch[np.isin(view.work, rows)]
+    calls = view.launched_by(rows)
     return Copy(
         direction=direction,
         memory=memory,
@@ -52,5 +75,5 @@ def _copy(
         device_ns=total(spans) / steps,
         exposed_ns=total(minus(spans, compute)) / steps,
         host_blocked_ns=float(trace.dur_ns[calls[calls >= 0]].sum()) / steps,
-        at=None,
+        at=at,
     )

@@ -89,6 +89,10 @@ class View:
         at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         return np.where((keys[at] == wanted) & (wanted > 0), calls[at], -1)
 
+    def launched_by(self, rows: Rows) -> Rows:
+        """The runtime call that issued each of these ``work`` rows, −1 where unknown."""
+        return self.launch[np.searchsorted(self.work, rows)]
+
 
 def view(trace: Trace) -> View:
     """Sort the events of ``trace`` by role."""
