@@ -26,6 +26,12 @@ SATURATED_FRAC = 0.9
 # 2-core machine, where going from 0 to 2 workers on pure decoding won 1.06–1.21×.
 CORE_WORTH_LOW = 0.06
 CORE_WORTH_HIGH = 1.0
+# What the training thread pays for taking a batch from a worker process instead of making it:
+# 0.6–0.7 ms and 0.18 ns for each byte on a slow sandboxed core (batches of 4 kB and 10 MB, torch
+# 2.13); a fast core is taken to need a seventh of that, and to map the bytes for nothing.
+HANDOVER_HIGH_NS = 700_000
+HANDOVER_LOW_NS = 100_000
+HANDOVER_NS_PER_BYTE = 0.18
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class Feed:
     loader: Loader
     step: float
     wait: float
+    batches: float  # fetched in a step
     wall: float
     cpu: float
     queued: float  # ready to run, waiting for a core
@@ -87,9 +94,18 @@ class Feed:
         rich = 1.0 + CORE_WORTH_HIGH * others
         low = self.step - self.step_with(workers, poor, max(work, used * self.step))
         high = self.step - self.step_with(workers, rich, work)
+        if self.loader.num_workers == 0:
+            low, high = low - self.handover(dear=True), high - self.handover(dear=False)
         if self.queued_mostly:
             low = 0.0
         return max(0.0, min(low, high)), max(0.0, high)
+
+    def handover(self, dear: bool) -> float:
+        """What taking a step's batches from another process costs the training thread, ns."""
+        if not dear:
+            return self.batches * HANDOVER_LOW_NS
+        sent = (self.loader.batch_bytes or 0.0) * HANDOVER_NS_PER_BYTE
+        return self.batches * (HANDOVER_HIGH_NS + sent)
 
     def gain_of_saving(self, fetch_ns: float) -> float:
         """What ``fetch_ns`` less of fetching per step wins: all of it in the training process;
@@ -130,6 +146,7 @@ def feed_of(budget: Budget, loaders: Loaders, phases: Phases | None, system: Sys
         loader=loader,
         step=budget.step_ns - starting,
         wait=wait,
+        batches=batches,
         wall=wall,
         cpu=cpu,
         queued=queued,

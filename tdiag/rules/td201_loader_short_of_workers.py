@@ -17,12 +17,12 @@ by the cores that training leaves free.
 A step cannot be shorter than the rest of the step, than one fetch ÷ workers, nor than all CPU
 work ÷ the cores' capacity. High end: every further core is worth a whole one. Low end: a further
 core is worth little, as on shared or hyper-threaded cores; nothing, if the fetches already queue
-for a core that other programs use.
+for a core that other programs use. What handing a batch over costs is taken off.
 
 ## When this advice is wrong
 Datasets that hold CUDA tensors, open database handles or a lock do not survive a fork. Each worker
-is a process with its own copy of what the dataset holds. Batches that take less than about a
-millisecond cost more to send between processes than to make.
+is a process with its own copy of what the dataset holds. Batches that take less than a millisecond
+or so may cost more to hand over between processes than to make.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ and turns every number into a Python object on its way.
 
 ## What to do
 Let the dataset return arrays or tensors, allocate the batch once, and fill or stack it with one
-tensor call per field (`torch.stack`, `pad_sequence`, `torch.from_numpy`).
+tensor call per field (`torch.stack`, `pad_sequence`, `torch.from_numpy`); or index whole batches.
 
 ## How the gain is computed
 From the collate time, less what copying the batch once takes. High end: all of the excess; low
@@ -85,9 +85,9 @@ def _advice(loader: Loader) -> str:
             " Python loop over samples."
         )
     return (
-        f"Return arrays or tensors, not lists or dicts of Python numbers, from"
-        f" {loader.dataset_class}.__getitem__{where(loader.dataset_at)}: {loader.collate_name} then"
-        " stacks each field in one call."
+        f"Return one array or tensor per field, no Python numbers, from {loader.dataset_class}"
+        f"{where(loader.dataset_at)}; or index a whole batch at once (sampler=BatchSampler(...),"
+        f" batch_size=None), so that {loader.collate_name} has nothing to put together."
     )
 
 

@@ -154,6 +154,19 @@ def test_fetches_that_queue_for_a_core_promise_nothing_from_more_workers() -> No
     assert "idle" not in found.summary
 
 
+def test_batches_that_cost_less_to_make_than_to_hand_over_are_left_alone() -> None:
+    """0.1 ms of fetching in a step of 1 ms, and a batch already in memory."""
+    cheap = {**CPU_FETCH, "load_ns": 0.1e6, "load_cpu_ns": 0.1e6, "runqueue_ns": 0.0}
+    step = budget(data_wait=0.1, forward=0.9)
+    assert run(Evidence().add(step, loaders(**cheap), system(**EIGHT_IDLE))) == {}
+    half = {**cheap, "load_ns": 0.5e6, "load_cpu_ns": 0.5e6, "batch_bytes": 4000.0}
+    step = budget(data_wait=0.5, forward=0.5)
+    found = run(Evidence().add(step, loaders(**half), system(**EIGHT_IDLE)))["TD201"]
+    assert found.speedup is not None
+    assert found.speedup.low == 1.0
+    assert found.speedup.high == pytest.approx(1 / (1 - 0.4), abs=0.001)
+
+
 def test_starting_workers_is_not_fetching() -> None:
     """All of the wait is spent starting workers: nothing here is for the fetch rules."""
     step = budget(data_wait=60, forward=15)
