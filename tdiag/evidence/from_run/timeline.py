@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ from tdiag.evidence.from_run.records import StepRecord
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 NEXT, FORWARD, BACKWARD, OPTIMIZER, SAVE, GC = 0, 2, 4, 6, 8, 10
-WORK = frozenset((NEXT, FORWARD, BACKWARD))  # what runs inside these belongs to them
+WORK = (NEXT, FORWARD, BACKWARD)  # what runs inside these belongs to them
 NOBODY = -1
 UNMEASURED = -1
 
@@ -46,75 +47,151 @@ class Timeline:
     steps: int
 
 
-class _Cutter:
-    """Builds the columns of a Timeline, step by step."""
-
-    def __init__(self) -> None:
-        self.regions: list[list[int]] = []  # kind, arg, ret, parent, covered, step, begin/wall
-        self.heirs: list[int] = []  # region → the region that its time counts for
-        self.slices: list[tuple[int, int, int, int, int]] = []
-
-    def step(self, number: int, marks: Sequence[int], duration: int) -> None:
-        stack: list[int] = []
-        at = cpu_at = 0  # a step begins with both clocks at zero
-        for code, wall, cpu, arg in zip(
-            marks[0::4], marks[1::4], marks[2::4], marks[3::4], strict=False
-        ):
-            wall = min(max(wall, at), duration)  # a clock never runs backwards, a step never over
-            measured = cpu_at >= 0 and cpu >= 0
-            self._slice(wall - at, max(0, cpu - cpu_at) if measured else UNMEASURED, number, stack)
-            at, cpu_at = wall, cpu
-            if code & 1:
-                self._close(code - 1, arg, wall, stack)
-            else:
-                self._open(code, arg, wall, number, stack)
-        self._slice(duration - at, UNMEASURED, number, stack)
-        for region in stack:  # an open pair ends with its step
-            self.regions[region][6] = duration - self.regions[region][6]
-
-    def _slice(self, ns: int, cpu: int, number: int, stack: list[int]) -> None:
-        owner = self.heirs[stack[-1]] if stack else NOBODY
-        self.slices.append((ns, cpu, number, owner, len(self.regions)))
-
-    def _open(self, code: int, arg: int, wall: int, number: int, stack: list[int]) -> None:
-        parent = stack[-1] if stack else NOBODY
-        above = self.regions[parent] if stack else None
-        covered = above is not None and (above[0] in WORK or bool(above[4]))
-        # A model called by a dataset or by a recomputing backward is part of that.
-        inner = code == FORWARD and above is not None and above[0] in WORK
-        self.heirs.append(self.heirs[parent] if inner else len(self.regions))
-        stack.append(len(self.regions))
-        self.regions.append([code, arg, -1, parent, covered, number, wall])
-
-    def _close(self, code: int, arg: int, wall: int, stack: list[int]) -> None:
-        """Close the innermost pair of this kind and all within; a stray end mark is ignored."""
-        for depth in range(len(stack) - 1, -1, -1):
-            if self.regions[stack[depth]][0] == code:
-                for region in stack[depth:]:
-                    self.regions[region][6] = wall - self.regions[region][6]
-                self.regions[stack[depth]][2] = arg
-                del stack[depth:]
-                return
-
-
 def cut(steps: Sequence[StepRecord], durations: Sequence[int]) -> Timeline:
     """Cut these steps, which follow one another, at their marks.
 
     The slices of a step add up to its duration exactly, whatever its marks look like: marks
-    beyond the step's end are moved to it, pairs that never end do so with the step.
+    beyond the step's end are moved to it, pairs that never end do so with the step, an end
+    without a beginning is ignored.
     """
-    cutter = _Cutter()
-    for number, (step, duration) in enumerate(zip(steps, durations, strict=True)):
-        cutter.step(number, step.m, duration)
-    regions = np.array(cutter.regions, np.int64).reshape(-1, 7).T
-    slices = np.array(cutter.slices, np.int64).reshape(-1, 5).T
-    kind, arg, ret, parent, covered, step_of, wall = regions
-    ns, cpu_ns, in_step, owner, following = slices
-    return Timeline(
-        kind=kind, arg=arg, ret=ret, parent=parent, covered=covered.astype(np.bool_), step=step_of,
-        wall=wall, ns=ns, cpu_ns=cpu_ns, in_step=in_step, owner=owner, following=following,
-        steps=len(steps),
-    )  # fmt: skip
+    marks = [step.m for step in steps]
+    flat = _Marks(marks, durations)
+    if broken := flat.unpaired():
+        for number in broken:
+            marks[number] = paired(marks[number], durations[number])
+        flat = _Marks(marks, durations)
+    return flat.timeline()
+
+
+def paired(marks: Sequence[int], duration: int) -> list[int]:
+    """The same marks, as pairs that nest: an end closes the innermost pair of its kind and all
+    within, what is still open ends with the step, an end without a beginning is left out."""
+    result: list[int] = []
+    stack: list[int] = []
+    for code, wall, cpu, arg in zip(*(marks[i::4] for i in range(4)), strict=False):
+        if code & 1 == 0:
+            stack.append(code)
+            result += (code, wall, cpu, arg)
+        elif code - 1 in stack:
+            while stack[-1] != code - 1:
+                result += (stack.pop() + 1, wall, cpu, UNMEASURED)
+            result += (stack.pop() + 1, wall, cpu, arg)
+    for code in reversed(stack):
+        result += (code + 1, duration, UNMEASURED, UNMEASURED)
+    return result
+
+
+class _Marks:
+    """The marks of all steps as columns. The opening ones number the regions."""
+
+    def __init__(self, marks: Sequence[Sequence[int]], durations: Sequence[int]) -> None:
+        self.durations = np.array(durations, np.int64)
+        self.counts = np.array([len(m) // 4 for m in marks], np.int64)
+        values = chain.from_iterable(m[: len(m) // 4 * 4] for m in marks)
+        rows = np.fromiter(values, np.int64, int(self.counts.sum()) * 4).reshape(-1, 4)
+        self.code, wall, self.cpu, self.arg = rows.T
+        self.step = np.repeat(np.arange(len(marks)), self.counts)
+        # One clock over all steps, which never runs backwards and stays within each step.
+        self.begin = np.cumsum(self.durations) - self.durations
+        inside = np.clip(wall, 0, self.durations[self.step])
+        self.at: Ints = np.maximum.accumulate(self.begin[self.step] + inside)
+        self.opens = self.code & 1 == 0
+        self.level = self._levels()
+
+    def _levels(self) -> Ints:
+        """How deep the pair lies that a mark belongs to, from 1."""
+        depth = np.concatenate([[0], np.cumsum(np.where(self.opens, 1, -1))])
+        at_begin = depth[np.cumsum(self.counts) - self.counts]
+        after: Ints = depth[1:] - at_begin[self.step]
+        return after + np.where(self.opens, 0, 1)
+
+    def _couples(self) -> tuple[Ints, Ints]:
+        """Opening and closing marks that belong together, if all marks do: on one level of a
+        step they take turns."""
+        order = np.lexsort((self.level, self.step))
+        return order[0::2], order[1::2]
+
+    def unpaired(self) -> list[int]:
+        """The steps whose marks are not all pairs that nest."""
+        wrong = np.zeros(len(self.counts), np.bool_)
+        wrong[self.step[self.level < 1]] = True
+        balance = np.bincount(self.step, np.where(self.opens, 1, -1), len(self.counts))
+        wrong |= balance != 0
+        # Couples are told only among steps that are in order so far.
+        left = np.flatnonzero(~wrong[self.step])
+        order = left[np.lexsort((self.level[left], self.step[left]))]
+        first, second = order[0::2], order[1::2]
+        wrong[self.step[first[self.code[first] + 1 != self.code[second]]]] = True
+        return [int(number) for number in np.flatnonzero(wrong)]
+
+    def timeline(self) -> Timeline:
+        """Regions and slices; all marks are pairs that nest."""
+        opening, closing = self._couples()
+        region = np.cumsum(self.opens) - 1  # of opening marks
+        region[closing] = region[opening]
+        ends = np.empty(len(opening), np.int64)
+        ends[region[closing]] = closing
+        begins = np.flatnonzero(self.opens)
+        kind, level = self.code[begins], self.level[begins]
+        parent = self._parents(begins, level)
+        covered, heir = _inherit(kind, parent, level)
+        return Timeline(
+            kind=kind,
+            arg=self.arg[begins],
+            ret=self.arg[ends],
+            parent=parent,
+            covered=covered,
+            step=self.step[begins],
+            wall=self.at[ends] - self.at[begins],
+            **self._slices(np.where(self.opens, region, parent[region]), heir),
+            steps=len(self.counts),
+        )
+
+    def _parents(self, begins: Ints, level: Ints) -> Ints:
+        """For each region the last one before it that lies one level higher."""
+        parent = np.full(len(begins), NOBODY)
+        numbers = np.arange(len(begins))
+        for depth in range(2, int(level.max(initial=0)) + 1):
+            above = np.maximum.accumulate(np.where(level == depth - 1, numbers, NOBODY))
+            parent[level == depth] = above[level == depth]
+        return parent
+
+    def _slices(self, open_after: Ints, heir: Ints) -> dict[str, Ints]:
+        """Between the marks, and between them and the ends of their steps. ``open_after``: the
+        innermost region that is open after each mark."""
+        steps = np.arange(len(self.counts))
+        last = np.cumsum(self.counts)  # where in the marks each step ends
+        first = last - self.counts
+        regions = np.concatenate([[0], np.cumsum(self.opens)])
+        end = self.begin + self.durations
+        owner = np.concatenate([heir, [NOBODY]])[np.insert(open_after, first, NOBODY)]
+        cpu_before = np.insert(self.cpu, first, 0)  # a step begins with both clocks at zero
+        cpu_after = np.insert(self.cpu, last, UNMEASURED)
+        known = (cpu_before >= 0) & (cpu_after >= 0)
+        return {
+            "ns": np.insert(self.at, last, end) - np.insert(self.at, first, self.begin),
+            "cpu_ns": np.where(known, np.maximum(cpu_after - cpu_before, 0), UNMEASURED),
+            "in_step": np.repeat(steps, self.counts + 1),
+            "owner": owner,
+            "following": np.insert(regions[:-1], last, regions[last]),
+        }
+
+
+def _inherit(kind: Ints, parent: Ints, level: Ints) -> tuple[npt.NDArray[np.bool_], Ints]:
+    """For each region, whether it lies inside work, and the region that its time counts for.
+
+    A model called by a dataset or by a recomputing backward is part of that.
+    """
+    covered = np.zeros(len(kind), np.bool_)
+    heir = np.arange(len(kind))
+    works = np.isin(kind, WORK)
+    for depth in range(2, int(level.max(initial=0)) + 1):
+        here = np.flatnonzero(level == depth)
+        above = parent[here]
+        covered[here] = works[above] | covered[above]
+        inner = works[above] & (kind[here] == FORWARD)
+        heir[here[inner]] = heir[above[inner]]
+    return covered, heir
 
 
 def durations_of(steps: Sequence[StepRecord]) -> list[int]:
