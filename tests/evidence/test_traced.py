@@ -1,0 +1,96 @@
+"""The run's own trace is read with the phases that the probe knows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tdiag.evidence.device import DeviceTime, HostOps, TracedSteps
+from tdiag.evidence.from_run import load_run
+from tdiag.evidence.store import Evidence
+
+from .making import MS, Run, plain
+
+TRACE_BEGAN_US = 7_000_000.0  # on the trace's own clock
+
+
+def event(cat: str, name: str, ms: float, dur_ms: float, **args: Any) -> dict[str, Any]:
+    place = {"pid": 0, "tid": 7} if cat == "kernel" else {"pid": 100, "tid": 100}
+    return {
+        "ph": "X", "cat": cat, "name": name, "ts": TRACE_BEGAN_US + ms * 1000,
+        "dur": dur_ms * 1000, "args": args, **place,
+    }  # fmt: skip
+
+
+def traced_run(folder: Path, *events: dict[str, Any], file: str = "tensorboard/a.json") -> Evidence:
+    """Thirty clean steps, then two traced ones of 30 ms each."""
+    run = Run(folder).steps(30, plain)
+    run.pause(400)
+    run.open("trace", 2)
+    began = run.now
+    for _ in range(2):
+        plain(run)
+        run.end()
+    run.add("trace", file="tensorboard/a.json", steps=2, events=9, t=began, **{"pass": 2})
+    run.add("trace", file="tensorboard/old.json", steps=1, events=9, t=5, **{"pass": 1})
+    spans = [event("user_annotation", f"ProfilerStep#{i}", 30 * i, 30) for i in range(2)]
+    (folder / "tensorboard").mkdir()
+    (folder / file).write_text(json.dumps({"traceEvents": [*spans, *events]}))
+    return load_run(run.write())
+
+
+def test_device_idle_in_the_loss_is_known_from_the_marks(tmp_path: Path) -> None:
+    """Of each step 1 to 5 ms are data wait, 13 to 16 loss: the device works outside of both."""
+    events = []
+    for number, (at, dur) in enumerate(((5, 8), (16, 15), (35, 8), (46, 14))):
+        events += [
+            event("cpu_op", "aten::mm", at, 0.2),
+            event("cuda_runtime", "cudaLaunchKernel", at, 0.1, correlation=number + 1),
+            event("kernel", "gemm", at, dur, device=0, stream=7, correlation=number + 1),
+        ]
+    found = traced_run(tmp_path, *events).get(DeviceTime)
+    assert found is not None
+    assert found.components_ns == {
+        "compute": pytest.approx(22.5 * MS),
+        "python_loss": pytest.approx(3 * MS),
+        "data_wait": pytest.approx(4 * MS),
+        "other": pytest.approx(0.5 * MS),
+    }
+
+
+def test_backward_is_shared_out_by_the_phase_that_issued_the_forward_op(tmp_path: Path) -> None:
+    node = "autograd::engine::evaluate_function: MulBackward0"
+    sequence = {"Sequence number": 5, "Fwd thread id": 0}
+    ops = [
+        event("cpu_op", "aten::mul", 14, 1, **sequence),  # in the loss
+        event("cpu_op", node, 18, 6, **{"Sequence number": 5, "Fwd thread id": 1}),
+    ]
+    found = traced_run(tmp_path, *ops).get(HostOps)
+    assert found is not None
+    assert found.backward_of == {"loss": pytest.approx(3 * MS)}
+
+
+def test_clean_steps_are_not_replaced_by_traced_ones(tmp_path: Path) -> None:
+    evidence = traced_run(tmp_path, event("cpu_op", "aten::mul", 14, 1))
+    traced = evidence.get(TracedSteps)
+    assert traced is not None
+    assert traced.count == 2
+    assert evidence.capture["trace"] == "captured"
+
+
+def test_a_trace_that_is_gone_is_said(tmp_path: Path) -> None:
+    evidence = traced_run(tmp_path, file="tensorboard/other.json")
+    assert evidence.get(HostOps) is None
+    assert evidence.missing[HostOps].startswith("no trace was recorded")
+
+
+def test_a_trace_that_is_none_is_a_note(tmp_path: Path) -> None:
+    run = Run(tmp_path).steps(30, plain)
+    run.add("trace", file="a.json", steps=2, events=9, t=5)
+    (tmp_path / "a.json").write_text("hello")
+    evidence = load_run(run.write())
+    assert any(note.startswith("a trace could not be read: ") for note in evidence.notes)
+    assert evidence.get(TracedSteps) is None
