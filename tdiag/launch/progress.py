@@ -14,7 +14,7 @@ from typing import Any
 # Every record begins with its kind (docs/run-directory.md).
 STEP = re.compile(rb'\{"kind": ?"step"')
 # Records the display and the closing note need; each comes a few times in a run.
-RARE = re.compile(rb'\{"kind": ?"(?:window|boundary|finish|role|torch|failure)"')
+RARE = re.compile(rb'\{"kind": ?"(?:window|boundary|finish|forced|role|torch|failure)"')
 # A first look at a file that has grown meanwhile must not hold up the answers to the probe.
 CHUNK_BYTES = 4 << 20
 
@@ -34,6 +34,7 @@ class Process:
         self.role = ""
         self.torch = ""
         self.finish = ""
+        self.forced = False  # the probe had to end it with a signal
         self.failures: list[str] = []
 
     def look(self) -> None:
@@ -91,6 +92,9 @@ class Process:
     def _finish(self, record: dict[str, Any]) -> None:
         self.finish = str(record["why"])
 
+    def _forced(self, record: dict[str, Any]) -> None:
+        self.forced = True
+
     def _failure(self, record: dict[str, Any]) -> None:
         self.failures.append(f"{record['where']}: {record['what']}")
 
@@ -113,6 +117,10 @@ class Progress:
         """The training process that has made most steps (rank 0 of equals), or None."""
         training = [p for p in self.processes.values() if p.steps or p.role == "training"]
         return max(training, key=lambda p: p.steps, default=None)
+
+    def forced(self) -> bool:
+        """The script swallowed SystemExit, so the probe ended it with SIGTERM."""
+        return any(p.forced for p in self.processes.values())
 
     def torch_seen(self) -> bool:
         return any(p.torch for p in self.processes.values())

@@ -7,7 +7,7 @@ import platform
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +156,8 @@ class _Session:
 
     def _conclude(self, ended: process.Ended) -> Outcome:
         self.progress.look()
+        if ended.signal == signal.SIGTERM and self.progress.forced():
+            ended = replace(ended, signal=None, code=0)  # our doing, not the script's
         notes = closing_notes(ended, self.progress) + ([self.broken] if self.broken else [])
         self.record.update(
             end_unix_ns=time.time_ns(), exit_code=ended.code, signal=ended.signal, notes=notes
@@ -181,6 +183,8 @@ def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:
         notes.append(f"the program was killed by {name}{memory} {when}")
     elif ended.code:
         notes.append(f"the program ended with exit code {ended.code} {when}")
+    if progress.forced():
+        notes.append("the script catches SystemExit, so it was ended with SIGTERM")
     if not progress.processes:
         notes.append(
             "the probe was never loaded: no Python with torch ran, or one that ignores"

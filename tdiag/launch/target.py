@@ -12,14 +12,13 @@ script's. Three cases would be ambiguous; two are settled by the script's own so
 
 from __future__ import annotations
 
-import ast
-import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from tdiag.errors import UsageError
+from tdiag.launch.declared import declared_options
 
 PROFILING, HELP = "--profiling", "--help"
 
@@ -59,19 +58,6 @@ class Target:
         base = Path(*self.name.split("."))
         found = (base.with_suffix(".py"), base / "__main__.py")
         return next((path for path in found if path.is_file()), None)
-
-
-def declared_options(source: Path | None) -> frozenset[str]:
-    """String constants of a Python file that look like options; empty if it cannot be read."""
-    if source is None:
-        return frozenset()
-    try:
-        with tokenize.open(source) as file:
-            tree = ast.parse(file.read())
-    except (OSError, SyntaxError, ValueError):
-        return frozenset()
-    constants = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant))
-    return frozenset(c for c in constants if isinstance(c, str) and c.startswith("-"))
 
 
 def split(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[str], Target]:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tdiag.errors import UsageError
-from tdiag.launch.target import Target, declared_options, split
+from tdiag.launch.declared import declared_options
+from tdiag.launch.target import Target, split
 
 OWN = {"--profiling": False, "--steps": True, "--python": True, "-o": True, "--help": False}
 
@@ -99,3 +100,14 @@ def test_commands_and_labels() -> None:
     assert launcher.script() == "a/fit.py"
     assert Target("launcher", "./go.sh").label() == "go"
     assert Target("module", "p.train").label() == "p.train"
+
+
+def test_a_parser_in_a_module_beside_the_script_counts(tmp_path: Path) -> None:
+    (tmp_path / "options.py").write_text("parser.add_argument('--steps')\n")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "cli.py").write_text("from ..deeper import more\nx = '--out'\n")
+    (tmp_path / "deeper.py").write_text("x = '--quiet'\n")
+    script = tmp_path / "train.py"
+    script.write_text("import torch, options\nfrom package import cli\n")
+    assert declared_options(script) == {"--steps", "--out", "--quiet"}

@@ -1,0 +1,52 @@
+"""`tdiag run`, py-spy and all, against plain Python: bit for bit, on differently built scripts.
+
+The probe alone is held against the whole zoo in tests/probe; here the launcher is in between.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.zoo.table import BY_NAME, SCRIPTS
+
+STEPS = 60
+SCRIPTS_BUILT_DIFFERENTLY = (
+    "trainer_class", "package", "gan", "hand_sgd", "workers_fork", "checkpoints", "dies_crash",
+    "exit_message", "loss_in_model",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCRIPTS_BUILT_DIFFERENTLY)
+def test_streams_exit_code_weights_and_losses_are_those_of_plain_python(
+    name: str, tmp_path: Path
+) -> None:
+    entry = BY_NAME.get(name) or BY_NAME[f"dies_{name}"]
+    run_dir = tmp_path / "run"
+    # `--` keeps the script's own --steps from being taken for tdiag's.
+    words = [*entry.target(STEPS)]
+    command = [sys.executable, "-m", "tdiag", "run", "-q", "--out", str(run_dir)]
+    launched = [*command, *words] if words[0] == "-m" else [*command, words[0], "--", *words[1:]]
+    environ = entry.environment()
+    with (
+        subprocess.Popen(
+            entry.command(STEPS), cwd=SCRIPTS, env=environ, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as plain,
+        subprocess.Popen(
+            launched, cwd=SCRIPTS, env=environ, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as watched,
+    ):  # fmt: skip
+        out, err = plain.communicate(timeout=200)
+        out_watched, err_watched = watched.communicate(timeout=200)
+    assert (watched.returncode, out_watched) == (plain.returncode, out)
+    assert err_watched.startswith(err)  # then comes tdiag's own report
+    diagnosis = json.loads((run_dir / "diagnosis.json").read_text())
+    assert sum(part["ns"] for part in diagnosis["budget"]) == (
+        diagnosis["step"]["mean_ns"] if diagnosis["step"] else 0
+    )
