@@ -2,8 +2,8 @@
 
 Usage: ``python benchmarks/sample_pairs.py [--rounds 3] [--threads N] [NAME ...]``
 
-Each round runs slow, fixed, fixed, slow, so that a drift of the machine hits both alike. Where other work shares the machine, ``--threads 1``
-keeps threads from waiting for each other. "step" is
+Each round runs slow, fixed, fixed, slow, so that a drift of the machine hits both alike. Where
+other work shares the machine, ``--threads 1`` keeps threads from waiting for each other. "step" is
 the script's own figure, wall time ÷ steps; the ratio is the median over rounds. Last, the loss of
 ``python_loss`` alone, forward and backward, against its twin's on the same batch.
 """
@@ -22,14 +22,14 @@ from pathlib import Path
 import torch
 
 SAMPLES = Path(__file__).parents[1] / "sample_scripts"
-# Steps that take two to ten seconds; io_reads_fixed must get well past its one reading epoch.
+# Steps that take one to five seconds; io_reads_fixed must get well past its one reading epoch.
 STEPS = {
-    "io_reads": (150, 600),
-    "cpu_decode": (100, 400),
-    "python_loss": (40, 1000),
-    "compute": (60, 120),
-    "overhead": (200, 3000),
-    "h2d": (200, 200),
+    "io_reads": (100, 400),
+    "cpu_decode": (60, 200),
+    "python_loss": (20, 200),
+    "compute": (30, 60),
+    "overhead": (100, 2000),
+    "h2d": (100, 100),
 }
 
 
@@ -98,9 +98,8 @@ def main() -> None:
     print()
     if "python_loss" in args.names:
         print(loss_alone())
-    print(
-        f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, torch {torch.__version__}"
-    )
+    machine = f"{os.cpu_count()} cores, {args.threads} torch threads, torch {torch.__version__}"
+    print(f"{machine}, load average {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":
