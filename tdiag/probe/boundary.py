@@ -44,6 +44,7 @@ class Boundary:
         self.pending = False  # a step ended inside a backward that is still running
         self.depth = 0  # optimizer.step within optimizer.step (super().step())
         self.backward_depth = 0
+        self.losses: set[int] = set()  # numbers of modules that are a loss (no parameters)
         self.autocast = ""  # dtype of the autocast region the last forward ran under
         self.known: dict[int, tuple[int, Any]] = {}  # id(optimizer) → (number, created_at)
 

@@ -107,7 +107,7 @@ class Forward:
             result = (original or torch.nn.Module.__call__)(module, *args, **kwargs)
         finally:
             self.depth = 0
-            marks.add(FORWARD_END, int(isinstance(result, torch.Tensor) and result.dim() == 0))
+            marks.add(FORWARD_END, _is_scalar(result))
             if resume and not self.probe.windows.warm:
                 self._discover(True)
         return result
@@ -120,6 +120,8 @@ class Forward:
         self.described += 1
         self.numbers[module] = self.of_class[kind] = number
         parameters = list(module.parameters())
+        if isinstance(module, _Loss) or not parameters:
+            self.probe.boundary.losses.add(number)
         self.probe.recorder.write(
             "module",
             id=number,
@@ -133,6 +135,14 @@ class Forward:
 
 
 hidden(Forward._outermost)
+
+
+def _is_scalar(result: Any) -> int:
+    """1 for a 0-dim tensor. No function mode or tensor subclass of the user's hears the question."""
+    if not isinstance(result, torch.Tensor):
+        return 0
+    with torch._C.DisableTorchFunction():
+        return int(result.dim() == 0)
 
 
 def _below_module(kind: type) -> tuple[type, ...]:

@@ -165,7 +165,11 @@ done = 0""",
 def test_a_script_that_swallows_system_exit_is_ended_all_the_same(tmp_path: Path) -> None:
     code = LOOP.replace(
         "        optimizer.step()",
-        "        try:\n            optimizer.step()\n        except BaseException: print('swallowed')",
+        """
+        try:
+            optimizer.step()
+        except BaseException:
+            print('swallowed')""",
     )
     run = watch_code(tmp_path, code, "0", "100000000", profiling=True, steps=20)
     assert run.out == "swallowed\n" * 3

@@ -9,7 +9,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from .. import facts, places
-from ..marks import BACKWARD_BEGIN, BACKWARD_END, FORWARD_BEGIN, FORWARD_END, NEXT_END
+from ..marks import (
+    BACKWARD_BEGIN,
+    BACKWARD_END,
+    FORWARD_BEGIN,
+    FORWARD_END,
+    NEXT_BEGIN,
+    NEXT_END,
+)
 from . import Capture
 from .syncs import SyncWarnings
 
@@ -19,6 +26,8 @@ CONVERSIONS = {
     "cpu": "cpu", "nonzero": "nonzero", "__repr__": "print", "__format__": "print",
     "__contains__": "in", "__len__": "len", "unique": "unique", "masked_select": "masked_select",
 }  # fmt: skip
+# Reading .grad, .shape or .data issues no op; backward's own ops are not Python's.
+NOT_OPS = {"__get__", "__set__", "backward", "requires_grad_", "register_hook"}
 CONSTRUCTIONS = {"tensor", "as_tensor", "from_numpy", "asarray", "stack", "FloatTensor"}
 
 
@@ -96,13 +105,13 @@ class OpsCapture(Capture):
     def seen(self, func: Any, result: Any, took_ns: int) -> None:
         """One torch call returned."""
         name = getattr(func, "__name__", "")
+        if name in NOT_OPS:
+            return
         place = places.caller()
         key = (tuple(place) if place else None, self._phase())
         line = self.lines.get(key)
         if line is None:
             line = self.lines[key] = _Line()
-        if name in ("__get__", "__set__"):
-            return  # reading .grad, .shape, .data: no op is issued
         line.calls += 1
         line.elapsed += took_ns
         line.names[name] = line.names.get(name, 0) + 1
@@ -121,9 +130,12 @@ class OpsCapture(Capture):
             return "backward"
         if self.probe.boundary.depth:
             return "optimizer"
-        for code in reversed(values[0::4]):
+        losses = self.probe.boundary.losses
+        for code, argument in zip(reversed(values[0::4]), reversed(values[3::4])):
+            if code == NEXT_BEGIN:
+                return "data_wait"
             if code == FORWARD_BEGIN:
-                return "forward"
+                return "loss" if argument >> 2 in losses else "forward"
             if code == FORWARD_END:
                 return "loss"
             if code in (BACKWARD_BEGIN, BACKWARD_END):
