@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -146,6 +147,10 @@ class Trace:
         found = self.metadata.get("distributedInfo")
         return found if isinstance(found, dict) else {}
 
-    def named(self, matches: Any) -> npt.NDArray[np.bool_]:
-        """Per distinct name, whether ``matches(name)``; index it with ``trace.name``."""
-        return np.array([bool(matches(name)) for name in self.names], np.bool_)
+    def named(self, rows: Rows, matches: Callable[[str], object]) -> Mask:
+        """For each row, whether ``matches`` its name; asked once a distinct name."""
+        names = self.name[rows]
+        answers = np.zeros(len(self.names), np.bool_)
+        for number in np.flatnonzero(np.bincount(names, minlength=1)).tolist():
+            answers[number] = bool(matches(self.names[number]))
+        return answers[names]

@@ -19,6 +19,7 @@ from tdiag.evidence.from_trace.device_time import busy_spans, device_time
 from tdiag.evidence.from_trace.host_ops import Phase, host_ops
 from tdiag.evidence.from_trace.host_states import host_states
 from tdiag.evidence.from_trace.kernels import kernels
+from tdiag.evidence.from_trace.stacks import Stacks
 from tdiag.evidence.from_trace.steps import Window, find_window
 from tdiag.evidence.from_trace.syncs import syncs
 from tdiag.evidence.from_trace.transfers import transfers
@@ -65,8 +66,11 @@ def _on_device(evidence: Evidence, seen: View, window: Window, phases: Sequence[
         return
     states = host_states(seen, window, phases)
     idle = idle_causes(seen, window, busy, states)
+    stacks = Stacks(seen)
     evidence.add(
-        device_time(seen, window, idle, states), transfers(seen, window), syncs(seen, window, idle)
+        device_time(seen, window, idle, states),
+        transfers(seen, window, stacks),
+        syncs(seen, window, idle, stacks),
     )
     _put(evidence, Kernels, kernels(seen, window), "no kernels ran in the traced steps")
     _put(

@@ -67,7 +67,7 @@ def _backward_of(
         return {}
     trace, rows = view.trace, nested.rows
     sequence = trace.sequence[rows]
-    node = view.trace.named(BACKWARD_NODE.match)[trace.name[rows]] & (sequence >= 0)
+    node = trace.named(rows, BACKWARD_NODE.match) & (sequence >= 0)
     forward = (sequence >= 0) & (trace.forward_thread[rows] <= 0) & ~node
     made = np.flatnonzero(forward)
     made = made[np.lexsort((nested.start[made], sequence[made]))]

@@ -94,10 +94,9 @@ def is_float32(name: str) -> bool:
 
 def _of_family(view: View, family: str, rows: Rows, window: Window) -> KernelFamily:
     trace = view.trace
-    names = trace.name[rows]
-    float32 = trace.named(is_float32)[names]
+    float32 = trace.named(rows, is_float32)
     matrix = family in MATRIX_FAMILIES
-    units = trace.named(TENSOR_CORE.search)[names] if matrix else None
+    units = trace.named(rows, TENSOR_CORE.search) if matrix else None
     durations = trace.dur_ns[rows]
     return KernelFamily(
         family=family,

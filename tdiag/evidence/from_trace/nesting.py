@@ -1,4 +1,4 @@
-"""Which op called which, from times alone: levels of containment per thread."""
+"""Which event called which, from times alone: levels of containment per thread."""
 
 from __future__ import annotations
 
@@ -12,20 +12,49 @@ from tdiag.trace import Trace
 
 
 @dataclass(frozen=True)
+class Axis:
+    """One time axis on which the threads follow one another, so that one pass serves them all."""
+
+    origin: int
+    width: int
+
+    def key(self, lane: Ints, moment: Ints) -> Ints:
+        inside = np.clip(moment - self.origin, 0, self.width - 1)
+        key: Ints = lane.astype(np.int64) * self.width + inside
+        return key
+
+
+@dataclass(frozen=True)
 class Nested:
     """``rows`` with, for each, its end clipped to its parent's, its parent (index into
     ``rows``, −1 for an outermost one) and its self time (without direct children), ns."""
 
     rows: Rows
+    lane: Ints
     start: Ints
     end: Ints
     parent: Ints
     self_ns: Ints
+    axis: Axis
 
     @property
     def outermost(self) -> Rows:
         """Indices into ``rows``."""
         return np.flatnonzero(self.parent < 0)
+
+    def around(self, lane: Ints, moment: Ints) -> Rows:
+        """The innermost of these events that runs on ``lane`` at ``moment``: index into
+        ``rows``, −1 for none."""
+        if not len(self.rows):
+            return np.full(len(moment), -1, np.int64)
+        keys = self.axis.key(self.lane, self.start)
+        at = np.searchsorted(keys, self.axis.key(lane, moment), side="right") - 1
+        at[(at >= 0) & (self.lane[at] != lane)] = -1
+        while True:
+            over = (at >= 0) & ((self.end[at] <= moment) | (self.start[at] > moment))
+            if not over.any():
+                return at
+            at[over] = self.parent[at[over]]
 
 
 def nest(trace: Trace, rows: Rows) -> Nested:
@@ -33,27 +62,22 @@ def nest(trace: Trace, rows: Rows) -> Nested:
 
     Events that overlap without nesting are taken as children, their end clipped.
     """
-    order = np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows], trace.lane[rows]))
-    rows = rows[order]
-    lane = trace.lane[rows].astype(np.int64)
-    start, end = trace.ts_ns[rows].copy(), trace.end_ns[rows].copy()
-    parent = np.full(len(rows), -1, np.int64)
-    # One time axis on which threads follow one another, so that one pass serves all of them.
+    rows = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows], trace.lane[rows]))]
+    lane, start, end = trace.lane[rows].astype(np.int64), trace.ts_ns[rows], trace.end_ns[rows]
     origin = int(start.min()) if len(rows) else 0
-    shift = lane * (int(end.max()) - origin + 1) if len(rows) else lane
-    start += shift - origin
-    end += shift - origin
+    axis = Axis(origin, int(end.max()) - origin + 1 if len(rows) else 1)
+    begin, until = axis.key(lane, start), axis.key(lane, end)
+    parent = np.full(len(rows), -1, np.int64)
     level = np.arange(len(rows))
     above = level[:0]
     while len(level):
         if len(above):
-            parent[level] = above[np.searchsorted(start[above], start[level], side="right") - 1]
-            end[level] = np.minimum(end[level], end[parent[level]])
-        reach = np.maximum.accumulate(end[level])
-        outer = np.r_[True, start[level][1:] >= reach[:-1]]
+            parent[level] = above[np.searchsorted(begin[above], begin[level], side="right") - 1]
+            until[level] = np.minimum(until[level], until[parent[level]])
+        reach = np.maximum.accumulate(until[level])
+        outer = np.r_[True, begin[level][1:] >= reach[:-1]]
         above, level = level[outer], level[~outer]
-    children = np.zeros(len(rows), np.int64)
+    own = until - begin
     inner = parent >= 0
-    np.add.at(children, parent[inner], (end - start)[inner])
-    self_ns = np.maximum(end - start - children, 0)
-    return Nested(rows, start - shift + origin, end - shift + origin, parent, self_ns)
+    children = np.bincount(parent[inner], own[inner], len(rows)).astype(np.int64)
+    return Nested(rows, lane, start, start + own, parent, np.maximum(own - children, 0), axis)

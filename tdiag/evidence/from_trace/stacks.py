@@ -23,43 +23,43 @@ INSTALLED = re.compile(r"(^|[/\\])(site-packages|dist-packages|lib[/\\]python\d[
 LIBRARIES = frozenset(sys.stdlib_module_names) | {"torch", "torchvision", "torchaudio", "numpy"}
 
 
-def locate(view: View, rows: Rows) -> list[Location | None]:
-    """For each event the innermost function of the user's around it; None where none is known."""
-    trace = view.trace
-    python = _python(trace)
-    if not len(python) and not (trace.stack >= 0).any():
-        return [None] * len(rows)
-    around = np.unique(np.concatenate([python, view.ops, rows]))
-    nested = nest(trace, around)
-    place = np.empty(len(trace), np.int64)
-    place[nested.rows] = np.arange(len(nested.rows))
-    known: dict[int, Location | None] = {-1: None}
-    return [_walk(trace, nested.rows, nested.parent, int(place[row]), known) for row in rows]
+class Stacks:
+    """Finds the user's functions around events; made once a trace, since nesting takes time."""
+
+    def __init__(self, view: View) -> None:
+        self._trace = view.trace
+        python = _python(view.trace)
+        stacked = view.ops[view.trace.stack[view.ops] >= 0]
+        self._nested = nest(view.trace, np.concatenate([python, stacked]))
+        self._known: dict[int, Location | None] = {-1: None}
+
+    def locate(self, rows: Rows) -> list[Location | None]:
+        """For each event the innermost function of the user's around it; None if none is known."""
+        lanes = self._trace.lane[rows].astype(np.int64)
+        around = self._nested.around(lanes, self._trace.ts_ns[rows])
+        return [self._walk(at) for at in around.tolist()]
+
+    def _walk(self, at: int) -> Location | None:
+        """Up from ``at`` to the first event that names a place; remembers the way."""
+        trace, path = self._trace, []
+        while at not in self._known:
+            path.append(at)
+            row = self._nested.rows[at]
+            stack = trace.stacks[trace.stack[row]] if trace.stack[row] >= 0 else ""
+            found = user_frame(trace.names[trace.name[row]]) or _of_stack(stack)
+            if found:
+                self._known[at] = found
+                break
+            at = int(self._nested.parent[at])
+        place = self._known[at]
+        self._known.update(dict.fromkeys(path, place))
+        return place
 
 
 def _python(trace: Trace) -> Rows:
     if PYTHON_CATEGORY not in trace.categories:
         return np.empty(0, np.int64)
     return np.flatnonzero(trace.category == trace.categories.index(PYTHON_CATEGORY))
-
-
-def _walk(
-    trace: Trace, rows: Rows, parent: Rows, at: int, known: dict[int, Location | None]
-) -> Location | None:
-    """Up from ``at`` to the first event that names a place; remembers the way."""
-    path = []
-    while at not in known:
-        path.append(at)
-        row = rows[at]
-        stack = trace.stacks[trace.stack[row]] if trace.stack[row] >= 0 else ""
-        found = user_frame(trace.names[trace.name[row]]) or _of_stack(stack)
-        if found:
-            known[at] = found
-            break
-        at = int(parent[at])
-    place = known[at]
-    known.update(dict.fromkeys(path, place))
-    return place
 
 
 @cache

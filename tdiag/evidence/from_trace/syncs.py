@@ -8,30 +8,31 @@ from tdiag.evidence.device import Sync, Syncs
 from tdiag.evidence.from_trace.causes import Idle
 from tdiag.evidence.from_trace.host_states import ITEM
 from tdiag.evidence.from_trace.intervals import Ints
-from tdiag.evidence.from_trace.stacks import locate
+from tdiag.evidence.from_trace.stacks import Stacks
 from tdiag.evidence.from_trace.steps import Window
 from tdiag.evidence.from_trace.view import Rows, View
 from tdiag.evidence.kinds import Location
 
 
-def syncs(view: View, window: Window, idle: Idle) -> Syncs:
+def syncs(view: View, window: Window, idle: Idle, stacks: Stacks) -> Syncs:
     """By name and user function: the runtime calls, and ``aten::item`` that asked for a value."""
-    found = _grouped(view, idle.calls, idle.caused, window)
+    found = _grouped(view, stacks, idle.calls, idle.caused, window)
     items = window.began(view, view.matching(view.ops, ITEM))
     starts = view.trace.ts_ns[idle.calls]
     before = np.r_[0, np.cumsum(idle.caused)]
     first = np.searchsorted(starts, view.trace.ts_ns[items])
     last = np.searchsorted(starts, view.trace.end_ns[items])
     waited = last > first  # a value that was on the host already makes no call that waits
-    found += _grouped(view, items[waited], (before[last] - before[first])[waited], window)
+    caused = (before[last] - before[first])[waited]
+    found += _grouped(view, stacks, items[waited], caused, window)
     found.sort(key=lambda sync: -(sync.idle_after_ns + sync.host_ns))
     return Syncs(syncs=tuple(found))
 
 
-def _grouped(view: View, rows: Rows, caused: Ints, window: Window) -> list[Sync]:
+def _grouped(view: View, stacks: Stacks, rows: Rows, caused: Ints, window: Window) -> list[Sync]:
     names = [view.trace.names[name] for name in view.trace.name[rows]]
     groups: dict[tuple[str, Location | None], list[int]] = {}
-    for index, key in enumerate(zip(names, locate(view, rows), strict=True)):
+    for index, key in enumerate(zip(names, stacks.locate(rows), strict=True)):
         groups.setdefault(key, []).append(index)
     host = view.trace.dur_ns[rows]
     return [

@@ -8,7 +8,7 @@ import numpy as np
 
 from tdiag.evidence.device import Copy, Transfers
 from tdiag.evidence.from_trace.intervals import Spans, clip, minus, total
-from tdiag.evidence.from_trace.stacks import locate
+from tdiag.evidence.from_trace.stacks import Stacks
 from tdiag.evidence.from_trace.steps import Window
 from tdiag.evidence.from_trace.view import COMPUTE, D2H, H2D, Rows, View
 from tdiag.evidence.kinds import Location
@@ -19,7 +19,7 @@ MEMORY_WORDS = {
 }
 
 
-def transfers(view: View, window: Window) -> Transfers:
+def transfers(view: View, window: Window, stacks: Stacks) -> Transfers:
     """One entry per direction, kind of host memory (``unknown`` where the name does not say:
     ROCm's "Host -> Device") and user function."""
     compute = view.spans(view.of_kind(COMPUTE))
@@ -30,7 +30,7 @@ def transfers(view: View, window: Window) -> Transfers:
         rows = rows[(start < window.end) & (view.trace.end_ns[rows] > window.begin)]
         memories = [_memory(view.trace.names[name]) for name in view.trace.name[rows]]
         groups: dict[tuple[str, Location | None], list[int]] = {}
-        for index, key in enumerate(zip(memories, _places(view, rows), strict=True)):
+        for index, key in enumerate(zip(memories, _places(view, stacks, rows), strict=True)):
             groups.setdefault(key, []).append(index)
         copies += [
             _copy(view, window, rows[mine], direction, memory, at, compute)
@@ -44,12 +44,12 @@ def _memory(name: str) -> str:
     return next((memory for memory, words in MEMORY_WORDS.items() if words.search(name)), "unknown")
 
 
-def _places(view: View, rows: Rows) -> list[Location | None]:
+def _places(view: View, stacks: Stacks, rows: Rows) -> list[Location | None]:
     """Where the call stands that issued each copy."""
     calls = view.launched_by(rows)
     known = np.flatnonzero(calls >= 0)
     places: list[Location | None] = [None] * len(rows)
-    for index, place in zip(known.tolist(), locate(view, calls[known]), strict=True):
+    for index, place in zip(known.tolist(), stacks.locate(calls[known]), strict=True):
         places[index] = place
     return places
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.from_trace.intervals import Ints, Spans, union
+from tdiag.evidence.from_trace.intervals import Spans, union
 from tdiag.trace import Trace
 
 Rows = npt.NDArray[np.int64]
@@ -27,7 +28,10 @@ HOST_CATEGORIES = frozenset({
 })  # fmt: skip
 RUNTIME = re.compile(r"(^|_)(runtime|driver)$")  # cuda_runtime, mtia_runtime, xpu_runtime, …
 OP_CATEGORIES = frozenset({"cpu_op", "operator", "hpu_op"})
-ANNOTATION_CATEGORIES = frozenset({"user_annotation", "operator"})
+ANNOTATION_CATEGORIES = frozenset({"user_annotation"})
+KERNEL_CATEGORIES = frozenset({"kernel", "concurrent_kernel"})
+OLD_ANNOTATION = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)|Optimizer\.|nccl:")
+MOSTLY = 0.5  # by definition
 
 # Names of what moves data between devices; it counts as busy even while it only waits.
 COMMUNICATION = re.compile(
@@ -65,7 +69,7 @@ class View:
 
     def matching(self, rows: Rows, pattern: re.Pattern[str]) -> Rows:
         """Those of ``rows`` whose name contains the pattern."""
-        return rows[self.trace.named(pattern.search)[self.trace.name[rows]]]
+        return rows[self.trace.named(rows, pattern.search)]
 
     @cached_property
     def kernels(self) -> Rows:
@@ -96,55 +100,43 @@ class View:
 
 def view(trace: Trace) -> View:
     """Sort the events of ``trace`` by role."""
-    lower = [category.lower() for category in trace.categories]
-    device = np.array([_is_device(trace, i, name) for i, name in enumerate(lower)] or [False])
-    runtime = np.array([bool(RUNTIME.search(name)) for name in lower] or [False])
-    ops = np.array([name in OP_CATEGORIES for name in lower] or [False])
-    notes = np.array([name in ANNOTATION_CATEGORIES for name in lower] or [False])
-    work = np.flatnonzero(device[trace.category])
-    waits = trace.named(DEVICE_WAIT.search)
-    kernels = np.array([name in ("kernel", "concurrent_kernel") for name in lower] or [False])
-    work = work[~waits[trace.name[work]] | kernels[trace.category[work]]]
-    annotated = trace.named(ANNOTATION.match)  # old traces file these under Operator
-    op_rows = np.flatnonzero(ops[trace.category])
-    note_rows = np.flatnonzero(notes[trace.category])
-    old = np.array([name == "operator" for name in lower] or [False])
+    work = _of_category(trace, _device_categories(trace).__contains__)
+    kernels = _of_category(trace, KERNEL_CATEGORIES.__contains__)
+    work = work[~trace.named(work, DEVICE_WAIT.search) | np.isin(work, kernels)]
+    ops = _of_category(trace, OP_CATEGORIES.__contains__)
+    notes = _of_category(trace, ANNOTATION_CATEGORIES.__contains__)
+    filed_as_ops = trace.named(ops, OLD_ANNOTATION.match)  # before torch 1.11
     return View(
         trace,
         work,
-        _kinds(trace)[trace.name[work]],
-        np.flatnonzero(runtime[trace.category]),
-        op_rows[~annotated[trace.name[op_rows]]],
-        note_rows[~old[trace.category[note_rows]] | annotated[trace.name[note_rows]]],
+        _kinds(trace, work),
+        _of_category(trace, RUNTIME.search),
+        ops[~filed_as_ops],
+        np.union1d(notes, ops[filed_as_ops]),
     )
 
 
-ANNOTATION = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)|Optimizer\.|nccl:")
+def _of_category(trace: Trace, matches: Callable[[str], object]) -> Rows:
+    """Events whose category, in lower case, matches."""
+    answers = [bool(matches(category.lower())) for category in trace.categories]
+    return np.flatnonzero(np.array(answers or [False])[trace.category])
 
 
-def _is_device(trace: Trace, number: int, name: str) -> bool:
-    if name in DEVICE_CATEGORIES:
-        return True
-    if name in HOST_CATEGORIES or RUNTIME.search(name):
-        return False
-    # An accelerator unknown to us: its work has a stream.
-    rows = trace.category == number
-    return bool((trace.stream[rows] >= 0).mean() > 0.5)
+def _device_categories(trace: Trace) -> set[str]:
+    found = set(DEVICE_CATEGORIES)
+    for number, spelled in enumerate(trace.categories):
+        category = spelled.lower()
+        if category in HOST_CATEGORIES or RUNTIME.search(category):
+            continue
+        # An accelerator unknown to us: its work has a stream.
+        if (trace.stream[trace.category == number] >= 0).mean() > MOSTLY:
+            found.add(category)
+    return found
 
 
-def _kinds(trace: Trace) -> npt.NDArray[np.int8]:
-    """Kind of work per distinct name."""
-    kinds = np.full(len(trace.names), COMPUTE, np.int8)
-    for number, name in enumerate(trace.names):
-        if COMMUNICATION.search(name):
-            kinds[number] = COMM
-        elif HOST_TO_DEVICE.search(name):
-            kinds[number] = H2D
-        elif DEVICE_TO_HOST.search(name):
-            kinds[number] = D2H
+def _kinds(trace: Trace, work: Rows) -> npt.NDArray[np.int8]:
+    kinds = np.full(len(work), COMPUTE, np.int8)
+    kinds[trace.named(work, DEVICE_TO_HOST.search)] = D2H
+    kinds[trace.named(work, HOST_TO_DEVICE.search)] = H2D
+    kinds[trace.named(work, COMMUNICATION.search)] = COMM
     return kinds
-
-
-def ends(view: View, rows: Rows) -> tuple[Ints, Ints]:
-    """Start and end of these events, ns."""
-    return view.trace.ts_ns[rows], view.trace.end_ns[rows]

@@ -1,0 +1,129 @@
+"""What reading a trace costs: tdiag against HolisticTraceAnalysis and torch-tb-profiler.
+
+Usage: ``python benchmarks/trace_reader.py TRACE... [--hta-python PYTHON] [--repeat 1]``
+
+Each tool reads each trace in a fresh process, from the file to its answer: tdiag to the verdict,
+HolisticTraceAnalysis to its temporal breakdown, torch-tb-profiler to its overview. Wall time and
+CPU time of all its processes, and the peak of their memory together, are shown side by side.
+HolisticTraceAnalysis brings many packages of its own: install it in an environment apart, whose
+interpreter ``--hta-python`` names; without it that row is left out.
+
+Targets, on a trace of about 1.1 GB: at least 20 times faster than HolisticTraceAnalysis, at most
+a tenth of its memory, and at most half the uncompressed size. Figures of a busy machine mean
+little: the load average is printed with them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+TDIAG = """
+import sys
+from tdiag.diagnose import diagnose
+from tdiag.evidence.from_trace import device_evidence
+from tdiag.trace import read_trace
+print(diagnose(device_evidence(read_trace(sys.argv[1]))).verdict.cls)
+"""
+HTA = """
+import sys
+from hta.trace_analysis import TraceAnalysis
+analysis = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir="/")
+print(analysis.get_temporal_breakdown(visualize=False))
+"""
+TB = """
+import sys, tempfile
+from torch_tb_profiler.profiler.data import RunProfileData
+print(RunProfileData.parse("worker0", None, sys.argv[1], tempfile.mkdtemp()).avg_costs)
+"""
+POLL_S = 0.02
+
+
+@dataclass
+class Cost:
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int  # resident, of all processes of the tool together
+
+
+def measure(python: str, code: str, trace: Path) -> Cost:
+    """Run ``code`` on ``trace`` and watch its process tree."""
+    began = time.perf_counter()
+    process = psutil.Popen(
+        [python, "-c", code, str(trace)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    peak, cpu = 0, {}
+    while process.poll() is None:
+        resident = 0
+        for member in [process, *_children(process)]:
+            try:
+                resident += member.memory_info().rss
+                times = member.cpu_times()
+                cpu[member.pid] = times.user + times.system
+            except psutil.Error:
+                continue  # it ended meanwhile
+        peak = max(peak, resident)
+        time.sleep(POLL_S)
+    wall = time.perf_counter() - began
+    if process.returncode:
+        raise SystemExit(f"{python} failed on {trace}:\n{process.stderr.read().decode()[-2000:]}")
+    return Cost(wall, sum(cpu.values()), peak)
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return list(process.children(recursive=True))
+    except psutil.Error:
+        return []
+
+
+def uncompressed_bytes(path: Path) -> int:
+    if path.suffix != ".gz":
+        return path.stat().st_size
+    size = 0
+    with gzip.open(path) as file:
+        while block := file.read(1 << 24):
+            size += len(block)
+    return size
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE")
+    parser.add_argument("--hta-python", help="interpreter that has HolisticTraceAnalysis")
+    parser.add_argument("--repeat", type=int, default=1, help="the fastest of so many runs counts")
+    chosen = parser.parse_args()
+    tools = {"tdiag": (sys.executable, TDIAG), "torch-tb-profiler": (sys.executable, TB)}
+    if chosen.hta_python:
+        tools["HolisticTraceAnalysis"] = (chosen.hta_python, HTA)
+    for trace in chosen.traces:
+        size = uncompressed_bytes(trace)
+        load = os.getloadavg()[0]
+        print(f"{trace.name}: {size / 1e6:,.0f} MB uncompressed, load average {load:.1f}")
+        costs = {
+            tool: min(
+                (measure(python, code, trace) for _ in range(chosen.repeat)),
+                key=lambda cost: cost.wall_s,
+            )
+            for tool, (python, code) in tools.items()
+        }
+        for tool, cost in costs.items():
+            own = costs["tdiag"]
+            print(
+                f"  {tool:<22} {cost.wall_s:7.2f} s wall {cost.cpu_s:7.2f} s CPU"
+                f" {cost.peak_bytes / 1e6:8,.0f} MB ({cost.peak_bytes / size:5.2f} of the file)"
+                f"   {cost.wall_s / own.wall_s:5.1f} × time"
+                f" {cost.peak_bytes / own.peak_bytes:5.1f} × memory"
+            )
+
+
+if __name__ == "__main__":
+    main()
