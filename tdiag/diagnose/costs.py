@@ -91,15 +91,25 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
     _from_budget(costs, evidence, budget)
     for finding in findings:
         if finding.speedup and not finding.advisory and finding.cls not in _MEASURED:
-            high = budget.step_ns * (1 - 1 / finding.speedup.high)
+            high = _cost_of(finding, evidence, budget)
             costs.by_class[finding.cls] = max(costs.by_class.get(finding.cls, 0.0), high)
     costs.by_class.pop("compute", None)  # faster compute is still compute
     if not budget.has_device:
-        least = min(_fixed_cost(evidence, findings), costs.compute)
+        least = min(_fixed_cost(evidence, _counted(findings)), costs.compute)
         if least > costs.by_class.get("overhead", 0.0):
             costs.by_class["overhead"] = least
         _doubt(costs, evidence, findings)
     return costs
+
+
+def _cost_of(finding: Finding, evidence: Evidence, budget: Budget) -> float:
+    """The high end of what its fix wins, ns per step."""
+    high = budget.step_ns * (1 - 1 / finding.speedup.high) if finding.speedup else 0.0
+    on_host_only = finding.components == ("optimizer",) and not budget.has_device
+    if finding.cls == "overhead" and on_host_only and _can_price(evidence):
+        # An update whose calls take longer than calls without work computes, fused or not.
+        high = min(high, FIXED_COST_FACTOR * _fixed_cost(evidence, {"optimizer"}))
+    return high
 
 
 def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
@@ -150,17 +160,22 @@ def _prepared_by(evidence: Evidence) -> str:
     return "cpu" if cpu > MAJORITY_FRAC * wall else ""
 
 
-def _fixed_cost(evidence: Evidence, findings: Sequence[Finding]) -> float:
-    """The least that the torch calls of the training step cost before they do any work, ns.
+def _counted(findings: Sequence[Finding]) -> set[str]:
+    """Phases whose calls may be overhead; those of a loss that has a finding are accounted for."""
+    found = any(finding.cls == "python_loss" for finding in findings)
+    return {"forward", "optimizer"} if found else {"forward", "optimizer", "loss"}
 
-    The loss is left out where its calls have a finding of their own.
-    """
+
+def _can_price(evidence: Evidence) -> bool:
+    return evidence.get(Ops) is not None and evidence.get(Dispatch) is not None
+
+
+def _fixed_cost(evidence: Evidence, phases: set[str]) -> float:
+    """The least that the torch calls of these phases cost before they do any work, their
+    backward included, ns per step; 0 if calls were not counted or not priced."""
     ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
     if ops is None or dispatch is None:
         return 0.0
-    phases = {"forward", "optimizer"}
-    if not any(finding.cls == "python_loss" for finding in findings):
-        phases.add("loss")
     plain = sum(x.calls - x.grad_calls for x in ops.lines if x.phase in phases)
     recording = sum(x.grad_calls for x in ops.lines if x.phase in phases)
     return plain * dispatch.op_ns + recording * dispatch.grad_op_ns
@@ -178,7 +193,7 @@ def _doubt(costs: Costs, evidence: Evidence, findings: Sequence[Finding]) -> Non
         calls = sum(x.calls for x in ops.lines) if ops else host_ops.per_step if host_ops else 0
         if not calls or alone / calls < NO_OVERHEAD_NS:
             costs.doubts.append("the fixed cost of a torch call was not measured")
-    elif alone < min(costs.compute, FIXED_COST_FACTOR * _fixed_cost(evidence, findings)):
+    elif alone < min(costs.compute, FIXED_COST_FACTOR * _fixed_cost(evidence, _counted(findings))):
         costs.doubts.append("other programs kept the cores busy")
 
 

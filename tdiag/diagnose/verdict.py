@@ -166,6 +166,9 @@ def _compute(
     healthy = candidate.share >= HEALTHY_COMPUTE_FRAC and not winnable
     summary = f"{candidate.share:.0%} of the step is computing"
     summary += ": healthy" if healthy else _next(candidate)
+    if winnable and candidate.runner_up is None:
+        share = winnable[0].recoverable_ns / costs.step_ns
+        summary += f"; most can be won from {winnable[0].name} ({share:.0%})"
     return _verdict(candidate, candidate.confidence * certainty, summary, healthy)
 
 

@@ -149,6 +149,19 @@ def test_fixed_costs_of_the_counted_calls_are_overhead() -> None:
     assert (found.cls, found.share) == ("overhead", 0.3)
 
 
+@pytest.mark.parametrize(("calls", "cls"), [(100, "compute"), (10_000, "overhead")])
+def test_an_update_that_works_is_no_overhead_however_it_could_be_written(
+    calls: float, cls: str
+) -> None:
+    """30 ms of optimizer: 300 µs a call is work on large tensors, 3 µs is none."""
+    loop = ops(op_line(20, "optimizer", calls))
+    unfused = replace(finding("overhead", 0.25), components=("optimizer",))
+    found = run({"optimizer": 30}, loop, findings=(unfused,))
+    assert found.cls == cls
+    assert not found.healthy
+    assert (cls == "compute") == ("most can be won from pattern (25%)" in found.summary)
+
+
 @pytest.mark.parametrize(
     ("parts", "on_core", "cls"), [({"prepare": 40}, 38, "cpu"), ({"prepare": 40}, 2, "unknown")]
 )
