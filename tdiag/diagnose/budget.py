@@ -93,10 +93,10 @@ def _idle_waiting(idle: float, likely: float, clean_wait: float, other: float) -
 def _split_wait(
     host: Mapping[str, float], phases: Phases, loaders: Loaders | None
 ) -> dict[str, float]:
-    """Data wait into io and cpu, by the blocked share of the training loader's fetches."""
+    """Data wait into io and cpu, by what the training loader's fetches did."""
     parts = dict(host)
     train = loaders.train() if loaders else None
-    blocked = train.blocked_frac() if train else None
+    blocked = _blocked_share(train) if train else None
     wait = parts.pop("data_wait", 0.0)
     starting = min(wait, starting_workers(phases, train))
     if blocked is None:
@@ -107,6 +107,20 @@ def _split_wait(
         "data_wait": starting,
     }
     return parts | {name: ns for name, ns in split.items() if ns > 0}
+
+
+def _blocked_share(loader: Loader) -> float | None:
+    """Blocked time of the fetches ÷ (blocked + on-CPU time), 0..1; None if not measured.
+
+    Time in which a fetch waited for a core tells of the machine, not of the fetch: it is left
+    out, and so shared out in proportion.
+    """
+    blocked = loader.blocked_frac()
+    if blocked is None or loader.load_ns is None or loader.load_cpu_ns is None:
+        return None
+    off = blocked * (loader.load_ns + (loader.collate_ns or 0.0))
+    on = loader.load_cpu_ns + (loader.collate_cpu_ns or 0.0)
+    return off / (off + on) if off + on else None
 
 
 def starting_workers(phases: Phases, train: Loader | None) -> float:

@@ -59,9 +59,9 @@ def test_what_the_parts_leave_out_is_unattributed() -> None:
 
 
 def test_data_wait_is_split_by_what_its_fetches_did() -> None:
-    """Of 60 ms, 15 on a core, 15 waiting for one: half of the wait is storage."""
+    """Of 60 ms, 15 on a core and 30 waiting for one: of the fetch itself, half is storage."""
     loader = loaders(
-        load_ns=60.0 * MS, load_cpu_ns=15.0 * MS, runqueue_ns=15.0 * MS, collate_ns=0.0,
+        load_ns=60.0 * MS, load_cpu_ns=15.0 * MS, runqueue_ns=30.0 * MS, collate_ns=0.0,
         collate_cpu_ns=0.0,
     )  # fmt: skip
     assert budget_of(*host(data_wait=40, forward=60), loader) == {
