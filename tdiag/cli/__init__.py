@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from tdiag.cli import doctor, report, run
+from tdiag.cli import doctor, explain, report, rules, run
 from tdiag.errors import TdiagError
 
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says
@@ -21,6 +21,8 @@ app = typer.Typer(
 )
 app.command("run", cls=run.RunCommand)(run.run)
 app.command("report")(report.report)
+app.command("explain")(explain.explain)
+app.command("rules")(rules.rules)
 app.command("doctor")(doctor.doctor)
 
 

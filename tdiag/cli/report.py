@@ -18,7 +18,10 @@ def report(
         ),
     ] = None,
     format: Annotated[
-        str, typer.Option("--format", "-f", help="terminal, json, line, markdown, sarif, junit…")
+        str,
+        typer.Option(
+            "--format", "-f", help="terminal, json, line, markdown, sarif, junit or github."
+        ),
     ] = "terminal",
     json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
     all_findings: Annotated[

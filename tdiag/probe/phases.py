@@ -138,7 +138,7 @@ hidden(Forward._outermost)
 
 
 def _is_scalar(result: Any) -> int:
-    """1 for a 0-dim tensor. No function mode or tensor subclass of the user's hears the question."""
+    """1 for a 0-dim tensor. No function mode or tensor subclass of the user's is asked."""
     if not isinstance(result, torch.Tensor):
         return 0
     with torch._C.DisableTorchFunction():

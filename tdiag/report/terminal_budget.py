@@ -92,12 +92,13 @@ def _table(parts: Sequence[Component], page: Page) -> Table:
 
 
 def _grid(page: Page) -> Table:
-    grid = Table.grid(padding=(0, 2, 0, 0))
+    # The explanations take what the numbers leave; shrinking all alike would cut the numbers.
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=_explained(page))
     for column in ("swatch", "label", "time", "share"):
         number = column in ("time", "share")
         grid.add_column(justify="right" if number else "left", no_wrap=True)
     if _explained(page):
-        grid.add_column(no_wrap=True, overflow="ellipsis")
+        grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     return grid
 
 

@@ -63,8 +63,8 @@ def duration(ns: float) -> str:
 
 
 def size(count: float) -> str:
-    """``1.50 GB``: three significant digits, decimal units, as storage and buses are sold."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    """``1.50 GiB``: three significant digits, binary units, as in the report's tables."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if abs(count) >= scale:
             return f"{significant(count / scale)} {unit}"
     return f"{count:.0f} B"

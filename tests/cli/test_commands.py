@@ -58,3 +58,22 @@ def test_doctor_fails_where_nothing_can_work(tmp_path: Path) -> None:
     done = tdiag("doctor", "--python", str(bare), cwd=tmp_path)
     assert done.returncode == 1
     assert "no training can be run here" in done.stdout
+
+
+def test_explain_prints_the_rules_own_page(tmp_path: Path) -> None:
+    from tdiag.rules.catalogue import explain
+
+    shown = tdiag("explain", "loader-short-of-workers", cwd=tmp_path)
+    assert shown.returncode == 0
+    assert shown.stdout == explain("TD201")
+    unknown = tdiag("explain", "TD999", cwd=tmp_path)
+    assert unknown.returncode == 2
+    assert "no rule is called 'TD999'" in unknown.stderr
+
+
+def test_rules_lists_every_rule_with_its_needs(tmp_path: Path) -> None:
+    from tdiag.rules.catalogue import all_rules
+
+    shown = tdiag("rules", cwd=tmp_path).stdout.splitlines()[1:]
+    assert [line.split()[0] for line in shown] == [rule.code for rule in all_rules()]
+    assert "Budget, Loaders, System" in shown[0]

@@ -14,7 +14,7 @@ import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
-from tdiag.diagnose.model import Component, Diagnosis
+from tdiag.diagnose.model import Component, Diagnosis, StepTime
 from tdiag.report import render
 
 from .samples import CPU_BOUND, HEALTHY, HOME, HOSTILE, IO_BOUND, MS, RUN_DIR, SAMPLES, WORKERS
@@ -156,3 +156,14 @@ def test_the_process_environment_changes_nothing(monkeypatch: pytest.MonkeyPatch
         bare = Text.from_ansi(terminal(CPU_BOUND, color=True)).plain
         assert bare == Text.from_ansi(colored).plain
         assert "\x1b[" in terminal(CPU_BOUND, color=True)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_many_small_components_never_cost_the_numbers(width: int) -> None:
+    names = ("loss", "gc", "prepare", "data_wait_io", "other", "checkpoint", "h2d")
+    small = tuple(Component(name, MS // 10) for name in names)
+    large = (Component("forward", 68 * MS), Component("data_wait_cpu", 68 * MS))
+    step = StepTime(sum(c.ns for c in large + small), 1, 1, 10)
+    text = terminal(msgspec.structs.replace(HEALTHY, budget=large + small, step=step), width)
+    assert re.search(r"forward +68\.0 ms +49\.\d%", text)
+    assert re.search(r"data wait: CPU +68\.0 ms +49\.\d%", text)

@@ -1,0 +1,24 @@
+"""`tdiag explain`: everything about one rule, from its own file."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+
+def explain(
+    rule: Annotated[str, typer.Argument(metavar="CODE|NAME", help="TD201, 201, or its name.")],
+) -> None:
+    """Explain a rule: what it measures, when it fires, what to do, when it is wrong."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from tdiag.rules.catalogue import explain as page
+
+    text = page(rule)
+    if sys.stdout.isatty():
+        Console().print(Markdown(text))
+    else:
+        sys.stdout.write(text)
