@@ -186,7 +186,6 @@ def _doubt(costs: Costs, evidence: Evidence, findings: Sequence[Finding]) -> Non
     ops, host_ops = evidence.get(Ops), evidence.get(HostOps)
     if ops is None and host_ops is None:
         costs.doubts.append("torch calls were not counted")
-    if costs.doubts or any(finding.cls == "overhead" for finding in findings):
         return
     alone = costs.compute * undisturbed(evidence)
     if evidence.get(Dispatch) is None:

@@ -68,6 +68,9 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     certainty = _certainty(evidence) * (1 - budget.share("unattributed"))
     if candidate.cls == "compute":
         return _compute(candidate, costs, findings, certainty)
+    surely = candidate.cls == "overhead" or candidate.share * costs.step_ns >= costs.compute
+    if costs.doubts and not surely:
+        return _doubtful(costs)  # what may be overhead is more than what surely is waste
     if candidate.cls == "unknown":
         summary = f"{candidate.share:.0%} of the step passes {_PLACES[costs.unexplained_where]}"
         return _unknown(candidate.share, candidate.runner_up, f"{summary}; nothing tells why")
@@ -156,20 +159,27 @@ def _compute(
     candidate: _Candidate, costs: Costs, findings: Sequence[Finding], certainty: float
 ) -> Verdict:
     if costs.doubts:
-        summary = (
-            f"{candidate.share:.0%} of the step is forward, loss, backward and optimizer, but "
-            f"{' and '.join(costs.doubts)}: whether that is work or overhead cannot be told"
-        )
-        return _unknown(candidate.share, "compute", summary)
+        return _doubtful(costs)
     gain = MODERATE_FRAC * costs.step_ns
     winnable = [f for f in findings if not f.advisory and f.recoverable_ns >= gain]
-    healthy = candidate.share >= HEALTHY_COMPUTE_FRAC and not winnable
+    confidence = candidate.confidence * certainty
+    likely = confidence >= MAJORITY_FRAC
+    healthy = candidate.share >= HEALTHY_COMPUTE_FRAC and not winnable and likely
     summary = f"{candidate.share:.0%} of the step is computing"
     summary += ": healthy" if healthy else _next(candidate)
     if winnable and candidate.runner_up is None:
         share = winnable[0].recoverable_ns / costs.step_ns
         summary += f"; most can be won from {winnable[0].name} ({share:.0%})"
-    return _verdict(candidate, candidate.confidence * certainty, summary, healthy)
+    return _verdict(candidate, confidence, summary, healthy)
+
+
+def _doubtful(costs: Costs) -> Verdict:
+    share = costs.compute / costs.step_ns
+    summary = (
+        f"{share:.0%} of the step is forward, loss, backward and optimizer, but "
+        f"{' and '.join(costs.doubts)}: whether that is work or overhead cannot be told"
+    )
+    return _unknown(share, "compute", summary)
 
 
 def _certainty(evidence: Evidence) -> float:

@@ -109,6 +109,7 @@ def test_healthy_is_said_plainly_and_only_when_nothing_is_to_be_won() -> None:
     assert healthy.summary == "96% of the step is computing: healthy"
     assert not run({"data_wait_cpu": 15}, findings=(finding("cpu", 0.15),)).healthy
     assert not run({"data_wait_cpu": 12, "evaluation": 12}).healthy
+    assert not run({"data_wait_cpu": 4}, CROWDED).healthy
 
 
 def test_a_moderate_waste_is_the_runner_up_of_compute() -> None:
@@ -198,6 +199,14 @@ def test_compute_needs_the_cost_of_a_call_unless_calls_are_long() -> None:
     assert run({}, without=(Dispatch,)).cls == "compute"  # 5 ms a call
     short = ops(op_line(20, "forward", 2000))
     assert run({}, short, without=(Dispatch,)).cls == "unknown"
+
+
+def test_a_waste_is_no_verdict_beside_more_that_may_be_overhead() -> None:
+    """A step of a millisecond: 30 % data wait, and 70 % of short calls of unknown cost."""
+    short = ops(op_line(20, "forward", 2000))
+    assert run({"data_wait_cpu": 30}, short, without=(Dispatch,)).cls == "unknown"
+    assert run({"data_wait_cpu": 60}, short, without=(Dispatch,)).cls == "cpu"
+    assert run({"data_wait_cpu": 30}, without=(Dispatch,)).cls == "cpu"  # calls of 5 ms
 
 
 def test_ops_of_a_trace_stand_in_for_counted_calls() -> None:
