@@ -1,25 +1,13 @@
 """The facts about a run: frozen, typed, with the unit in every name.
 
-A field that could not be measured is ``None``, never zero. Times are integer nanoseconds,
-shares are fractions of 1 (``_frac``), and "per step" means: total over the clean window ÷ its
-steps. Device-side kinds stand in :mod:`tdiag.evidence.device`.
+A field that could not be measured is ``None``, never zero. Times are integer ns, shares fractions
+of 1 (``_frac``), "per step" is: total over the clean window ÷ its steps. Device side: ``device``.
 """
 
 from __future__ import annotations
 
-import msgspec
-
-
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of every evidence kind; a rule names the kinds it needs in ``check``'s signature."""
-
-
-class Location(Kind, frozen=True, kw_only=True):
-    """A place in the user's own code. ``file`` is absolute; ``line`` counts from 1, 0 = unknown."""
-
-    file: str
-    line: int
-    function: str = ""
+from tdiag.evidence.base import Kind as Kind
+from tdiag.evidence.base import Location as Location
 
 
 class Steps(Kind, frozen=True, kw_only=True):
@@ -195,8 +183,7 @@ class StackLine(Kind, frozen=True, kw_only=True):
 class Stacks(Kind, frozen=True, kw_only=True):
     """Sampled wall-clock stacks, window ``sample``.
 
-    ``source``: ``py-spy``, or ``in-process`` where attaching was refused (then no workers).
-    """
+    ``source``: ``py-spy``, or ``in-process`` where attaching was refused (then no workers)."""
 
     source: str
     samples: int

@@ -1,0 +1,87 @@
+"""The promises of docs/architecture.md, read off the source."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "tdiag"
+
+# What each package may import of tdiag, besides itself. `diagnose.model` is the shared vocabulary
+# of rules and reports and stands below both.
+MAY_IMPORT = {
+    "errors": set(),
+    "probe": set(),
+    "sample": {"errors"},
+    "launch": {"errors", "sample"},
+    "trace": {"errors"},
+    "evidence": {"errors", "trace"},
+    "rules": {"errors", "evidence", "diagnose.model"},
+    "diagnose": {"errors", "evidence", "rules"},
+    "report": {"errors", "diagnose.model"},
+}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names of the modules a file imports, relative ones left out."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
+def test_a_stage_imports_only_earlier_stages(package: str) -> None:
+    for path in FILES:
+        part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if part != package:
+            continue
+        for name in imports(path):
+            if not name.startswith("tdiag."):
+                continue
+            target = name.removeprefix("tdiag.")
+            allowed = {package, *MAY_IMPORT[package]}
+            assert any(target == a or target.startswith(a + ".") for a in allowed), (path, name)
+
+
+def test_the_probe_needs_only_the_standard_library_and_torch() -> None:
+    for path in (PACKAGE / "probe").rglob("*.py"):
+        roots = {name.split(".")[0] for name in imports(path)}
+        assert roots <= set(sys.stdlib_module_names) | {"torch"}, path
+
+
+def test_only_the_probe_imports_torch() -> None:
+    for path in FILES:
+        if "probe" not in path.relative_to(PACKAGE).parts:
+            assert not any(name.split(".")[0] == "torch" for name in imports(path)), path
+
+
+def test_the_probe_is_written_for_python_3_9() -> None:
+    for path in (PACKAGE / "probe").rglob("*.py"):
+        ast.parse(path.read_text(), feature_version=(3, 9))
+
+
+def test_no_file_is_longer_than_300_lines() -> None:
+    files = [*FILES, *(ROOT / "benchmarks").rglob("*.py")]
+    assert {str(p) for p in files if len(p.read_text().splitlines()) > 300} == set()
+
+
+def test_the_readme_shows_a_report_and_the_first_command_within_25_lines() -> None:
+    head = (ROOT / "README.md").read_text().splitlines()[:25]
+    assert any("TD501" in line for line in head)
+    assert any(line.startswith("python3 -m venv") and "tdiag run" in line for line in head)
+
+
+def test_every_link_of_the_readme_leads_somewhere() -> None:
+    text = (ROOT / "README.md").read_text()
+    links = [part.split(")")[0] for part in text.split("](")[1:]]
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
