@@ -123,3 +123,27 @@ class Communication(Kind, frozen=True, kw_only=True):
     total_ns: float
     exposed_ns: float
     count: float
+
+
+class RankTime(Kind, frozen=True, kw_only=True):
+    """One rank's traced step. ``components_ns`` as in DeviceTime, empty where its trace holds no
+    device activity; ``communication_ns``: union of its communication, None where unmeasured."""
+
+    rank: int
+    step_ns: float
+    components_ns: dict[str, float]
+    communication_ns: float | None
+
+
+class Ranks(Kind, frozen=True, kw_only=True):
+    """Every traced rank of one job, by rank.
+
+    A collective ends for all ranks at once, so the rank that the others wait for communicates
+    the *least*. ``slowest``: that rank; ``waited_ns``: the median of the others' communication
+    beyond its own, per step, which is what they wait for it. None with fewer than two ranks whose
+    communication was measured.
+    """
+
+    ranks: tuple[RankTime, ...]
+    slowest: int | None
+    waited_ns: float | None

@@ -1,0 +1,144 @@
+"""From paths to evidence: trace files, TensorBoard log folders, folders of ranks."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tdiag.errors import RunError
+from tdiag.evidence.from_trace import device_evidence
+from tdiag.evidence.kinds import Environment
+from tdiag.evidence.store import Evidence
+from tdiag.trace import Trace, read_trace
+from tdiag.trace.inflate import Progress
+from tdiag.trace.parallel import cores
+
+# As torch.profiler.tensorboard_trace_handler names them: worker, time of writing.
+HANDLER_NAME = re.compile(r"^(?P<worker>.+?)(\.(?P<time>\d+))?\.pt\.trace\.json(\.gz)?$")
+RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)|worker[_-]?(\d+)", re.IGNORECASE)
+SUFFIXES = (".json", ".json.gz")
+
+
+@dataclass(frozen=True)
+class TracedFile:
+    """``rank``: as the trace says, else as its name says, else None."""
+
+    path: Path
+    rank: int | None
+    evidence: Evidence
+
+
+def find_traces(paths: Sequence[Path]) -> list[Path]:
+    """The trace files that these files and folders mean.
+
+    Of a folder: those the TensorBoard handler wrote, the latest of each worker; if there are
+    none, every JSON file. Raises RunError for a path that is missing or a folder without any.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(p for p in path.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
+        mine = _latest([p for p in inside if HANDLER_NAME.match(p.name)]) or inside
+        if not mine:
+            raise RunError(f"{path} holds no .json or .json.gz file", "name a trace or its folder")
+        found += mine
+    return found
+
+
+def _latest(files: list[Path]) -> list[Path]:
+    newest: dict[tuple[Path, str], tuple[int, Path]] = {}
+    for path in files:
+        if match := HANDLER_NAME.match(path.name):
+            key, time = (path.parent, match["worker"]), int(match["time"] or 0)
+            if key not in newest or time > newest[key][0]:
+                newest[key] = (time, path)
+    return sorted(path for _, path in newest.values())
+
+
+def read_files(
+    paths: Sequence[Path], progress: Progress | None = None
+) -> list[TracedFile | RunError]:
+    """The evidence of each file, in order, or why it has none; several files by a process each."""
+    if len(paths) == 1:
+        return [_or_error(paths[0], progress)]
+    with ThreadPoolExecutor(cores()) as pool:
+        return list(pool.map(_in_child, paths))
+
+
+def read_file(path: Path, progress: Progress | None = None) -> TracedFile:
+    """The evidence of one trace file. Raises RunError if it is none."""
+    trace = read_trace(path, progress)
+    evidence = device_evidence(trace)
+    rank = _rank(trace)
+    evidence.add(_environment(trace, rank or 0))
+    evidence.capture["trace"] = "captured"
+    return TracedFile(path, rank, evidence)
+
+
+def _or_error(path: Path, progress: Progress | None = None) -> TracedFile | RunError:
+    try:
+        return read_file(path, progress)
+    except RunError as error:
+        return error
+
+
+def _in_child(path: Path) -> TracedFile | RunError:
+    child = subprocess.run(
+        [sys.executable, "-m", "tdiag.evidence.from_trace.files", os.fspath(path)],
+        capture_output=True,
+        check=False,
+    )
+    try:
+        found: TracedFile | RunError = pickle.loads(child.stdout)
+    except (EOFError, pickle.UnpicklingError):
+        why = child.stderr.decode(errors="replace").strip().splitlines() or ["it was killed"]
+        return RunError(f"{path.name}: its reader ended early: {why[-1]}")
+    return found
+
+
+def _rank(trace: Trace) -> int | None:
+    rank = trace.distributed.get("rank")
+    if isinstance(rank, int):
+        return rank
+    match = RANK_IN_NAME.search(trace.path.name)
+    return int(match[1] or match[2]) if match else None
+
+
+def _environment(trace: Trace, rank: int) -> Environment:
+    """What the trace says of where it was recorded; the rest stays empty."""
+    used = set(np.unique(trace.device[trace.device >= 0]).tolist())
+    # deviceProperties lists every device of the machine, traced or not.
+    names = [str(d["name"]) for d in trace.device_properties if d.get("id") in used and "name" in d]
+    world = trace.distributed.get("world_size")
+    host = trace.metadata.get("host_name")
+    return Environment(
+        torch="",
+        python="",
+        device=next(filter(None, names), "unknown device" if used else "no device traced"),
+        device_count=len(used),
+        tdiag="",
+        command=(),
+        script=trace.path.name,
+        hostname=host if isinstance(host, str) else "",
+        platform="",
+        rank=rank,
+        world_size=world if isinstance(world, int) else 1,
+    )
+
+
+if __name__ == "__main__":
+    # Imported by its own name, so that what is pickled can be found again.
+    from tdiag.evidence.from_trace import files
+
+    sys.stdout.buffer.write(pickle.dumps(files._or_error(Path(sys.argv[1]))))
