@@ -77,7 +77,13 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     confidence = candidate.confidence * certainty
     if candidate.cls in costs.guessed:
         confidence = min(confidence, GUESS_CONFIDENCE)
+    family = family_of(candidate.cls)
+    whole = costs.families()[family] / costs.step_ns
     summary = f"{candidate.share:.0%} of the step goes to {_WORDS[candidate.cls]}"
+    if family == "input" and whole - candidate.share >= MODERATE_FRAC:
+        summary = f"{whole:.0%} of the step waits for data: {candidate.share:.0%} for " + (
+            _WORDS[candidate.cls].removeprefix("waiting for ")
+        )
     return _verdict(candidate, confidence, summary + _next(candidate))
 
 
@@ -106,7 +112,7 @@ def _choose(evidence: Evidence, costs: Costs, findings: Sequence[Finding]) -> _C
     for finding in findings[:1]:  # between kinds of about the same size too
         if members.get(finding.cls, 0.0) >= TIE_FRAC * members[cls]:
             cls = finding.cls
-    return _candidate(costs, cls, families[family] if family == "input" else members[cls])
+    return _candidate(costs, cls, members[cls])
 
 
 def _of_a_tie(
@@ -139,11 +145,10 @@ def _candidate(costs: Costs, cls: str, cost: float) -> _Candidate:
     whole = costs.families().get(family, cost)
     if cls == "unknown" or (cls != "compute" and whole < HIGH_FRAC * costs.step_ns):
         named["compute"] = costs.compute
-    own = costs.by_class.get(cls, cost)
-    odds = [cost / (cost + ns) for ns in rivals.values() if ns]
-    odds += [own / (own + ns) for name, ns in costs.family(family).items() if name != cls and ns]
+    odds = [whole / (whole + ns) for ns in rivals.values() if ns]
+    odds += [cost / (cost + ns) for name, ns in costs.family(family).items() if name != cls and ns]
     if "compute" in named:
-        odds.append(cost / (cost + costs.compute))
+        odds.append(whole / (whole + costs.compute))
     rival = max(named, key=lambda name: named[name], default=None)
     share = named[rival] / costs.step_ns if rival else 0.0
     shown = rival if share >= MODERATE_FRAC else None

@@ -250,8 +250,12 @@ def test_confidence_falls_with_few_or_scattered_steps() -> None:
 def test_an_even_split_of_the_wait_is_as_uncertain_as_it_is() -> None:
     found = run({"data_wait_io": 30, "data_wait_cpu": 29})
     assert (found.cls, found.runner_up) == ("io", "cpu")
-    assert found.share == 0.59
+    assert found.share == 0.3
     assert found.confidence < 0.55
+    assert found.summary == (
+        "59% of the step waits for data: 30% for storage;"
+        " next, 29%: waiting for preprocessing on the CPU"
+    )
 
 
 CROWDED = system(cores_machine=2, machine_busy_cores=2.0, cores_used=0.5)
