@@ -171,6 +171,7 @@ def test_rank_zero_speaks_for_many_ranks(tmp_path: Path) -> None:
     other.steps(60, plain).write()
     folder = Run(tmp_path, pid=300).steps(30, plain).write()
     assert steps_of(folder).count == 30
+    assert "judged is rank 0; 1 more processes trained" in load_run(folder).notes
 
 
 def test_counts_are_per_step_and_of_the_longer_window(tmp_path: Path) -> None:

@@ -55,6 +55,17 @@ def test_a_counter_that_the_system_lacks_stays_unmeasured(tmp_path: Path) -> Non
     assert only.blocked_frac() is None
 
 
+@pytest.mark.parametrize(("read", "processing"), [(4096, 0.2), (0, 1.0), (2048, 0.6)])
+def test_the_kernels_time_for_reads_that_miss_the_cache_is_storage(
+    tmp_path: Path, read: int, processing: float
+) -> None:
+    run = Run(tmp_path).steps(30, plain)
+    loader(run)
+    kernel = 800_000
+    fetch(run, run.now - 50 * MS, load_cpu=MS, read=read, rchar=4096, kernel=kernel)
+    assert loaders_of(run)[0].load_cpu_ns == pytest.approx(processing * MS)
+
+
 def test_spawned_workers_are_known_by_their_pid(tmp_path: Path) -> None:
     """They cannot know their loader's number; the iterator that started them does."""
     worker = Run(tmp_path, pid=101)

@@ -57,3 +57,12 @@ def test_every_region_that_matters_has_one_role() -> None:
     roles = assign_roles(timeline, MODULES, "optimizer")
     assert len(roles.index) == len(roles.role)
     assert (np.diff(roles.index) > 0).all()
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_steps_without_any_mark_are_all_gap(boundary: str) -> None:
+    steps = [StepRecord(i=i, s=100 * i, t=100 * i + 90, w="baseline") for i in range(3)]
+    timeline = cut(steps, durations_of(steps))
+    roles = assign_roles(timeline, {}, boundary)
+    phases = phase_of_slices(timeline, roles, boundary)
+    assert phases_per_step(timeline, phases, timeline.ns).sum(axis=1).tolist() == [90] * 3

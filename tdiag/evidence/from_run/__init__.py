@@ -48,6 +48,8 @@ def load_run(run_dir: Path) -> Evidence:
     if lead is None:
         evidence.missing[Steps] = why_none(None)
     else:
+        if (others := sum(bool(p.steps) for p in processes) - 1) > 0:
+            evidence.notes.append(f"judged is rank {lead.rank}; {others} more processes trained")
         spans = _add_steps(evidence, run_dir, lead, processes)
         evidence.add(*make_setting(lead, processes), *make_counted(lead))
         if stacks := make_stacks(run_dir, lead, processes):

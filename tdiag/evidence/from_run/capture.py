@@ -100,23 +100,20 @@ def _why(window: str, windows: list[WindowRecord], evidence: Evidence) -> str:
 
 
 def _reasons(evidence: Evidence) -> Iterator[tuple[type[Kind], str]]:
+    """For every kind the reason it would be missing for."""
     for kind, window in _WINDOW_OF.items():
-        state = evidence.capture[window].removeprefix("failed: ")
-        # The window did run: then this part of it is what was not recorded.
-        detail = "the probe did not record it" if state == CAPTURED else state
-        yield (
-            kind,
-            f"{_WORDS[window]}: {detail}"
-            if state != CAPTURED
-            else (f"{kind.__name__.lower()}: {detail}"),
-        )
-    traced = evidence.capture["trace"] == CAPTURED
-    for device_kind in _DEVICE:
-        yield device_kind, (
-            "no device activity was traced" if traced
-            else f"{_WORDS['trace']}: {evidence.capture['trace'].removeprefix('failed: ')}"
-        )  # fmt: skip
-    yield SyncLines, "implicit synchronisations are only reported on CUDA"
+        state = evidence.capture[window]
+        if state == CAPTURED:  # its window ran: then this part of it was not recorded
+            yield kind, f"the probe recorded no {kind.__name__.lower()}"
+        else:
+            yield kind, f"{_WORDS[window]}: {state.removeprefix('failed: ')}"
+    for kind, window, why in (
+        (SyncLines, "ops", "implicit synchronisations are only reported on CUDA"),
+        *((kind, "trace", "no device activity was traced") for kind in _DEVICE),
+    ):
+        state = evidence.capture[window]
+        lost = f"{_WORDS[window]}: {state.removeprefix('failed: ')}"
+        yield kind, why if state == CAPTURED else lost
     yield System, "the machine was not sampled"
 
 

@@ -86,6 +86,7 @@ class FetchRecord(Record):
     read: int | None = None
     rchar: int | None = None
     majflt: int | None = None
+    kernel: int | None = None
     bytes: int | None = None
     dtypes: dict[str, int] | None = None
 
