@@ -55,9 +55,9 @@ class Loader(Kind, frozen=True, kw_only=True):
     """One DataLoader and how its clean-window fetches went. Means are per batch fetched.
 
     ``load`` is the sample loading (``dataset[i]``), ``collate`` the ``collate_fn``; both are
-    measured where they run. ``cpu`` is CPU time of the fetching thread, ``runqueue`` its time
-    ready to run but waiting for a core (``/proc/…/schedstat``). What is left of the wall time
-    was spent blocked. ``role``: ``train`` if its batches led to backward, else ``eval``.
+    measured where they run. ``cpu`` is CPU time of the fetching thread, less the kernel's for reads
+    from storage, ``runqueue`` its time ready to run but waiting for a core (schedstat). The rest
+    of the wall time is blocked. ``role``: ``train`` if its batches led to backward, else ``eval``.
     """
 
     id: int

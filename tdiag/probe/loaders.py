@@ -22,7 +22,7 @@ from . import facts, places
 from .batches import count_bytes, length
 from .invisible import hidden
 from .marks import NEXT_BEGIN, NEXT_END
-from .procfs import ThreadCounters
+from .procfs import ThreadCounters, kernel_ns
 
 if TYPE_CHECKING:
     from .core import Probe
@@ -146,7 +146,7 @@ class LoaderWatch:
             number = getattr(fetcher, "tdiag_loader", self.by_dataset.get(id(fetcher.dataset)))
             timing = fetcher.tdiag_timing = {"loader": number}
             fetcher.collate_fn = _timed_collate(fetcher.collate_fn, timing)
-        timing["collate"] = timing["collate_cpu"] = 0
+        timing["collate"] = timing["collate_cpu"] = timing["collate_kernel"] = 0
         if self.counters is not None:
             timing["before"] = self.counters.read()
         return timing
@@ -167,6 +167,7 @@ class LoaderWatch:
         }
         if self.counters is not None:
             record.update(self.counters.since(timing["before"]))
+            record["kernel"] = max(0, record["kernel"] - timing["collate_kernel"])
         if self.fetches < WEIGH_FIRST or self.fetches % WEIGH_EVERY == 0:
             record["bytes"], record["dtypes"] = count_bytes(batch)
         self.fetches += 1
@@ -260,10 +261,11 @@ def _ready(iterator: Any) -> int:
 def _timed_collate(original: Any, timing: dict[str, Any]) -> Any:
     @functools.wraps(original, updated=())
     def collate(data: Any) -> Any:
-        began, cpu = _wall(), _cpu()
+        began, cpu, kernel = _wall(), _cpu(), kernel_ns()
         try:
             return original(data)
         finally:
+            timing["collate_kernel"] += kernel_ns() - kernel
             timing["collate"] += _wall() - began
             timing["collate_cpu"] += _cpu() - cpu
 

@@ -1,4 +1,4 @@
-"""What the kernel counts for the calling thread: storage reads, page faults, waiting for a core."""
+"""What the kernel counts for the calling thread: reads, page faults, kernel time, waiting."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ RCHAR, READ_BYTES = 1, 9
 _RUSAGE_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 
 
+def kernel_ns() -> int:
+    """CPU time that the calling thread has spent in the kernel."""
+    return int(resource.getrusage(_RUSAGE_THREAD).ru_stime * 1e9)
+
+
 class ThreadCounters:
     """Open once a thread, read around each fetch. Counters the system lacks are None."""
 
@@ -20,15 +25,17 @@ class ThreadCounters:
         self.schedule = _open("/proc/thread-self/schedstat")
         self.thread = threading.get_ident()
 
-    def read(self) -> tuple[int | None, int | None, int | None, int]:
-        """(storage bytes read, bytes through read calls, ns waiting for a core, major faults)."""
+    def read(self) -> tuple[int | None, int | None, int | None, int, int]:
+        """(storage bytes read, bytes through read calls, ns waiting for a core, major faults,
+        ns of CPU time in the kernel)."""
         read = rchar = waited = None
         if self.io is not None:
             words = os.pread(self.io, 512, 0).split()  # rchar: N wchar: N syscr: N …
             rchar, read = int(words[RCHAR]), int(words[READ_BYTES])
         if self.schedule is not None:
             waited = int(os.pread(self.schedule, 128, 0).split()[1])
-        return read, rchar, waited, resource.getrusage(_RUSAGE_THREAD).ru_majflt
+        usage = resource.getrusage(_RUSAGE_THREAD)
+        return read, rchar, waited, usage.ru_majflt, int(usage.ru_stime * 1e9)
 
     def since(self, before: tuple[int | None, ...]) -> dict[str, Any]:
         """The growth since ``before``, under the names of the `fetch` record."""
@@ -36,7 +43,7 @@ class ThreadCounters:
             None if b is None or a is None else b - a
             for a, b in zip(before, self.read())
         )  # fmt: skip
-        return dict(zip(("read", "rchar", "runq", "majflt"), grown))
+        return dict(zip(("read", "rchar", "runq", "majflt", "kernel"), grown))
 
 
 def _open(path: str) -> int | None:
