@@ -10,10 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from tdiag.diagnose.model import Measure
-from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, StackLine, Stacks, System
+from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
 from tdiag.rules.base import DATA_WAIT, Abstain, held
 from tdiag.rules.measures import count, frac, ns
 
@@ -32,6 +30,14 @@ CORE_WORTH_HIGH = 1.0
 HANDOVER_HIGH_NS = 700_000
 HANDOVER_LOW_NS = 100_000
 HANDOVER_NS_PER_BYTE = 0.18
+# One core's copy into fresh memory, page faults included, lies at 2–10 GB/s; the low end is taken,
+# so that a plain stack of large samples is not blamed.
+COPY_BYTES_PER_S = 2e9
+# Datasets whose samples are in memory, one next to the other, so that one call can index many.
+IN_MEMORY = ("TensorDataset", "Tensor", "list")
+# Indexing TensorDataset with a list instead of one by one, torch 2.13: no win with 4 samples a
+# batch, 1.6× and more with 16 small ones.
+MIN_SAMPLES_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,26 @@ class Feed:
     def rest(self) -> float:
         """The step without its data wait: what the loader has time for."""
         return max(self.step - self.wait, 0.0)
+
+    @property
+    def copying(self) -> float:
+        """What copying one step's batches once takes at least, ns."""
+        return self.batches * (self.loader.batch_bytes or 0.0) / COPY_BYTES_PER_S * 1e9
+
+    @property
+    def from_memory(self) -> bool:
+        """Torch's own code picks samples that lie in memory and puts them together."""
+        mine = self.loader.dataset_at or self.loader.collate_at
+        return mine is None and self.loader.dataset_class in IN_MEMORY
+
+    @property
+    def singly(self) -> float:
+        """Of fetching from memory, the time on a core that goes by the number of samples, not by
+        their bytes: what indexing whole batches at once can save, ns; 0 where that saves nothing.
+        """
+        many = (self.loader.batch_size or 0) >= MIN_SAMPLES_AT_ONCE
+        weighed = bool(self.loader.batch_bytes)
+        return max(0.0, self.cpu - self.copying) if many and weighed and self.from_memory else 0.0
 
     @property
     def blocked_mostly(self) -> bool:
@@ -180,19 +206,3 @@ def _queued(loader: Loader, system: System) -> float:
             " blocked fetch cannot be told from a queued one"
         )
     return off
-
-
-def top_fetch_lines(fed: Feed, stacks: Stacks | None, most: int = 3) -> list[StackLine]:
-    """The user's lines that fetching spends its time on, as shares of the fetch time.
-
-    Workers' samples are shares of fetching already; in the training process only the samples
-    that fell into the data wait count, and are set against that wait.
-    """
-    if stacks is None:
-        return []
-    if fed.loader.num_workers:
-        return sorted(stacks.workers, key=lambda line: -line.self_frac)[:most]
-    mine = [line for line in stacks.training if line.phase == "data_wait"]
-    total = sum(line.self_frac for line in mine)
-    shares = [replace(line, self_frac=line.self_frac / total) for line in mine if total]
-    return sorted(shares, key=lambda line: -line.self_frac)[:most]

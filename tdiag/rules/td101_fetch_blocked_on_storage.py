@@ -33,7 +33,8 @@ from tdiag.evidence.kinds import Budget, Loaders, Phases, StackLine, Stacks, Sys
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, duration, percent, size, where
 from tdiag.rules.examples import GB, budget, loaders, stack, stacks, system
-from tdiag.rules.feed import Feed, feed_of, top_fetch_lines
+from tdiag.rules.feed import Feed, feed_of
+from tdiag.rules.fetch_lines import dataset_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, frac
 
 CODE = "TD101"
@@ -81,7 +82,7 @@ def check(
         ),
         fix=Fix(_advice(fed, workers, cached, lines), "safe", f"num_workers={workers}"),
         gain=Gain(low, high, why, DATA_WAIT),
-        at=lines[0].at if lines else fed.loader.dataset_at,
+        at=lines[0].at if lines else dataset_place(fed.loader),
     )
 
 
@@ -124,7 +125,7 @@ def _gain(fed: Feed, workers: int, cache: bool, system: System) -> tuple[float, 
 
 
 def _advice(fed: Feed, workers: int, cached: float | None, lines: list[StackLine]) -> str:
-    place = lines[0].at if lines else fed.loader.dataset_at
+    place = lines[0].at if lines else dataset_place(fed.loader)
     ways = []
     if cached is not None:
         name = fed.loader.dataset_class

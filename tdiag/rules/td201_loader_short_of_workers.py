@@ -22,7 +22,8 @@ for a core that other programs use. What handing a batch over costs is taken off
 ## When this advice is wrong
 Datasets that hold CUDA tensors, open database handles or a lock do not survive a fork. Each worker
 is a process with its own copy of what the dataset holds. Batches that take less than a millisecond
-or so may cost more to hand over between processes than to make.
+or so may cost more to hand over between processes than to make. Tensors in memory are better
+indexed a batch at a time (TD213).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import DATA_WAIT, Found, Gain, duration, percent, where
 from tdiag.rules.examples import budget, loaders, phases, system
-from tdiag.rules.feed import feed_of
+from tdiag.rules.feed import MAJORITY_FRAC, feed_of
 from tdiag.rules.measures import count
 
 CODE = "TD201"
@@ -44,6 +45,8 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
     fed = feed_of(budget, loaders, phases, system)
     if fed is None or fed.blocked_mostly or fed.saturates(system):
         return None
+    if fed.singly > MAJORITY_FRAC * fed.cpu:
+        return None  # indexing whole batches makes the work go away instead of moving it
     workers = fed.workers_needed(system.cores_allowed)
     if workers <= fed.loader.num_workers:
         return None

@@ -29,7 +29,8 @@ from tdiag.evidence.kinds import Budget, Loaders, Phases, StackLine, Stacks, Sys
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import DATA_WAIT, Found, Gain, duration, percent, where
 from tdiag.rules.examples import budget, loaders, stack, stacks, system
-from tdiag.rules.feed import Feed, feed_of, top_fetch_lines
+from tdiag.rules.feed import Feed, feed_of
+from tdiag.rules.fetch_lines import dataset_place, top_fetch_lines
 from tdiag.rules.measures import count, frac
 
 CODE = "TD202"
@@ -50,6 +51,8 @@ def check(
     fed = feed_of(budget, loaders, phases, system)
     if fed is None or fed.blocked_mostly or not fed.saturates(system):
         return None
+    if fed.from_memory:
+        return None  # samples in memory are picked, not preprocessed
     lines = top_fetch_lines(fed, stacks)
     saved = fed.wall * lines[0].self_frac * LINE_SAVING_LOW_FRAC if lines else 0.0
     busy = max(fed.cores_wanted(), system.cores_used or 0.0)
@@ -72,7 +75,7 @@ def check(
             "low end: the costliest line at half its cost; high end: preprocessed once, offline.",
             DATA_WAIT,
         ),
-        at=lines[0].at if lines else fed.loader.dataset_at,
+        at=lines[0].at if lines else dataset_place(fed.loader),
     )
 
 
@@ -82,17 +85,20 @@ def _measure(line: StackLine) -> Measure:
 
 
 def _advice(fed: Feed, lines: list[StackLine]) -> str:
+    name = fed.loader.dataset_class
     if not lines:
         return (
-            f"Do the deterministic part of {fed.loader.dataset_class}.__getitem__"
-            f"{where(fed.loader.dataset_at)} once, offline, and load its result."
+            f"Do the deterministic part of what {name} loads{where(dataset_place(fed.loader))}"
+            " once, offline, and load its result."
         )
     first = lines[0]
     leaf = f" ({first.leaf})" if first.leaf else ""
+    work = f"the work{where(first.at)}{leaf}"
+    if first.at == fed.loader.created_at:
+        work = f"what {name} does{leaf} for the loader{where(first.at)}"
     return (
-        f"Do the work{where(first.at)}{leaf}, {percent(first.self_frac)} of the fetch time, once"
-        f" and offline, and let {fed.loader.dataset_class} load its result; what is random per"
-        " epoch stays, on the smaller data."
+        f"Do {work}, {percent(first.self_frac)} of the fetch time, once and offline, and let"
+        f" {name} load its result; what is random per epoch stays, on the smaller data."
     )
 
 

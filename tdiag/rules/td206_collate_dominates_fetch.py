@@ -29,6 +29,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.rules.base import DATA_WAIT, Found, Gain, duration, percent, where
 from tdiag.rules.examples import at, budget, loaders, system
 from tdiag.rules.feed import feed_of
+from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.measures import bytes_, frac, ns
 
 CODE = "TD206"
@@ -37,19 +38,15 @@ CLASS = "cpu"
 
 # A quarter: with less, the sample loading is where to look first; ours.
 MIN_COLLATE_FRAC = 0.25
-# One core's copy into fresh memory, page faults included, lies at 2–10 GB/s; the low end is taken,
-# so that a plain stack of large samples is not blamed.
-COPY_BYTES_PER_S = 2e9
 # Half of the excess may stay if the rewritten collate still touches each sample in Python.
 SAVING_LOW_FRAC = 0.5
 
 
 def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | None) -> Found | None:
     fed = feed_of(budget, loaders, phases, system)
-    if fed is None or fed.blocked_mostly:
-        return None
-    copying = (fed.loader.batch_bytes or 0.0) / COPY_BYTES_PER_S * 1e9
-    excess = fed.collate - copying
+    if fed is None or fed.blocked_mostly or fed.from_memory:
+        return None  # what torch puts together from its own dataset has a rule of its own
+    excess = fed.collate - fed.copying
     if fed.collate < MIN_COLLATE_FRAC * fed.wall or excess <= 0:
         return None
     share = fed.collate / fed.wall
@@ -70,10 +67,10 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
         gain=Gain(
             high * SAVING_LOW_FRAC,
             high,
-            f"copying the batch once takes about {duration(copying)}; the rest can go.",
+            f"copying the batch once takes about {duration(fed.copying)}; the rest can go.",
             DATA_WAIT,
         ),
-        at=fed.loader.collate_at or fed.loader.dataset_at,
+        at=fed.loader.collate_at or dataset_place(fed.loader),
     )
 
 
@@ -86,8 +83,9 @@ def _advice(loader: Loader) -> str:
         )
     return (
         f"Return one array or tensor per field, no Python numbers, from {loader.dataset_class}"
-        f"{where(loader.dataset_at)}; or index a whole batch at once (sampler=BatchSampler(...),"
-        f" batch_size=None), so that {loader.collate_name} has nothing to put together."
+        f"{where(dataset_place(loader))}; or index a whole batch at once"
+        f" (sampler=BatchSampler(...), batch_size=None), so that {loader.collate_name} has nothing"
+        " to put together."
     )
 
 

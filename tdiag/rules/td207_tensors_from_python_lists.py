@@ -31,7 +31,8 @@ from tdiag.evidence.kinds import Budget, Loaders, OpLine, Ops, Phases, Stacks, S
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, duration, percent, where
 from tdiag.rules.examples import MS, budget, op_line, ops
-from tdiag.rules.feed import feed_of, top_fetch_lines
+from tdiag.rules.feed import feed_of
+from tdiag.rules.fetch_lines import top_fetch_lines
 from tdiag.rules.measures import count, ns
 
 CODE = "TD207"
@@ -107,7 +108,8 @@ def _in_workers(
     lines = [
         line
         for line in top_fetch_lines(fed, stacks)
-        if CONSTRUCTS.search(linecache.getline(line.at.file, line.at.line))
+        if line.at != fed.loader.created_at  # that line stands for a library's dataset
+        and CONSTRUCTS.search(linecache.getline(line.at.file, line.at.line))
     ]
     if not lines:
         return None

@@ -29,6 +29,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, held, percent, size, where
 from tdiag.rules.examples import MB, budget, loaders, system
 from tdiag.rules.feed import feed_of
+from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.measures import bytes_, frac
 
 CODE = "TD208"
@@ -72,9 +73,9 @@ def check(
             frac("64-bit share of the batch", share, "fetch"),
         ),
         fix=Fix(
-            f"Make samples in 32 bits or less in {loader.dataset_class}{where(loader.dataset_at)}"
-            " (array.astype('float32', copy=False)), bytes where they were bytes, and widen on the"
-            " device.",
+            f"Make samples in 32 bits or less in {loader.dataset_class}"
+            f"{where(dataset_place(loader))} (array.astype('float32', copy=False)),"
+            " bytes where they were bytes, and widen on the device.",
             "review",
         ),
         gain=Gain(
@@ -83,7 +84,7 @@ def check(
             "high end: half of the 64-bit bytes are neither collated nor copied; low end: hidden.",
             (*DATA_WAIT, "h2d"),
         ),
-        at=loader.dataset_at,
+        at=dataset_place(loader),
     )
 
 

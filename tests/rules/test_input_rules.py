@@ -6,6 +6,7 @@ differ, and with them the rule that fires.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tdiag.diagnose.model import Abstained, Finding
 from tdiag.evidence.kinds import Loaders, Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import budget, loaders, phases, stack, stacks, system
+from tdiag.rules.examples import at, budget, loaders, phases, stack, stacks, system
 
 CPU_FETCH = {"load_ns": 60e6, "load_cpu_ns": 59e6, "collate_ns": 0.0, "collate_cpu_ns": 0.0}
 COLD_FETCH = {**CPU_FETCH, "load_cpu_ns": 5e6, "read_bytes": 20e6}
@@ -39,7 +40,10 @@ def starved(fetch: dict[str, Any], cores: dict[str, Any], workers: int = 0) -> E
     """A step of 75 ms, 60 ms of them waiting for data."""
     step = budget(data_wait=60, forward=5, backward=8, optimizer=2)
     if workers:
-        fetch = {key: value * workers if value else value for key, value in fetch.items()}
+        fetch = {
+            key: value * workers if isinstance(value, float) else value
+            for key, value in fetch.items()
+        }
     return Evidence().add(step, loaders(num_workers=workers, **fetch), system(**cores))
 
 
@@ -213,3 +217,74 @@ def test_evaluation_loaders_are_not_blamed() -> None:
     evidence.add(Loaders(loaders=tuple(replace(x, role="eval") for x in train.loaders)))
     assert run(evidence) == {}
     assert evidence.get(Stacks) is None
+
+
+TABLE = {
+    "dataset_class": "TensorDataset", "dataset_at": None, "batch_size": 256, "batch_bytes": 12e3,
+    "load_ns": 0.9e6, "load_cpu_ns": 0.9e6, "collate_ns": 0.5e6, "collate_cpu_ns": 0.5e6,
+    "runqueue_ns": 0.0,
+}  # fmt: skip
+
+
+def from_memory(cores: dict[str, Any], **changes: Any) -> set[str]:
+    """The input rules that fire for a small step that waits for torch's own dataset."""
+    step = budget(data_wait_cpu=1.6, forward=0.5, backward=0.8, optimizer=0.2)
+    evidence = Evidence().add(step, loaders(**{**TABLE, **changes}), system(**cores))
+    codes = ("TD201", "TD202", "TD206", "TD213")
+    return {found.code for found in run_rules(evidence, [find(code) for code in codes])[0]}
+
+
+@pytest.mark.parametrize("cores", [EIGHT_IDLE, ONE_CORE, TWO_FULL], ids=str)
+def test_tensors_in_memory_are_indexed_not_preprocessed(cores: dict[str, Any]) -> None:
+    assert from_memory(cores) == {"TD213"}
+
+
+def test_indexing_whole_batches_is_advised_where_it_won_when_tried() -> None:
+    assert "TD213" in from_memory(ONE_CORE, batch_size=16)
+    assert from_memory(ONE_CORE, batch_size=15) == set()
+    assert from_memory(ONE_CORE, batch_size=None) == set()
+    copied = 1.4e6 * 2  # bytes that are copied at 2 GB/s in the time the fetch took
+    assert "TD213" not in from_memory(ONE_CORE, batch_bytes=copied)
+
+
+def test_a_dataset_or_collate_function_of_ones_own_is_not_torchs() -> None:
+    for mine in ({"dataset_at": at(12, "__getitem__")}, {"collate_at": at(30, "pad")}):
+        assert "TD213" not in from_memory(ONE_CORE, **mine)
+        assert "TD202" in from_memory(ONE_CORE, **mine)
+
+
+LOADING = "load (PIL/ImageFile.py)"
+IMAGE_FOLDER = {
+    **CPU_FETCH,
+    "dataset_class": "ImageFolder",
+    "dataset_at": at(245, "__getitem__", "/env/lib/python3.11/site-packages/torchvision/folder.py"),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_loop_over_a_librarys_dataset_stands_for_the_loader(workers: int) -> None:
+    """Its function trains as well, so the samples below it are the dataset's."""
+    taking = stack(43, 0.6, LOADING, "data_wait", function="main")
+    training = (stack(44, 0.2, phase="backward", function="main"), taking)
+    evidence = starved(IMAGE_FOLDER, TWO_FULL, workers).add(
+        stacks(training, (replace(taking, phase=""),) if workers else ())
+    )
+    found = run(evidence)["TD202"]
+    assert found.location is not None and found.location.line == 41
+    assert f"what ImageFolder does ({LOADING}) for the loader at train.py:41" in found.fix.text
+
+
+def test_torchs_own_collating_under_the_loop_is_no_line_of_the_users() -> None:
+    collating = stack(43, 0.5, "collate_tensor_fn (_utils/collate.py)", "data_wait", "main")
+    mine = stack(15, 0.3, "resize (PIL/Image.py)", "data_wait", "__getitem__")
+    training = (stack(44, 0.2, phase="backward", function="main"), collating, mine)
+    found = run(starved(CPU_FETCH, ONE_CORE).add(stacks(training)))["TD202"]
+    assert found.location is not None and found.location.line == 15
+
+
+def test_a_loop_is_told_by_its_text_where_another_function_trains(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("for batch in loader:\n    step(batch)\n")
+    taking = replace(stack(1, 0.6, LOADING, "data_wait", "fit"), at=at(1, "fit", str(script)))
+    found = run(starved(IMAGE_FOLDER, ONE_CORE).add(stacks((taking,))))["TD202"]
+    assert found.location is not None and found.location.line == 41

@@ -1,0 +1,65 @@
+"""Where the user's own code meets a slow fetch: lines sampled in it, and the loader's own line."""
+
+from __future__ import annotations
+
+import linecache
+import re
+
+from msgspec.structs import replace
+
+from tdiag.evidence.from_run.places import is_user_file
+from tdiag.evidence.kinds import Loader, Location, StackLine, Stacks
+from tdiag.rules.feed import Feed
+
+# A loop over the loader is the user's innermost line while torch's own code fetches for it.
+_TAKES_BATCHES = re.compile(r"^\s*(async\s+)?for\b|\bnext\(")
+# Torch's own loading, in the two last parts of a sampled file's path.
+_TORCH_LOADING = re.compile(
+    r"\((_utils/(collate|fetch|worker|pin_memory)|data/(dataset|sampler|dataloader))\.py\)$"
+)
+
+
+def dataset_place(loader: Loader) -> Location | None:
+    """The dataset's code where it is the user's, else the line that makes the loader."""
+    mine = loader.dataset_at is not None and is_user_file(loader.dataset_at.file)
+    return loader.dataset_at if mine else loader.created_at
+
+
+def top_fetch_lines(fed: Feed, stacks: Stacks | None, most: int = 3) -> list[StackLine]:
+    """The user's lines that fetching spends its time on, as shares of the fetch time.
+
+    Workers' samples are shares of fetching already; in the training process only the samples
+    that fell into the data wait count, and are set against that wait. Where the innermost line of
+    the user's only takes the batches, a library's dataset does the work: the line that makes the
+    loader stands for it, and torch's own indexing and collating is left out.
+    """
+    if stacks is None:
+        return []
+    if fed.loader.num_workers:
+        shares = list(stacks.workers)
+    else:
+        mine = [line for line in stacks.training if line.phase == "data_wait"]
+        total = sum(line.self_frac for line in mine)
+        shares = [replace(line, self_frac=line.self_frac / total) for line in mine if total]
+    lines = [_of_dataset(line, fed.loader, stacks) for line in shares]
+    return sorted((x for x in lines if x is not None), key=lambda x: -x.self_frac)[:most]
+
+
+def _of_dataset(line: StackLine, loader: Loader, stacks: Stacks) -> StackLine | None:
+    if not _takes_batches(line, loader, stacks):
+        return line
+    if _TORCH_LOADING.search(line.leaf):
+        return None
+    return replace(line, at=loader.created_at or Location(file="", line=0))
+
+
+def _takes_batches(line: StackLine, loader: Loader, stacks: Stacks) -> bool:
+    """The line asks the loader for batches: its function also trains, or its text says so."""
+    here = (line.at.file, line.at.function)
+    dataset = loader.dataset_at
+    if dataset is not None and here == (dataset.file, dataset.function):
+        return False
+    others = {(x.at.file, x.at.function) for x in stacks.training if x.phase != "data_wait"}
+    if line.at.function and here in others:
+        return True
+    return bool(_TAKES_BATCHES.search(linecache.getline(line.at.file, line.at.line)))
