@@ -18,6 +18,7 @@ Value = int | float | str | None  # ROCm writes numbers as text, old Kineto null
 
 TEXT_LIMIT = 1000  # of names and call stacks; kernel names reach 5,000, told apart long before
 EXACT_US = float(1 << 43)  # from here on float64 microseconds resolve less than a nanosecond
+SAMPLED_TIMES = 256  # of a block, to tell that: three of four rounded times show a fraction
 ABSENT = -1
 
 
@@ -123,7 +124,8 @@ def decode(block: bytes) -> Block | None:
 
 def _rounded(events: Sequence[Event]) -> bool:
     """Whether float64 could not hold these times to the nanosecond."""
-    ts = np.array([event.ts for event in events])
+    some = events[:: max(1, len(events) // SAMPLED_TIMES)]
+    ts = np.array([event.ts for event in some])
     return bool(ts.max() >= EXACT_US and (ts % 1).any())
 
 
@@ -170,11 +172,12 @@ def _rare(
     """The columns that most events lack are looked up only where there is something to fill."""
     size = len(args)
     rows = [row for row, a in enumerate(args) if a.stream is not None]
-    for column, dtype in (("stream", np.int32), ("device", np.int32), ("bytes", np.int64)):
-        columns[column] = np.full(size, ABSENT, dtype)
-        columns[column][rows] = _ints([getattr(args[row], column) for row in rows])
+    work = [args[row] for row in rows]
+    columns["stream"] = _filled(size, rows, _ints([a.stream for a in work]), np.int32)
+    columns["device"] = _filled(size, rows, _ints([a.device for a in work]), np.int32)
+    columns["bytes"] = _filled(size, rows, _ints([a.bytes for a in work]), np.int64)
     columns["occupancy"] = np.full(size, np.nan, np.float32)
-    columns["occupancy"][rows] = _floats([args[row].occupancy for row in rows])
+    columns["occupancy"][rows] = _floats([a.occupancy for a in work])
     columns["forward_thread"] = np.full(size, ABSENT, np.int64)
     numbered = np.flatnonzero(columns["sequence"] != ABSENT).tolist()
     columns["forward_thread"][numbered] = _ints([args[row].forward_thread for row in numbered])
@@ -187,6 +190,12 @@ def _rare(
     matrices = np.flatnonzero(np.isin(columns["name"], shaped))
     columns["shapes"][matrices] = [shapes[_shapes(args[row])] for row in matrices]
     return list(stacks), list(shapes)
+
+
+def _filled(size: int, rows: list[int], values: Ints, dtype: type) -> npt.NDArray[Any]:
+    column: npt.NDArray[Any] = np.full(size, ABSENT, dtype)
+    column[rows] = values
+    return column
 
 
 def _shapes(args: Args) -> tuple[str, str]:
