@@ -90,9 +90,10 @@ def charge(ends: Ints, lead: Ints, begins: Ints, demand: Ints) -> tuple[Ints, In
         want = int(met[event - count])
         while want:
             last = open_leads[-1]
-            taken = min(want, left[last])
-            want -= taken
-            left[last] -= taken
-            if not left[last]:
-                open_leads.pop()
+            if want < left[last]:
+                left[last] -= want
+                break
+            want -= left[last]
+            left[last] = 0
+            open_leads.pop()
     return lead - np.array(left, np.int64), met

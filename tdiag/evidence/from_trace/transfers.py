@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import numpy as np
 
@@ -40,6 +41,7 @@ def transfers(view: View, window: Window, stacks: Stacks) -> Transfers:
     return Transfers(copies=tuple(copies))
 
 
+@cache
 def _memory(name: str) -> str:
     return next((memory for memory, words in MEMORY_WORDS.items() if words.search(name)), "unknown")
 
