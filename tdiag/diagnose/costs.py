@@ -197,14 +197,18 @@ def _doubt(costs: Costs, evidence: Evidence, findings: Sequence[Finding]) -> Non
 
 
 def undisturbed(evidence: Evidence) -> float:
-    """The share of the machine that other programs left to the run, 0..1; 1 where cores idled.
+    """The share of a core that other programs left to the training thread, 0..1.
 
-    Only a machine without an idle core makes a program wait for one.
+    Measured by the kernel as its time in the run queue. Where that is not counted: by the share
+    of the machine in others' use, if no core is idle (only then does a program wait for one).
     """
     system = evidence.get(System)
-    if system is None or system.machine_busy_cores is None or system.cores_used is None:
+    if system is None:
         return 1.0
+    left = 1.0 - min(1.0, system.training_queued_frac or 0.0)
+    if system.machine_busy_cores is None or system.cores_used is None:
+        return left
     if system.machine_busy_cores < SATURATED_FRAC * system.cores_machine:
-        return 1.0
+        return left
     others = max(0.0, system.machine_busy_cores - system.cores_used)
-    return max(0.0, 1.0 - others / system.cores_machine)
+    return min(left, max(0.0, 1.0 - others / system.cores_machine))

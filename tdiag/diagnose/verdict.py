@@ -100,6 +100,9 @@ class _Candidate:
 
 def _choose(evidence: Evidence, costs: Costs, findings: Sequence[Finding]) -> _Candidate:
     families = costs.families()
+    for cls in costs.guessed:  # circumstance must be overwhelming
+        if families[family_of(cls)] < MAJORITY_FRAC * costs.step_ns:
+            del families[family_of(cls)]
     cost = max(families.values(), default=0.0)
     least = HIGH_FRAC if costs.compute >= MAJORITY_FRAC * costs.step_ns else MODERATE_FRAC
     if max(cost, costs.unexplained) < least * costs.step_ns:

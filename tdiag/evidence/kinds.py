@@ -36,8 +36,7 @@ class Phases(Kind, frozen=True, kw_only=True):
     ``optimizer`` (end of backward → end of ``optimizer.step``), ``evaluation``, ``checkpoint``
     (``torch.save``), ``gc`` (garbage collector), ``after_step`` (optimizer end → next batch is
     asked for), ``unattributed``.
-    ``cpu_ns``: on-CPU time of the training thread within the same regions; a phase whose CPU time
-    was not measured (its clock is dear: only waits and what lies before forward) is absent.
+    ``cpu_ns``: on-CPU time of the training thread there, for waits and what precedes forward.
     ``counts``: how often per step a region of this name was entered.
     """
 
@@ -209,6 +208,7 @@ class System(Kind, frozen=True, kw_only=True):
     ram_available_bytes: int | None  # lowest seen; the cgroup's limit counts
     ram_total_bytes: int | None
     io_wait_frac: float | None
+    training_queued_frac: float | None = None  # of its time, the training thread lacked a core
     gpu_util_frac: float | None = None
     gpu_memory_used_bytes: int | None = None
     gpu_memory_total_bytes: int | None = None

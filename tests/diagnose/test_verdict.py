@@ -164,15 +164,21 @@ def test_an_update_that_works_is_no_overhead_however_it_could_be_written(
 
 
 @pytest.mark.parametrize(
-    ("parts", "on_core", "cls"), [({"prepare": 40}, 38, "cpu"), ({"prepare": 40}, 2, "unknown")]
+    ("parts", "on_core", "cls"),
+    [
+        ({"prepare": 60}, 58, "cpu"),
+        ({"prepare": 60}, 2, "unknown"),
+        ({"prepare": 40}, 38, "compute"),  # circumstance must be overwhelming
+    ],
 )
 def test_batches_made_by_hand(parts: dict[str, float], on_core: float, cls: str) -> None:
     """On a core: preprocessing. Off it nothing tells reading from waiting for a core."""
-    wall = phases(forward=60, **parts)
+    wall = phases(forward=100 - parts["prepare"], **parts)
     made = replace(wall, cpu_ns={"prepare": on_core * MS})
     found = run(parts, made)
     assert found.cls == cls
     assert found.confidence <= GUESS_CONFIDENCE
+    assert cls != "compute" or found.runner_up == "cpu"
 
 
 def test_with_a_loader_what_lies_before_forward_is_not_guessed() -> None:
@@ -263,6 +269,8 @@ CROWDED = system(cores_machine=2, machine_busy_cores=2.0, cores_used=0.5)
 
 def test_confidence_falls_on_a_machine_that_others_use() -> None:
     assert run({"evaluation": 60}, CROWDED).confidence < 0.3
+    queued = system(training_queued_frac=0.5)
+    assert run({"evaluation": 60}, queued).confidence < 0.55
     idle = replace(CROWDED, machine_busy_cores=1.0)
     assert run({"evaluation": 60}, idle).confidence == run({"evaluation": 60}).confidence
 

@@ -66,6 +66,21 @@ def test_the_kernels_time_for_reads_that_miss_the_cache_is_storage(
     assert loaders_of(run)[0].load_cpu_ns == pytest.approx(processing * MS)
 
 
+@pytest.mark.parametrize(
+    ("read", "rchar", "left_ms"),
+    [(0, 4000, 3), (4000, 4000, 1), (1000, 4000, 2.5), (4000, 0, 1), (None, None, 3)],
+    ids=["cached", "storage", "a quarter from storage", "mapped file", "uncounted"],
+)
+def test_kernel_time_of_reads_from_storage_is_no_preprocessing(
+    tmp_path: Path, read: int | None, rchar: int | None, left_ms: float
+) -> None:
+    """Loading took 3 ms on a core, 2 of them in the kernel."""
+    run = Run(tmp_path).steps(30, plain)
+    loader(run)
+    fetch(run, run.now - 50 * MS, load_cpu=3 * MS, kernel=2 * MS, read=read, rchar=rchar)
+    assert loaders_of(run)[0].load_cpu_ns == left_ms * MS
+
+
 def test_spawned_workers_are_known_by_their_pid(tmp_path: Path) -> None:
     """They cannot know their loader's number; the iterator that started them does."""
     worker = Run(tmp_path, pid=101)

@@ -91,3 +91,16 @@ def test_the_device_that_is_used_is_the_one_reported(tmp_path: Path) -> None:
     assert found.gpu_memory_used_bytes == 7
     assert found.gpu_memory_total_bytes == 80 << 30
     assert found.gpu_throttle == ("power cap",)
+
+
+def test_waiting_for_a_core_is_measured_over_the_clean_window(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.steps(100, plain)
+    began = next(line for line in run.lines if line["kind"] == "window")
+    began["runq"] = 7 * MS
+    end = {"name": "baseline", "state": "end", "pass": 1}
+    run.add("window", t=run.now + 1, runq=7 * MS + (run.now + 1 - began["t"]) // 4, **end)
+    (tmp_path / "system.jsonl").write_text(json.dumps(MACHINE) + "\n")
+    found = load_run(run.write()).get(System)
+    assert found is not None
+    assert found.training_queued_frac == pytest.approx(0.25, abs=1e-6)

@@ -8,7 +8,13 @@ from typing import Any
 
 from tdiag.errors import RunError
 from tdiag.evidence.from_run.capture import say_capture
-from tdiag.evidence.from_run.clean import find_clean, make_steps, perturbation, why_none
+from tdiag.evidence.from_run.clean import (
+    find_clean,
+    make_steps,
+    perturbation,
+    queued_frac,
+    why_none,
+)
 from tdiag.evidence.from_run.counted import make_counted
 from tdiag.evidence.from_run.events import Process, lead_of, read_events, workers_of
 from tdiag.evidence.from_run.loaders import make_loaders
@@ -85,7 +91,8 @@ def _add_steps(
     torch = lead.last(TorchRecord)
     allowed = torch.cpus_allowed if torch else None
     workers = set(workers_of(lead, processes))
-    if system := make_system(run_dir / "system.jsonl", clean, workers, allowed):
+    queued = queued_frac(lead, clean)
+    if system := make_system(run_dir / "system.jsonl", clean, workers, allowed, queued):
         evidence.add(system)
     evidence.perturbation.update(perturbation(lead.steps, durations, clean))
     return phase_spans(lead.steps, timeline, phases)

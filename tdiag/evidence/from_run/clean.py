@@ -90,6 +90,21 @@ def make_steps(lead: Process, durations: list[int], clean: Clean, boundary: str)
     )
 
 
+def queued_frac(lead: Process, clean: Clean) -> float | None:
+    """Share of the clean windows in which the training thread waited for a core."""
+    begin: WindowRecord | None = None
+    queued = wall = 0
+    for window in lead.all(WindowRecord):
+        if window.name != BASELINE or window.runq is None:
+            continue
+        if window.state == "begin":
+            begin = window
+        elif begin is not None and begin.runq is not None and clean.holds(window.t - 1):
+            queued += window.runq - begin.runq
+            wall += window.t - begin.t
+    return queued / wall if wall > 0 else None
+
+
 def perturbation(steps: list[StepRecord], durations: list[int], clean: Clean) -> dict[str, float]:
     """Each profiled window's median step ÷ the clean median − 1."""
     base = float(np.median(np.array(durations)[clean.mask]))

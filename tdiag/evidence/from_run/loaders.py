@@ -119,9 +119,9 @@ def _processing(fetch: FetchRecord) -> int | None:
     A read that misses the page cache costs the kernel time of its own (requests, filling pages):
     half of the whole on a fast disk. It is storage, not preprocessing. A read that hits is not.
     """
-    if fetch.load_cpu is None or not (fetch.kernel and fetch.read and fetch.rchar):
+    if fetch.load_cpu is None or not (fetch.kernel and fetch.read):
         return fetch.load_cpu
-    missed = min(1.0, fetch.read / fetch.rchar)
+    missed = fetch.read / max(fetch.read, fetch.rchar or 0)  # mapped files are in no read call
     return max(0, fetch.load_cpu - round(fetch.kernel * missed))
 
 

@@ -119,6 +119,7 @@ class WindowRecord(Record):
     t: int = 0
     number: int = msgspec.field(name="pass", default=1)
     why: str = ""
+    runq: int | None = None
 
 
 class StepRecord(Record):

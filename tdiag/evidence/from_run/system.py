@@ -41,12 +41,17 @@ _decoder: msgspec.json.Decoder[_Machine | _Sample] = msgspec.json.Decoder(_Machi
 
 
 def make_system(
-    path: Path, clean: Clean, workers: Collection[int], cpus_allowed: int | None
+    path: Path,
+    clean: Clean,
+    workers: Collection[int],
+    cpus_allowed: int | None,
+    queued_frac: float | None,
 ) -> System | None:
     """The machine during the longest clean stretch, or None without a readable file.
 
     ``workers``: pids of the DataLoader workers. ``cpus_allowed``: the training process's own
-    affinity, which may be narrower than tdiag's.
+    affinity, which may be narrower than tdiag's. ``queued_frac``: how much of the window the
+    training thread waited for a core.
     """
     machine, samples = _read(path)
     if machine is None:
@@ -67,6 +72,7 @@ def make_system(
         ram_available_bytes=min(available, default=None),
         ram_total_bytes=min(total, default=None),
         io_wait_frac=used.io_wait(),
+        training_queued_frac=queued_frac,
         gpu_util_frac=_mean([g.util for g in gpu if g.util is not None]),
         gpu_memory_used_bytes=max((g.memory_used for g in gpu if g.memory_used), default=None),
         gpu_memory_total_bytes=_memory_total(machine, gpu),
