@@ -97,6 +97,14 @@ def test_backward_belongs_to_the_phase_that_issued_the_op(tmp_path: Path) -> Non
     assert found.backward_of == {"loss": 60 * US, "forward": 100 * US}
 
 
+def test_a_garbage_collection_belongs_to_the_phase_it_interrupts(tmp_path: Path) -> None:
+    events = [step(1, 0, 1000), forward("aten::mul", 150, 7), node("MulBackward0", 500, 30, 7)]
+    spans = [("loss", 0, 140 * US), ("gc", 140 * US, 160 * US), ("loss", 160 * US, 200 * US)]
+    found = device_evidence(trace_of(tmp_path, events), phases=spans).get(HostOps)
+    assert found is not None
+    assert found.backward_of == {"loss": 30 * US}
+
+
 def test_each_step_finds_its_own_forward(tmp_path: Path) -> None:
     """Sequence numbers start again in every thread and come again in other steps."""
     events = [step(1, 0, 1000), step(2, 1000, 1000)]

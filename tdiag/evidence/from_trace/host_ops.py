@@ -17,6 +17,7 @@ Phase = tuple[str, int, int]  # name, start, end on the trace's clock, ns
 
 SMALL_NS = 20_000  # as documented at HostOps.small_frac
 TOP_OPS = 100
+COLLECTION = "gc"
 BACKWARD_NODE = re.compile(r"^autograd::engine::evaluate_function: ")
 
 
@@ -90,7 +91,7 @@ def _backward_of(
 def _by_phase(
     moments: Ints, durations: Ints, phases: Sequence[Phase], steps: int
 ) -> dict[str, float]:
-    phases = sorted(phases, key=lambda phase: phase[1])
+    phases = _without_gc(phases)
     begins = np.array([begin for _, begin, _ in phases], np.int64)
     at = np.searchsorted(begins, moments, side="right") - 1
     totals: dict[str, float] = {}
@@ -100,3 +101,14 @@ def _by_phase(
         if inside.any():
             totals[name] = totals.get(name, 0.0) + float(durations[inside].sum()) / steps
     return totals
+
+
+def _without_gc(phases: Sequence[Phase]) -> list[Phase]:
+    """Sorted; a collection belongs to the phase it interrupts, whose op may have set it off."""
+    kept: list[Phase] = []
+    for name, begin, end in sorted(phases, key=lambda phase: phase[1]):
+        if name == COLLECTION and kept:
+            kept[-1] = (kept[-1][0], kept[-1][1], max(end, kept[-1][2]))
+        else:
+            kept.append((name, begin, end))
+    return kept
