@@ -36,7 +36,7 @@ def make_model() -> nn.Module:
 
 def train(loader: DataLoader, device: torch.device, steps: int) -> None:
     model = make_model().to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     step, start = 0, time.perf_counter()
     loss: Tensor = torch.zeros(())
     while step < steps:

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-STORED = (320, 240)  # width, height of the photographs on disk
+STORED = (640, 480)  # width, height of the photographs on disk
 RESIZED, CROP = 72, 64
 CLASSES = 8
 
@@ -102,7 +102,7 @@ def train(loader: DataLoader, device: torch.device, steps: int) -> None:
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--data", type=Path, default=Path(__file__).parent / ".tdiag_data")
-    options.add_argument("--samples", type=int, default=512)
+    options.add_argument("--samples", type=int, default=256)
     options.add_argument("--batch-size", type=int, default=16)
     options.add_argument("--steps", type=int, default=4000)
     args = options.parse_args()
