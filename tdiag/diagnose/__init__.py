@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from tdiag.diagnose.budget import make_budget
-from tdiag.diagnose.costs import undisturbed
+from tdiag.diagnose.costs import MODERATE_FRAC, undisturbed
 from tdiag.diagnose.engine import run_rules
 from tdiag.diagnose.model import Component, Diagnosis, StepTime
-from tdiag.diagnose.verdict import MODERATE_FRAC, judge
+from tdiag.diagnose.verdict import judge
 from tdiag.evidence.device import TracedSteps
 from tdiag.evidence.kinds import Budget, Environment, Steps
 from tdiag.evidence.store import Evidence

@@ -38,6 +38,11 @@ _WASTE = {
 }
 # With the device idle, the optimizer and what has no name are the host's Python and framework.
 _WASTE_WITH_DEVICE = {"optimizer": "overhead", "other": "overhead"}
+# TensorFlow's input-pipeline analysis calls a program "highly" bound by something from 20 % of
+# the step time on, "moderately" from 5 % on, and not bound by it below
+# (kHighlyInfeedBoundThresholdInPercent, kModeratelyInfeedBoundThresholdInPercent).
+HIGH_FRAC = 0.20
+MODERATE_FRAC = 0.05
 # By definition of "mostly": what more than half of the time went to.
 MAJORITY_FRAC = 0.5
 # Calls that take this long on average, backward included, do work on any machine: a one-element
@@ -192,7 +197,11 @@ def _doubt(costs: Costs, evidence: Evidence, findings: Sequence[Finding]) -> Non
         calls = sum(x.calls for x in ops.lines) if ops else host_ops.per_step if host_ops else 0
         if not calls or alone / calls < NO_OVERHEAD_NS:
             costs.doubts.append("the fixed cost of a torch call was not measured")
-    elif alone < min(costs.compute, FIXED_COST_FACTOR * _fixed_cost(evidence, _counted(findings))):
+    fixed = FIXED_COST_FACTOR * _fixed_cost(evidence, _counted(findings))
+    dearest = max([costs.unexplained, *costs.families().values()])
+    step_alone = costs.step_ns - costs.compute + alone
+    overtakes = HIGH_FRAC * step_alone <= dearest < HIGH_FRAC * costs.step_ns
+    if alone < costs.compute and (alone < fixed or overtakes):
         costs.doubts.append("other programs kept the cores busy")
 
 

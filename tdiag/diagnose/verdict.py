@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tdiag.diagnose.costs import Costs, family_of, undisturbed, weigh
+from tdiag.diagnose.costs import (
+    HIGH_FRAC,
+    MAJORITY_FRAC,
+    MODERATE_FRAC,
+    Costs,
+    family_of,
+    undisturbed,
+    weigh,
+)
 from tdiag.diagnose.model import Finding, Verdict
 from tdiag.evidence.device import HostOps, TracedSteps
 from tdiag.evidence.kinds import Budget, Steps
 from tdiag.evidence.store import Evidence
 
-# TensorFlow's input-pipeline analysis calls a program "highly" bound by something from 20 % of
-# the step time on, "moderately" from 5 % on, and not bound by it below
-# (kHighlyInfeedBoundThresholdInPercent, kModeratelyInfeedBoundThresholdInPercent).
-HIGH_FRAC = 0.20
-MODERATE_FRAC = 0.05
-# By definition of "mostly": below it the step is not mostly computing, and the largest waste
-# names the bottleneck even if it is only moderate.
-MAJORITY_FRAC = 0.5
 # With four fifths of the step computing, doing away with all the rest wins at most 1.25×.
 HEALTHY_COMPUTE_FRAC = 0.8
 # Costs within a quarter of each other are a tie: predicted gains are ranges at least that wide.
@@ -185,7 +185,7 @@ def _doubtful(costs: Costs) -> Verdict:
     share = costs.compute / costs.step_ns
     summary = (
         f"{share:.0%} of the step is forward, loss, backward and optimizer, but "
-        f"{' and '.join(costs.doubts)}: whether that is work or overhead cannot be told"
+        f"{' and '.join(costs.doubts)}: how much of that is work cannot be told"
     )
     return _unknown(share, "compute", summary)
 

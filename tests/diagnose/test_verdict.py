@@ -284,6 +284,13 @@ def test_a_crowded_machine_does_not_turn_overhead_into_compute() -> None:
     assert "other programs kept the cores busy" in found.summary
 
 
+def test_a_crowded_machine_does_not_hide_a_waste_behind_slow_compute() -> None:
+    """15 % data wait; with the quarter of compute that is left alone it would be 40 %."""
+    assert run({"data_wait_io": 15}, CROWDED).cls == "unknown"
+    assert run({"data_wait_io": 3}, CROWDED).cls == "compute"
+    assert run({"data_wait_io": 30}, CROWDED).cls == "io"
+
+
 # --- bare traces -------------------------------------------------------------------------------
 
 
