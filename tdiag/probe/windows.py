@@ -143,8 +143,6 @@ class Windows:
         """Open the next window that can be opened."""
         while self.plan:
             self.window = self.plan.pop(0)
-            if self.window.number == 2 and self.plan and self.window.name == "baseline":
-                self.probe.guard(measure_dispatch)(self.probe)
             self.capture = make_capture(self.probe, self.window)
             if self.capture is not None and (why := self.capture.start()):
                 self._record("skipped", why=why)
@@ -189,6 +187,8 @@ class Windows:
             self._record("end")
         if begun and self.name == "baseline":
             self.probe.recorder.write("flags", **facts.flags(self.probe))
+            self.probe.guard(measure_dispatch)(self.probe)
+            self.changed = True
         if capture is not None:
             self.changed = True
             if begun:

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.kinds import Loaders, Phases, Steps
+from tdiag.evidence.kinds import Phases, Steps
 
 from .making import (
     BACKWARD,
-    CRITERION,
     CRITIC,
     FORWARD,
     GC,
@@ -21,10 +20,7 @@ from .making import (
     OPTIMIZER,
     SAVE,
     TEACHER,
-    TRAIN,
-    VALID,
     Run,
-    loader,
     plain,
 )
 
@@ -178,115 +174,6 @@ def test_a_step_that_the_scaler_skipped_ends_without_an_update(tmp_path: Path) -
     assert found["backward"] == 10
     assert found["data_wait"] == 4
     assert sum(found.values()) == 26
-
-
-def test_evaluation_between_epochs_with_its_waits(tmp_path: Path) -> None:
-    def step(run: Run, number: int) -> None:
-        if number % 10 == 9:
-            run.gap(1)  # model.eval()
-            run.iterate(5, VALID)
-            for _ in range(3):
-                run.batch(2, VALID)
-                run.forward(3, train=False, grad=False)
-                run.forward(1, CRITERION, grad=False, scalar=True)
-                run.gap(1)
-            run.batch(2, VALID)  # the end of the loader
-        plain(run)
-
-    run = Run(tmp_path)
-    loader(run, TRAIN)
-    loader(run, VALID)
-    found = in_ms(run.steps(30, step))
-    assert found["evaluation"] == pytest.approx((1 + 5 + 3 * 7 + 2) / 10)
-    assert found["data_wait"] == 4
-    assert found["after_step"] == 1
-    assert phases_of(run).eval_batches_per_step == 0.3
-    assert phases_of(run).eval_grad_frac == 0
-    loaders = load_run(tmp_path).get(Loaders)
-    assert loaders is not None
-    assert [x.role for x in loaders.loaders] == ["train", "eval"]
-
-
-def test_evaluation_that_records_gradients_is_measured_as_such(tmp_path: Path) -> None:
-    def step(run: Run, number: int) -> None:
-        if number % 10 == 9:
-            for _ in range(3):
-                run.batch(2, VALID)
-                run.forward(3, train=False, grad=True)
-        plain(run)
-
-    found = phases_of(Run(tmp_path).steps(30, step))
-    assert found.eval_grad_frac == 1
-    assert found.wall_ns["evaluation"] == pytest.approx(1.6 * MS)  # and what follows its end
-
-
-def test_evaluation_on_a_tensor_without_any_loader(tmp_path: Path) -> None:
-    """nanoGPT's estimate_loss: every k-th step, in eval mode, no loader anywhere."""
-
-    def step(run: Run, number: int) -> None:
-        if number % 5 == 4:
-            for _ in range(2):
-                run.gap(1)
-                run.forward(4, train=False, grad=False)
-        run.gap(1)
-        run.forward(4)
-        run.backward(5)
-        run.update(2)
-
-    found = in_ms(Run(tmp_path).steps(30, step))
-    # The first batch of the evaluation is found with it, what follows its last forward too.
-    assert found["evaluation"] == pytest.approx((2 * 5 + 1) / 5)
-    assert found["forward"] == 4
-
-
-def test_a_frozen_teacher_in_the_step_is_forward(tmp_path: Path) -> None:
-    def step(run: Run, number: int) -> None:
-        run.batch(3)
-        run.forward(7, TEACHER, train=False, grad=False)
-        run.forward(4)
-        run.gap(1)
-        run.backward(5)
-        run.update(2)
-
-    found = in_ms(Run(tmp_path).steps(30, step))
-    assert found["forward"] == 11
-    assert "evaluation" not in found
-
-
-def test_a_teacher_on_one_of_two_zipped_loaders_is_forward(tmp_path: Path) -> None:
-    def step(run: Run, number: int) -> None:
-        run.batch(3, TRAIN)
-        run.forward(7, TEACHER, train=False, grad=False)
-        run.batch(2, VALID)
-        run.forward(4)
-        run.backward(5)
-        run.update(2)
-
-    assert "evaluation" not in in_ms(Run(tmp_path).steps(30, step))
-
-
-def test_fine_tuning_in_eval_mode_is_training(tmp_path: Path) -> None:
-    """Frozen batch norms: the model is in eval mode all the time."""
-
-    def step(run: Run, number: int) -> None:
-        run.batch(3)
-        run.forward(4, train=False)
-        run.gap(1)
-        run.backward(5)
-        run.update(2)
-
-    assert "evaluation" not in in_ms(Run(tmp_path).steps(30, step))
-
-
-def test_prediction_without_training_is_forward(tmp_path: Path) -> None:
-    def step(run: Run, number: int) -> None:
-        run.forward(6, train=False, grad=False)
-        run.gap(1)
-        run.batch(3)
-
-    assert in_ms(Run(tmp_path, boundary="batch").steps(30, step)) == {
-        "forward": 6, "after_step": 1, "data_wait": 3,
-    }  # fmt: skip
 
 
 def test_a_loss_class_of_the_users_own_is_loss(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from markdown_it import MarkdownIt
 from tdiag.diagnose.model import Diagnosis
 from tdiag.report import render
 
-from .samples import CPU_BOUND, GPU_H2D, HEALTHY, HOME, HOSTILE, SAMPLES, UNKNOWN
+from .building import HOME
+from .samples import CPU_BOUND, GPU_H2D, HEALTHY, HOSTILE, SAMPLES, UNKNOWN
 
 
 def shown(format: str, diagnosis: Diagnosis) -> str:

@@ -17,7 +17,8 @@ from rich.text import Text
 from tdiag.diagnose.model import Component, Diagnosis, StepTime
 from tdiag.report import render
 
-from .samples import CPU_BOUND, HEALTHY, HOME, HOSTILE, IO_BOUND, MS, RUN_DIR, SAMPLES, WORKERS
+from .building import HOME, MS, RUN_DIR
+from .samples import CPU_BOUND, HEALTHY, HOSTILE, IO_BOUND, SAMPLES, WORKERS
 
 GOLDEN = Path(__file__).parent / "golden"
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m|\x1b\]8;[^\x1b]*\x1b\\")

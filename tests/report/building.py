@@ -1,0 +1,113 @@
+"""What the sample diagnoses are made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tdiag.diagnose.model import (
+    Abstained,
+    Component,
+    Diagnosis,
+    Finding,
+    Fix,
+    Measure,
+    Place,
+    Safety,
+    Speedup,
+    StepTime,
+    Verdict,
+)
+
+HOME = Path("/home/ada/project")
+RUN_DIR = HOME / ".tdiag/runs/20261121-124500-train"
+MS = 1_000_000
+
+CPU: dict[str, Any] = {
+    "torch": "2.13.0",
+    "python": "3.11.7",
+    "device": "cpu",
+    "device_count": 0,
+    "tdiag": "0.1.0",
+    "command": ["python", "train.py", "--epochs", "2"],
+    "script": "train.py",
+    "hostname": "lab-7",
+    "platform": "Linux-6.1-x86_64",
+    "rank": 0,
+    "world_size": 1,
+}
+GPU = CPU | {"device": "NVIDIA H200", "device_count": 1, "torch": "2.13.0+cu130"}
+CAPTURED = {
+    "steps": "captured",
+    "fetches": "captured",
+    "py-spy": "captured",
+    "trace": "captured",
+    "calls": "captured",
+    "ops": "captured",
+    "system": "captured",
+}
+PERTURBATION = {"sample": 0.012, "trace": 0.384, "calls": 1.12, "ops": 8.4}
+NO_DEVICE = "no CUDA device in this run"
+GPU_RULES = tuple(
+    Abstained(code, name, NO_DEVICE)
+    for code, name in (
+        ("TD301", "pageable-copies"),
+        ("TD302", "blocking-pinned-copies"),
+        ("TD303", "host-made-tensor-moved"),
+        ("TD401", "sync-every-step"),
+        ("TD601", "float32-on-matrix-units"),
+    )
+)
+
+
+def train(line: int, file: str = "train.py") -> Place:
+    return Place(str(HOME / file), line)
+
+
+def finding(
+    code: str,
+    name: str,
+    cls: str,
+    summary: str,
+    at: Place | None,
+    evidence: tuple[Measure, ...],
+    fix: str,
+    *,
+    win_ms: float = 0.0,
+    speedup: tuple[float, float] | None = None,
+    why: str = "",
+    safety: Safety = "safe",
+    intervention: str | None = None,
+) -> Finding:
+    return Finding(
+        code=code,
+        name=name,
+        cls=cls,
+        summary=summary,
+        location=at,
+        evidence=evidence,
+        recoverable_ns=round(win_ms * MS),
+        speedup=Speedup(*speedup) if speedup else None,
+        why_gain=why,
+        fix=Fix(fix, safety, intervention),
+        advisory=speedup is None,
+    )
+
+
+def diagnosis(
+    verdict: Verdict, budget_ms: dict[str, float], steps: int = 214, **changes: Any
+) -> Diagnosis:
+    """A diagnosis whose step is exactly the sum of its budget."""
+    parts = tuple(Component(name, round(ms * MS)) for name, ms in budget_ms.items())
+    mean = sum(part.ns for part in parts)
+    fields: dict[str, Any] = {
+        "verdict": verdict,
+        "step": StepTime(mean, round(mean * 0.957), round(mean * 1.42), steps) if parts else None,
+        "budget": parts,
+        "findings": (),
+        "abstained": GPU_RULES,
+        "perturbation": PERTURBATION,
+        "environment": CPU,
+        "capture": CAPTURED,
+    }
+    return Diagnosis(**(fields | changes))

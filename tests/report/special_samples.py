@@ -1,0 +1,165 @@
+"""Runs that went wrong, another device, and names that attack the terminal."""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import (
+    Abstained,
+    Measure,
+    Place,
+    Verdict,
+)
+
+from .building import (
+    CPU,
+    GPU,
+    GPU_RULES,
+    HOME,
+    diagnosis,
+    finding,
+    train,
+)
+
+UNKNOWN = diagnosis(
+    Verdict(
+        cls="unknown",
+        share=0.0,
+        confidence=0.0,
+        runner_up=None,
+        summary="No training step was seen: no optimizer stepped, no backward ran and no "
+        "DataLoader was iterated.",
+    ),
+    {},
+    abstained=(
+        *(
+            Abstained(code, "", "no clean step was measured")
+            for code in ("TD101", "TD201", "TD202", "TD203", "TD501", "TD605", "TD701", "TD803")
+        ),
+        *GPU_RULES,
+    ),
+    perturbation={},
+    capture={
+        "steps": "failed: the script ended before its first step",
+        "py-spy": "not requested",
+        "trace": "not requested",
+        "system": "captured",
+    },
+    notes=("`train.py` ended by itself after 4.1 s with exit code 0.",),
+)
+
+CRASH = diagnosis(
+    Verdict(
+        cls="unknown",
+        share=0.0,
+        confidence=0.0,
+        runner_up=None,
+        summary="The script crashed at step 3, before a clean window could be measured.",
+    ),
+    {},
+    abstained=tuple(
+        Abstained(code, "", "no clean step was measured") for code in ("TD101", "TD201", "TD501")
+    ),
+    perturbation={},
+    capture={
+        "steps": "failed: 3 steps seen, the first of them warm-up",
+        "py-spy": "failed: the script ended first",
+        "trace": "failed: the script ended first",
+        "system": "captured",
+    },
+    notes=(
+        "`train.py` exited with code 1: `ValueError: Expected input batch_size (32) to match "
+        "target batch_size (31).`",
+    ),
+)
+
+GPU_H2D = diagnosis(
+    Verdict(
+        cls="h2d",
+        share=0.412,
+        confidence=0.89,
+        runner_up="compute",
+        summary="3.51 ms of each 8.52 ms step the device does nothing but receive the batch: "
+        "48.0 MiB from pageable memory.",
+    ),
+    {
+        "compute": 4.21,
+        "h2d": 3.51,
+        "launch": 0.32,
+        "sync": 0.21,
+        "data_wait_cpu": 0.12,
+        "d2h": 0.01,
+        "optimizer": 0.02,
+        "unattributed": 0.12,
+    },
+    steps=1_204,
+    environment=GPU,
+    findings=(
+        finding(
+            "TD301",
+            "pageable-copies",
+            "h2d",
+            "Every step copies 48.0 MiB from pageable memory at 13.7 GB/s, and nothing computes "
+            "meanwhile.",
+            train(63),
+            (
+                Measure("exposed_copy_ns", 3_510_000, "ns", "trace"),
+                Measure("copied_bytes", 50_331_648, "bytes", "trace"),
+                Measure("rate", 13.7, "gb_per_s", "trace"),
+                Measure("host blocked", 3_480_000, "ns", "trace"),
+            ),
+            "DataLoader(..., pin_memory=True)",
+            win_ms=2.5,
+            speedup=(1.31, 1.55),
+            why="Pinned copies run at 53.2 GB/s on this machine (measured), and can overlap.",
+            intervention="pin_memory",
+        ),
+        finding(
+            "TD302",
+            "blocking-copies",
+            "h2d",
+            "The host waits for each copy before it issues the forward.",
+            train(63),
+            (Measure("host blocked", 3_480_000, "ns", "trace"),),
+            "images = images.to(device, non_blocking=True)",
+            win_ms=0.9,
+            speedup=(1.0, 1.14),
+            why="At most the 1.05 ms for which compute could have run.",
+        ),
+    ),
+    abstained=(Abstained("TD902", "straggler-rank", "only one rank ran"),),
+)
+
+HOSTILE_NAME = "[red]wipe\x1b[2J\x1b]0;owned\x07\n漢字テスト👩‍👩‍👧‍👦\u202egnp.[/red]" + "x/" * 120
+HOSTILE = diagnosis(
+    Verdict(
+        cls="cpu",
+        share=0.6,
+        confidence=0.5,
+        runner_up=None,
+        summary=f"The file {HOSTILE_NAME} is slow, [bold]really[/bold] `\x1b[31m`.",
+    ),
+    {"data_wait_cpu": 30.0, HOSTILE_NAME: 12.0, "forward": 8.0},
+    findings=tuple(
+        finding(
+            f"TD20{n}",
+            HOSTILE_NAME,
+            "cpu",
+            HOSTILE_NAME * 2,
+            Place(str(HOME / f"{HOSTILE_NAME}{'漢' * n}.py"), 10**n),
+            (
+                Measure(HOSTILE_NAME, HOSTILE_NAME, "text", HOSTILE_NAME),
+                Measure("ids", 10**17, "count", "ops"),
+                Measure("share", float("nan"), "frac", "ops"),
+            ),
+            f"open({HOSTILE_NAME!r})\x1b[2J\nsecond [link=file:///x]line[/link] \udcff",
+            win_ms=1,
+            speedup=(1.0, 1.02),
+            why=HOSTILE_NAME,
+        )
+        for n in range(1, 3)
+    ),
+    abstained=tuple(Abstained(HOSTILE_NAME, "", f"{n} {HOSTILE_NAME}") for n in range(2)),
+    perturbation={HOSTILE_NAME: 0.1},
+    environment=CPU | {"hostname": HOSTILE_NAME, "command": [HOSTILE_NAME, "\udcff"]},
+    capture={HOSTILE_NAME: f"failed: {HOSTILE_NAME}", "x" * 200: "captured"},
+    notes=(HOSTILE_NAME, "漢字" * 80),
+)
