@@ -125,6 +125,56 @@ class Communication(Kind, frozen=True, kw_only=True):
     count: float
 
 
+class Part(Kind, frozen=True, kw_only=True):
+    """Kernels, copies and memsets of one origin, per step. ``device_ns`` is the sum of their
+    durations: parts that ran at once overlap."""
+
+    name: str
+    count: float
+    device_ns: float
+    at: Location | None = None
+
+
+class DeviceParts(Kind, frozen=True, kw_only=True):
+    """Device work by where it came from, largest first (the first 50 of each).
+
+    ``kernels``: by their own name; ``ops``: by the innermost op that launched them; ``modules``:
+    by the innermost ``nn.Module`` (forward only); ``functions``: by the user's innermost function
+    (forward only). Empty where the trace does not tell; what has no origin is left out.
+    """
+
+    kernels: tuple[Part, ...]
+    ops: tuple[Part, ...]
+    modules: tuple[Part, ...]
+    functions: tuple[Part, ...]
+
+
+class MatrixOp(Kind, frozen=True, kw_only=True):
+    """One matrix product, convolution or attention of one shape, per step. ``dims`` and
+    ``dtypes``: of its tensor inputs, as recorded ("float", "c10::BFloat16", "double" …)."""
+
+    name: str
+    dims: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    count: float
+    host_ns: float
+    device_ns: float | None  # of the kernels it launched itself; None without a traced device
+
+
+class MatrixOps(Kind, frozen=True, kw_only=True):
+    """Absent where the trace holds no shapes."""
+
+    ops: tuple[MatrixOp, ...]
+
+
+class DeviceMemory(Kind, frozen=True, kw_only=True):
+    """The caching allocator of the device most used, in the traced steps (``profile_memory``)."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    capacity_bytes: int | None
+
+
 class RankTime(Kind, frozen=True, kw_only=True):
     """One rank's traced step. ``components_ns`` as in DeviceTime, empty where its trace holds no
     device activity; ``communication_ns``: union of its communication, None where unmeasured."""

@@ -95,7 +95,8 @@ SHAPED = frozenset(
     f"aten::{op}"
     for op in (
         *("mm", "addmm", "bmm", "baddbmm", "linear"),
-        *("convolution", "cudnn_convolution", "miopen_convolution", "convolution_backward"),
+        *("convolution", "cudnn_convolution", "miopen_convolution", "mkldnn_convolution"),
+        "convolution_backward",
         "_scaled_dot_product_flash_attention",
         "_scaled_dot_product_efficient_attention",
     )

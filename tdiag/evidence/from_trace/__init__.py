@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 from tdiag.evidence.device import (
     Communication,
+    DeviceMemory,
+    DeviceParts,
     DeviceTime,
     HostOps,
     Kernels,
+    MatrixOps,
     Syncs,
     TracedSteps,
     Transfers,
@@ -19,6 +22,10 @@ from tdiag.evidence.from_trace.device_time import busy_spans, device_time
 from tdiag.evidence.from_trace.host_ops import Phase, host_ops
 from tdiag.evidence.from_trace.host_states import host_states
 from tdiag.evidence.from_trace.kernels import kernels
+from tdiag.evidence.from_trace.matrices import matrix_ops
+from tdiag.evidence.from_trace.memory import device_memory
+from tdiag.evidence.from_trace.nesting import Nested, nest
+from tdiag.evidence.from_trace.parts import device_parts
 from tdiag.evidence.from_trace.stacks import Stacks
 from tdiag.evidence.from_trace.steps import Window, find_window
 from tdiag.evidence.from_trace.syncs import syncs
@@ -30,7 +37,10 @@ from tdiag.trace import Trace
 
 __all__ = ["device_evidence"]
 
-ON_DEVICE: tuple[type[Kind], ...] = (DeviceTime, Transfers, Syncs, Kernels, Communication)
+ON_DEVICE: tuple[type[Kind], ...] = (
+    *(DeviceTime, Transfers, Syncs, Kernels, Communication),
+    *(DeviceParts, DeviceMemory),
+)
 
 
 def device_evidence(
@@ -40,7 +50,8 @@ def device_evidence(
 
     ``phases``: ``(name, start_ns, end_ns)`` of the host phases (keys of ``Phases.wall_ns``) and
     ``steps``: step boundaries, both on the trace's own clock (``trace.ts_ns``), where the caller
-    knows them. Kinds: TracedSteps, DeviceTime, Transfers, Syncs, Kernels, HostOps, Communication.
+    knows them. Kinds: TracedSteps, HostOps, MatrixOps; of a device DeviceTime, Transfers, Syncs,
+    Kernels, Communication, DeviceParts, DeviceMemory.
     """
     evidence = Evidence()
     if damage := trace.damage.describe():
@@ -49,16 +60,21 @@ def device_evidence(
     window = find_window(seen, steps)
     if window is None:
         why = "the trace holds no host and no device events"
-        evidence.missing = dict.fromkeys((TracedSteps, HostOps, *ON_DEVICE), why)
+        evidence.missing = dict.fromkeys((TracedSteps, HostOps, MatrixOps, *ON_DEVICE), why)
         return evidence
     evidence.add(window.traced_steps())
     evidence.notes += _notes(seen, window)
-    _put(evidence, HostOps, host_ops(seen, window, phases), "the trace holds no host ops")
-    _on_device(evidence, seen, window, phases)
+    ops = nest(trace, window.began(seen, seen.ops))
+    _put(evidence, HostOps, host_ops(seen, ops, window, phases), "the trace holds no host ops")
+    matrices = matrix_ops(seen, ops, window)
+    _put(evidence, MatrixOps, matrices, "no shapes were recorded (record_shapes=True)")
+    _on_device(evidence, seen, ops, window, phases)
     return evidence
 
 
-def _on_device(evidence: Evidence, seen: View, window: Window, phases: Sequence[Phase]) -> None:
+def _on_device(
+    evidence: Evidence, seen: View, ops: Nested, window: Window, phases: Sequence[Phase]
+) -> None:
     busy = busy_spans(seen, window)
     if not len(busy):
         why = "no device activity was captured in the trace"
@@ -71,7 +87,10 @@ def _on_device(evidence: Evidence, seen: View, window: Window, phases: Sequence[
         device_time(seen, window, idle, states),
         transfers(seen, window, stacks),
         syncs(seen, window, idle, stacks),
+        device_parts(seen, ops, stacks, window),
     )
+    memory = device_memory(seen, window)
+    _put(evidence, DeviceMemory, memory, "no allocator events of a device (profile_memory=True)")
     _put(evidence, Kernels, kernels(seen, window), "no kernels ran in the traced steps")
     _put(
         evidence,

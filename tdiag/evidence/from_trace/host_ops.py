@@ -9,7 +9,7 @@ import numpy as np
 
 from tdiag.evidence.device import HostOp, HostOps
 from tdiag.evidence.from_trace.intervals import Ints
-from tdiag.evidence.from_trace.nesting import Nested, nest
+from tdiag.evidence.from_trace.nesting import Nested
 from tdiag.evidence.from_trace.steps import Window
 from tdiag.evidence.from_trace.view import View
 
@@ -21,17 +21,15 @@ COLLECTION = "gc"
 BACKWARD_NODE = re.compile(r"^autograd::engine::evaluate_function: ")
 
 
-def host_ops(view: View, window: Window, phases: Sequence[Phase]) -> HostOps | None:
-    """None where the trace has no ops."""
-    rows = window.began(view, view.ops)
-    if not len(rows):
+def host_ops(view: View, nested: Nested, window: Window, phases: Sequence[Phase]) -> HostOps | None:
+    """``nested``: the ops of the window. None if there are none."""
+    if not len(nested.rows):
         return None
-    nested = nest(view.trace, rows)
     outermost = nested.outermost
     durations = (nested.end - nested.start)[outermost]
     return HostOps(
         per_step=len(outermost) / window.count,
-        total_per_step=len(rows) / window.count,
+        total_per_step=len(nested.rows) / window.count,
         ops=_by_name(view, nested, window.count),
         small_frac=float((durations < SMALL_NS).mean()),
         backward_of=_backward_of(view, nested, phases, window.count),

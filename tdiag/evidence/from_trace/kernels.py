@@ -17,12 +17,12 @@ FAMILIES = (
     ("optimizer", r"multi_tensor_apply|adam|sgd|lamb_|FusedOptimizer|_foreach"),
     (
         "layout",
-        r"nchwToNhwc|nhwcToNchw|batched_transpose|(nchw|nhwc).*transform|convertTensor|"
+        r"nchwToNhwc|nhwcTo|batched_transpose|(nchw|nhwc).*transform|convertTensor|"
         r"SubTensorOp",
     ),
     (
         "conv",
-        r"conv|implicit_?gemm|igemm|wgrad|dgrad|winograd|cudnn.*fprop|xmma_fprop|gcnAsm|miopenSp3",
+        r"conv|[hs]cudnn_|implicit_?gemm|igemm|wgrad|dgrad|winograd|cudnn.*fprop|xmma_fprop|gcnAsm|miopenSp3",
     ),
     (
         "gemm",
@@ -42,11 +42,14 @@ _FAMILIES = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern i
 # Matrix units: NVIDIA's tensor cores (tensorop, …884/16816/1688 shapes, hmma, wgmma, nvjet) and
 # AMD's MFMA. float32 without them: simt, sgemm, scudnn; Tensile writes the type as _S_.
 TENSOR_CORE = re.compile(
-    r"tensorop|[hisdb]?(884|1688|16816|16832|64x\d+x16)|hmma|imma|wgmma|gmma|nvjet|mfma|"
-    r"_MI\d+x|xmma_(?!.*simt)|flash|fmha_cutlass|gtcx",
+    r"tensorop|tensor16x8x|[his](884|1688|16816|16832)|hmma|imma|[wh]gmma|nvjet|mfma|_MI\d+x|"
+    r"xmma_(?!.*simt)|flash|fmha|gtcx|enable_3x_kernel|warpgroup",
     re.IGNORECASE,
 )
-FLOAT32 = re.compile(r"\bfloat\b|f32|fp32|sgemm|scudnn|simt_s|_s_|_SB_|S_B|\bSgemm", re.IGNORECASE)
+FLOAT32 = re.compile(
+    r"\bfloat\b|(?<![a-z])f32|fp32|sgemm|scudnn|simt_s|Cijk_[^_]+_[^_]+_S(SS)?_?B?_",
+    re.IGNORECASE,
+)
 NARROW = re.compile(
     r"half|bfloat|bf16|f16|fp16|fp8|e4m3|int8|_h884|h1688|h16816|hgemm", re.IGNORECASE
 )

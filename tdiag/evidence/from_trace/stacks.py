@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from functools import cache
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,44 +18,62 @@ from tdiag.evidence.from_trace.view import Rows, View
 from tdiag.evidence.kinds import Location
 from tdiag.trace import Trace
 
+T = TypeVar("T")
+
 PYTHON_CATEGORY = "python_function"
 FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)$")
+MODULE = "nn.Module: "
 INSTALLED = re.compile(r"(^|[/\\])(site-packages|dist-packages|lib[/\\]python\d[\d.]*)[/\\]")
 # Paths are recorded relative to sys.path, so installed packages often lack their folder.
 LIBRARIES = frozenset(sys.stdlib_module_names) | {"torch", "torchvision", "torchaudio", "numpy"}
 
 
 class Stacks:
-    """Finds the user's functions around events; made once a trace, since nesting takes time."""
+    """Finds the Python around events; made once a trace, since nesting takes time."""
 
     def __init__(self, view: View) -> None:
         self._trace = view.trace
         python = _python(view.trace)
         stacked = view.ops[view.trace.stack[view.ops] >= 0]
         self._nested = nest(view.trace, np.concatenate([python, stacked]))
-        self._known: dict[int, Location | None] = {-1: None}
+        self._places: dict[int, Location | None] = {-1: None}
+        self._modules: dict[int, str | None] = {-1: None}
 
     def locate(self, rows: Rows) -> list[Location | None]:
         """For each event the innermost function of the user's around it; None if none is known."""
-        lanes = self._trace.lane[rows].astype(np.int64)
-        around = self._nested.around(lanes, self._trace.ts_ns[rows])
-        return [self._walk(at) for at in around.tolist()]
+        return self._nearest(rows, self._places, self._place)
 
-    def _walk(self, at: int) -> Location | None:
-        """Up from ``at`` to the first event that names a place; remembers the way."""
-        trace, path = self._trace, []
-        while at not in self._known:
-            path.append(at)
-            row = self._nested.rows[at]
-            stack = trace.stacks[trace.stack[row]] if trace.stack[row] >= 0 else ""
-            found = user_frame(trace.names[trace.name[row]]) or _of_stack(stack)
-            if found:
-                self._known[at] = found
-                break
-            at = int(self._nested.parent[at])
-        place = self._known[at]
-        self._known.update(dict.fromkeys(path, place))
-        return place
+    def modules(self, rows: Rows) -> list[str | None]:
+        """For each event the innermost ``nn.Module`` called around it, as in ``Linear_0``."""
+        return self._nearest(rows, self._modules, self._module)
+
+    def _nearest(
+        self, rows: Rows, known: dict[int, T | None], tell: Callable[[int], T | None]
+    ) -> list[T | None]:
+        """What the nearest event around each tells."""
+        around = self._nested.around(
+            self._trace.lane[rows].astype(np.int64), self._trace.ts_ns[rows]
+        )
+        for start in set(around.tolist()):
+            at, path = start, []
+            while at not in known:
+                path.append(at)
+                found = tell(int(self._nested.rows[at]))
+                if found is not None:
+                    known[at] = found
+                    break
+                at = int(self._nested.parent[at])
+            known.update(dict.fromkeys(path, known[at]))
+        return [known[at] for at in around.tolist()]
+
+    def _place(self, row: int) -> Location | None:
+        trace = self._trace
+        stack = trace.stacks[trace.stack[row]] if trace.stack[row] >= 0 else ""
+        return user_frame(trace.names[trace.name[row]]) or _of_stack(stack)
+
+    def _module(self, row: int) -> str | None:
+        name = self._trace.names[self._trace.name[row]]
+        return name.removeprefix(MODULE) if name.startswith(MODULE) else None
 
 
 def _python(trace: Trace) -> Rows:
