@@ -243,6 +243,7 @@ def test_indexing_whole_batches_is_advised_where_it_won_when_tried() -> None:
     assert "TD213" in from_memory(ONE_CORE, batch_size=16)
     assert from_memory(ONE_CORE, batch_size=15) == set()
     assert from_memory(ONE_CORE, batch_size=None) == set()
+    assert from_memory(EIGHT_IDLE, batch_size=None, load_cpu_ns=0.1e6, collate_cpu_ns=0.0) == set()
     copied = 1.4e6 * 2  # bytes that are copied at 2 GB/s in the time the fetch took
     assert "TD213" not in from_memory(ONE_CORE, batch_bytes=copied)
 

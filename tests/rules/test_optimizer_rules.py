@@ -1,0 +1,88 @@
+"""Loops over the parameters: told from updates whose calls do work, and from foreach forms."""
+
+from __future__ import annotations
+
+import pytest
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.diagnose.model import Finding
+from tdiag.evidence.kinds import Dispatch
+from tdiag.evidence.store import Evidence
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import MS, budget, environment, op_line, ops, optimizers
+
+DISPATCH = Dispatch(op_ns=1500, grad_op_ns=7000)
+
+
+def updating(
+    name: str = "SignSGD",
+    calls: float = 200,
+    call_us: float = 8.0,
+    device: bool = False,
+    in_loop: bool = True,
+    **config: bool | None,
+) -> Evidence:
+    """A step of 20 ms besides the optimizer, which makes so many calls of that length."""
+    line = op_line(17, "optimizer", calls, elapsed_ns=calls * 5000, in_loop=in_loop)
+    step = budget(forward=0.5, backward=0.9, optimizer=calls * call_us / 1000, device=device)
+    evidence = Evidence().add(step, ops(line), DISPATCH, environment())
+    return evidence.add(optimizers(name, **config))
+
+
+def fires(code: str, evidence: Evidence) -> bool:
+    return isinstance(run_rule(find(code), evidence), Finding)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "loops"),
+    [
+        (updating(), True),
+        (updating(call_us=9.0), True),  # six times a call without work
+        (updating(call_us=9.1), False),
+        (updating(calls=48), True),
+        (updating(calls=47), False),
+        (updating(in_loop=False), False),
+        (updating("RMSprop", foreach=None), True),
+        (updating("RMSprop", calls=12, call_us=60.0, foreach=True), False),
+        (updating(device=True, call_us=30.0), True),  # the device idles meanwhile: measured
+    ],
+)
+def test_loops_over_small_tensors_and_nothing_else_are_found(
+    evidence: Evidence, loops: bool
+) -> None:
+    assert fires("TD710", evidence) is loops
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
+def test_an_optimizer_with_a_fused_form_gets_that_advice_alone(name: str) -> None:
+    evidence = updating(name, fused=None, foreach=False)
+    assert fires("TD702", evidence) and not fires("TD710", evidence)
+    assert not fires("TD702", updating(name, fused=True))
+
+
+def test_adagrad_has_no_fused_form_on_a_device() -> None:
+    assert not fires("TD702", updating("Adagrad", device=True, fused=None))
+    assert fires("TD702", updating("Adam", device=True, fused=None))
+
+
+def test_the_switch_is_named_where_torch_has_one_and_the_line_where_it_has_not() -> None:
+    switch = run_rule(find("TD710"), updating("RMSprop", foreach=False))
+    own = run_rule(find("TD710"), updating())
+    assert isinstance(switch, Finding) and isinstance(own, Finding)
+    assert "torch.optim.RMSprop(..., foreach=True) at train.py:45" in switch.fix.text
+    assert "at train.py:17 (torch._foreach_mul_" in own.fix.text
+
+
+def test_an_optimizer_that_is_no_torch_optim_at_all_is_found_by_its_calls() -> None:
+    evidence = updating()
+    evidence.facts = {k: v for k, v in evidence.facts.items() if k.__name__ != "Optimizers"}
+    assert fires("TD710", evidence)
+
+
+def test_an_update_that_takes_little_of_the_step_is_left_alone() -> None:
+    evidence = updating()  # 1.6 ms
+    evidence.add(budget(forward=5, backward=9.41, optimizer=1.6))
+    assert not fires("TD710", evidence)
+    evidence.add(budget(forward=5, backward=9.39, optimizer=1.6))
+    assert fires("TD710", evidence)
+    assert 1.6 * MS >= 0.1 * (5 + 9.39 + 1.6) * MS
