@@ -66,7 +66,8 @@ class Damage:
         if self.truncated_at is not None:
             parts.append(f"breaks off at byte {self.truncated_at:,} ({self.reason})")
         if self.lost:
-            parts.append(f"{self.lost:,} unreadable events, first at byte {self.first_lost_at:,}")
+            where = "" if self.first_lost_at is None else f", first at byte {self.first_lost_at:,}"
+            parts.append(f"{self.lost:,} unreadable events{where}")
         if self.repaired:
             parts.append(f"{self.repaired:,} events with broken JSON, repaired")
         return "the trace " + "; ".join(parts) if parts else ""

@@ -18,6 +18,7 @@ Value = int | float | str | None  # ROCm writes numbers as text, old Kineto null
 
 TEXT_LIMIT = 1000  # of names and call stacks; kernel names reach 5,000, told apart long before
 EXACT_US = float(1 << 43)  # from here on float64 microseconds resolve less than a nanosecond
+MAX_US = 4e15  # the year 2096; twice this in ns still fits int64, base and duration included
 SAMPLED_TIMES = 256  # of a block, to tell that: three of four rounded times show a fraction
 ABSENT = -1
 
@@ -118,9 +119,13 @@ def decode(block: bytes) -> Block | None:
         events = _DECODER.decode(text)
         if events and _rounded(events):
             events = list(_EXACT_DECODER.decode(text))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return columns_of(events)
+    except (msgspec.DecodeError, UnicodeDecodeError, Implausible):
         return None
-    return columns_of(events)
+
+
+class Implausible(ValueError):
+    """A time that no trace can hold: not finite, or centuries away."""
 
 
 def _rounded(events: Sequence[Event]) -> bool:
@@ -139,7 +144,8 @@ def columns_of(events: Sequence[Event]) -> Block:
     args = [event.args for event in spans]
     columns: dict[str, npt.NDArray[Any]] = {
         "ts_ns": _ns([event.ts for event in spans]),
-        "dur_ns": _ns([event.dur for event in spans]),
+        # Clocks that were set back have left negative durations.
+        "dur_ns": np.maximum(_ns([event.dur for event in spans]), 0),
         "name": np.array([names[event.name] for event in spans], np.int32),
         "category": np.array([categories[event.cat] for event in spans], np.int16),
         "lane": np.array([*map(lanes.__getitem__, map(_LANE, spans))], np.int32),
@@ -217,10 +223,14 @@ def _memory(others: list[Event]) -> Ints:
 
 
 def _ns(microseconds: list[float]) -> Ints:
-    """Integer nanoseconds; whole and fraction apart, since float64 cannot hold epoch ns."""
-    if microseconds and isinstance(microseconds[0], Decimal):
-        return np.array([round(us * 1000) for us in microseconds], np.int64)
+    """Integer nanoseconds; whole and fraction apart, since float64 cannot hold epoch ns.
+
+    Raises Implausible."""
     us = np.array(microseconds, np.float64)
+    if not (np.abs(us) < MAX_US).all():
+        raise Implausible
+    if microseconds and isinstance(microseconds[0], Decimal):
+        return np.array([round(exact * 1000) for exact in microseconds], np.int64)
     whole = np.floor(us)
     ns: Ints = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
     return ns

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tdiag.errors import RunError
-from tdiag.trace.columns import Damage, Growing, Trace
+from tdiag.trace.columns import Damage, Growing, Ints, Mask, Trace
 from tdiag.trace.decode import Block, Interned, columns_of, decode
 from tdiag.trace.inflate import Blocks, Progress
 from tdiag.trace.metadata import parse_metadata
@@ -18,6 +18,8 @@ from tdiag.trace.parallel import in_processes, pays_off
 from tdiag.trace.recover import recover, salvage_last
 from tdiag.trace.split import NOT_A_TRACE_HINT, Splitter
 
+# No trace lasts longer; an event further from the others has a damaged time.
+LONGEST_NS = 24 * 3600 * 10**9
 TAIL_LIMIT = 64 << 20  # of metadata after the events
 
 
@@ -149,13 +151,19 @@ class _Merged:
         if not self.columns:
             self.add(columns_of([]))
         columns: dict[str, Any] = {name: grown.array() for name, grown in self.columns.items()}
+        memory = columns.pop("memory")
+        near = _near(columns["ts_ns"])
+        if not near.all():
+            damage.lost += int((~near).sum())
+            columns = {name: column[near] for name, column in columns.items()}
         base = metadata.get("baseTimeNanoseconds")
         if isinstance(base, int):
             columns["ts_ns"] += base
-            columns["memory"][:, 0] += base
+            memory[:, 0] += base
         return Trace(
             path=path,
             **columns,
+            memory=memory,
             names=list(self.names),
             categories=list(self.categories),
             lanes=list(self.lanes),
@@ -165,3 +173,11 @@ class _Merged:
             metadata=metadata,
             damage=damage,
         )
+
+
+def _near(ts_ns: Ints) -> Mask:
+    """Events whose time is near that of the others."""
+    sample = ts_ns[:: max(1, len(ts_ns) // 1000)]
+    middle = int(np.median(sample)) if len(sample) else 0
+    near: Mask = np.abs(ts_ns - middle) < LONGEST_NS
+    return near

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgspec
 
-from tdiag.trace.decode import Event, ExactEvent
+from tdiag.trace.decode import MAX_US, Event, ExactEvent
 from tdiag.trace.split import BOUNDARY, EVENT_LIMIT
 
 SKIPPED = re.compile(r"[\s,]*")
@@ -58,7 +59,9 @@ def recover(block: bytes) -> Recovered:
         if text[at] == "]":
             return found._replace(repaired=repaired, end=at)
         event, until = _next_event(block, text, at)
-        if event is None:
+        if event is None and until > at:  # sound JSON, but no event
+            found.lost.append(at)
+        elif event is None:
             boundary = BOUNDARY.search(block, at)
             if not boundary:
                 return found._replace(repaired=repaired, unfinished=at)
@@ -80,7 +83,8 @@ def _next_event(block: bytes, text: str, at: int) -> tuple[Event | None, int]:
         return None, at
     piece = block[at:until]
     try:
-        return _EVENT.decode(piece), until
+        event: Event = _EVENT.decode(piece)
+        return (event if _plausible(event) else None), until
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _lenient(_SCAN.decode(piece.decode("utf-8", "replace"))), until
 
@@ -123,10 +127,17 @@ def _lenient(value: Any) -> Event | None:
     try:
         event["ts"] = Decimal(str(value.get("ts") or 0))
         event["dur"] = float(value.get("dur") or 0)
-        return msgspec.convert(event | {"args": kept}, ExactEvent, strict=False)
+        found = msgspec.convert(event | {"args": kept}, ExactEvent, strict=False)
     except (TypeError, ValueError, ArithmeticError, msgspec.ValidationError):
         return None
+    return found if _plausible(found) else None
 
 
 def _plain(value: Any) -> bool:
     return isinstance(value, (int, Decimal, str)) and not isinstance(value, bool)
+
+
+def _plausible(event: Event) -> bool:
+    """Both times finite, and of a century that traces are from."""
+    times = (event.ts, event.dur)
+    return all(math.isfinite(time) and abs(time) < MAX_US for time in times)

@@ -97,6 +97,18 @@ def test_an_unreadable_event_is_left_out_and_its_place_said(tmp_path: Path) -> N
     assert f"{lost_at:,}" in trace.damage.describe()
 
 
+@pytest.mark.parametrize("time", ["1e300", "-9e15", '"NaN"', "172800000000"])
+def test_an_event_of_an_impossible_time_is_left_out(tmp_path: Path, time: str) -> None:
+    trace = read_trace(broken(tmp_path, '"ts": 2,', f'"ts": {time},'))
+    assert [trace.names[i] for i in trace.name] == ["before", "after"]
+    assert trace.damage.lost == 1
+    assert "1 unreadable events" in trace.damage.describe()
+
+
+def test_negative_durations_are_none(tmp_path: Path) -> None:
+    assert trace_of(tmp_path, [op("a", 5, -3)]).dur_ns.tolist() == [0]
+
+
 def test_unexpected_types_cost_only_their_field(tmp_path: Path) -> None:
     odd = kernel("k", 1, 2)
     odd["args"]["device"] = [0]
