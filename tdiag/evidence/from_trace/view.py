@@ -129,7 +129,8 @@ def _device_categories(trace: Trace) -> set[str]:
         if category in HOST_CATEGORIES or RUNTIME.search(category):
             continue
         # An accelerator unknown to us: its work has a stream.
-        if (trace.stream[trace.category == number] >= 0).mean() > MOSTLY:
+        streams = trace.stream[trace.category == number]
+        if len(streams) and (streams >= 0).mean() > MOSTLY:
             found.add(category)
     return found
 
