@@ -62,20 +62,23 @@ def measure(python: str, code: str, trace: Path) -> Cost:
     )
     peak, cpu = 0, {}
     while process.poll() is None:
-        resident = 0
-        for member in [process, *_children(process)]:
-            try:
-                resident += member.memory_info().rss
-                times = member.cpu_times()
-                cpu[member.pid] = times.user + times.system
-            except psutil.Error:
-                continue  # it ended meanwhile
-        peak = max(peak, resident)
+        seen = [_usage(member) for member in [process, *_children(process)]]
+        peak = max(peak, sum(resident for _, resident, _ in seen))
+        cpu |= {pid: seconds for pid, _, seconds in seen if seconds}
         time.sleep(POLL_S)
     wall = time.perf_counter() - began
     if process.returncode:
         raise SystemExit(f"{python} failed on {trace}:\n{process.stderr.read().decode()[-2000:]}")
     return Cost(wall, sum(cpu.values()), peak)
+
+
+def _usage(process: psutil.Process) -> tuple[int, int, float]:
+    """pid, resident bytes, CPU seconds; zeros if it ended meanwhile."""
+    try:
+        times = process.cpu_times()
+        return process.pid, process.memory_info().rss, times.user + times.system
+    except psutil.Error:
+        return process.pid, 0, 0.0
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
