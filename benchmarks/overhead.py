@@ -3,7 +3,9 @@
 Usage: ``python benchmarks/overhead.py [hooks] [run] [help] [--turns 200] [--script FILE]``
 
 * ``hooks``: a step of about 5 ms bare against the same step with hooks only, by turn-taking
-  (:mod:`turns`), and bare against bare for what the machine's noise alone makes of it.
+  (:mod:`turns`), and bare against bare for what the machine's noise alone makes of it. What the
+  hooks of a step cost hardly depends on its arithmetic, so that a step with next to none shows it
+  more sharply: that cost is given in µs, too.
   Target: at most 1 % slower, median of pairs.
 * ``run``: wall time of one ``tdiag run --profiling`` against py-spy, cProfile and torch.profiler
   run one after another for as many steps as tdiag's run made. torch.profiler records only as many
@@ -35,6 +37,7 @@ REPOSITORY = Path(__file__).parents[1]
 TDIAG = (sys.executable, "-m", "tdiag")
 HOOKS_TARGET, RUN_TARGET, HELP_TARGET, HELP_TARGET_S = 0.01, 0.6, 1.5, 0.25
 HELP_REPEATS = 15
+STEP_NS = 5e6
 TORCH_PROFILER = "--torch-profiler"
 
 
@@ -52,6 +55,13 @@ def hooks(count: int) -> None:
     print(f"  hooks ÷ bare, wall    {wall}")
     print(f"  hooks ÷ bare, on-CPU  {turns.ratio(bare.cpu_ns, hooked.cpu_ns)}")
     print(f"  target ≤ {HOOKS_TARGET:.0%}: {verdict(wall.median - 1 <= HOOKS_TARGET)}")
+    bare, hooked = turns.hooks_only(count, turns.TINY)
+    costs = [b - a for a, b in zip(bare.cpu_ns, hooked.cpu_ns, strict=True)]
+    first, cost, third = (c / turns.TURN_STEPS for c in statistics.quantiles(costs, n=4))
+    print(
+        f"  hooks in the same step with next to no arithmetic, on-CPU: {cost / 1e3:.0f} µs a step"
+    )
+    print(f"  (quartiles {first / 1e3:.0f} to {third / 1e3:.0f}), {cost / STEP_NS:.1%} of 5 ms")
 
 
 def seconds(command: Sequence[str], folder: Path) -> float:

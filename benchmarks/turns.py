@@ -23,6 +23,8 @@ from typing import IO, cast
 TURN_STEPS = 20
 WARM_UP_TURNS = 3
 RESAMPLES = 2000
+# Width of the model, four times the batch size: about 5 ms a step, and next to no arithmetic.
+FULL, TINY = 256, 8
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Turns:
     cpu_ns: list[int]
 
 
-def measure(turns: int, run_dir: Path | None) -> tuple[Turns, Turns]:
+def measure(turns: int, run_dir: Path | None, size: int = FULL) -> tuple[Turns, Turns]:
     """Takes ``turns`` turns each; the second process is watched if ``run_dir`` is given."""
     plain = {**os.environ, "OMP_NUM_THREADS": "1"}
     watched = plain
@@ -65,7 +67,7 @@ def measure(turns: int, run_dir: Path | None) -> tuple[Turns, Turns]:
         from tdiag.launch.session import environment
 
         watched = {**environment(run_dir), "OMP_NUM_THREADS": "1"}
-    with _start(plain) as a, _start(watched) as b:
+    with _start(plain, size) as a, _start(watched, size) as b:
         results = {a: Turns([], []), b: Turns([], [])}
         for turn in range(-WARM_UP_TURNS, turns):
             for process in (a, b) if turn % 2 else (b, a):
@@ -79,7 +81,7 @@ def measure(turns: int, run_dir: Path | None) -> tuple[Turns, Turns]:
     return results[a], results[b]
 
 
-def hooks_only(turns: int) -> tuple[Turns, Turns]:
+def hooks_only(turns: int, size: int = FULL) -> tuple[Turns, Turns]:
     """The bare turns and those under hooks. Raises AssertionError if hooks missed steps."""
     from tdiag.launch import rundir
 
@@ -87,7 +89,7 @@ def hooks_only(turns: int) -> tuple[Turns, Turns]:
         run_dir = rundir.create("overhead", Path(folder) / "run")
         config = {"profiling": False, "steps": None, "time_budget_s": 1e9, "sampler": "off"}
         rundir.write_json(run_dir / "config.json", {**config, "windows": [], "sampler_hint": ""})
-        results = measure(turns, run_dir)
+        results = measure(turns, run_dir, size)
         seen = sum(
             json.loads(line)["kind"] == "step"
             for file in (run_dir / "events").iterdir()
@@ -97,8 +99,8 @@ def hooks_only(turns: int) -> tuple[Turns, Turns]:
     return results
 
 
-def _start(environ: dict[str, str]) -> subprocess.Popen[str]:
-    command = [sys.executable, __file__]
+def _start(environ: dict[str, str], size: int) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, str(size)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env=environ, stdin=pipe, stdout=pipe, text=True)
 
@@ -111,18 +113,19 @@ def _take_turn(process: subprocess.Popen[str]) -> tuple[int, int]:
     return int(wall), int(cpu)
 
 
-def worker() -> None:
-    """A training of about 5 ms a step that runs ``TURN_STEPS`` steps for each line on stdin."""
+def worker(size: int) -> None:
+    """Runs ``TURN_STEPS`` training steps for each line on stdin; ``size``: width of the model."""
     import torch
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
 
     keep_hooks_on()
     torch.manual_seed(0)
-    data = TensorDataset(torch.randn(4096, 256), torch.randint(10, (4096,)))
-    loader = DataLoader(data, batch_size=64, shuffle=True)
-    layers = [layer for _ in range(6) for layer in (nn.Linear(256, 256), nn.ReLU())]
-    model = nn.Sequential(*layers, nn.Linear(256, 10))
+    batch = size // 4
+    data = TensorDataset(torch.randn(64 * batch, size), torch.randint(10, (64 * batch,)))
+    loader = DataLoader(data, batch_size=batch, shuffle=True)
+    layers = [layer for _ in range(6) for layer in (nn.Linear(size, size), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Linear(size, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
     def steps() -> Iterator[None]:
@@ -152,4 +155,4 @@ def keep_hooks_on() -> None:
 
 
 if __name__ == "__main__":
-    worker()
+    worker(int(sys.argv[1]))
