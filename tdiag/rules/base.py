@@ -88,6 +88,12 @@ def where(at: Location | None) -> str:
     return f" at {name}:{at.line}" if at.line else f" in {name}"
 
 
+def same_function(one: Location, other: Location) -> bool:
+    """Both lie in the same function; a sampler may say ``Net.forward``, the probe ``forward``."""
+    names = {x.function.rsplit(".", 1)[-1] for x in (one, other)}
+    return one.file == other.file and len(names) == 1
+
+
 def held(budget: Budget, *components: str) -> float:
     """What these components hold, ns per step."""
     return sum(budget.components_ns.get(name, 0) for name in components)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tdiag.evidence.from_run.places import is_user_file
 from tdiag.evidence.kinds import Loader, Location, StackLine, Stacks
+from tdiag.rules.base import same_function
 from tdiag.rules.feed import Feed
 
 # A loop over the loader is the user's innermost line while torch's own code fetches for it.
@@ -55,11 +56,9 @@ def _of_dataset(line: StackLine, loader: Loader, stacks: Stacks) -> StackLine | 
 
 def _takes_batches(line: StackLine, loader: Loader, stacks: Stacks) -> bool:
     """The line asks the loader for batches: its function also trains, or its text says so."""
-    here = (line.at.file, line.at.function)
-    dataset = loader.dataset_at
-    if dataset is not None and here == (dataset.file, dataset.function):
+    if loader.dataset_at is not None and same_function(line.at, loader.dataset_at):
         return False
-    others = {(x.at.file, x.at.function) for x in stacks.training if x.phase != "data_wait"}
-    if line.at.function and here in others:
+    others = [x.at for x in stacks.training if x.phase != "data_wait"]
+    if line.at.function and any(same_function(line.at, at) for at in others):
         return True
     return bool(_TAKES_BATCHES.search(linecache.getline(line.at.file, line.at.line)))

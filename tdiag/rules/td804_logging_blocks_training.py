@@ -21,44 +21,30 @@ Output to a slow terminal (over ssh, in a notebook) goes away when it is sent to
 
 from __future__ import annotations
 
-import linecache
-import re
-
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Budget, StackLine, Stacks
+from tdiag.evidence.kinds import Budget, Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Abstain, Found, Gain, duration, percent, where
 from tdiag.rules.examples import budget, stack, stacks
+from tdiag.rules.log_lines import logs
 from tdiag.rules.measures import count, frac
 
 CODE = "TD804"
 NAME = "logging-blocks-training"
 CLASS = "logging"
 
-# Modules that write logs, as the innermost frame of a sample names them.
-WRITERS = re.compile(
-    r"tqdm/|tensorboard|wandb/|mlflow/|neptune/|comet_ml/|aim/|rich/|logging/__init__|logging/handlers"
-    r"|json/encoder|json/__init__|csv\.py|loguru/"
-)
-# Lines that write by a built-in function, which no sampled frame names.
-WRITES = re.compile(
-    r"\bprint\(|\bjson\.dump|\.writerows?\(|\.write\(|\.flush\(|\bfsync\(|\.savefig\(|\blogger\.|\blogging\."
-    r"|\.add_(scalars?|histogram|image|figure)\(|\.set_postfix\(|\bwandb\.log\("
-)
 # Under so many samples a share of 2 % (the least that is reported) is two samples or fewer.
 MIN_SAMPLES = 100
 # Half as much logging is the mildest change worth making.
 RARER_LOW_FRAC = 0.5
 # Logging every so many steps is the usual choice.
 LOG_EVERY = 50
-# Where writing belongs to something else that has a rule: loading data, saving weights.
-NOT_LOGGING = ("data_wait", "checkpoint")
 
 
 def check(budget: Budget, stacks: Stacks) -> Found | None:
     if stacks.samples < MIN_SAMPLES:
         raise Abstain(f"only {stacks.samples} samples of the training thread were taken")
-    lines = sorted(filter(_logs, stacks.training), key=lambda line: -line.self_frac)
+    lines = sorted(filter(logs, stacks.training), key=lambda line: -line.self_frac)
     if not lines:
         return None
     share = sum(line.self_frac for line in lines)
@@ -86,13 +72,6 @@ def check(budget: Budget, stacks: Stacks) -> Found | None:
         ),
         at=top.at,
     )
-
-
-def _logs(line: StackLine) -> bool:
-    if line.phase in NOT_LOGGING:
-        return False
-    text = linecache.getline(line.at.file, line.at.line)
-    return bool(WRITERS.search(line.leaf) or WRITES.search(text))
 
 
 def fires() -> Evidence:

@@ -1,0 +1,76 @@
+"""Python told from torch calls: by the samples that end in a line, less the line's own calls."""
+
+from __future__ import annotations
+
+import linecache
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.diagnose.model import Abstained, Finding
+from tdiag.evidence.kinds import OpLine, StackLine
+from tdiag.evidence.store import Evidence
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
+
+OWN = "Net.forward (me/train.py)"
+RULE = find("TD709")
+
+
+def training(line: StackLine, *calls: OpLine) -> Evidence:
+    """A step of 20 ms in which ``forward`` makes torch calls in line 10 as well."""
+    beside = op_line(10, "forward", 2, at=at(10, "forward"), elapsed_ns=8 * MS)
+    step = budget(forward=10, backward=8, optimizer=2)
+    return Evidence().add(step, stacks((line,)), ops(beside, *calls))
+
+
+def sampled(share: float = 0.3, leaf: str = OWN, phase: str = "") -> StackLine:
+    return stack(25, share, leaf, phase, "Net.forward")
+
+
+def test_a_line_without_torch_calls_is_python_whatever_its_function_calls_elsewhere() -> None:
+    found = run_rule(RULE, training(sampled()))
+    assert isinstance(found, Finding) and found.location is not None
+    assert (found.location.line, found.components) == (25, ("forward",))
+    assert found.speedup is not None and found.speedup.high == pytest.approx(1 / 0.7, abs=1e-3)
+
+
+@pytest.mark.parametrize(("called_ms", "fires"), [(1.4, True), (1.6, False)])
+def test_the_lines_own_torch_calls_are_no_python(called_ms: float, fires: bool) -> None:
+    """6 ms of samples: a quarter is 1.5 ms."""
+    call = op_line(25, "forward", 3, at=at(25, "forward"), elapsed_ns=called_ms * MS)
+    assert isinstance(run_rule(RULE, training(sampled(), call)), Finding) is fires
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (sampled(leaf="linear (nn/functional.py)"), "samples end in a library"),
+        (sampled(phase="data_wait"), "fetching has rules of its own"),
+        (sampled(phase="backward"), "the autograd engine runs under that line"),
+        (stack(25, 0.3, "report (me/train.py)", function="report"), "it makes no torch calls"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_may_be_something_else_is_left_alone(line: StackLine, why: str) -> None:
+    assert run_rule(RULE, training(line)) is None
+
+
+def test_a_line_that_writes_a_log_is_logging(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(step, loss)\n")
+    leaf = f"forward ({tmp_path.name}/train.py)"
+    line = StackLine(at=at(1, "forward", str(script)), self_frac=0.3, leaf=leaf)
+    call = op_line(2, "forward", 1, at=at(2, "forward", str(script)))
+    assert run_rule(RULE, training(line, call)) is None
+    script.write_text("prepare(step, loss)\n")
+    linecache.checkcache()
+    assert isinstance(run_rule(RULE, training(line, call)), Finding)
+
+
+def test_too_few_samples_make_the_rule_abstain() -> None:
+    evidence = training(sampled())
+    evidence.add(replace(stacks((sampled(),)), samples=99))
+    assert isinstance(run_rule(RULE, evidence), Abstained)
