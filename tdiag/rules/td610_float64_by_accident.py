@@ -1,0 +1,178 @@
+"""The model computes in float64
+
+## What it measures
+Bytes of a parameter, over all modules that have any (8: `float64`), the dtypes of the batches, and
+the clean time of the computing.
+
+## Why it is slow
+A value takes twice the bytes, so half as many fit into a vector register, a cache or a second of
+memory traffic; most GPUs have a 32nd or 64th of the `float32` units for it. NumPy makes `float64`
+unless told otherwise, and a model is often widened to match.
+
+## What to do
+Make the data `float32` (`.float()`, `dtype=torch.float32`, `array.astype("float32")`) and leave
+the model in torch's default.
+
+## How the gain is computed
+On a CPU: `float32` halves the bytes and doubles the width of a vector, 2 times as fast at least
+where calls do work; 3.9 times was the most where it was tried. With a device, from its compute
+time: a 64th of it is left at best; at worst nothing is won, if kernels are too short to do work.
+Where calls do no more than they must, or were not counted, nothing is predicted.
+
+## When this advice is wrong
+Ill-conditioned solvers, long sums and some physics need `float64`; `complex64` parameters take 8
+bytes as well. Compare the losses.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Iterable, Iterator
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.kinds import (
+    Budget,
+    Dispatch,
+    Loader,
+    Loaders,
+    Location,
+    Module,
+    Modules,
+    Ops,
+    Phases,
+)
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent, where
+from tdiag.rules.examples import MB, MS, at, budget, loaders, module, op_line, ops, phases
+from tdiag.rules.fetch_lines import dataset_place
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
+from tdiag.rules.measures import count, frac, ns, text
+
+CODE = "TD610"
+NAME = "float64-by-accident"
+CLASS = "compute"
+
+# Bytes of a float64, by definition (IEEE 754 binary64); complex64 is as wide.
+WIDE_BYTES = 8
+# Half the bytes and twice the width of a vector (definition of the types), as the least; torch 2.13
+# on one core, double against float, forward, backward and SGD: dense layers 2.3×, convolutions
+# 2.3×, GELU, tanh and softmax 3.1×, LSTM 3.9×; a model of 16 × 16 weights 0.97×.
+FASTER_LOW = 2.0
+FASTER_HIGH = 3.9
+# float32 units ÷ float64 units of compute capability 8.6 and 8.9 (CUDA C++ Programming Guide,
+# "Throughput of Native Arithmetic Instructions"); 8.0 and 9.0 have half as many.
+DEVICE_FASTER_HIGH = 64.0
+# What is computed in the parameters' type, as the budget of a run without a device names it.
+COMPUTING = ("forward", "loss", "backward", "optimizer")
+# How code asks for float64, in any of its spellings.
+ASKS = re.compile(r"\.double\(\)|\bfloat64\b|\bDoubleTensor\b|\btorch\.double\b")
+# Lines of a script that are looked at; ours, so that a generated file costs no time.
+MOST_LINES = 5000
+
+
+def check(
+    budget: Budget,
+    modules: Modules,
+    loaders: Loaders | None,
+    phases: Phases | None,
+    ops: Ops | None,
+    dispatch: Dispatch | None,
+) -> Found | None:
+    mine = [x for x in modules.modules if x.parameters]
+    parameters = sum(x.parameters for x in mine)
+    if not mine or sum(x.parameter_bytes for x in mine) != WIDE_BYTES * parameters:
+        return None
+    loader = loaders.train() if loaders else None
+    dtypes = loader.batch_dtypes or {} if loader else {}
+    if any(name.startswith("complex") for name in dtypes):
+        return None
+    largest = max(mine, key=lambda x: x.parameters)
+    place = _spelled(largest, loader) or _place(largest, loader)
+    computing = held(budget, "compute") if budget.has_device else held(budget, *COMPUTING)
+    gain = _gain(budget, computing, phases, ops, dispatch)
+    return Found(
+        summary=(
+            f"{largest.name} computes in float64 ({WIDE_BYTES} bytes a parameter):"
+            f" {duration(computing)} a step ({percent(computing / budget.step_ns)})."
+        ),
+        evidence=(
+            count("parameters", parameters, "probe"),
+            count("bytes of a parameter", WIDE_BYTES, "probe"),
+            *([text("dtypes of a batch", ", ".join(sorted(dtypes)), "fetch")] if dtypes else []),
+            ns("computing, per step", computing, "budget"),
+            frac("computing, share of the step", computing / budget.step_ns, "budget"),
+        ),
+        fix=Fix(
+            f"Use float32{where(place)}: .float() or dtype=torch.float32 on the data, and no"
+            f" .double() or torch.set_default_dtype(torch.float64) for {largest.name}.",
+            "review",
+        ),
+        gain=gain,
+        at=place,
+    )
+
+
+def _gain(
+    budget: Budget,
+    computing: float,
+    phases: Phases | None,
+    ops: Ops | None,
+    dispatch: Dispatch | None,
+) -> Gain | None:
+    if budget.has_device:
+        why = "high end: float32 units are 64 times as many; low end: kernels too short to matter."
+        return Gain(0.0, computing * (1 - 1 / DEVICE_FASTER_HIGH), why, ("compute",))
+    try:
+        works = fixed_cost(phases, ops, dispatch).work > FIXED_COST_FACTOR
+    except Abstain:
+        return None
+    if not works:
+        return None
+    return Gain(
+        computing * (1 - 1 / FASTER_LOW),
+        computing * (1 - 1 / FASTER_HIGH),
+        f"half the bytes and twice the vector width: {FASTER_LOW:g} times as fast; up to"
+        f" {FASTER_HIGH:g} where it was tried.",
+        COMPUTING,
+    )
+
+
+def _place(largest: Module, loader: Loader | None) -> Location | None:
+    """Where the data is made if it is double as well, else the model."""
+    wide = loader is not None and "float64" in (loader.batch_dtypes or {})
+    return dataset_place(loader) if wide and loader else largest.at
+
+
+def _spelled(largest: Module, loader: Loader | None) -> Location | None:
+    """The first line that asks for float64, in the files of the loader, dataset and model."""
+    places = [loader.created_at, loader.dataset_at] if loader else []
+    return next(_asking(x.file for x in (*places, largest.at) if x is not None), None)
+
+
+def _asking(files: Iterable[str]) -> Iterator[Location]:
+    for file in dict.fromkeys(files):
+        for line, code in enumerate(linecache.getlines(file)[:MOST_LINES], start=1):
+            if ASKS.search(code.split("#")[0]):
+                yield Location(file=file, line=line)
+
+
+def fires() -> Evidence:
+    return _training(bytes_each=8)
+
+
+def clear() -> Evidence:
+    """The same model in torch's default type."""
+    return _training(bytes_each=4)
+
+
+def _training(bytes_each: int) -> Evidence:
+    net = module("Net", parameters=1_000_000, parameter_bytes=1_000_000 * bytes_each)
+    wide = {f"float{8 * bytes_each}": 2.0 * MB, "int64": 512.0}
+    layers = op_line(20, "forward", 12, grad_calls=12.0, elapsed_ns=20 * MS, at=at(20))
+    clean = phases(forward=20, loss=1, backward=40, optimizer=4)
+    step = budget(data_wait_cpu=2, forward=20, loss=1, backward=40, optimizer=4)
+    return Evidence().add(
+        step, Modules(modules=(net,)), loaders(batch_dtypes=wide), clean, ops(layers),
+        Dispatch(op_ns=1500, grad_op_ns=7000),
+    )  # fmt: skip

@@ -1,0 +1,84 @@
+"""Models in float64: told by the bytes of their parameters, priced where their calls do work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.diagnose.model import Finding
+from tdiag.evidence.kinds import Dispatch, Loaders, Modules, Ops
+from tdiag.evidence.store import Evidence
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import at, budget, device_time, loaders, module, op_line, ops
+from tdiag.rules.td610_float64_by_accident import fires
+
+RULE = find("TD610")
+
+
+def finding(evidence: Evidence) -> Finding:
+    found = run_rule(RULE, evidence)
+    assert isinstance(found, Finding), found
+    return found
+
+
+@pytest.mark.parametrize(("parameter_bytes", "wide"), [(8000, True), (7996, False), (4000, False)])
+def test_every_parameter_must_take_eight_bytes(parameter_bytes: int, wide: bool) -> None:
+    net = module("Net", parameters=1000, parameter_bytes=parameter_bytes)
+    found = run_rule(RULE, fires().add(Modules(modules=(net,))))
+    assert isinstance(found, Finding) is wide
+
+
+def test_a_loss_without_parameters_says_nothing_of_the_type() -> None:
+    loss = module("Loss", parameters=0, parameter_bytes=0, is_loss=True)
+    assert run_rule(RULE, fires().add(Modules(modules=(loss,)))) is None
+
+
+def test_complex_numbers_are_as_wide_and_no_accident() -> None:
+    assert run_rule(RULE, fires().add(loaders(batch_dtypes={"complex64": 1e6}))) is None
+
+
+@pytest.mark.parametrize(("calls", "priced"), [(1451, True), (1453, False)])
+def test_calls_that_do_no_work_win_nothing_and_are_not_priced(calls: int, priced: bool) -> None:
+    """61 ms of forward and backward ÷ 7 µs ÷ 6 = 1452 calls that would fill it with fixed cost."""
+    assert round(61e6 / 7000 / 6) == 1452
+    line = op_line(20, "forward", calls, grad_calls=float(calls))
+    evidence = fires().add(ops(line))
+    evidence.add(budget(forward=21, backward=40))
+    clean = replace(
+        evidence.facts[_kind(evidence, "Phases")],
+        wall_ns={"forward": 21e6, "backward": 40e6},
+        cpu_ns={},
+    )
+    assert finding(evidence.add(clean)).advisory is not priced
+
+
+def _kind(evidence: Evidence, name: str) -> type:
+    return next(kind for kind in evidence.facts if kind.__name__ == name)
+
+
+@pytest.mark.parametrize("kind", [Ops, Dispatch])
+def test_without_counted_calls_it_is_an_advisory(kind: type) -> None:
+    evidence = fires()
+    del evidence.facts[kind]
+    assert finding(evidence).advisory
+
+
+def test_a_device_is_priced_by_its_own_compute_time() -> None:
+    evidence = fires().add(budget(device=True, compute=60, launch=40), device_time(100))
+    found = finding(evidence)
+    assert found.components == ("compute",)
+    assert found.speedup is not None and found.speedup.low == 1.0
+
+
+def test_the_line_that_asks_for_float64_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("# float64 is slow\nx = load()\nmodel = Net().double()\n")
+    evidence = fires()
+    loader = evidence.get(Loaders)
+    assert loader is not None
+    made = replace(loader.loaders[0], created_at=at(2, file=str(script)))
+    found = finding(evidence.add(Loaders(loaders=(made,))))
+    assert found.location is not None and found.location.line == 3
