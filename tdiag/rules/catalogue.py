@@ -56,6 +56,11 @@ class Rule:
     def title(self) -> str:
         return self.doc.splitlines()[0].rstrip(".")
 
+    @property
+    def predicts(self) -> bool:
+        """The rule can predict a gain; without one it is an advisory or a statement."""
+        return "gain=" in self.source
+
     def sections(self) -> dict[str, str]:
         """The docstring by heading, in the order of :data:`HEADINGS`."""
         parts = re.split(r"^## (.+)$", self.doc, flags=re.MULTILINE)[1:]
@@ -125,7 +130,7 @@ def page(rule: Rule) -> str:
         "",
         body.strip(),
     ]
-    if not rule.only_if_clear:
+    if rule.predicts:
         lines += [
             "",
             f"Reported only if the fix can win {NOISE_FLOOR_FRAC:.0%} of the step or more.",
