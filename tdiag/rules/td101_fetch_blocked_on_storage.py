@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Budget, Loaders, Phases, StackLine, Stacks, System
+from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, StackLine, Stacks, System
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, duration, percent, size, where
 from tdiag.rules.examples import GB, budget, loaders, stack, stacks, system
@@ -106,9 +106,18 @@ def _bytes_to_cache(fed: Feed, system: System) -> float | None:
     loader, free = fed.loader, system.ram_available_bytes
     if not loader.dataset_len or not loader.batch_size or free is None:
         return None
-    per_batch = max(loader.rchar_bytes or 0.0, loader.read_bytes or 0.0)
-    total = per_batch / loader.batch_size * loader.dataset_len
-    return total if 0 < total <= RAM_FOR_DATA_FRAC * free else None
+    total = _bytes_read(loader) / loader.batch_size * loader.dataset_len
+    return total if _reads(loader) and total <= RAM_FOR_DATA_FRAC * free else None
+
+
+def _bytes_read(loader: Loader) -> float:
+    """Per batch, from storage or the page cache."""
+    return max(loader.rchar_bytes or 0.0, loader.read_bytes or 0.0)
+
+
+def _reads(loader: Loader) -> bool:
+    """Files are read at all; what little is left comes from the queues between processes."""
+    return _bytes_read(loader) >= MIN_READ_BYTES
 
 
 def _gain(fed: Feed, workers: int, cache: bool, system: System) -> tuple[float, float, str]:
@@ -133,7 +142,12 @@ def _advice(fed: Feed, workers: int, cached: float | None, lines: list[StackLine
     if workers > fed.loader.num_workers:
         at = where(fed.loader.created_at)
         ways.append(f"overlap the waits with DataLoader(..., num_workers={workers}){at}")
-    ways.append("pack many small files into few, or move the data to a faster disk")
+    if _reads(fed.loader) or fed.loader.read_bytes is None:
+        ways.append("pack many small files into few, or move the data to a faster disk")
+    else:
+        ways.append(
+            f"shorten what it waits for{where(place)}: no file is read (a service? a lock?)"
+        )
     sentence = "; or ".join(ways) + "."
     return sentence[0].upper() + sentence[1:]
 

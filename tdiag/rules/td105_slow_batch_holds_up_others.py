@@ -38,7 +38,7 @@ from tdiag.rules.measures import count, frac, ns
 
 CODE = "TD105"
 NAME = "slow-batch-holds-up-others"
-CLASS = "loader"
+CLASS = "input"
 
 # From three times the median a fetch outlasts the two batches that each worker fetches ahead by
 # default (DataLoader's documentation): the queue cannot cover it.

@@ -37,7 +37,7 @@ from tdiag.rules.measures import bytes_, count, frac, ns
 
 CODE = "TD204"
 NAME = "prefetch-queue-runs-dry"
-CLASS = "loader"
+CLASS = "input"
 
 # Torch's default when there are workers (DataLoader's documentation).
 DEFAULT_PREFETCH = 2
