@@ -5,6 +5,7 @@ Codes and arguments are the table in ``docs/run-directory.md``.
 
 from __future__ import annotations
 
+import _thread
 import gc
 import threading
 import time
@@ -17,6 +18,7 @@ SAVE_BEGIN, SAVE_END = 8, 9
 GC_BEGIN, GC_END = 10, 11
 
 UNMEASURED = -1
+SEND_AGAIN_S = 0.005  # long enough for the callback to have returned
 # A young-generation collection takes a few microseconds and happens many times a step; only
 # pauses that a person could care about are kept (1 % of a 5 ms step).
 SHORT_GC_NS = 50_000
@@ -64,9 +66,17 @@ class Marks:
         return now, values
 
     def on_gc(self, phase: str, info: dict[str, int]) -> None:
-        """A ``gc.callbacks`` entry."""
-        if threading.get_ident() != self.thread:
-            return
+        """A ``gc.callbacks`` entry. Python swallows what is raised in one, so a Ctrl-C that
+        happens to be delivered here is sent once more."""
+        try:
+            if threading.get_ident() == self.thread:
+                self._collected(phase, info)
+        except KeyboardInterrupt:
+            again = threading.Timer(SEND_AGAIN_S, _thread.interrupt_main)
+            again.daemon = True
+            again.start()
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
             self.add(GC_BEGIN, info["generation"])
             return

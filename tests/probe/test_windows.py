@@ -175,3 +175,28 @@ def test_a_script_that_swallows_system_exit_is_ended_all_the_same(tmp_path: Path
     assert run.out == "swallowed\n" * 3
     assert run.returncode == -15
     assert len(run.of("forced")) == 1
+
+
+def test_a_ctrl_c_that_hits_a_collection_is_not_lost(tmp_path: Path) -> None:
+    code = """
+import gc, signal, time
+import torch
+# Python code that runs first in our own callback, where Python would swallow what it raises.
+ours = gc.callbacks[0].__self__
+original = ours._collected
+def collected(phase, info):
+    ours._collected = original
+    signal.raise_signal(signal.SIGINT)
+ours._collected = collected
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+ours.mine()
+try:
+    gc.collect()
+    time.sleep(5)
+    print("lost")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    run = watch_code(tmp_path, code, windows=["baseline"])
+    assert run.out == "interrupted\n"
+    assert run.err == ""

@@ -16,6 +16,7 @@ from ..marks import (
     FORWARD_END,
     NEXT_BEGIN,
     NEXT_END,
+    OPTIMIZER_END,
 )
 from . import Capture
 from .syncs import SyncWarnings
@@ -140,7 +141,7 @@ class OpsCapture(Capture):
                 return "loss"
             if code in (BACKWARD_BEGIN, BACKWARD_END):
                 return "optimizer"
-            if code == NEXT_END:
+            if code in (NEXT_END, OPTIMIZER_END):
                 return "prepare"
         return "prepare"
 
