@@ -183,11 +183,11 @@ import gc, signal, time
 import torch
 # Python code that runs first in our own callback, where Python would swallow what it raises.
 ours = gc.callbacks[0].__self__
-original = ours._collected
-def collected(phase, info):
-    ours._collected = original
+original = type(ours)._collected
+def collected(self, phase, info):
+    type(self)._collected = original
     signal.raise_signal(signal.SIGINT)
-ours._collected = collected
+type(ours)._collected = collected
 optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 ours.mine()
 try:
