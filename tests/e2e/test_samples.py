@@ -1,7 +1,7 @@
 """Each sample script gets the verdict that its head promises, and its fixed twin does not.
 
-Whole runs of `tdiag run --profiling`, as a user makes them. The two clearest run always; all of
-them with ``pytest -m slow``, on a machine that is otherwise idle.
+Whole runs of `tdiag run --profiling`, as a user makes them. The clearest runs always; all of them
+with ``pytest -m slow``, on a machine that is otherwise idle.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SLOW = {
     "overhead": ("overhead", ""),
     "compute": ("compute", ""),
 }
-ALWAYS = ("python_loss", "cpu_decode")
+ALWAYS = ("python_loss",)
 
 
 def diagnose(name: str, folder: Path) -> dict[str, Any]:
