@@ -26,8 +26,8 @@ bytes as well. Compare the losses.
 
 from __future__ import annotations
 
+import ast
 import linecache
-import re
 from collections.abc import Iterable, Iterator
 
 from tdiag.diagnose.model import Fix
@@ -65,10 +65,8 @@ FASTER_HIGH = 3.9
 DEVICE_FASTER_HIGH = 64.0
 # What is computed in the parameters' type, as the budget of a run without a device names it.
 COMPUTING = ("forward", "loss", "backward", "optimizer")
-# How code asks for float64, in any of its spellings.
-ASKS = re.compile(r"\.double\(\)|\bfloat64\b|\bDoubleTensor\b|\btorch\.double\b")
-# Lines of a script that are looked at; ours, so that a generated file costs no time.
-MOST_LINES = 5000
+# How code asks for float64: `x.double()`, `torch.float64`, `dtype="float64"`.
+ASKS = ("double", "float64", "DoubleTensor")
 
 
 def check(
@@ -152,9 +150,17 @@ def _spelled(largest: Module, loader: Loader | None) -> Location | None:
 
 def _asking(files: Iterable[str]) -> Iterator[Location]:
     for file in dict.fromkeys(files):
-        for line, code in enumerate(linecache.getlines(file)[:MOST_LINES], start=1):
-            if ASKS.search(code.split("#")[0]):
-                yield Location(file=file, line=line)
+        try:
+            tree = ast.parse("".join(linecache.getlines(file)))
+        except (SyntaxError, ValueError):  # not Python, or of a newer version
+            continue
+        lines = [x.lineno for x in ast.walk(tree) if isinstance(x, ast.expr) and _asks(x)]
+        yield from (Location(file=file, line=line) for line in sorted(lines))
+
+
+def _asks(node: ast.expr) -> bool:
+    name = node.attr if isinstance(node, ast.Attribute) else None
+    return (node.value if isinstance(node, ast.Constant) else name) in ASKS
 
 
 def fires() -> Evidence:

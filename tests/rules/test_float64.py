@@ -12,7 +12,7 @@ from tdiag.diagnose.model import Finding
 from tdiag.evidence.kinds import Dispatch, Loaders, Modules, Ops
 from tdiag.evidence.store import Evidence
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import at, budget, device_time, loaders, module, op_line, ops
+from tdiag.rules.examples import at, budget, device_time, loaders, module, op_line, ops, phases
 from tdiag.rules.td610_float64_by_accident import fires
 
 RULE = find("TD610")
@@ -47,16 +47,8 @@ def test_calls_that_do_no_work_win_nothing_and_are_not_priced(calls: int, priced
     line = op_line(20, "forward", calls, grad_calls=float(calls))
     evidence = fires().add(ops(line))
     evidence.add(budget(forward=21, backward=40))
-    clean = replace(
-        evidence.facts[_kind(evidence, "Phases")],
-        wall_ns={"forward": 21e6, "backward": 40e6},
-        cpu_ns={},
-    )
-    assert finding(evidence.add(clean)).advisory is not priced
-
-
-def _kind(evidence: Evidence, name: str) -> type:
-    return next(kind for kind in evidence.facts if kind.__name__ == name)
+    evidence.add(phases(forward=21, backward=40))
+    assert finding(evidence).advisory is not priced
 
 
 @pytest.mark.parametrize("kind", [Ops, Dispatch])
@@ -73,9 +65,17 @@ def test_a_device_is_priced_by_its_own_compute_time() -> None:
     assert found.speedup is not None and found.speedup.low == 1.0
 
 
-def test_the_line_that_asks_for_float64_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"""Uses float64."""\n# float64\nmodel = Net().double()\n',
+        'x = load()\n\ny = x.astype("float64")\n',
+        "def f():\n    pass\ntorch.set_default_dtype(torch.float64)\n",
+    ],
+)
+def test_the_line_that_asks_for_float64_is_named(tmp_path: Path, text: str) -> None:
     script = tmp_path / "train.py"
-    script.write_text("# float64 is slow\nx = load()\nmodel = Net().double()\n")
+    script.write_text(text)
     evidence = fires()
     loader = evidence.get(Loaders)
     assert loader is not None
