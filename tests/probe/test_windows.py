@@ -200,3 +200,21 @@ except KeyboardInterrupt:
     run = watch_code(tmp_path, code, windows=["baseline"])
     assert run.out == "interrupted\n"
     assert run.err == ""
+
+
+def test_our_own_backward_is_no_step(tmp_path: Path) -> None:
+    code = LOOP.replace("        optimizer.step()\n", "        by_hand()\n").replace(
+        "done = 0",
+        """
+def by_hand():
+    with torch.no_grad():
+        for p in model.parameters():
+            p -= 0.1 * p.grad
+done = 0""",
+        1,
+    )
+    run = watch_code(tmp_path, code, "0", "60", windows=["baseline"])
+    assert run.of("failure") == []
+    assert [r["source"] for r in run.of("boundary")] == ["backward"]
+    assert len(run.steps()) == 59
+    assert len(run.of("dispatch")) >= 1
