@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.signedinteger[Any]]  # int32 where every value fits, else int64
 Rows = npt.NDArray[np.int64]  # row numbers of a Trace
 Mask = npt.NDArray[np.bool_]
 
@@ -31,9 +32,11 @@ class Growing:
         self._used = len(first)
 
     def append(self, values: npt.NDArray[Any]) -> None:
+        if values.dtype.itemsize > self._array.dtype.itemsize:
+            self._array = self._array.astype(values.dtype)
         used = self._used + len(values)
         if used > len(self._array):
-            larger = np.empty((max(2 * used, 1 << 12), *values.shape[1:]), values.dtype)
+            larger = np.empty((max(2 * used, 1 << 12), *values.shape[1:]), self._array.dtype)
             larger[: self._used] = self._array[: self._used]
             self._array = larger
         self._array[self._used : used] = values
@@ -77,26 +80,26 @@ class Damage:
 class Trace:
     """The complete events (``ph: X``) of one trace, a row each, in file order.
 
-    ========== ======= ==============================================================
-    column     dtype   meaning
-    ========== ======= ==============================================================
-    ts_ns      int64   start, ns. Since the Unix epoch where the file says so (epoch
-                       microseconds, or ``baseTimeNanoseconds``, which is added)
-    dur_ns     int64   duration, ns
-    name       int32   index into ``names`` (texts are cut at 1,000 characters)
-    category   int16   index into ``categories``, as spelled in the file
-    lane       int32   index into ``lanes``, the distinct ``(pid, tid)``
-    external   int64   ``External id``: ties device work to the op that issued it
-    correlation int64  ties device work to its launch call
-    sequence   int64   ``Sequence number``: ties backward nodes to forward ops
-    forward_thread int64 ``Fwd thread id``: set (not 0) on backward nodes
-    stream     int32   device stream
-    device     int32   device number
-    bytes      int64   of a copy or memset
-    occupancy  float32 ``est. achieved occupancy %``, NaN where absent
-    stack      int32   index into ``stacks`` (old ``Call stack`` arguments)
-    shapes     int32   index into ``shapes``: (dims, dtypes) of matrix ops, JSON text
-    ========== ======= ==============================================================
+    ============== ======= ==========================================================
+    column         dtype   meaning
+    ============== ======= ==========================================================
+    ts_ns          int64   start, ns. Since the Unix epoch where the file says so (epoch
+                           microseconds, or ``baseTimeNanoseconds``, which is added)
+    dur_ns         int64   duration, ns
+    name           int32   index into ``names`` (texts are cut at 1,000 characters)
+    category       int16   index into ``categories``, as spelled in the file
+    lane           int32   index into ``lanes``, the distinct ``(pid, tid)``
+    external       integer ``External id``: ties device work to the op that issued it
+    correlation    integer ties device work to its launch call
+    sequence       integer ``Sequence number``: ties backward nodes to forward ops
+    forward_thread int32   ``Fwd thread id``: set (not 0) on backward nodes
+    stream         int32   device stream
+    device         int32   device number
+    bytes          int64   of a copy or memset
+    occupancy      float32 ``est. achieved occupancy %``, NaN where absent
+    stack          int32   index into ``stacks`` (old ``Call stack`` arguments)
+    shapes         int32   index into ``shape_texts``: (dims, dtypes) of matrix ops, JSON
+    ============== ======= ==========================================================
 
     Integers are −1 where the event has no such argument. ``counts`` has every event of the file
     by ``(ph, cat)``. ``memory``: one row per allocator event, columns
@@ -109,10 +112,10 @@ class Trace:
     name: npt.NDArray[np.int32]
     category: npt.NDArray[np.int16]
     lane: npt.NDArray[np.int32]
-    external: Ints
-    correlation: Ints
-    sequence: Ints
-    forward_thread: Ints
+    external: Integers
+    correlation: Integers
+    sequence: Integers
+    forward_thread: npt.NDArray[np.int32]
     stream: npt.NDArray[np.int32]
     device: npt.NDArray[np.int32]
     bytes: Ints

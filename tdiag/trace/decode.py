@@ -21,6 +21,7 @@ EXACT_US = float(1 << 43)  # from here on float64 microseconds resolve less than
 MAX_US = 4e15  # the year 2096; twice this in ns still fits int64, base and duration included
 SAMPLED_TIMES = 256  # of a block, to tell that: three of four rounded times show a fraction
 ABSENT = -1
+INT32_MAX = (1 << 31) - 1
 
 
 class Args(msgspec.Struct, gc=False, frozen=True):
@@ -149,12 +150,12 @@ def columns_of(events: Sequence[Event]) -> Block:
         "name": np.array([names[event.name] for event in spans], np.int32),
         "category": np.array([categories[event.cat] for event in spans], np.int16),
         "lane": np.array([*map(lanes.__getitem__, map(_LANE, spans))], np.int32),
-        "external": _ints([a.external for a in args]),
-        "correlation": _ints([a.correlation for a in args]),
-        "sequence": _ints([a.sequence for a in args]),
+        "external": _narrow([a.external for a in args]),
+        "correlation": _narrow([a.correlation for a in args]),
+        "sequence": _narrow([a.sequence for a in args]),
     }
     if (columns["external"] == ABSENT).all():  # lower case until torch 1.9
-        columns["external"] = _ints([a.external_old for a in args])
+        columns["external"] = _narrow([a.external_old for a in args])
     counts = Counter(map(_KIND, others))
     for category, number in zip(
         categories, np.bincount(columns["category"], minlength=len(categories)), strict=True
@@ -185,9 +186,9 @@ def _rare(
     columns["bytes"] = _filled(size, rows, _ints([a.bytes for a in work]), np.int64)
     columns["occupancy"] = np.full(size, np.nan, np.float32)
     columns["occupancy"][rows] = _floats([a.occupancy for a in work])
-    columns["forward_thread"] = np.full(size, ABSENT, np.int64)
     numbered = np.flatnonzero(columns["sequence"] != ABSENT).tolist()
-    columns["forward_thread"][numbered] = _ints([args[row].forward_thread for row in numbered])
+    threads = _ints([args[row].forward_thread for row in numbered])
+    columns["forward_thread"] = _filled(size, numbered, threads, np.int32)
     columns["stack"] = np.full(size, ABSENT, np.int32)
     stacks: Interned[str] = Interned()
     rows = [row for row, a in enumerate(args) if a.stack]
@@ -201,7 +202,7 @@ def _rare(
 
 def _filled(size: int, rows: list[int], values: Ints, dtype: type) -> npt.NDArray[Any]:
     column: npt.NDArray[Any] = np.full(size, ABSENT, dtype)
-    column[rows] = values
+    column[rows] = np.minimum(values, np.iinfo(dtype).max)
     return column
 
 
@@ -242,6 +243,13 @@ def _ints(values: list[Value]) -> Ints:
         return np.array(values, np.int64)
     except (TypeError, ValueError, OverflowError):
         return np.array([_int(value) for value in values], np.int64)
+
+
+def _narrow(values: list[Value]) -> npt.NDArray[Any]:
+    """int32 where all of the block's numbers fit, as they nearly always do."""
+    wide = _ints(values)
+    fits = not len(wide) or (wide.max() <= INT32_MAX and wide.min() >= ABSENT)
+    return wide.astype(np.int32) if fits else wide
 
 
 def _int(value: Value) -> int:

@@ -146,6 +146,15 @@ def test_huge_identifiers_do_not_stop_the_reader(tmp_path: Path) -> None:
     assert len(trace) == 2
 
 
+def test_identifiers_that_need_64_bits_come_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = {50: 2**40, 90: 2**31}
+    events = [op("a", i, 1, **{"External id": wide.get(i, i)}) for i in range(100)]
+    monkeypatch.setattr(inflate, "BLOCK_BYTES", 500)
+    assert trace_of(tmp_path, events).external.tolist() == [wide.get(i, i) for i in range(100)]
+
+
 def test_events_across_block_borders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = [op(f"op{i}", i, 1, shapes=[{"x": 1}, {"y": [2]}]) for i in range(400)]
     whole = trace_of(tmp_path, events)
