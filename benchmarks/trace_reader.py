@@ -44,7 +44,7 @@ import sys, tempfile
 from torch_tb_profiler.profiler.data import RunProfileData
 print(RunProfileData.parse("worker0", None, sys.argv[1], tempfile.mkdtemp()).avg_costs)
 """
-POLL_S = 0.02
+POLL_S = 0.05
 
 
 @dataclass
