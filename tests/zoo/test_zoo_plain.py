@@ -13,6 +13,13 @@ import pytest
 from .table import BY_NAME, SCRIPTS, ZOO, Entry
 
 STEPS = 12
+# One of each kind of step, and of each kind of end. The others take the suite's time only with
+# ``-m slow``: tests/probe holds every one of them against its plain run anyway.
+QUICK = {
+    "functions", "package", "gan", "lbfgs", "grad_accumulation", "grad_scaler", "hand_indexed",
+    "hand_adam", "workers_fork", "checkpoints", "module_trainer", "autograd_grad", "never_trains",
+    "optimizer_in_backward", "dies_crash", "dies_os_exit", "dies_sigterm",
+}  # fmt: skip
 COUNTING = Path(__file__).parent / "counting"
 
 
@@ -22,7 +29,7 @@ def params(entries: tuple[Entry, ...]) -> list:
             entry,
             id=entry.name,
             marks=[
-                *([pytest.mark.slow] if entry.slow else []),
+                *([] if entry.name in QUICK else [pytest.mark.slow]),
                 pytest.mark.skipif(bool(entry.missing()), reason=f"needs {entry.missing()}"),
             ],
         )
