@@ -14,8 +14,14 @@ from tdiag.diagnose.verdict import judge
 from tdiag.evidence.device import TracedSteps
 from tdiag.evidence.kinds import Budget, Environment, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.rules.base import duration
+from tdiag.rules.catalogue import find
 
 __all__ = ["diagnose"]
+
+# A mean so many times the median is not the spread of one kind of step: at least two thirds of the
+# time then go to what only some steps do.
+UNEVEN_FACTOR = 3
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
@@ -30,8 +36,11 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     else:
         evidence.add(budget)
     findings, abstained = run_rules(evidence)
+    verdict = judge(evidence, budget, findings)
+    if not verdict.healthy:  # a statement of health stands only beside a verdict that says so
+        findings = [found for found in findings if not find(found.code).only_if_clear]
     return Diagnosis(
-        verdict=judge(evidence, budget, findings),
+        verdict=verdict,
         step=_step(evidence, budget),
         budget=_components(budget),
         findings=tuple(findings),
@@ -39,7 +48,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         perturbation=dict(evidence.perturbation),
         environment=_environment(evidence),
         capture=dict(evidence.capture),
-        notes=(*evidence.notes, *_crowded(evidence)),
+        notes=(*evidence.notes, *_crowded(evidence), *_uneven(evidence, budget)),
     )
 
 
@@ -76,3 +85,19 @@ def _crowded(evidence: Evidence) -> tuple[str, ...]:
         f"other programs kept {1 - left:.0%} of the machine's cores busy: this run waited for a"
         " core, and its times would be shorter alone",
     )
+
+
+def _uneven(evidence: Evidence, budget: Budget | None) -> tuple[str, ...]:
+    """A note where a few steps take most of the time.
+
+    A component whose mean is longer than the median step cannot be in most of the steps.
+    """
+    steps = evidence.get(Steps)
+    if steps is None or steps.mean_ns <= UNEVEN_FACTOR * steps.median_ns:
+        return ()
+    rare = [x.component for x in _components(budget) if x.ns > steps.median_ns]
+    note = (
+        f"most steps take about {duration(steps.median_ns)}, the mean is"
+        f" {duration(steps.mean_ns)}: what happens in few of the steps takes the rest"
+    )
+    return (f"{note}, most of it in {rare[0]}" if rare else note,)

@@ -57,17 +57,25 @@ _COMPUTE = ("forward", "loss", "backward", "optimizer")
 
 @dataclass
 class Costs:
-    """ns per step by class; ``compute`` apart. ``unexplained``: time whose cause is not known,
-    with ``unexplained_where``, the phase most of it lies in. ``doubts``: evidence that a verdict
-    of compute would need and that is not there."""
+    """ns per step by class; ``compute`` apart. ``unknown``: time whose cause is not known, by the
+    component it lies in. ``doubts``: evidence that a verdict of compute would need and that is not
+    there."""
 
     step_ns: int
     by_class: dict[str, float] = field(default_factory=dict)
     compute: float = 0.0
-    unexplained: float = 0.0
-    unexplained_where: str = ""
+    unknown: dict[str, float] = field(default_factory=dict)
     guessed: set[str] = field(default_factory=set)  # classes told by circumstance only
     doubts: list[str] = field(default_factory=list)
+
+    @property
+    def unexplained(self) -> float:
+        return sum(self.unknown.values())
+
+    @property
+    def unexplained_where(self) -> str:
+        """The component that holds most of what is unexplained."""
+        return max(self.unknown, key=lambda name: self.unknown[name])
 
     def add(self, cls: str, ns: float) -> None:
         if ns > 0:
@@ -98,6 +106,10 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
         if finding.speedup and not finding.advisory and finding.cls not in _MEASURED:
             high = _cost_of(finding, evidence, budget)
             costs.by_class[finding.cls] = max(costs.by_class.get(finding.cls, 0.0), high)
+        if finding.speedup and not finding.advisory:
+            claimed = _explain(costs, finding, evidence, budget)
+            if finding.cls in _MEASURED:  # measured elsewhere; this much more of it lay unnamed
+                costs.add(finding.cls, claimed)
     costs.by_class.pop("compute", None)  # faster compute is still compute
     if not budget.has_device:
         least = min(_fixed_cost(evidence, _counted(findings)), costs.compute)
@@ -105,6 +117,23 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
             costs.by_class["overhead"] = least
         _doubt(costs, evidence, findings)
     return costs
+
+
+def _explain(costs: Costs, finding: Finding, evidence: Evidence, budget: Budget) -> float:
+    """Take what the finding explains off the unexplained time; how much that is, ns per step.
+
+    Its cost is shared out over the components it names by what they hold.
+    """
+    held = sum(budget.components_ns.get(name, 0) for name in finding.components)
+    if not held:
+        return 0.0
+    share = min(1.0, _cost_of(finding, evidence, budget) / held)
+    explained = 0.0
+    for name in costs.unknown.keys() & set(finding.components):
+        claimed = min(costs.unknown[name], share * budget.components_ns.get(name, 0))
+        costs.unknown[name] -= claimed
+        explained += claimed
+    return explained
 
 
 def _cost_of(finding: Finding, evidence: Evidence, budget: Budget) -> float:
@@ -137,8 +166,7 @@ def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
         costs.guessed.add(prepared)
     if evidence.get(Steps) is None:
         unknown["unattributed"] = 0.0  # not in the trace: what is there has to do
-    costs.unexplained = sum(unknown.values())
-    costs.unexplained_where = max(unknown, key=lambda name: unknown[name])
+    costs.unknown = unknown
 
 
 def _kind_of_wait(evidence: Evidence) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, get_type_hints
 
 from tdiag.diagnose.model import Abstained, Finding, Place, Speedup
@@ -31,6 +32,7 @@ MINOR_FRAC = 0.05
 MAX_RECOVERABLE_FRAC = 0.99
 
 
+@cache
 def needs(rule: Rule) -> dict[str, tuple[type[Kind], bool]]:
     """``check``'s parameters: name → (evidence kind, required); ``X | None`` is optional."""
     hints = get_type_hints(rule.check)

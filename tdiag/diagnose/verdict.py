@@ -20,6 +20,7 @@ from tdiag.diagnose.costs import (
     weigh,
 )
 from tdiag.diagnose.model import Finding, Verdict
+from tdiag.diagnose.places import fetched_by, sampled_there, unexplained_place
 from tdiag.evidence.device import HostOps, TracedSteps
 from tdiag.evidence.kinds import Budget, Steps
 from tdiag.evidence.store import Evidence
@@ -48,11 +49,6 @@ _WORDS = {
     "comm": "communication that nothing overlaps",
     "straggler": "waiting for a slower rank",
 }
-_PLACES = {
-    "other": "after the optimizer's step",
-    "prepare": "between the batch and the first forward",
-    "unattributed": "in places that no hook tells apart",
-}
 
 
 def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]) -> Verdict:
@@ -72,8 +68,10 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     if costs.doubts and not surely:
         return _doubtful(costs)  # what may be overhead is more than what surely is waste
     if candidate.cls == "unknown":
-        summary = f"{candidate.share:.0%} of the step passes {_PLACES[costs.unexplained_where]}"
-        return _unknown(candidate.share, candidate.runner_up, f"{summary}; nothing tells why")
+        where = costs.unexplained_where
+        summary = f"{candidate.share:.0%} of the step passes {unexplained_place(evidence, where)}"
+        why = sampled_there(evidence, where)
+        return _unknown(candidate.share, candidate.runner_up, f"{summary}; {why}")
     confidence = candidate.confidence * certainty
     if candidate.cls in costs.guessed:
         confidence = min(confidence, GUESS_CONFIDENCE)
@@ -84,7 +82,11 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
         summary = f"{whole:.0%} of the step waits for data: {candidate.share:.0%} for " + (
             _WORDS[candidate.cls].removeprefix("waiting for ")
         )
-    return _verdict(candidate, confidence, summary + _next(candidate))
+    summary += _next(candidate)
+    if family == "input":
+        mine = [f for f in findings if family_of(f.cls) == family and not f.advisory]
+        summary += fetched_by(evidence, mine)
+    return _verdict(candidate, confidence, summary)
 
 
 @dataclass(frozen=True)

@@ -95,12 +95,26 @@ class Feed:
         wanted = max(self.cores_wanted(), system.cores_used or 0.0)
         return wanted >= SATURATED_FRAC * system.cores_allowed
 
+    def out_of_cores(self, system: System) -> bool:
+        """No arrangement of the same work helps: the allowed cores are full, or there is a busy
+        worker for each core that training leaves free, or fetches mostly queue on a full machine.
+        """
+        busy = self.wall > MAJORITY_FRAC * self.loader.num_workers * self.step
+        full = (system.machine_busy_cores or 0.0) >= SATURATED_FRAC * system.cores_machine
+        return (
+            self.saturates(system)
+            or (busy and self.loader.num_workers >= self.workers_free(system.cores_allowed))
+            or (self.queued_mostly and full)
+        )
+
+    def workers_free(self, cores: float) -> int:
+        """Workers for the cores that training leaves free, at least one."""
+        shortest = max(self.rest, (self.cpu + self.queued + self.rest) / cores, 1.0)
+        return max(1, math.ceil(cores - self.rest / shortest))
+
     def workers_needed(self, cores: float) -> int:
         """Fetch time ÷ rest-of-step time, bounded by the cores that training leaves free."""
-        running = self.cpu + self.queued
-        shortest = max(self.rest, (running + self.rest) / cores, 1.0)
-        free = max(1, math.ceil(cores - self.rest / shortest))
-        return min(math.ceil((running + self.blocked) / max(self.rest, 1.0)), free)
+        return min(math.ceil(self.wall / max(self.rest, 1.0)), self.workers_free(cores))
 
     def step_with(self, workers: int, capacity: float, work: float) -> float:
         """The step that so many workers on that capacity (in cores) would leave, ns."""

@@ -14,6 +14,18 @@ from tdiag.rules.base import where
 
 # Asks for the shape, which the host knows: no value of the tensor is read.
 NOT_VALUES = ("len",)
+# A line that issues fewer calls in a step is no loop over elements: a repeated term, a few scales.
+MIN_LINE_CALLS = 8
+# A vectorised loss of several terms makes two dozen calls; fewer than this are not worth merging.
+MIN_CALLS = 32
+# A built-in loss on one sample costs 4 (cross_entropy) to 77 (gaussian_nll_loss) plain torch.add
+# calls, cosine_embedding_loss 45 (thirteen tried, torch 2.13, CPU): up to that, a call can be
+# nothing but fixed costs; beyond, it works on data that one large call would have to work on too.
+SMALL_CALL = 80
+# A plain call's cost where this machine's own was not measured: 1.5 µs, as in the trial above.
+PLAIN_CALL_NS = 1500
+# What of a small call's time may yet be work on its data; ours, to keep the low end modest.
+WORK_IN_SMALL_CALL_FRAC = 0.5
 
 
 @dataclass(frozen=True)
@@ -109,13 +121,21 @@ def _recording(line: OpLine) -> float:
     return line.elapsed_ns * line.grad_calls / line.calls if line.calls else 0.0
 
 
-# What the text of a loop line tells of the built-in that says it in one call.
+# What the text of a loop line tells of the built-in that says it in one call; the first that fits.
 _BUILT_IN = (
     (r"cosine", "torch.nn.functional.cosine_similarity(a, b, dim=-1) over the whole batch"),
     (r"\b(dist|cdist|norm|pairwise)", "torch.cdist(a, b) for all pairs at once"),
-    (r"\b(triplet|margin)", "the margin over whole rows, (margin + d).clamp(min=0)"),
-    (r"\b(hinge|clamp|max\()", ".clamp(min=0) over the whole tensor"),
+    (
+        r"\b(triplet|margin|hinge|clamp|max\()",
+        "the margin over whole rows, (margin + d).clamp(min=0)",
+    ),
 )
+# Compares the same sequence at two places: ``labels[i] == labels[j]``, converted or not.
+_SAME_LABEL = re.compile(r"([\w.]+)\[\w+\]\)?(?:\.item\(\))?\s*[!=]=\s*(?:\w+\()?\1\[\w+\]")
+_READS = {"item", "float", "int", "tolist", "numpy", "cpu"}
+_SELECTS = {"nonzero", "masked_select", "unique"}
+# More ways at once would leave the reader to find out which of them is meant.
+MOST_WAYS = 2
 
 
 def rewriting(lines: Sequence[OpLine]) -> str:
@@ -134,12 +154,17 @@ def rewriting(lines: Sequence[OpLine]) -> str:
 
 
 def _expressions(lines: Sequence[OpLine], conversions: set[str]) -> list[str]:
+    """What fits the functions and conversions seen on these lines, the most telling first."""
     text = "".join(linecache.getline(line.at.file, line.at.line) for line in lines)
-    ways = [way for pattern, way in _BUILT_IN if re.search(pattern, text)]
-    if "bool" in conversions or re.search(r"\bif\b", text):
+    ways = [way for pattern, way in _BUILT_IN if re.search(pattern, text)][:1]
+    by_value = "bool" in conversions or (conversions & _READS and re.search(r"\bif\b", text))
+    if same := _SAME_LABEL.search(text):
+        ways.insert(0, f"the mask `{same[1]}[:, None] == {same[1]}[None, :]` instead of the branch")
+    elif by_value:
         ways.append("torch.where(condition, a, b), or a 0/1 mask as weight, instead of the branch")
-    if conversions & {"nonzero", "masked_select", "unique"}:
+    elif conversions & _SELECTS:
         ways.append("a mask as weight instead of selecting elements")
-    if conversions & {"item", "float", "int", "tolist", "numpy", "cpu"}:
+    if conversions & _READS:
         ways.append("keep the values as tensors and reduce them once, .item() only for logging")
-    return ways or ["index with broadcasting (x[:, None] - y[None, :]) and reduce with .sum(dim)"]
+    broadcast = "index with broadcasting (x[:, None] - y[None, :]) and reduce with .sum(dim)"
+    return ways[:MOST_WAYS] or [broadcast]

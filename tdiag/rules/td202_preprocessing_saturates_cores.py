@@ -2,7 +2,9 @@
 
 ## What it measures
 The training thread waits for batches, the fetches spend their time on a core or queueing for one,
-and fetching and training together fill the cores this process may use.
+and no core is left to spread them over: fetching and training together fill those this process may
+use, or every core that training leaves free has its worker, or the fetches mostly queue on a
+machine whose cores are all busy.
 
 ## Why it is slow
 No arrangement of the same work over the same cores is faster: the preprocessing itself is the
@@ -49,7 +51,7 @@ def check(
     stacks: Stacks | None,
 ) -> Found | None:
     fed = feed_of(budget, loaders, phases, system)
-    if fed is None or fed.blocked_mostly or not fed.saturates(system):
+    if fed is None or fed.blocked_mostly or not fed.out_of_cores(system):
         return None
     if fed.from_memory:
         return None  # samples in memory are picked, not preprocessed
@@ -59,7 +61,7 @@ def check(
     return Found(
         summary=(
             f"{percent(fed.wait / fed.step)} of the step waits for preprocessing, which has no"
-            f" core left: fetching and training want {busy:.1f} of {system.cores_allowed:g} cores"
+            f" core left: {_why_none_left(fed, system, busy)}"
             f" ({duration(fed.wall)} of fetching for each step)."
         ),
         evidence=(
@@ -77,6 +79,15 @@ def check(
         ),
         at=lines[0].at if lines else dataset_place(fed.loader),
     )
+
+
+def _why_none_left(fed: Feed, system: System, busy: float) -> str:
+    if fed.saturates(system):
+        return f"fetching and training want {busy:.1f} of {system.cores_allowed:g} cores"
+    if fed.queued_mostly:
+        return f"fetches queue for one {percent(fed.queued / fed.wall)} of their time"
+    workers = fed.loader.num_workers
+    return f"{workers} workers and training share {system.cores_allowed:g} cores"
 
 
 def _measure(line: StackLine) -> Measure:

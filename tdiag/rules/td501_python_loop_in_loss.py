@@ -33,25 +33,23 @@ from tdiag.evidence.kinds import Budget, Dispatch, Modules, OpLine, Ops, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Found, Gain, duration, percent, where
 from tdiag.rules.examples import budget, op_line, ops, phases
-from tdiag.rules.loops import LoopTime, conversions, in_loss, loop_time, rewriting
+from tdiag.rules.loops import (
+    MIN_CALLS,
+    MIN_LINE_CALLS,
+    PLAIN_CALL_NS,
+    SMALL_CALL,
+    WORK_IN_SMALL_CALL_FRAC,
+    LoopTime,
+    conversions,
+    in_loss,
+    loop_time,
+    rewriting,
+)
 from tdiag.rules.measures import count, ns
 
 CODE = "TD501"
 NAME = "python-loop-in-loss"
 CLASS = "python_loss"
-
-# A line that issues fewer calls in a step is no loop over elements: a repeated term, a few scales.
-MIN_LINE_CALLS = 8
-# A vectorised loss of several terms makes two dozen calls; fewer than this are not worth merging.
-MIN_CALLS = 32
-# A built-in loss on one sample costs 4 (cross_entropy) to 77 (gaussian_nll_loss) plain torch.add
-# calls, cosine_embedding_loss 45 (thirteen tried, torch 2.13, CPU): up to that, a call can be
-# nothing but fixed costs; beyond, it works on data that one large call would have to work on too.
-SMALL_CALL = 80
-# A plain call's cost where this machine's own was not measured: 1.5 µs, as in the trial above.
-PLAIN_CALL_NS = 1500
-# What of a small call's time may yet be work on its data; ours, to keep the low end modest.
-WORK_IN_SMALL_CALL_FRAC = 0.5
 
 
 def check(

@@ -1,0 +1,137 @@
+"""Python loop over tensor values outside the loss
+
+## What it measures
+User lines before the forward pass, in the optimizer's part of the step or after it, that issue
+torch calls and conversions such as `.item()` or `bool(tensor)` again and again in one step: exact
+counts by line, and their clean time, by the samples of their functions where there are any.
+
+## Why it is slow
+Every torch call costs the same few microseconds however little data it touches, and every
+conversion too. On a device, each conversion also waits for the device to finish.
+
+## What to do
+Say the loop as one expression over whole tensors, or run it every so many steps if it only
+observes the training.
+
+## How the gain is computed
+The phase's clean time × these lines' share of its calls' time, at most what samples show of their
+functions (without samples: at most the calls' own time). High end: all of it. Low end: half of it
+if the calls are small enough to be nothing but fixed cost; otherwise, and with a device, nothing.
+
+## When this advice is wrong
+Recurrences, where each turn needs the one before, cannot be said as one expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.kinds import Budget, Dispatch, OpLine, Ops, Phases, Stacks
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Found, Gain, duration, percent, same_function, where
+from tdiag.rules.examples import at, budget, op_line, ops, phases, stack, stacks
+from tdiag.rules.loops import (
+    MIN_CALLS,
+    MIN_LINE_CALLS,
+    PLAIN_CALL_NS,
+    SMALL_CALL,
+    WORK_IN_SMALL_CALL_FRAC,
+    conversions,
+    rewriting,
+)
+from tdiag.rules.measures import count, ns
+
+CODE = "TD711"
+NAME = "python-loop-over-tensors"
+CLASS = "overhead"
+
+# Where user code runs that is neither forward nor loss, and the budget's name for it.
+PHASES = {
+    "prepare": "prepare",
+    "optimizer": "optimizer",
+    "after_step": "other",
+    "unattributed": "unattributed",
+}
+# Device idle that such a loop causes is counted there in the budget of a run with a device.
+WITH_DEVICE = ("launch", "sync")
+# Under so many samples a share of 2 % (the least that is reported) is two samples or fewer.
+MIN_SAMPLES = 100
+
+
+def check(
+    budget: Budget, ops: Ops, phases: Phases, stacks: Stacks | None, dispatch: Dispatch | None
+) -> Found | None:
+    loops = {phase: lines for phase in PHASES if (lines := _looping(ops, phase))}
+    lines = [line for looping in loops.values() for line in looping]
+    spent = sum(_clean(looping, phase, ops, phases) for phase, looping in loops.items())
+    if not lines or not spent:
+        return None
+    if stacks is not None and stacks.samples >= MIN_SAMPLES:
+        spent = min(spent, _sampled(lines, stacks) * budget.step_ns)
+    else:
+        spent = min(spent, sum(line.elapsed_ns for line in lines))
+    calls, converted = sum(line.calls for line in lines), sum(conversions(lines).values())
+    worst = max(lines, key=lambda line: line.elapsed_ns)
+    small = spent <= calls * SMALL_CALL * (dispatch.op_ns if dispatch else PLAIN_CALL_NS)
+    sure = small and not budget.has_device
+    named = tuple(PHASES[phase] for phase in loops)
+    share = percent(spent / budget.step_ns)
+    return Found(
+        summary=(
+            f"Python loops over tensor values outside the loss take {share} of the step:"
+            f" {calls:.0f} torch calls ({converted:.0f} of them conversions to Python values) in"
+            f" each step, most of their time{where(worst.at)} ({duration(spent)})."
+        ),
+        evidence=(
+            ns("time of the looping lines", spent, "baseline"),
+            count("torch calls", calls, "ops", "per_step"),
+            count("conversions", converted, "ops", "per_step"),
+        ),
+        fix=Fix(rewriting(lines), "review"),
+        gain=Gain(
+            spent * (1 - WORK_IN_SMALL_CALL_FRAC) if sure else 0.0,
+            spent,
+            f"high end: the loop's {duration(spent)}; low end: the fixed cost of small calls.",
+            (*named, *WITH_DEVICE) if budget.has_device else named,
+        ),
+        at=worst.at,
+    )
+
+
+def _looping(ops: Ops, phase: str) -> list[OpLine]:
+    """The phase's looping lines, if together they convert as often as a loop over elements."""
+    lines = [x for x in ops.lines if x.phase == phase and x.in_loop and x.calls >= MIN_LINE_CALLS]
+    return lines if sum(conversions(lines).values()) >= MIN_CALLS else []
+
+
+def _clean(lines: Sequence[OpLine], phase: str, ops: Ops, phases: Phases) -> float:
+    """The phase's clean time × the lines' share of the time of its calls, ns per step."""
+    total = sum(x.elapsed_ns for x in ops.lines if x.phase == phase)
+    mine = sum(x.elapsed_ns for x in lines)
+    return phases.wall_ns.get(phase, 0.0) * mine / total if total else 0.0
+
+
+def _sampled(lines: Sequence[OpLine], stacks: Stacks) -> float:
+    """Share of the training thread's samples in the functions of these lines."""
+    return sum(
+        x.self_frac for x in stacks.training if any(same_function(x.at, y.at) for y in lines)
+    )
+
+
+def fires() -> Evidence:
+    """All pairs of a batch of samples, compared after the step."""
+    pairs = op_line(
+        70, "after_step", 1610, at=at(70, "diversity"), conversions={"item": 322.0}, in_loop=True
+    )
+    step = budget(forward=3, backward=5, optimizer=1, other=9)
+    clean = phases(forward=3, backward=5, optimizer=1, after_step=9)
+    sampled = stacks((stack(70, 0.48, "norm (torch/functional.py)", "after_step", "diversity"),))
+    return Evidence().add(step, clean, sampled, ops(pairs), Dispatch(op_ns=1500, grad_op_ns=7000))
+
+
+def clear() -> Evidence:
+    """As much time after the step, but in a handful of calls and two values for the log."""
+    logged = op_line(70, "after_step", 10, conversions={"item": 2.0}, in_loop=True)
+    step = budget(forward=3, backward=5, optimizer=1, other=9)
+    return Evidence().add(step, phases(forward=3, backward=5, after_step=9), ops(logged))

@@ -1,0 +1,161 @@
+"""What a verdict says is explained: by a finding, or by a line that the samples name."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose import diagnose
+from tdiag.diagnose.costs import FAMILIES
+from tdiag.diagnose.model import Diagnosis
+from tdiag.evidence.kinds import Dispatch, Kind, Stacks, Steps
+from tdiag.evidence.store import Evidence
+from tdiag.rules.examples import (
+    MS,
+    at,
+    environment,
+    loaders,
+    op_line,
+    ops,
+    phases,
+    stack,
+    stacks,
+    system,
+)  # fmt: skip
+
+WORKING = ops(op_line(20, "forward", 20, grad_calls=20.0))  # ms of work a call
+DISPATCH = Dispatch(op_ns=1500, grad_op_ns=6000)
+
+
+def ran(*kinds: Kind, median_ms: float | None = None, **wall_ms: float) -> Diagnosis:
+    """A run on a CPU whose clean steps all take as long, made of these phases."""
+    mean = round(sum(wall_ms.values()) * MS)
+    median = mean if median_ms is None else round(median_ms * MS)
+    clean = Steps(
+        durations_ns=(mean,) * 100, mean_ns=mean, median_ns=median, p90_ns=mean, count=100,
+        boundary="optimizer", total_steps_seen=100,
+    )  # fmt: skip
+    wall = replace(phases(**wall_ms), cpu_ns={})
+    return diagnose(Evidence().add(environment(), WORKING, DISPATCH, clean, wall, *kinds))
+
+
+def fetched(workers: int, wall: float, on_core: float, queued: float, **changes: Any) -> Kind:
+    """A loader that fetches in ``wall`` ms, so much of it on a core or waiting for one."""
+    return loaders(
+        num_workers=workers, load_ns=wall * MS, load_cpu_ns=on_core * wall * MS,
+        runqueue_ns=queued * wall * MS, collate_ns=0.0, collate_cpu_ns=0.0, **changes,
+    )  # fmt: skip
+
+
+GRID = tuple(
+    itertools.product(
+        (0, 1, 2, 4, 8),  # workers
+        ((1.0, 1), (2.0, 2), (8.0, 8)),  # cores
+        (5.0, 45.0, 120.0),  # ms of fetching
+        ((0.95, 0.0), (0.43, 0.56), (0.5, 0.2), (0.1, 0.0), (0.1, 0.85)),  # on a core, queued
+        (0.5, 0.95),  # of the machine's cores in use
+        (8.0, 30.0),  # ms of waiting, of 40
+        (True, False),  # sampled
+    )
+)
+
+
+def test_no_verdict_on_the_input_comes_without_a_finding_or_a_line() -> None:
+    judged, unsupported = 0, []
+    for case in GRID:
+        workers, (allowed, cores), wall, (on_core, queued), busy, wait, sampled = case
+        machine = system(
+            cores_allowed=allowed, cores_machine=cores, cores_used=busy * cores * 0.8,
+            machine_busy_cores=busy * cores,
+        )  # fmt: skip
+        seen: tuple[Stacks, ...] = ()
+        if sampled:
+            line = stack(15, 0.6, "encode (tok.py)")
+            seen = (stacks((replace(line, phase="data_wait"),), workers=(line,)),)
+        feeding = fetched(workers, wall, on_core, queued)
+        found = ran(feeding, machine, *seen, data_wait=wait, forward=40 - wait)
+        if found.verdict.cls not in FAMILIES["input"]:
+            continue
+        judged += 1
+        named = any(f.cls in FAMILIES["input"] and not f.advisory for f in found.findings)
+        if not named and not re.search(r"\w\.py:\d+", found.verdict.summary):
+            unsupported.append((case, found.verdict.summary))
+    assert judged > 100
+    assert unsupported == []
+
+
+def test_tokenising_with_a_worker_on_each_core_is_found_at_its_line() -> None:
+    """Measured: 43.9 ms a fetch, 19.1 on a core, 24.6 queued; 1.61 of 2 cores wanted."""
+    found = ran(
+        fetched(2, 43.9, 19.1 / 43.9, 24.6 / 43.9),
+        system(cores_allowed=2.0, cores_machine=2, cores_used=1.3, machine_busy_cores=1.9),
+        stacks(workers=(stack(15, 0.8, "encode (me/train.py)"),)),
+        data_wait=24.2, forward=7.8,
+    )  # fmt: skip
+    codes = {f.code: f for f in found.findings}
+    assert "TD202" in codes and "TD201" not in codes
+    assert codes["TD202"].location is not None and codes["TD202"].location.line == 15
+    assert "queue" in codes["TD202"].summary
+
+
+LOGS = stack(70, 0.82, "write (logging/__init__.py)")
+
+
+@pytest.mark.parametrize("phase", ["after_step", "prepare", "unattributed"])
+def test_what_a_finding_explains_is_not_called_unexplained(phase: str) -> None:
+    found = ran(stacks((LOGS,)), **{phase: 82.0}, data_wait=1, forward=17)
+    assert found.findings[0].code == "TD804"
+    assert found.verdict.cls == "logging"
+
+
+def test_what_no_finding_explains_stays_unknown_beside_one_that_explains_little() -> None:
+    little = stacks((replace(LOGS, self_frac=0.2), stack(80, 0.5, phase="after_step")))
+    found = ran(little, after_step=80, data_wait=1, forward=19)
+    assert "TD804" in {f.code for f in found.findings}
+    assert found.verdict.cls == "unknown"
+
+
+def test_unexplained_time_is_placed_at_the_line_sampled_most() -> None:
+    line = stack(88, 0.6, "walk (me/game.py)", "prepare", "Board.play")
+    found = ran(stacks((stack(30, 0.3, phase="forward"), line)), prepare=70, forward=30)
+    assert found.verdict.summary == (
+        "70% of the step passes between the step's end and the first forward;"
+        " sampled most: train.py:88 in Board.play, 60% of the samples"
+    )
+
+
+@pytest.mark.parametrize("line", [None, stack(30, 0.9, phase="forward")])
+def test_a_line_sampled_elsewhere_explains_nothing(line: Any) -> None:
+    seen = (stacks((line,)),) if line else ()
+    summary = ran(*seen, prepare=70, data_wait=1, forward=29).verdict.summary
+    assert summary.endswith("between the batch and the first forward; nothing tells why")
+
+
+def test_a_loop_over_tensors_after_the_step_is_overhead() -> None:
+    pairs = op_line(
+        70, "prepare", 1932, at=at(70, "diversity"), conversions={"item": 322.0}, in_loop=True
+    )  # fmt: skip
+    sampled = stacks((stack(70, 0.68, "norm (torch/functional.py)", function="diversity"),))
+    found = ran(ops(*WORKING.lines, pairs), sampled, prepare=70, forward=30)
+    assert found.findings[0].code == "TD711"
+    assert "train.py:70 (1932 torch calls, 322 × item() a step)" in found.findings[0].fix.text
+    assert found.verdict.cls == "overhead"
+
+
+def test_a_statement_of_health_stands_only_beside_a_healthy_verdict() -> None:
+    crowded = system(cores_machine=2, cores_allowed=2.0, cores_used=0.5, machine_busy_cores=2.0)
+    assert "TD605" in {f.code for f in ran(forward=100).findings}
+    doubted = ran(crowded, forward=100)
+    assert not doubted.verdict.healthy
+    assert "TD605" not in {f.code for f in doubted.findings}
+
+
+def test_a_few_long_steps_are_noted_with_what_they_hold() -> None:
+    (note,) = ran(median_ms=10, checkpoint=80, forward=20).notes
+    assert note.startswith("most steps take about 10.0 ms, the mean is 100 ms")
+    assert note.endswith("most of it in checkpoint")
+    assert ran(median_ms=50, checkpoint=80, forward=20).notes == ()

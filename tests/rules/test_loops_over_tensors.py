@@ -1,0 +1,56 @@
+"""Loops over tensors: what is advised instead of them, and what those outside the loss cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.diagnose.model import Finding
+from tdiag.evidence.kinds import Ops
+from tdiag.evidence.store import Evidence
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import at, ops, stack, stacks
+
+
+def finding(code: str, evidence: Evidence) -> Finding:
+    found = run_rule(find(code), evidence)
+    assert isinstance(found, Finding), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "made", "advised", "unadvised"),
+    [
+        ("if labels[i] == labels[j]:", "bool", "labels[:, None] == labels[None, :]", "where("),
+        ("if int(y[i]) != int(y[j]):", "int", "y[:, None] == y[None, :]", "where("),
+        ("hinge = max(margin + d, 0)", "bool", ".clamp(min=0)", "whole tensor;"),
+        ("if i == j: total += d.norm()", "", "torch.cdist", "where("),
+    ],
+)
+def test_at_most_two_ways_that_fit_are_advised(
+    text: str, made: str, advised: str, unadvised: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"    {text}\n")
+    evidence = find("TD501").fires()
+    counted = evidence.get(Ops)
+    assert counted is not None
+    line = counted.lines[0]
+    here = at(1, file=str(script))
+    evidence.add(ops(replace(line, conversions={made: 64.0} if made else {}, at=here)))
+    fix = finding("TD501", evidence).fix.text
+    ways = fix.split("whole tensors: ")[1]
+    assert advised in ways and unadvised not in ways
+    assert ways.count(";") < 2 and ways.count("clamp") < 2
+
+
+def test_a_loop_outside_the_loss_is_priced_by_its_functions_samples() -> None:
+    """The phase's calls are all in the loop, but half of its time is spent elsewhere."""
+    evidence = find("TD711").fires()
+    evidence.add(stacks((stack(70, 0.25, "", "after_step", "diversity"), stack(90, 0.25))))
+    speedup = finding("TD711", evidence).speedup
+    assert speedup is not None
+    assert speedup.high == pytest.approx(1 / 0.75, abs=0.001)
