@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
-from tdiag.cli import doctor, explain, report, rules, run
-from tdiag.errors import TdiagError
+from tdiag import __version__
+from tdiag.cli import doctor, explain, report, rules, run, streams
+from tdiag.errors import RunError, TdiagError
 
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says
 
@@ -19,6 +21,22 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"tdiag {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
+    ] = False,
+) -> None: ...
+
+
 app.command("run", cls=run.RunCommand)(run.run)
 app.command("report")(report.report)
 app.command("explain")(explain.explain)
@@ -28,17 +46,38 @@ app.command("doctor")(doctor.doctor)
 
 def main() -> None:
     """Entry point: one clear message and the right exit code, never a traceback of ours."""
+    streams.stand_in()
     try:
-        app(prog_name="tdiag")
+        sys.exit(_code())
+    finally:
+        streams.drain(sys.stdout)
+        streams.drain(sys.stderr)
+
+
+def _code() -> int | str | None:
+    """The exit code. Typer ends with SystemExit, what it printed perhaps still in the buffer."""
+    try:
+        try:
+            app(prog_name="tdiag")
+        except SystemExit as end:
+            if end.code:
+                return end.code
+        streams.write(sys.stdout, "")
+    except OSError as error:  # of what a command printed by itself
+        streams.discard(sys.stdout)
+        lost = RunError(f"cannot write the report: {error.strerror}")
+        complain(lost)
+        return lost.exit_code
     except TdiagError as error:
         complain(error)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        return INTERRUPTED
+    return 0
 
 
 def complain(error: TdiagError) -> None:
     """``tdiag: what happened``, and what to do, on stderr."""
-    print(f"tdiag: {error.message}", file=sys.stderr)
+    streams.say(f"tdiag: {error.message}")
     if error.hint:
-        print(f"  {error.hint}", file=sys.stderr)
+        streams.say(f"  {error.hint}")

@@ -54,6 +54,7 @@ def analyze(
     Several traces of one job (its ranks) give one report: that of the rank the others wait for.
     """
     from tdiag.cli.conclude import open_output, terminal_text
+    from tdiag.cli.streams import write
     from tdiag.report import render
 
     with open_output(output) as file:
@@ -68,7 +69,7 @@ def analyze(
             text = render(name, diagnosis, base_dir=Path.cwd())
         if file is not None:
             file.truncate(0)
-        stream.write(text)
+        write(stream, text)
 
 
 def _diagnosis(paths: list[Path]) -> tuple[Diagnosis, Ranks | None]:

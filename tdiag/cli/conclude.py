@@ -49,7 +49,18 @@ def terminal_text(diagnosis: Diagnosis, run_dir: Path | None, stream: TextIO, *,
     terminal = stream.isatty()
     color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return render("terminal", diagnosis, width=min(_columns(stream), MAX_WIDTH), color=color,
-                  all_findings=all_findings, base_dir=Path.cwd(), run_dir=run_dir)  # fmt: skip
+                  all_findings=all_findings, base_dir=Path.cwd(), run_dir=run_dir,
+                  latest=_is_latest(run_dir))  # fmt: skip
+
+
+def _is_latest(run_dir: Path | None) -> bool:
+    """Whether ``tdiag report`` here, told no run, shows this one."""
+    from tdiag.launch.rundir import find
+
+    try:
+        return run_dir is not None and find(None) == run_dir.resolve()
+    except RunError:
+        return False
 
 
 def _columns(stream: TextIO) -> int:

@@ -40,6 +40,7 @@ def report(
 ) -> None:
     """Print the report of a run again."""
     from tdiag.cli.conclude import conclude, open_output, terminal_text
+    from tdiag.cli.streams import write
     from tdiag.launch.rundir import find
     from tdiag.report import load_diagnosis, render
 
@@ -58,4 +59,4 @@ def report(
             text = render(name, diagnosis, run_dir=run_dir, base_dir=Path.cwd())
         if file is not None:
             file.truncate(0)
-        stream.write(text)
+        write(stream, text)

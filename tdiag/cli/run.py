@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 if TYPE_CHECKING:
     from tdiag.launch.session import Outcome
 
-TARGET = "tdiag.target"
+TARGET, MISSES = "tdiag.target", "tdiag.misses"
 
 
 class RunCommand(TyperCommand):
@@ -23,14 +23,16 @@ class RunCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from tdiag.launch.target import split
+        from tdiag.launch.target import near_misses, split
 
         own = {
             name: not getattr(option, "is_flag", False)
             for option in self.get_params(ctx)
             for name in (*option.opts, *option.secondary_opts)
         }
-        args, ctx.meta[TARGET] = split(args, own)
+        words = args
+        args, target = split(words, own)
+        ctx.meta[TARGET], ctx.meta[MISSES] = target, near_misses(words, target, own)
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -99,11 +101,14 @@ def run(
     interrupts the script and reports what there is; twice gives up the report.
     """
     from tdiag.cli.conclude import open_output
+    from tdiag.cli.streams import say
     from tdiag.errors import UsageError
     from tdiag.launch.session import SAMPLERS, Options, launch
 
     if sampler not in SAMPLERS:
         raise UsageError(f"--sampler {sampler}: one of {', '.join(SAMPLERS)}")
+    for word, meant in context.meta[MISSES]:
+        say(f"tdiag: {word} is handed to the script; did you mean {meant}?")
     with open_output(output) as written:
         outcome = launch(
             context.meta[TARGET],
@@ -129,6 +134,7 @@ def _report(outcome: Outcome, *, as_json: bool, written: Any) -> None:
 
     from tdiag.cli import complain
     from tdiag.cli.conclude import conclude, terminal_text
+    from tdiag.cli.streams import say, write
     from tdiag.errors import TdiagError
     from tdiag.report import render
 
@@ -142,13 +148,14 @@ def _report(outcome: Outcome, *, as_json: bool, written: Any) -> None:
             written.truncate(0)
             written.write(render("json", diagnosis))
         if as_json:
-            sys.stdout.write(render("json", diagnosis))
-            sys.stdout.flush()
+            write(sys.stdout, render("json", diagnosis))
         else:
-            print(terminal_text(diagnosis, outcome.run_dir, sys.stderr), file=sys.stderr, end="")
+            write(sys.stderr, terminal_text(diagnosis, outcome.run_dir, sys.stderr))
         return
     except TdiagError as error:
         complain(TdiagError(error.message, error.hint or again))
+    except BrokenPipeError:
+        return  # nobody reads any more
     except KeyboardInterrupt:
         complain(TdiagError("report interrupted", again))
     except Exception as error:
@@ -158,6 +165,6 @@ def _report(outcome: Outcome, *, as_json: bool, written: Any) -> None:
         try:
             log.write_text(traceback.format_exc())
         except OSError:
-            traceback.print_exc()
+            say(traceback.format_exc())
     for note in outcome.notes:
-        print(f"tdiag: {note}", file=sys.stderr)
+        say(f"tdiag: {note}")

@@ -279,6 +279,7 @@ class Environment(Kind, frozen=True, kw_only=True):
     platform: str
     rank: int = 0
     world_size: int = 1
+    exit_code: int | None = None  # the program's own; None while it runs and for a bare trace
 
 
 class Budget(Kind, frozen=True, kw_only=True):

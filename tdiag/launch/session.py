@@ -182,10 +182,11 @@ def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:
         memory = " (the kernel does this when memory runs out)" if name == "SIGKILL" else ""
         notes.append(f"the program was killed by {name}{memory} {when}")
     elif ended.code:
-        notes.append(f"the program ended with exit code {ended.code} {when}")
+        told = "see its own message above"
+        notes.append(f"the program ended with exit code {ended.code} {when}: {told}")
     if progress.forced():
         notes.append("the script catches SystemExit, so it was ended with SIGTERM")
-    if not progress.processes:
+    if not progress.processes and not ended.code and not ended.interrupts:
         notes.append(
             "the probe was never loaded: no Python with torch ran, or one that ignores"
             " PYTHONPATH (-I, -E) or sitecustomize (-S)"
@@ -201,4 +202,4 @@ def _when(progress: Progress) -> str:
     if lead.finish not in ("", "exit", "error"):
         return "after the watching was over"
     steps = lead.steps + 1  # the very first only starts the clock and is not recorded
-    return f"after {steps} training step" + ("s" if steps != 1 else "")
+    return f"after {steps} training step{'s' * (steps > 1)} ({lead.steps} measured)"

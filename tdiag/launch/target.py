@@ -12,6 +12,7 @@ script's. Three cases would be ambiguous; two are settled by the script's own so
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,9 @@ from typing import Literal
 from tdiag.errors import UsageError
 from tdiag.launch.declared import declared_options
 
+# A letter left out, doubled or swapped in an option of six letters or more stays above it; what
+# merely begins alike (--output-dir, --steps-per-epoch) stays below.
+ALIKE = 0.86
 PROFILING, HELP = "--profiling", "--help"
 
 
@@ -103,6 +107,22 @@ def split(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[str], Tar
     if PROFILING in mine and PROFILING in declared and PROFILING not in target.args:
         target = replace(target, args=(PROFILING, *target.args))
     return mine, target
+
+
+def near_misses(
+    words: Sequence[str], target: Target, own: Mapping[str, bool]
+) -> list[tuple[str, str]]:
+    """Words of the script's that look like a misspelt option of tdiag's, with that option; none
+    that the script declares or that stands behind ``--``."""
+    ours = [option for option in own if option.startswith("--")]
+    before = words[: words.index("--")] if "--" in words else words
+    found = []
+    for word in before:
+        name = word.partition("=")[0]
+        if word in target.args and name.startswith("--") and name not in own:
+            found += [(name, o) for o in difflib.get_close_matches(name, ours, 1, ALIKE)]
+    declared = declared_options(target.source_file()) if found else frozenset()
+    return [(name, option) for name, option in found if name not in declared]
 
 
 def _the_scripts(name: str, declared: frozenset[str]) -> bool:

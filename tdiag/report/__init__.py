@@ -34,14 +34,16 @@ def render(
     all_findings: bool = False,
     base_dir: Path | None = None,
     run_dir: Path | None = None,
+    latest: bool = False,
 ) -> str:
     """The diagnosis in one of ``FORMATS``, ending with a newline.
 
     ``width`` is in terminal cells, ``base_dir`` what locations are shown relative to (the
-    caller's working directory), ``run_dir`` is named at the report's foot. Raises
-    :class:`UsageError` for a format that there is not.
+    caller's working directory), ``run_dir`` is named at the report's foot, and in the
+    command that shows it again unless it is the ``latest`` run. Raises :class:`UsageError` for a
+    format that there is not.
     """
     if format not in FORMATS:
         raise UsageError(f"no report format {format!r}", f"there are: {', '.join(FORMATS)}")
-    page = Page(width, color, all_findings, base_dir, run_dir)
+    page = Page(width, color, all_findings, base_dir, run_dir, latest)
     return FORMATS[format](diagnosis, page)

@@ -16,13 +16,15 @@ WIDE = 110
 
 @dataclass(frozen=True)
 class Page:
-    """``width`` in cells; ``base_dir``: locations below it are shown relative to it."""
+    """``width`` in cells; ``base_dir``: locations below it are shown relative to it.
+    ``latest``: whether ``run_dir`` is the run that ``tdiag report`` shows unless told another."""
 
     width: int = 80
     color: bool = False
     all_findings: bool = False
     base_dir: Path | None = None
     run_dir: Path | None = None
+    latest: bool = False
 
     @property
     def wide(self) -> bool:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from tdiag.diagnose.model import Diagnosis, Finding, Measure, Verdict
 from tdiag.report.text import inert
-from tdiag.report.units import NO_GAIN, between, duration, percent, quantity
+from tdiag.report.units import NO_GAIN, between, duration, percent, plural, quantity
 from tdiag.report.words import verdict_class
 
 NO_SHARE = ("unknown", "no_device_activity")  # verdicts of which a share of the step says nothing
+LOW_CONFIDENCE = 0.5  # below it the verdict is rather wrong than right
+_FEW_STEPS = 20  # with fewer no two steps lie beyond the ninth decile (evidence.from_run.clean)
+_MUCH_FRAC = 0.1  # of the step, unattributed: as much as a verdict's own class may be
+_CROWDED = "other programs kept"  # how the note of a crowded machine begins
 _UNIT_SUFFIXES = ("_ns", "_bytes", "_frac")
 
 
@@ -48,6 +52,26 @@ def why(finding: Finding, diagnosis: Diagnosis) -> str:
     return f"Saves {saved} a step. {reason}".rstrip()
 
 
+def doubtful(verdict: Verdict) -> bool:
+    """Whether the verdict is one of little confidence."""
+    return verdict.cls not in NO_SHARE and verdict.confidence < LOW_CONFIDENCE
+
+
+def doubts(diagnosis: Diagnosis) -> str:
+    """In words, what lowers the confidence."""
+    found = [note.split(":")[0] for note in diagnosis.notes if note.startswith(_CROWDED)]
+    if diagnosis.step and diagnosis.step.count < _FEW_STEPS:
+        found.append(f"only {plural(diagnosis.step.count, 'clean step')}")
+    lost = {c.component: c.ns for c in diagnosis.budget}.get("unattributed", 0)
+    if diagnosis.step and lost >= _MUCH_FRAC * diagnosis.step.mean_ns:
+        found.append(f"{percent(lost / diagnosis.step.mean_ns)} of the step is unattributed")
+    if sources := [name for names in failed(diagnosis).values() for name in names]:
+        found.append(f"missing evidence ({', '.join(sources)})")
+    if not found and diagnosis.verdict.runner_up:
+        found.append(f"{verdict_class(diagnosis.verdict.runner_up)} is about as likely")
+    return "; ".join(found) or "step times vary, or the cause was inferred and not measured"
+
+
 def measure_name(measure: Measure) -> str:
     """What was measured, without the unit that its value already shows."""
     name = measure.name
@@ -58,8 +82,8 @@ def measure_name(measure: Measure) -> str:
 
 
 def measure_value(measure: Measure) -> str:
-    if isinstance(measure.value, str):
-        return inert(measure.value)
+    if isinstance(measure.value, str):  # a setting of the script's that was left alone is None
+        return "not set" if measure.value == "None" else inert(measure.value)
     return inert(" ".join(quantity(measure.value, measure.unit))).strip().replace(" %", "%")
 
 

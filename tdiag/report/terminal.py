@@ -20,6 +20,8 @@ from tdiag.report.summary import (
     NO_SHARE,
     advisories,
     best,
+    doubtful,
+    doubts,
     failed,
     headline,
     ranked,
@@ -28,7 +30,7 @@ from tdiag.report.summary import (
 from tdiag.report.terminal_budget import budget
 from tdiag.report.terminal_findings import advice, findings
 from tdiag.report.text import GLUE, clip, clip_head, code, inert, location, prose, relative
-from tdiag.report.units import change, count, duration, faster, percent
+from tdiag.report.units import disturbance, duration, faster, percent, plural
 from tdiag.report.words import ACCENT, BAD, CODE, GOOD, HEAD, QUIET, WARN
 
 _MISSING_GROUPS = 6  # reasons listed under "could not check" unless all are asked for
@@ -52,8 +54,8 @@ def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[RenderableType]:
         yield from _section(title, "largest win first", findings(diagnosis, page), page)
     if advisories(diagnosis):
         yield from _section("Worth knowing", "no measured cost", advice(diagnosis, page), page)
-    if diagnosis.abstained:
-        n = f"{len(diagnosis.abstained)} check" + ("s" if len(diagnosis.abstained) > 1 else "")
+    if diagnosis.abstained and not _nothing_checked(diagnosis, page):
+        n = plural(len(diagnosis.abstained), "check")
         yield from _section("Could not check", n, [_unchecked(diagnosis, page)], page)
     yield from _section("How it was measured", "", [_measured(diagnosis, page)], page)
     yield Text()
@@ -93,6 +95,8 @@ def _verdict(diagnosis: Diagnosis, page: Page) -> RenderableType:
     sign, color = ("✓", GOOD) if verdict.healthy else ("●", BAD)
     if verdict.cls in NO_SHARE:
         sign, color = "?", WARN
+    elif doubtful(verdict):
+        sign, color = "○", WARN
     title, share = headline(verdict)
     head = Text.assemble((f"{sign} {title}", f"bold {color}"))
     if share:
@@ -102,12 +106,14 @@ def _verdict(diagnosis: Diagnosis, page: Page) -> RenderableType:
     head.append(" " * gap if gap > 0 else "\n")
     head.append(sure, QUIET)
     lines: list[RenderableType] = [head, code(verdict.summary, CODE)]
+    if doubtful(verdict):
+        lines.append(Text.assemble(("Low confidence: ", HEAD), prose(doubts(diagnosis))))
     if verdict.healthy:
         lines.append(Text("Nothing needs changing.", f"bold {GOOD}"))
     elif fix := best(diagnosis):
-        lines.append(_best(fix, page))
+        lines.append(_best(fix, page, "Possible fix" if doubtful(verdict) else "Best fix"))
     if verdict.cls == "unknown":
-        lines.extend(_what_to_do(diagnosis))
+        lines.extend(_what_to_do(diagnosis, page))
     return _Barred(Group(*lines), color)
 
 
@@ -116,14 +122,15 @@ def _confidence(diagnosis: Diagnosis) -> str:
     if verdict.cls in NO_SHARE:
         return ""
     other = f", runner-up {inert(verdict.runner_up, 20)}" if verdict.runner_up else ""
-    return f"{percent(verdict.confidence)} sure{other}"
+    sure = percent(verdict.confidence)
+    return f"low confidence ({sure}){other}" if doubtful(verdict) else f"{sure} sure{other}"
 
 
-def _best(fix: Finding, page: Page) -> Text:
+def _best(fix: Finding, page: Page, label: str) -> Text:
     """The top fix's first clause, its place and its gain; the finding below says the rest."""
     assert fix.speedup is not None  # best() chose it for that
     clause = _CLAUSE_END.split(fix.fix.text.strip(), maxsplit=1)[0]
-    text = Text.assemble(("Best fix: ", HEAD), code(clip(clause, _CLAUSE_CELLS), CODE))
+    text = Text.assemble((f"{label}: ", HEAD), code(clip(clause, _CLAUSE_CELLS), CODE))
     if fix.location and not _PLACE.search(clause):
         text.append(" at ")
         text.append_text(location(fix.location, page.base_dir, page.width - 20, ACCENT))
@@ -131,14 +138,29 @@ def _best(fix: Finding, page: Page) -> Text:
     return text.append(f", predicted{GLUE}").append(f"{gain}{GLUE}faster", f"bold {GOOD}")
 
 
-def _what_to_do(diagnosis: Diagnosis) -> Iterator[RenderableType]:
-    """For a run without a verdict: what was missing, and the next thing to try."""
-    yield from (code(note, CODE) for note in diagnosis.notes)
+def _what_to_do(diagnosis: Diagnosis, page: Page) -> Iterator[RenderableType]:
+    """For a run without a verdict: what was missing, and the next thing to try.
+
+    What the summary says already is not said again."""
+    said = diagnosis.verdict.summary
+    yield from (code(note, CODE) for note in diagnosis.notes if note != said)
     for why, sources in failed(diagnosis).items():
-        yield Text.assemble(("Missing: ", HEAD), prose(f"{', '.join(sources)} ({why})"))
-    if diagnosis.step is None:
+        if why != said:
+            yield Text.assemble(("Missing: ", HEAD), prose(f"{', '.join(sources)} ({why})"))
+    if _nothing_checked(diagnosis, page):
+        (why, codes), *_ = unchecked(diagnosis)
+        because = "" if why == said else f": {why}"
+        yield Text(prose(f"No check could be made (of {len(codes)}){because}."), QUIET)
+    if diagnosis.step is None and not diagnosis.environment.get("exit_code"):
         need = "let the script take at least a dozen training steps, then run it again."
         yield Text.assemble(("What to do: ", HEAD), need)
+
+
+def _nothing_checked(diagnosis: Diagnosis, page: Page) -> bool:
+    """Whether no rule could be checked, all for one reason: then a line says it, not a section."""
+    one_reason = len(unchecked(diagnosis)) == 1
+    nothing = diagnosis.step is None and not diagnosis.findings
+    return nothing and one_reason and not page.all_findings
 
 
 def _step(diagnosis: Diagnosis) -> str:
@@ -147,7 +169,7 @@ def _step(diagnosis: Diagnosis) -> str:
         return ""
     times = (("mean", step.mean_ns), ("median", step.median_ns), ("p90", step.p90_ns))
     shown = " · ".join(f"{name} {duration(ns)}" for name, ns in times)
-    return f"{shown} · {count(step.count)} steps"
+    return f"{shown} · {plural(step.count, 'step')}"
 
 
 def _rows(rows: Iterable[tuple[str, RenderableType]]) -> RenderableType:
@@ -167,7 +189,7 @@ def _unchecked(diagnosis: Diagnosis, page: Page) -> RenderableType:
         for missing, codes in shown
     ]
     if hidden := len(ordered) - len(shown):
-        lines.append(Text(f"… {hidden} more reasons with --all", QUIET))
+        lines.append(Text(f"… {plural(hidden, 'more reason')} with --all", QUIET))
     return Padding(Group(*lines), (0, 1, 0, 2))
 
 
@@ -179,11 +201,14 @@ def _measured_rows(diagnosis: Diagnosis, page: Page) -> Iterator[tuple[str, Rend
     captured = [k for k, v in diagnosis.capture.items() if v == "captured"]
     if captured:
         yield "captured", Text(prose(", ".join(captured)))
+    for source, state in diagnosis.capture.items():
+        if state.startswith("captured in part"):
+            yield "in part", Text(prose(source + state.removeprefix("captured in part")))
     if diagnosis.verdict.cls != "unknown":  # which says these first
         for why, sources in failed(diagnosis).items():
             yield "failed", Text.assemble((prose(", ".join(sources)), WARN), prose(f": {why}"))
     if slowed := diagnosis.perturbation:
-        parts = (f"{inert(name)}{GLUE}{change(frac)}" for name, frac in slowed.items())
+        parts = (f"{inert(name)}{GLUE}{disturbance(frac)}" for name, frac in slowed.items())
         slower = f"{', '.join(parts)} on the steps they watched; the times above are without them"
         yield "profilers", Text(slower)
     if env := _environment(diagnosis.environment):
@@ -197,7 +222,8 @@ def _measured_rows(diagnosis: Diagnosis, page: Page) -> Iterator[tuple[str, Rend
     if page.run_dir:
         shown = clip_head(inert(relative(str(page.run_dir), page.base_dir)), page.width - 16)
         yield "saved in", Text(shown, ACCENT)
-    yield "again", Text("tdiag report --all", CODE)
+        name = "" if page.latest else shlex.quote(relative(str(page.run_dir), page.base_dir))
+        yield "again", Text(" ".join(filter(None, ("tdiag report", inert(name), "--all"))), CODE)
 
 
 def _environment(env: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -11,15 +12,16 @@ from rich.text import Text
 
 from tdiag.diagnose.model import Diagnosis, Finding, Measure
 from tdiag.report.page import Page
-from tdiag.report.summary import advisories, measure_name, ranked, why
+from tdiag.report.summary import advisories, measure_name, measure_value, ranked, why
 from tdiag.report.text import clip, code, inert, location, prose
-from tdiag.report.units import faster, quantity
+from tdiag.report.units import faster, plural, quantity
 from tdiag.report.words import ACCENT, CODE, GOOD, HEAD, QUIET, SAFETY
 
 FIRST = 5  # findings shown in full unless all are asked for; nobody acts on more at a time
 FIRST_MEASURES = 8
 FIRST_ADVISORIES = 3
 _NAME_CELLS = 60
+_WORD_CELLS = 12  # a longer text gets a line of its own, or it would push the numbers apart
 _INDENT = 4
 
 
@@ -32,7 +34,7 @@ def findings(diagnosis: Diagnosis, page: Page) -> Iterable[RenderableType]:
         if number > 1 and not brief:
             yield Text()
         yield _brief(finding, page) if brief else _finding(number, finding, diagnosis, page)
-    for line in _rest(len(every) - len(shown), "findings"):
+    for line in _rest(len(every) - len(shown), "finding"):
         yield Group(Text(), Padding(line, (0, 0, 0, _INDENT)))
 
 
@@ -41,13 +43,13 @@ def advice(diagnosis: Diagnosis, page: Page) -> Iterable[RenderableType]:
     every = advisories(diagnosis)
     shown = every if page.all_findings else every[:FIRST_ADVISORIES]
     yield from (_brief(f, page) for f in shown)
-    for line in _rest(len(every) - len(shown), "advisories"):
+    for line in _rest(len(every) - len(shown), "advisory", "advisories"):
         yield Padding(line, (0, 0, 0, _INDENT))
 
 
-def _rest(hidden: int, what: str) -> Iterable[Text]:
+def _rest(hidden: int, one: str, many: str = "") -> Iterable[Text]:
     if hidden:
-        yield Text(f"… {hidden} more {what} with --all", style=QUIET)
+        yield Text(f"… {plural(hidden, f'more {one}', many and f'more {many}')} with --all", QUIET)
 
 
 def _brief(finding: Finding, page: Page) -> RenderableType:
@@ -65,7 +67,7 @@ def _finding(number: int, finding: Finding, diagnosis: Diagnosis, page: Page) ->
     where = location(place, page.base_dir, room, ACCENT) if place else Text("whole run", QUIET)
     summary = code(finding.summary, CODE)
     measures = finding.evidence if page.all_findings else finding.evidence[:FIRST_MEASURES]
-    facts = Group(*_evidence(measures), *_rest(len(finding.evidence) - len(measures), "numbers"))
+    facts = Group(*_evidence(measures), *_rest(len(finding.evidence) - len(measures), "number"))
     change = Group(_change(finding), code(why(finding, diagnosis), CODE, QUIET))
     title = _title(number, finding, page)
     if not page.wide:
@@ -101,20 +103,27 @@ def _change(finding: Finding) -> RenderableType:
 
 
 def _evidence(measures: Sequence[Measure]) -> Iterable[RenderableType]:
-    """Numbers aligned at their unit, then texts, each with which profiler said so."""
-    numbers = [(m, quantity(m.value, m.unit)) for m in measures if not isinstance(m.value, str)]
-    unit_cells = max((len(unit) for _, (_, unit) in numbers), default=0)
+    """Numbers aligned at their unit and words with them, then longer texts, each with which
+    profiler said so."""
+    units = [quantity(m.value, m.unit)[1] for m in measures if not isinstance(m.value, str)]
+    unit_cells = max(map(len, units), default=0)
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(overflow="fold")
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style=QUIET, no_wrap=True)
-    for m, (number, unit) in numbers:
-        table.add_row(_name(m), f"{number} {unit:<{unit_cells}}", _source(m))
+    texts = []
+    for m in measures:
+        if not isinstance(m.value, str):
+            number, unit = quantity(m.value, m.unit)
+            table.add_row(_name(m), f"{number} {unit:<{unit_cells}}", _source(m))
+        elif cell_len(inert(m.value)) <= _WORD_CELLS:
+            table.add_row(_name(m), measure_value(m), _source(m))
+        else:
+            texts.append(m)
     if table.row_count:
         yield table
-    for m in measures:
-        if isinstance(m.value, str):
-            yield Text.assemble(_name(m), "  ", prose(m.value, 200), "  ", (_source(m), QUIET))
+    for m in texts:
+        yield Text.assemble(_name(m), "  ", prose(m.value, 200), "  ", (_source(m), QUIET))
 
 
 def _name(measure: Measure) -> str:

@@ -12,6 +12,11 @@ _COLUMN_FROM = {"s": 1e10}
 
 #: A speed-up below this would be shown as 1.00×: the fix may win nothing.
 NO_GAIN = 1.005
+#: Smaller differences of step times are not told from none: two runs of the same program, taken
+#: in turns, differ by a factor of 0.986 to 1.012 (A/A measurement, benchmarks/).
+NOISE_FRAC = 0.02
+#: Beyond ten times as much, a factor reads better than a percentage.
+MANIFOLD_FRAC = 10.0
 
 
 def significant(value: float) -> str:
@@ -54,6 +59,18 @@ def change(frac: float) -> str:
     if abs(frac) < 0.0005:
         return "±0%"
     return ("+" if frac > 0 else "-") + percent(abs(frac))
+
+
+def disturbance(frac: float) -> str:
+    """What a profiler cost: ``within noise``, ``+38%``, ``12× slower``."""
+    if frac < NOISE_FRAC:
+        return "within noise"
+    return f"{1 + frac:,.0f}× slower" if frac > MANIFOLD_FRAC else change(frac)
+
+
+def plural(number: int, one: str, many: str = "") -> str:
+    """``1 step``, ``1,214 steps``; ``many`` where it is not ``one`` with an s."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def count(value: float) -> str:

@@ -82,8 +82,8 @@ def test_the_probe_is_told_what_was_asked_for(tmp_path: Path) -> None:
 
 
 ENDINGS = {
-    "sys.exit(3)": (3, "the program ended with exit code 3 after 4 training steps"),
-    "os._exit(7)": (7, "the program ended with exit code 7 after 4 training steps"),
+    "sys.exit(3)": (3, "the program ended with exit code 3 after 4 training steps (3 measured)"),
+    "os._exit(7)": (7, "the program ended with exit code 7 after 4 training steps (3 measured)"),
     "os.kill(os.getpid(), 9)": (137, "was killed by SIGKILL (the kernel does this when memory"),
     "events.write('failure', where='loader', what='E: x')": (0, "tdiag's probe: loader: E: x"),
 }
@@ -96,7 +96,7 @@ def test_a_run_cut_short_is_kept_and_says_how_it_ended(end: str, tmp_path: Path)
     done = tdiag("run", script(tmp_path, source, training=True), cwd=tmp_path)
     assert done.returncode == code
     assert words in " ".join(str(note) for note in run_json(tmp_path)["notes"])  # type: ignore[attr-defined]
-    assert words[:40] in done.stderr
+    assert words[:40] in done.stderr and "-I, -E" not in done.stderr
     assert (latest(tmp_path) / "system.jsonl").stat().st_size
 
 
@@ -169,3 +169,28 @@ def test_a_report_can_be_shown_again(tmp_path: Path) -> None:
     (latest(tmp_path) / "diagnosis.json").unlink()
     assert tdiag("report", latest(tmp_path).name, cwd=tmp_path).stdout == first.stderr
     assert tdiag("report", "elsewhere", cwd=tmp_path).returncode == 2
+
+
+def test_a_misspelt_option_is_pointed_out_and_handed_on(tmp_path: Path) -> None:
+    name = script(tmp_path, "import sys; print(sys.argv[1:])")
+    done = tdiag("run", "-q", name, "--profilng", cwd=tmp_path)
+    assert done.stdout == "['--profilng']\n"
+    said = "tdiag: --profilng is handed to the script; did you mean --profiling?"
+    assert done.stderr.splitlines()[0] == said
+
+
+def test_a_program_that_failed_is_told_so_once_without_advice(tmp_path: Path) -> None:
+    done = tdiag("run", "-q", script(tmp_path, "raise SystemExit(3)"), cwd=tmp_path)
+    assert done.returncode == 3
+    assert done.stderr.count("exit code 3") == 1 and "its own message" in done.stderr
+    for wrong in ("dozen", "-I, -E", "Could not check", "Missing"):
+        assert wrong not in done.stderr
+
+
+def test_the_report_names_its_run_unless_it_is_the_latest(tmp_path: Path) -> None:
+    name = script(tmp_path, "pass")
+    assert "again     tdiag report --all" in tdiag("run", "-q", name, cwd=tmp_path).stderr
+    first = latest(tmp_path).name
+    tdiag("run", "-q", name, cwd=tmp_path)
+    shown = tdiag("report", first, cwd=tmp_path).stdout
+    assert f"again     tdiag report .tdiag/runs/{first} --all" in shown

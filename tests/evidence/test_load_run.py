@@ -61,7 +61,36 @@ def test_unknown_kinds_and_fields_are_ignored(tmp_path: Path) -> None:
 def test_damaged_lines_are_counted_in_a_note(tmp_path: Path) -> None:
     folder = Run(tmp_path).steps(30, plain).write(torn='{"kind":"st\n{"kind":"gap"}\n')
     evidence = load_run(folder)
-    assert "1 damaged event records were left out" in evidence.notes
+    assert "1 line of the event file could not be read" in evidence.notes
+    torn = load_run(Run(tmp_path).steps(30, plain).write(torn='{"kind":"st\n{"kind":"step","i'))
+    assert "2 lines of the event file could not be read" in torn.notes
+
+
+def test_an_event_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    folder = Run(tmp_path).steps(30, plain).write()
+    (folder / "events" / "7.jsonl").mkdir()
+    evidence = load_run(folder)
+    assert evidence.get(Steps) is not None
+    assert "1 line of the event file could not be read" in evidence.notes
+
+
+def test_a_record_that_breaks_off_is_captured_in_part(tmp_path: Path) -> None:
+    run = Run(tmp_path).steps(30, plain)
+    cut = load_run(run.write())
+    assert cut.capture["baseline"].startswith("captured in part: ")
+    run.add("finish", t=run.now, why="exit")
+    assert load_run(run.write()).capture["baseline"] == "captured"
+
+
+def test_how_a_program_failed_is_why_nothing_was_measured_and_is_said_once(tmp_path: Path) -> None:
+    told = "the program ended with exit code 3 before the first training step"
+    evidence = load_run(Run(tmp_path).write(exit_code=3, notes=[told, "another"]))
+    diagnosis = diagnose(evidence)
+    assert diagnosis.verdict.summary == told and told not in diagnosis.notes
+    assert "another" in diagnosis.notes and diagnosis.environment["exit_code"] == 3
+    failures = {state for state in evidence.capture.values() if state.startswith("failed")}
+    assert failures == {f"failed: {told}"}
+    assert {rule.missing for rule in diagnosis.abstained} == {told}
 
 
 def test_steps_before_a_stronger_boundary_are_void(tmp_path: Path) -> None:
@@ -115,7 +144,7 @@ def test_warming_up_with_workers_says_nothing_about_waiting(tmp_path: Path) -> N
     assert evidence.get(Steps) is None
     assert evidence.get(Phases) is None
     assert evidence.missing[Steps] == (
-        "the run ended after 8 steps, before a clean one could be measured"
+        "the run ended after 9 training steps (8 measured), before a clean one could be measured"
     )
 
 
@@ -171,7 +200,7 @@ def test_rank_zero_speaks_for_many_ranks(tmp_path: Path) -> None:
     other.steps(60, plain).write()
     folder = Run(tmp_path, pid=300).steps(30, plain).write()
     assert steps_of(folder).count == 30
-    assert "judged is rank 0; 1 more processes trained" in load_run(folder).notes
+    assert "judged is rank 0; 1 more process trained" in load_run(folder).notes
 
 
 def test_counts_are_per_step_and_of_the_longer_window(tmp_path: Path) -> None:
@@ -222,6 +251,7 @@ def test_a_loss_module_without_torchs_base_class_is_known_by_its_place(tmp_path:
 def test_what_is_missing_is_said_in_words(tmp_path: Path) -> None:
     run = Run(tmp_path).steps(30, plain)
     run.add("window", t=run.now, name="ops", state="skipped", why="compiled graphs are alive")
+    run.add("finish", t=run.now, why="exit")
     (tmp_path / "config.json").write_text(json.dumps({"windows": ["baseline", "ops", "trace"]}))
     evidence = load_run(run.write())
     assert evidence.capture["baseline"] == "captured"

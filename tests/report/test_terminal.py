@@ -14,7 +14,7 @@ import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
-from tdiag.diagnose.model import Component, Diagnosis, StepTime
+from tdiag.diagnose.model import Component, Diagnosis, Measure, StepTime
 from tdiag.report import render
 
 from .building import HOME, MS, RUN_DIR
@@ -133,6 +133,45 @@ def test_a_run_without_a_verdict_says_what_was_missing_and_what_to_do() -> None:
     assert "exited with code 1" in shown
 
 
+def test_a_program_that_failed_gets_no_advice_and_unmade_checks_share_one_line() -> None:
+    crash = SAMPLES["crash"]
+    failed = msgspec.structs.replace(crash, environment=crash.environment | {"exit_code": 1})
+    assert "What to do" not in terminal(failed)
+    assert "No check could be made (of 3): no clean step was measured." in terminal(failed)
+    assert "Could not check" not in terminal(failed)
+    assert "TD101 TD201 TD501" in terminal(failed, all_findings=True)
+
+
+def test_low_confidence_is_said_with_its_reasons_and_shown_hollow() -> None:
+    verdict = msgspec.structs.replace(CPU_BOUND.verdict, confidence=0.15)
+    note = "other programs kept 60% of the machine's cores busy: this run waited for a core"
+    assert CPU_BOUND.step is not None
+    step = msgspec.structs.replace(CPU_BOUND.step, count=1)
+    shown = terminal(
+        msgspec.structs.replace(CPU_BOUND, verdict=verdict, notes=(note,), step=step), 120
+    )
+    assert "○ Preprocessing-bound" in shown and "low confidence (15%)" in shown
+    assert "Low confidence: other programs kept 60% of the machine's cores busy; only 1" in shown
+    assert "Possible fix: " in shown and "Best fix" not in shown
+    assert " 1 step\n" in shown
+
+
+def test_the_command_to_see_it_again_names_the_run_unless_it_is_the_latest() -> None:
+    assert "tdiag report .tdiag/runs/20261121-124500-train --all" in terminal(CPU_BOUND)
+    latest = render("terminal", CPU_BOUND, base_dir=HOME, run_dir=RUN_DIR, latest=True)
+    assert "again      tdiag report --all" in latest
+    assert "again" not in render("terminal", CPU_BOUND, base_dir=HOME)
+
+
+def test_a_setting_that_is_not_set_stands_in_the_column_of_the_numbers() -> None:
+    measures = (Measure("fused", "None", "text", "probe"), Measure("tensors", 62, "count", "probe"))
+    found = msgspec.structs.replace(WORKERS, evidence=measures * 4 + measures[:1])
+    lines = terminal(msgspec.structs.replace(CPU_BOUND, findings=(found,)))
+    rows = re.findall(r"(?m)^ +(?:fused|tensors) .*probe$", lines)
+    assert len(rows) == 8 and len({row.index("probe") for row in rows}) == 1
+    assert "not set" in rows[0] and "… 1 more number with --all" in lines
+
+
 def test_rules_that_lacked_the_same_evidence_share_a_line() -> None:
     assert "no CUDA device in this run  TD301 TD302 TD303 TD401 TD601" in terminal(IO_BOUND)
 
@@ -141,7 +180,7 @@ def test_each_profilers_disturbance_and_each_failed_source_is_shown() -> None:
     failed = {"trace": "captured", "py-spy": "failed: ptrace refused, allow SYS_PTRACE"}
     shown = terminal(msgspec.structs.replace(CPU_BOUND, capture=failed))
     assert re.search(r"failed +py-spy: ptrace refused, allow SYS_PTRACE", shown)
-    assert "sample +1.2%, trace +38%, calls +112%, ops +840%" in shown
+    assert "sample within noise, trace +38%, calls +112%, ops +840%" in shown
 
 
 def test_the_process_environment_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

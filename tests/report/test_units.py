@@ -9,9 +9,11 @@ from tdiag.report.units import (
     between,
     change,
     count,
+    disturbance,
     duration,
     faster,
     percent,
+    plural,
     quantity,
     scale_for,
     size,
@@ -123,3 +125,17 @@ def test_a_columns_scale_shows_the_total_to_about_four_digits(ns: float) -> None
     assert 1 <= ns / digit < 10_000
     assert unit == "s" if ns >= 1e10 else unit != "s"
     assert abs(round(ns / digit) * digit - ns) <= ns * 0.0005 + 0.5
+
+
+@pytest.mark.parametrize(
+    ("frac", "shown"),
+    [(-0.3, "within noise"), (0.019, "within noise"), (0.384, "+38%"), (10, "+1000%"),
+     (11.0, "12× slower"), (23.4, "24× slower")],
+)  # fmt: skip
+def test_disturbances(frac: float, shown: str) -> None:
+    assert disturbance(frac) == shown
+
+
+def test_one_is_singular() -> None:
+    assert [plural(n, "step") for n in (0, 1, 1200)] == ["0 steps", "1 step", "1,200 steps"]
+    assert plural(2, "advisory", "advisories") == "2 advisories"

@@ -55,13 +55,20 @@ def load_run(run_dir: Path) -> Evidence:
         evidence.missing[Steps] = why_none(None)
     else:
         if (others := sum(bool(p.steps) for p in processes) - 1) > 0:
-            evidence.notes.append(f"judged is rank {lead.rank}; {others} more processes trained")
+            evidence.notes.append(
+                f"judged is rank {lead.rank}; {others} more process{'es' * (others > 1)} trained"
+            )
         spans = _add_steps(evidence, run_dir, lead, processes)
         evidence.add(*make_setting(lead, processes), *make_counted(lead))
         if stacks := make_stacks(run_dir, lead, processes):
             evidence.add(stacks)
         add_trace(evidence, run_dir, lead, spans)
+    if run.get("exit_code") and evidence.get(Steps) is None and evidence.notes:
+        evidence.missing[Steps] = evidence.notes.pop(0)  # how the program failed is the reason
     say_capture(evidence, lead, config)
+    if broken := sum(process.broken_lines for process in processes):
+        lines = f"{broken} line{'s' * (broken > 1)}"
+        evidence.notes.append(f"{lines} of the event file could not be read")
     return evidence
 
 

@@ -41,6 +41,7 @@ from tdiag.evidence.kinds import (
 from tdiag.evidence.store import Evidence
 
 CAPTURED, NOT_REQUESTED = "captured", "not requested"
+CUT_OFF = f"{CAPTURED} in part: the program's own record breaks off"
 
 # Which window a kind comes from, for saying why it is not there.
 _WINDOW_OF: dict[type[Kind], str] = {
@@ -74,23 +75,33 @@ def say_capture(evidence: Evidence, lead: Process | None, config: Mapping[str, A
     }
     for window, kind in present.items():
         if evidence.get(kind) is not None or (window == "trace" and evidence.get(DeviceTime)):
-            evidence.capture[window] = CAPTURED
+            evidence.capture[window] = CUT_OFF if _cut_off(window, lead) else CAPTURED
         elif window not in wanted or (window == "sample" and config.get("sampler") == "off"):
             evidence.capture[window] = NOT_REQUESTED
         else:
             evidence.capture[window] = f"failed: {_why(window, windows, evidence)}"
-    evidence.capture["system"] = CAPTURED if evidence.get(System) else "failed: no samples"
+    no_samples = evidence.missing.get(Steps, "no samples")
+    evidence.capture["system"] = CAPTURED if evidence.get(System) else f"failed: {no_samples}"
     for kind, reason in _reasons(evidence):
         if kind not in evidence.facts:
             evidence.missing.setdefault(kind, reason)
     evidence.notes += _notes(lead)
 
 
+def _cut_off(window: str, lead: Process | None) -> bool:
+    """Whether the process never wrote that it finished, and not that this window was over: of the
+    clean steps the second, longer pass may be what is missing."""
+    if lead is None or lead.last(FinishRecord) is not None:
+        return False
+    ended = any(w.name == window and w.state == "end" for w in lead.all(WindowRecord))
+    return window == BASELINE or not ended
+
+
 def _why(window: str, windows: list[WindowRecord], evidence: Evidence) -> str:
     """Why this window left nothing."""
-    if window == BASELINE and Steps in evidence.missing:
-        return evidence.missing[Steps]
     mine = [w for w in windows if w.name == window]
+    if Steps in evidence.missing and (window == BASELINE or not mine):
+        return evidence.missing[Steps]
     skipped = [w.why for w in mine if w.state == "skipped" and w.why]
     if skipped:
         return skipped[-1]
@@ -103,8 +114,10 @@ def _reasons(evidence: Evidence) -> Iterator[tuple[type[Kind], str]]:
     """For every kind the reason it would be missing for."""
     for kind, window in _WINDOW_OF.items():
         state = evidence.capture[window]
-        if state == CAPTURED:  # its window ran: then this part of it was not recorded
+        if state.startswith(CAPTURED):  # its window ran: then this part of it was not recorded
             yield kind, f"the probe recorded no {kind.__name__.lower()}"
+        elif state == f"failed: {evidence.missing.get(Steps)}":
+            yield kind, evidence.missing[Steps]
         else:
             yield kind, f"{_WORDS[window]}: {state.removeprefix('failed: ')}"
     for kind, window, why in (
@@ -112,9 +125,10 @@ def _reasons(evidence: Evidence) -> Iterator[tuple[type[Kind], str]]:
         *((kind, "trace", "no device activity was traced") for kind in _DEVICE),
     ):
         state = evidence.capture[window]
-        lost = f"{_WORDS[window]}: {state.removeprefix('failed: ')}"
-        yield kind, why if state == CAPTURED else lost
-    yield System, "the machine was not sampled"
+        reason = state.removeprefix("failed: ")
+        lost = reason if reason == evidence.missing.get(Steps) else f"{_WORDS[window]}: {reason}"
+        yield kind, why if state.startswith(CAPTURED) else lost
+    yield System, evidence.missing.get(Steps, "the machine was not sampled")
 
 
 def _notes(lead: Process | None) -> Iterator[str]:
@@ -124,8 +138,6 @@ def _notes(lead: Process | None) -> Iterator[str]:
         yield f"stacks were sampled in-process, workers unseen: {fallback.why}"
     for failure in lead.all(FailureRecord)[:3]:
         yield f"tdiag's probe failed in {failure.where}: {failure.what}"
-    if lead.broken_lines:
-        yield f"{lead.broken_lines} damaged event records were left out"
     finish = lead.last(FinishRecord)
     if finish is None:
         yield "the program ended without letting the probe finish: the last steps may be missing"

@@ -48,7 +48,11 @@ def find_clean(lead: Process, durations: list[int]) -> Clean | None:
     both = first | second
     if both.any():
         few = int(both.sum())
-        note = "" if few >= ENOUGH_STEPS else f"only {few} clean steps: read shares with care"
+        note = (
+            ""
+            if few >= ENOUGH_STEPS
+            else f"only {few} clean step{'s' * (few > 1)}: read shares with care"
+        )
         return _clean(lead, durations, both, note)
     return _unprofiled(lead, durations, measured)
 
@@ -71,8 +75,8 @@ def why_none(lead: Process | None) -> str:
     """In the user's words, why no step is clean."""
     if lead is None:
         return "no training step was seen: nothing called backward or took batches from a loader"
-    count = len(lead.steps)
-    steps = f"{count} step" + ("s" if count != 1 else "")
+    measured = len(lead.steps)
+    steps = f"{measured + 1} training steps ({measured} measured)"  # the first starts the clock
     return f"the run ended after {steps}, before a clean one could be measured"
 
 

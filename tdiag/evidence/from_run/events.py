@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -29,7 +28,7 @@ class Process:
     """One process's records, in the order written.
 
     ``steps`` holds the steps since the last ``boundary`` record: those before it are void.
-    ``broken_lines`` counts lines that could be no record, the torn last one not included.
+    ``broken_lines`` counts lines that could be no record, a torn last one included.
     """
 
     pid: int
@@ -57,14 +56,18 @@ class Process:
 
 
 def read_events(run_dir: Path) -> list[Process]:
-    """Every process of the run that wrote events; an unreadable file gives no process."""
+    """Every process of the run that wrote events; an unreadable file counts as one broken line."""
     return [read_process(path) for path in sorted((run_dir / "events").glob("*.jsonl"))]
 
 
 def read_process(path: Path) -> Process:
-    """One events file. Unknown kinds are ignored; so is a last line cut off by a crash."""
+    """One events file. Unknown kinds are ignored; so is, but counted, what is no record."""
     process = Process(int(path.stem) if path.stem.isdigit() else -1)
-    lines = path.read_bytes().split(b"\n")
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError:
+        process.broken_lines = 1
+        return process
     torn = lines.pop()  # complete lines end with a newline: what follows the last one is torn
     for line in lines:
         try:
@@ -75,9 +78,11 @@ def read_process(path: Path) -> Process:
             process.broken_lines += bool(line.strip())
             continue
         _take(process, record)
-    if torn:
-        with contextlib.suppress(msgspec.DecodeError):  # whole, but killed before its newline
+    if torn.strip():
+        try:  # it may be whole, and the process was killed before the newline
             _take(process, _decoder.decode(torn))
+        except msgspec.DecodeError:
+            process.broken_lines += 1
     return process
 
 

@@ -1,0 +1,70 @@
+"""tdiag's own standard streams: that they are missing, full or closed never changes a run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+from tdiag.errors import RunError
+
+
+def stand_in() -> None:
+    """Before anything is opened: /dev/null in the place of each standard stream that is missing,
+    or a file of ours would become stream 0, 1 or 2 of the program. What we write there ourselves
+    still fails on stdout, where somebody wants it, and is dropped on stderr."""
+    for descriptor in (0, 1, 2):
+        if not _is_open(descriptor):
+            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor: this one
+            os.set_inheritable(descriptor, True)
+    if sys.stdout is None:
+        read_only = os.open(os.devnull, os.O_RDONLY)
+        sys.stdout = os.fdopen(read_only, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def write(stream: TextIO, text: str) -> None:
+    """Write all of it now. Raises RunError where it cannot be, BrokenPipeError where the reader
+    has gone (``| head``), as click expects."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        discard(stream)
+        raise
+    except OSError as error:
+        discard(stream)
+        raise RunError(f"cannot write the report: {error.strerror}") from None
+
+
+def say(line: str) -> None:
+    """A line on stderr; where nobody can read it, nothing."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        discard(sys.stderr)
+
+
+def drain(stream: TextIO) -> None:
+    """Flush; what cannot be written any more is dropped."""
+    try:
+        stream.flush()
+    except OSError:
+        discard(stream)
+
+
+def discard(stream: TextIO) -> None:
+    """Let what is left in the stream's buffer, and all that follows, go nowhere: Python flushes it
+    at exit and would turn a failure into exit code 120."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
