@@ -1,8 +1,7 @@
-"""The facts about a run: frozen, typed, with the unit in every name.
+"""The facts about a run: frozen, typed, with the unit in every name. Device side: ``device``.
 
 A field that could not be measured is ``None``, never zero. Times are integer ns, shares fractions
-of 1 (``_frac``), "per step" is: total over the clean window ÷ its steps. Device side: ``device``.
-"""
+of 1 (``_frac``), "per step" is: total over the clean window ÷ its steps."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ K = TypeVar("K", bound=Kind)
 class Evidence:
     """``missing`` gives the reason, in the user's words, why a kind is not there.
 
-    ``capture``: source → "captured" | "failed: why" | "not requested".
+    ``capture``: source → "captured[ in part: why]" | "failed: why" | "not requested".
     ``perturbation``: window → its median step ÷ the baseline's − 1.
     """
 

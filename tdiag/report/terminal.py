@@ -107,7 +107,7 @@ def _verdict(diagnosis: Diagnosis, page: Page) -> RenderableType:
     head.append(sure, QUIET)
     lines: list[RenderableType] = [head, code(verdict.summary, CODE)]
     if doubtful(verdict):
-        lines.append(Text.assemble(("Low confidence: ", HEAD), prose(doubts(diagnosis))))
+        lines.append(Text.assemble(("Not sure: ", HEAD), prose(doubts(diagnosis))))
     if verdict.healthy:
         lines.append(Text("Nothing needs changing.", f"bold {GOOD}"))
     elif fix := best(diagnosis):

@@ -151,7 +151,7 @@ def test_low_confidence_is_said_with_its_reasons_and_shown_hollow() -> None:
         msgspec.structs.replace(CPU_BOUND, verdict=verdict, notes=(note,), step=step), 120
     )
     assert "○ Preprocessing-bound" in shown and "low confidence (15%)" in shown
-    assert "Low confidence: other programs kept 60% of the machine's cores busy; only 1" in shown
+    assert "Not sure: other programs kept 60% of the machine's cores busy; only 1" in shown
     assert "Possible fix: " in shown and "Best fix" not in shown
     assert " 1 step\n" in shown
 
