@@ -47,6 +47,7 @@ class Probe:
         facts.write_process(self)
         self.boundary = Boundary(self)
         self.windows = Windows(self)
+        self._advance = self.guard(self.windows.advance)  # made once: this runs every step
         self.guard(self.boundary.install)()
         self.guard(watch_loaders)(self)
         self.guard(watch_phases)(self)
@@ -69,7 +70,7 @@ class Probe:
             f'{{"kind":"step","i":{self.step},"s":{began},"t":{now},"w":"{window}","m":{values}}}'
         )
         self.step += 1
-        self.guard(self.windows.advance)(now)
+        self._advance(now)
         if self.windows.changed:  # tdiag's own work between two windows is in no step
             self.windows.changed = False
             self.marks.take()

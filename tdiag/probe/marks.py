@@ -32,11 +32,12 @@ _cpu = time.thread_time_ns
 class Marks:
     """Flat fours: code, wall ns and thread CPU ns since the step began, argument."""
 
-    __slots__ = ("cpu_start", "start", "thread", "values")
+    __slots__ = ("cpu_start", "forward_seen", "start", "thread", "values")
 
     def __init__(self) -> None:
         self.thread: int | None = None
         self.values: list[int] = []
+        self.forward_seen = False  # since the last batch: only the first ends "prepare"
         self.start = _wall()
         self.cpu_start = _cpu()
 
@@ -55,13 +56,16 @@ class Marks:
     def add(self, code: int, argument: int = 0) -> None:
         if len(self.values) < MOST_VALUES:
             # The thread's CPU clock is a system call, fifteen times dearer than the wall clock.
-            cpu = _cpu() - self.cpu_start if code <= FORWARD_BEGIN else UNMEASURED
+            dear = code < FORWARD_BEGIN or (code == FORWARD_BEGIN and not self.forward_seen)
+            cpu = _cpu() - self.cpu_start if dear else UNMEASURED
+            self.forward_seen = code == FORWARD_BEGIN or (self.forward_seen and not dear)
             self.values += (code, _wall() - self.start, cpu, argument)
 
     def take(self) -> tuple[int, list[int]]:
         """End the step here: its end time (absolute ns) and its marks; a new one begins."""
         now, values = _wall(), self.values
         self.values = []
+        self.forward_seen = False
         self.start, self.cpu_start = now, _cpu()
         return now, values
 

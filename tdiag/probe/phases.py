@@ -39,7 +39,8 @@ class Forward:
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
         self.depth = 0
-        self.numbers: Any = weakref.WeakKeyDictionary()  # module → number in the events
+        # id(module) → (the module, number in the events); half the cost of a WeakKeyDictionary
+        self.numbers: dict[int, tuple[Any, int]] = {}
         self.of_class: dict[type, int] = {}  # number, once there are too many to describe
         self.described = 0
         self.classes: set[type] = set()
@@ -92,7 +93,8 @@ class Forward:
         self.probe.patches.set(kind, "__call__", hidden(call))
 
     def _outermost(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        number = self.numbers.get(module, -1)
+        known = self.numbers.get(id(module))
+        number = known[1] if known is not None and known[0]() is module else -1
         if number < 0:
             number = self.probe.guard(self._describe)(module) or 0
         marks = self.probe.marks
@@ -118,7 +120,8 @@ class Forward:
             return self.of_class[kind]  # made anew every step
         number = self.described
         self.described += 1
-        self.numbers[module] = self.of_class[kind] = number
+        self.numbers[id(module)] = weakref.ref(module), number
+        self.of_class[kind] = number
         parameters = list(module.parameters())
         if isinstance(module, _Loss) or not parameters:
             self.probe.boundary.losses.add(number)
@@ -141,6 +144,8 @@ def _is_scalar(result: Any) -> int:
     """1 for a 0-dim tensor. No function mode or tensor subclass of the user's is asked."""
     if not isinstance(result, torch.Tensor):
         return 0
+    if type(result) is torch.Tensor and not torch._C._len_torch_function_stack():
+        return int(result.dim() == 0)
     with torch._C.DisableTorchFunction():
         return int(result.dim() == 0)
 
