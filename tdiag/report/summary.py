@@ -8,6 +8,9 @@ from tdiag.report.units import NO_GAIN, between, duration, percent, plural, quan
 from tdiag.report.words import verdict_class
 
 NO_SHARE = ("unknown", "no_device_activity")  # verdicts of which a share of the step says nothing
+_INPUT = {"io", "cpu", "input", "loader"}  # kinds of waiting for data
+# As the verdict's own line between a moderate bottleneck and none (docs/verdict.md): 5 %.
+_WORTH_NAMING = 1.05
 LOW_CONFIDENCE = 0.5  # below it the verdict is rather wrong than right
 _FEW_STEPS = 20  # with fewer no two steps lie beyond the ninth decile (evidence.from_run.clean)
 _MUCH_FRAC = 0.1  # of the step, unattributed: as much as a verdict's own class may be
@@ -32,10 +35,20 @@ def advisories(diagnosis: Diagnosis) -> list[Finding]:
 
 
 def best(diagnosis: Diagnosis) -> Finding | None:
-    """The finding to act on first: the top of the ranking that predicts a gain."""
-    if diagnosis.verdict.healthy:
-        return None
-    return next((f for f in ranked(diagnosis) if f.speedup), None)
+    """The finding to act on first: the top of the ranking that predicts a gain.
+
+    A verdict that names a waste is answered by a fix for that waste, or by none; the rest of the
+    ranking follows below. Beside any other verdict, a fix must be worth the headline.
+    """
+    verdict = diagnosis.verdict
+    family = _INPUT if verdict.cls in _INPUT else {verdict.cls}
+    named = verdict.cls not in (*NO_SHARE, "compute")
+    for finding in () if verdict.healthy else ranked(diagnosis):
+        if finding.speedup is None:
+            continue
+        if finding.cls in family or (not named and finding.speedup.high >= _WORTH_NAMING):
+            return finding
+    return None
 
 
 def why(finding: Finding, diagnosis: Diagnosis) -> str:

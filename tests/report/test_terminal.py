@@ -207,3 +207,11 @@ def test_many_small_components_never_cost_the_numbers(width: int) -> None:
     text = terminal(msgspec.structs.replace(HEALTHY, budget=large + small, step=step), width)
     assert re.search(r"forward +68\.0 ms +49\.\d%", text)
     assert re.search(r"data wait: CPU +68\.0 ms +49\.\d%", text)
+
+
+def test_the_headline_never_answers_one_waste_with_the_fix_of_another() -> None:
+    assert "Best fix" in terminal(CPU_BOUND)
+    sync = msgspec.structs.replace(CPU_BOUND.verdict, cls="sync")
+    shown = terminal(msgspec.structs.replace(CPU_BOUND, verdict=sync))
+    assert "Best fix" not in shown
+    assert WORKERS.code in shown  # it is still in the ranking
