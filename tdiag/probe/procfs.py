@@ -29,11 +29,14 @@ class ThreadCounters:
         """(storage bytes read, bytes through read calls, ns waiting for a core, major faults,
         ns of CPU time in the kernel)."""
         read = rchar = waited = None
-        if self.io is not None:
-            words = os.pread(self.io, 512, 0).split()  # rchar: N wchar: N syscr: N …
-            rchar, read = int(words[RCHAR]), int(words[READ_BYTES])
-        if self.schedule is not None:
-            waited = int(os.pread(self.schedule, 128, 0).split()[1])
+        try:
+            if self.io is not None:
+                words = os.pread(self.io, 512, 0).split()  # rchar: N wchar: N syscr: N …
+                rchar, read = int(words[RCHAR]), int(words[READ_BYTES])
+            if self.schedule is not None:
+                waited = int(os.pread(self.schedule, 128, 0).split()[1])
+        except OSError:
+            pass  # at exit the training thread may have ended: its counters went with it
         usage = resource.getrusage(_RUSAGE_THREAD)
         return read, rchar, waited, usage.ru_majflt, int(usage.ru_stime * 1e9)
 
