@@ -2,8 +2,9 @@
 
 Standard library and torch only, Python 3.9 and newer; loaded by path under the name
 ``tdiag_probe`` (see ``inject/sitecustomize.py``). It must never raise into user code, never
-change what the script computes or prints, and cost at most 1 % of a 5 ms step while it only
-watches. What it writes is described in ``docs/run-directory.md``.
+change what the script computes or prints, and is to cost at most 1 % of a 5 ms step while it
+only watches (what it does cost: ``benchmarks/README.md``). What it writes is described in
+``docs/run-directory.md``.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ def write_process(probe: Probe) -> None:
         cwd=_cwd(),
         python=platform.python_version(),
         executable=sys.executable,
-        rank=_env_int("RANK", 0),
-        world_size=_env_int("WORLD_SIZE", 1),
-        local_rank=_env_int("LOCAL_RANK", 0),
+        rank=env_int("RANK", 0),
+        world_size=env_int("WORLD_SIZE", 1),
+        local_rank=env_int("LOCAL_RANK", 0),
     )
 
 
@@ -68,7 +68,7 @@ def flags(probe: Probe) -> dict[str, Any]:
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "tf32": torch.get_float32_matmul_precision() != "highest",
         "profiler": profiler_is_on(),
-        "trace": _tracer_name(profile) or _tracer_name(trace),
+        "trace": tracer_name(profile) or tracer_name(trace),
         "autocast": dtype,
         "compiled": compiled_frames() > 0,
     }
@@ -105,7 +105,7 @@ def allow_sampling() -> None:
         libc.prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY), 0, 0, 0)
 
 
-def _tracer_name(tracer: Any) -> str:
+def tracer_name(tracer: Any) -> str:
     if tracer is None:
         return ""
     kind = type(tracer)
@@ -123,7 +123,7 @@ def _cwd() -> str:
         return ""
 
 
-def _env_int(name: str, default: int) -> int:
+def env_int(name: str, default: int) -> int:
     try:
         return int(os.environ.get(name, default))
     except ValueError:

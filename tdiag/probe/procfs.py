@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import threading
 from typing import Any
 
 # Positions in /proc/…/io, whose lines have stood in this order since Linux 2.6.20.
@@ -23,7 +22,6 @@ class ThreadCounters:
     def __init__(self) -> None:
         self.io = _open("/proc/thread-self/io")
         self.schedule = _open("/proc/thread-self/schedstat")
-        self.thread = threading.get_ident()
 
     def read(self) -> tuple[int | None, int | None, int | None, int, int]:
         """(storage bytes read, bytes through read calls, ns waiting for a core, major faults,

@@ -32,7 +32,7 @@ class Windows:
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
         self.stop = StopSign(probe)
-        self.leads = facts._env_int("RANK", 0) == 0
+        self.leads = facts.env_int("RANK", 0) == 0
         self.batches = 0  # handed out by any loader so far
         self.counters: ThreadCounters | None = None
         self.queue: dict[int, int] = {}  # loader → how many batches its queue can hold

@@ -17,7 +17,7 @@ class CallsCapture(Capture):
     """Own and total time of every Python function called in the window's steps."""
 
     def start(self) -> str:
-        owner = facts._tracer_name(sys.getprofile())
+        owner = facts.tracer_name(sys.getprofile())
         return f"the script profiles itself ({owner})" if owner else ""
 
     def begin(self) -> None:
