@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch.harness import script, tdiag
+from tests.launch.harness import script, tdiag
 
 HEAVY = ("torch", "numpy", "psutil", "msgspec", "rich.console", "asyncio", "tdiag.launch.session")
 

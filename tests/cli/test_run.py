@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch.harness import latest, script, tdiag
+from tests.launch.harness import latest, script, tdiag
 
 TRAINING = """
 import sys, torch

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launch.harness import TDIAG, Terminal, latest, script, tdiag, wait_for
+from tests.launch.harness import TDIAG, Terminal, latest, script, tdiag, wait_for
 
 ENDINGS = {
     "nothing": "pass",

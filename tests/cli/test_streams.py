@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from launch.harness import TDIAG, script, tdiag
+from tests.launch.harness import TDIAG, script, tdiag
 
 
 def shell(words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launch.harness import wait_for
+from tests.launch.harness import wait_for
 
 from tdiag.sample import pyspy
 from tdiag.sample.pyspy import PySpy

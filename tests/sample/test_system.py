@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from launch.harness import wait_for
+from tests.launch.harness import wait_for
 
 from tdiag.sample.system import SystemSampler
 
