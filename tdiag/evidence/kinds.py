@@ -35,7 +35,7 @@ class Phases(Kind, frozen=True, kw_only=True):
     ``optimizer`` (end of backward → end of ``optimizer.step``), ``evaluation``, ``checkpoint``
     (``torch.save``), ``gc`` (garbage collector), ``after_step`` (optimizer end → next batch is
     asked for), ``unattributed``.
-    ``cpu_ns``: on-CPU time of the training thread there, for waits and what precedes forward.
+    ``cpu_ns``: on-CPU time of the training thread there, for ``prepare`` without a DataLoader.
     ``counts``: how often per step a region of this name was entered.
     """
 

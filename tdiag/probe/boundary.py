@@ -16,19 +16,31 @@ import torch
 from . import facts, places
 from .core import now_ns
 from .invisible import hidden
-from .marks import BACKWARD_BEGIN, BACKWARD_END, OPTIMIZER_BEGIN, OPTIMIZER_END
+from .marks import (
+    BACKWARD_BEGIN,
+    BACKWARD_END,
+    OPTIMIZER_BEGIN,
+    OPTIMIZER_END,
+    UNMEASURED,
+    here,
+    wall_ns,
+)
 
 if TYPE_CHECKING:
     from .core import Probe
 
 SOURCES = ("batch", "backward", "optimizer")  # weakest first
+BATCH, BACKWARD, OPTIMIZER = range(3)
 # A loader is read without any backward: an evaluation before training, or no training at all.
 BATCHES_BEFORE_THEY_COUNT = 16
 # A second optimizer takes the lead when the first has been silent for so many of its steps:
 # a GAN's discriminator may step five times between generator steps (Arjovsky 2017, n_critic).
 STEPS_BEFORE_LEAD_CHANGES = 8
 
-is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+# False, but for dynamo, which takes it as True and so leaves the wrappers out of its graphs.
+is_compiling = getattr(getattr(torch, "compiler", None), "is_dynamo_compiling", lambda: False)
+
+_any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: False)
 
 
 class Boundary:
@@ -45,7 +57,7 @@ class Boundary:
         self.depth = 0  # optimizer.step within optimizer.step (super().step())
         self.backward_depth = 0
         self.losses: set[int] = set()  # numbers of modules that are a loss (no parameters)
-        self.autocast = ""  # dtype of the autocast region the last forward ran under
+        self.autocast = ""  # dtype of the autocast region last seen
         self.known: dict[int, tuple[int, Any]] = {}  # id(optimizer) → (number, created_at)
 
     def install(self) -> None:
@@ -63,25 +75,28 @@ class Boundary:
         self._watch_backward()
         self._watch_scaler()
 
-    def ended(self, source: str) -> None:
-        """Something that could end a step just happened."""
-        rank = SOURCES.index(source)
-        if rank < self.rank:
-            return
-        if rank > self.rank:
+    def ended(self, rank: int) -> None:
+        """Something that could end a step just happened; ``rank``: index into SOURCES."""
+        if rank == self.rank:
+            self.probe.end_step()
+        elif rank > self.rank:
             self.rank = rank
             self.probe.step = 0
-            self.probe.recorder.write("boundary", t=now_ns(), source=source)
+            self.probe.recorder.write("boundary", t=now_ns(), source=SOURCES[rank])
             self.probe.guard(self.probe.windows.restart)()
             self.probe.marks.take()
-            return
-        self.probe.end_step()
 
     def batch(self) -> None:
-        """A DataLoader handed out a batch."""
-        self.batches += 1
-        if self.rank <= 0 and self.batches > BATCHES_BEFORE_THEY_COUNT:
-            self.ended("batch")
+        """A DataLoader handed out a batch, and nothing stronger has ended a step yet."""
+        if self.batches > BATCHES_BEFORE_THEY_COUNT:
+            self.ended(BATCH)
+
+    def look_at_autocast(self) -> None:
+        """Called while modules are discovered and calls are counted: too dear for every step."""
+        if _any_autocast():
+            device = "cuda" if torch._C.is_autocast_enabled() else "cpu"
+            get = getattr(torch, "get_autocast_dtype", None)
+            self.autocast = str(get(device)) if get else "on"
 
     # --- optimizers -------------------------------------------------------------------------
 
@@ -98,23 +113,22 @@ class Boundary:
 
         @functools.wraps(original)
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if boundary.depth or is_compiling() or not marks.mine():
+            if boundary.depth or is_compiling() or (here() != marks.thread and not marks.mine()):
                 return original(self, *args, **kwargs)
-            boundary.depth += 1
-            marks.add(OPTIMIZER_BEGIN, boundary.number(self))
+            known = boundary.known.get(id(self))
+            number = known[0] if known is not None else -1
+            boundary.depth = 1
+            marks.values += (OPTIMIZER_BEGIN, wall_ns() - marks.start, UNMEASURED, number)
             try:
                 result = original(self, *args, **kwargs)
             finally:
-                boundary.depth -= 1
-                marks.add(OPTIMIZER_END, boundary.number(self))
+                boundary.depth = 0
+                marks.values += (OPTIMIZER_END, wall_ns() - marks.start, UNMEASURED, number)
             boundary.stepped(self)
             return result
 
         step.tdiag_watched = True  # type: ignore[attr-defined]
         return hidden(step)
-
-    def number(self, optimizer: Any) -> int:
-        return self.known.get(id(optimizer), (-1, None))[0]
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer stepped (or GradScaler skipped its step)."""
@@ -132,7 +146,7 @@ class Boundary:
             # (torch crashes), so the step ends when the backward does.
             self.pending = True
         else:
-            self.ended("optimizer")
+            self.ended(OPTIMIZER)
 
     def _lead(self, optimizer: Any) -> None:
         self.lead = id(optimizer)
@@ -157,21 +171,25 @@ class Boundary:
         def watched(original: Any, ends_step: bool) -> Any:
             @functools.wraps(original)
             def backward(*args: Any, **kwargs: Any) -> Any:
-                if boundary.backward_depth or is_compiling() or not marks.mine():
+                if (
+                    boundary.backward_depth
+                    or is_compiling()
+                    or (here() != marks.thread and not marks.mine())
+                ):
                     return original(*args, **kwargs)
-                boundary.backward_depth += 1
-                marks.add(BACKWARD_BEGIN)
+                boundary.backward_depth = 1
+                marks.values += (BACKWARD_BEGIN, wall_ns() - marks.start, UNMEASURED, 0)
                 try:
                     result = original(*args, **kwargs)
                 finally:
-                    boundary.backward_depth -= 1
-                    marks.add(BACKWARD_END)
-                if boundary.pending and not boundary.backward_depth:
+                    boundary.backward_depth = 0
+                    marks.values += (BACKWARD_END, wall_ns() - marks.start, UNMEASURED, 0)
+                if boundary.pending:
                     boundary.pending = False
-                    boundary.ended("optimizer")
+                    boundary.ended(OPTIMIZER)
                 # A closure's backward (LBFGS) lies inside optimizer.step: the step ends there.
-                if ends_step and not boundary.depth and boundary.rank < 2:
-                    boundary.ended("backward")
+                if ends_step and not boundary.depth and boundary.rank < OPTIMIZER:
+                    boundary.ended(BACKWARD)
                 return result
 
             return hidden(backward)

@@ -65,10 +65,7 @@ class Probe:
             self.guard(self._begin_training)()
         began = self.marks.start
         now, values = self.marks.take()
-        window = self.windows.name
-        self.recorder.line(
-            f'{{"kind":"step","i":{self.step},"s":{began},"t":{now},"w":"{window}","m":{values}}}'
-        )
+        self.recorder.step(self.step, began, now, self.windows.name, values)
         self.step += 1
         self._advance(now)
         if self.windows.changed:  # tdiag's own work between two windows is in no step
@@ -119,6 +116,7 @@ class Probe:
     def _after_fork(self) -> None:
         self.marks.thread = None
         self.marks.values = []
+        self.recorder.forget_parent()
         self.training = False
         self.windows.leave()
 

@@ -20,8 +20,9 @@ from torch.utils.data._utils import fetch as _fetch
 
 from . import facts, places
 from .batches import count_bytes, length
+from .boundary import BATCH
 from .invisible import hidden
-from .marks import NEXT_BEGIN, NEXT_END
+from .marks import NEXT_BEGIN, NEXT_END, here
 from .procfs import ThreadCounters, kernel_ns
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 # Batches of one loader look alike: weigh the first few, then one in sixteen.
 WEIGH_FIRST, WEIGH_EVERY = 4, 16
-# Measuring a fetch costs about 0.1 ms on a slow core: at most one in 20 ms is 0.5 %.
-MEASURE_EVERY_NS = 20_000_000
+# Measuring a fetch costs about 0.1 ms on a slow core: at most one in 50 ms is 0.2 %.
+MEASURE_EVERY_NS = 50_000_000
 ITERATOR_MADE = -2  # argument of NEXT_END where the pair is ``iter(loader)``
 
 _wall = time.perf_counter_ns
@@ -83,11 +84,11 @@ class LoaderWatch:
                 return original(self)
             number = watch.probe.guard(watch.number)(self) or 0
             began = _wall()
-            marks.add(NEXT_BEGIN, number)
+            marks.add_next(NEXT_BEGIN, number)
             try:
                 iterator = original(self)
             finally:
-                marks.add(NEXT_END, ITERATOR_MADE)
+                marks.add_next(NEXT_END, ITERATOR_MADE)
             watch.probe.guard(watch.iterator_made)(self, iterator, number, _wall() - began)
             return iterator
 
@@ -108,21 +109,22 @@ class LoaderWatch:
         self.probe.windows.iterator(loader, number)
 
     def wrap_next(self, original: Any) -> Any:
-        watch, marks = self, self.probe.marks
+        marks, boundary = self.probe.marks, self.probe.boundary
 
         @functools.wraps(original)
         def following(self: Any) -> Any:
             number = getattr(self, "tdiag_loader", None)
-            if number is None or not marks.mine():
+            if number is None or (here() != marks.thread and not marks.mine()):
                 return original(self)
-            ready = _ready(self)
-            marks.add(NEXT_BEGIN, number)
+            ready = _ready(self) if self._num_workers else -1
+            marks.add_next(NEXT_BEGIN, number)
             try:
                 batch = original(self)
             finally:
-                marks.add(NEXT_END, ready)
-            watch.probe.windows.batches += 1
-            watch.probe.boundary.batch()
+                marks.add_next(NEXT_END, ready)
+            boundary.batches += 1
+            if boundary.rank <= BATCH:
+                boundary.batch()
             return batch
 
         return hidden(following)

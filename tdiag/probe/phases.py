@@ -17,14 +17,14 @@ from torch.nn.modules.loss import _Loss
 from . import places
 from .boundary import is_compiling
 from .invisible import hidden
-from .marks import FORWARD_BEGIN, FORWARD_END, SAVE_BEGIN, SAVE_END
+from .marks import FORWARD_END, SAVE_BEGIN, SAVE_END, UNMEASURED, here, wall_ns
 
 if TYPE_CHECKING:
     from .core import Probe
 
 MOST_MODULES = 64  # described one by one; a loss made anew every step must not fill the disk
 
-_any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: False)
+_grad_enabled = torch.is_grad_enabled
 
 
 def watch_phases(probe: Probe) -> None:
@@ -39,8 +39,12 @@ class Forward:
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
         self.depth = 0
-        # id(module) → (the module, number in the events); half the cost of a WeakKeyDictionary
-        self.numbers: dict[int, tuple[Any, int]] = {}
+        # id(module) → number in the events, as long as the module lives (WeakKeyDictionary is
+        # written in Python, and twice as dear).
+        self.numbers: dict[int, int] = {}
+        self.alive: dict[int, Any] = {}
+        # Argument of FORWARD_BEGIN → whether such a call returns a scalar, as a loss does.
+        self.scalars: dict[int, int] = {}
         self.of_class: dict[type, int] = {}  # number, once there are too many to describe
         self.described = 0
         self.classes: set[type] = set()
@@ -81,38 +85,60 @@ class Forward:
         if own and getattr(kind.__call__, "tdiag_watched", False):
             return  # a subclass of a watched class
         original = kind.__call__ if own else None  # None: whatever Module.__call__ is by then
-        forward = self
+        forward, marks, numbers, scalars = self, self.probe.marks, self.numbers, self.scalars
+        module = torch.nn.Module
 
         @functools.wraps(original or self.pristine)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if forward.depth or is_compiling() or not forward.probe.marks.mine():
-                return (original or torch.nn.Module.__call__)(self, *args, **kwargs)
-            return forward._outermost(original, self, args, kwargs)
+            if forward.depth or is_compiling() or (here() != marks.thread and not marks.mine()):
+                return (original or module.__call__)(self, *args, **kwargs)
+            number = numbers.get(id(self))
+            if number is None or forward.discovering:
+                return forward._outermost(original, self, args, kwargs)
+            argument = number * 4 + _grad_enabled() * 2 + bool(self.training)
+            scalar = scalars.get(argument)
+            if scalar is None:
+                return forward._outermost(original, self, args, kwargs)
+            forward.depth = 1
+            marks.add_forward(argument)
+            try:
+                return (original or module.__call__)(self, *args, **kwargs)
+            finally:
+                forward.depth = 0
+                marks.values += (FORWARD_END, wall_ns() - marks.start, UNMEASURED, scalar)
 
         call.tdiag_watched = True  # type: ignore[attr-defined]
         self.probe.patches.set(kind, "__call__", hidden(call))
 
     def _outermost(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        known = self.numbers.get(id(module))
-        number = known[1] if known is not None and known[0]() is module else -1
-        if number < 0:
+        """The outermost call of a module of which something is not known yet."""
+        number = self.numbers.get(id(module))
+        if number is None:
             number = self.probe.guard(self._describe)(module) or 0
         marks = self.probe.marks
         resume = self.discovering
-        self._discover(False)  # what runs inside (dynamo included) sees torch as it is
+        if resume:
+            self._discover(False)  # what runs inside (dynamo included) sees torch as it is
         self.depth = 1
-        if _any_autocast():
-            self.probe.boundary.autocast = _autocast_dtype()
-        marks.add(FORWARD_BEGIN, number * 4 + torch.is_grad_enabled() * 2 + bool(module.training))
+        self.probe.boundary.look_at_autocast()
+        argument = number * 4 + _grad_enabled() * 2 + bool(module.training)
+        marks.add_forward(argument)
         result = None
         try:
             result = (original or torch.nn.Module.__call__)(module, *args, **kwargs)
         finally:
             self.depth = 0
-            marks.add(FORWARD_END, _is_scalar(result))
+            scalar = _is_scalar(result)
+            if result is not None:
+                self.scalars[argument] = scalar
+            marks.add(FORWARD_END, scalar)
             if resume and not self.probe.windows.warm:
                 self._discover(True)
         return result
+
+    def _forget(self, key: int) -> None:
+        self.numbers.pop(key, None)
+        self.alive.pop(key, None)
 
     def _describe(self, module: Any) -> int:
         kind = type(module)
@@ -120,7 +146,9 @@ class Forward:
             return self.of_class[kind]  # made anew every step
         number = self.described
         self.described += 1
-        self.numbers[id(module)] = weakref.ref(module), number
+        key = id(module)
+        self.alive[key] = weakref.ref(module, lambda _: self._forget(key))
+        self.numbers[key] = number
         self.of_class[kind] = number
         parameters = list(module.parameters())
         if isinstance(module, _Loss) or not parameters:
@@ -144,8 +172,6 @@ def _is_scalar(result: Any) -> int:
     """1 for a 0-dim tensor. No function mode or tensor subclass of the user's is asked."""
     if not isinstance(result, torch.Tensor):
         return 0
-    if type(result) is torch.Tensor and not torch._C._len_torch_function_stack():
-        return int(result.dim() == 0)
     with torch._C.DisableTorchFunction():
         return int(result.dim() == 0)
 
@@ -153,12 +179,6 @@ def _is_scalar(result: Any) -> int:
 def _below_module(kind: type) -> tuple[type, ...]:
     """The classes from ``kind`` up to, not including, ``torch.nn.Module``."""
     return kind.__mro__[: kind.__mro__.index(torch.nn.Module)]
-
-
-def _autocast_dtype() -> str:
-    device = "cuda" if torch._C.is_autocast_enabled() else "cpu"
-    get = getattr(torch, "get_autocast_dtype", None)
-    return str(get(device)) if get else "on"
 
 
 def _watch_save(probe: Probe) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,8 @@ class StopSign:
         if self.tries == SWALLOWED_BEFORE_FORCE + 1:
             self.probe.recorder.write("forced", t=time.perf_counter_ns())
             self.probe.recorder.flush()
+            for stream in (sys.stdout, sys.stderr):  # the signal would lose what they hold
+                self.probe.guard(stream.flush)()
             os.kill(os.getpid(), signal.SIGTERM)
         self.probe.detach()  # it ignores that too: leave it alone
 

@@ -15,7 +15,7 @@ from .capture import make_capture
 from .core import now_ns
 from .dispatch import measure_dispatch
 from .procfs import ThreadCounters
-from .stop import StopSign
+from .stop import POLL_NS, StopSign
 
 if TYPE_CHECKING:
     from .core import Probe
@@ -33,7 +33,6 @@ class Windows:
         self.probe = probe
         self.stop = StopSign(probe)
         self.leads = facts.env_int("RANK", 0) == 0
-        self.batches = 0  # handed out by any loader so far
         self.counters: ThreadCounters | None = None
         self.queue: dict[int, int] = {}  # loader → how many batches its queue can hold
         self.epochs: dict[int, list[int]] = {}  # loader → step of each new iterator
@@ -56,7 +55,8 @@ class Windows:
         self.first_ns: int | None = None
         self.settle = 0
         self.resettled = False
-        self.batches = 0
+        self.batches_before = self.probe.boundary.batches
+        self.quiet_until_ns = 0
         self.epochs = {}
 
     def leave(self) -> None:
@@ -76,6 +76,8 @@ class Windows:
 
     def advance(self, now: int) -> None:
         """A step ended at ``now``: go on, or change windows."""
+        if now < self.quiet_until_ns:
+            return
         if self.began_ns is None:
             self.began_ns = self.first_ns = now
         if self.finished:
@@ -98,6 +100,8 @@ class Windows:
             if self._complete(now):
                 self._end()
                 self._next(now)
+            elif self.capture is None and self.stop.steps is None:
+                self.quiet_until_ns = self._nothing_before(now)
 
     def finish(self, why: str) -> None:
         """The evidence is complete, or there will be no more of it."""
@@ -125,7 +129,8 @@ class Windows:
         if seconds >= window.most_s and steps >= 1:
             return True
         if window.name == "warmup":
-            return steps >= window.steps and self.batches >= max(self.queue.values(), default=0)
+            batches = self.probe.boundary.batches - self.batches_before
+            return steps >= window.steps and batches >= max(self.queue.values(), default=0)
         if steps < window.steps or seconds < window.seconds:
             return False
         if window.name == plan.WHOLE_EPOCHS and window.number == 2:
@@ -133,6 +138,11 @@ class Windows:
             fits = epoch * seconds / steps <= window.most_s
             return steps % epoch == 0 or not fits
         return True
+
+    def _nothing_before(self, now: int) -> int:
+        """Until then the clean window in progress neither ends nor has anybody to ask."""
+        assert self.window is not None and self.began_ns is not None
+        return min(now + POLL_NS, self.began_ns + int(self.window.seconds * 1e9))
 
     def _epoch_steps(self) -> int:
         """Steps from one new iterator of the busiest loader to the next; 1 if none was seen."""

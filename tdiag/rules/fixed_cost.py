@@ -18,21 +18,16 @@ GRAD_CALL_MOST = 8.0
 
 @dataclass(frozen=True)
 class FixedCost:
-    """Per step: torch calls of the forward pass, the least they cost, and what was spent, ns.
-
-    ``on_core_ns``: the part of ``spent_ns`` that the training thread was on a core (all of it where
-    that was not measured). Fixed costs are compared with this: waiting for a core is none of them.
-    """
+    """Per step: torch calls of the forward pass, the least they cost, and what was spent, ns."""
 
     calls: float
     dispatch_ns: float
     spent_ns: float
-    on_core_ns: float
 
     @property
     def work(self) -> float:
         """How many times its fixed cost a call takes; 0 if there was no call."""
-        return self.on_core_ns / self.dispatch_ns if self.dispatch_ns else 0.0
+        return self.spent_ns / self.dispatch_ns if self.dispatch_ns else 0.0
 
 
 def fixed_cost(phases: Phases | None, ops: Ops | None, dispatch: Dispatch | None) -> FixedCost:
@@ -49,7 +44,6 @@ def fixed_cost(phases: Phases | None, ops: Ops | None, dispatch: Dispatch | None
         calls=sum(line.calls for line in lines),
         dispatch_ns=sum(_cost(line, dispatch) for line in lines),
         spent_ns=_spent(phases.wall_ns, share),
-        on_core_ns=_spent(phases.wall_ns | phases.cpu_ns, share),  # wall where not measured
     )
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.launch.harness import script, tdiag
 
 HEAVY = ("torch", "numpy", "psutil", "msgspec", "rich.console", "asyncio", "tdiag.launch.session")

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.launch.harness import latest, script, tdiag
 
 TRAINING = """

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.launch.harness import TDIAG, Terminal, latest, script, tdiag, wait_for
 
 ENDINGS = {

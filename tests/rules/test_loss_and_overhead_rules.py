@@ -150,16 +150,6 @@ def test_the_loops_of_the_loss_do_not_count_as_launch_bound_layers() -> None:
     assert result("TD701", evidence) is None
 
 
-def test_waiting_for_a_core_is_not_mistaken_for_work() -> None:
-    """Forward and backward take 40 ms, but the thread is on a core for 4: other programs run."""
-    evidence = find("TD701").fires().add(budget(forward=16, backward=24))
-    crowded = replace(
-        phases(forward=16, backward=24), cpu_ns={"forward": 1.6 * MS, "backward": 2.4 * MS}
-    )
-    assert isinstance(result("TD701", evidence.add(crowded)), Finding)
-    assert result("TD701", evidence.add(phases(forward=16, backward=24))) is None
-
-
 def test_anomaly_detection_is_not_taken_for_the_fixed_cost_of_a_call() -> None:
     evidence = Evidence().add(
         budget(forward=6, backward=14),

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.launch.harness import wait_for
 
 from tdiag.sample import pyspy
 from tdiag.sample.pyspy import PySpy
+from tests.launch.harness import wait_for
 
 SOME_SAMPLES_S = 1.0  # a hundred of them on an idle machine
 

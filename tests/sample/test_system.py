@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.launch.harness import wait_for
 
 from tdiag.sample.system import SystemSampler
+from tests.launch.harness import wait_for
 
 PARENT_AND_WORKER = """
 import multiprocessing, sys

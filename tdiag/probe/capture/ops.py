@@ -113,6 +113,7 @@ class OpsCapture(Capture):
         line = self.lines.get(key)
         if line is None:
             line = self.lines[key] = _Line()
+        self.probe.boundary.look_at_autocast()
         line.calls += 1
         line.elapsed += took_ns
         line.names[name] = line.names.get(name, 0) + 1
