@@ -63,16 +63,24 @@ class Probe:
         """
         if not self.training:
             self.guard(self._begin_training)()
-        began = self.marks.start
-        now, values = self.marks.take()
-        self.recorder.step(self.step, began, now, self.windows.name, values)
+        windows, marks = self.windows, self.marks
+        began = marks.start
+        now, values = marks.take()
+        self.recorder.lines.append((self.step, began, now, windows.name, values))
         self.step += 1
+        if now >= windows.quiet_until_ns:
+            self._between_steps(now)
+
+    def _between_steps(self, now: int) -> None:
+        """More than the marks of a step is due."""
+        windows = self.windows
+        self.recorder.flush_if_due(now)
         self._advance(now)
-        if self.windows.changed:  # tdiag's own work between two windows is in no step
-            self.windows.changed = False
+        if windows.changed:  # tdiag's own work between two windows is in no step
+            windows.changed = False
             self.marks.take()
-        if self.windows.stop_now:
-            self.windows.stop.stop()
+        if windows.stop_now:
+            windows.stop.stop()
 
     def guard(self, function: F) -> F:
         """``function`` that never raises: a fault is recorded and None returned."""

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 # Batches of one loader look alike: weigh the first few, then one in sixteen.
 WEIGH_FIRST, WEIGH_EVERY = 4, 16
-# Measuring a fetch costs about 0.1 ms on a slow core: at most one in 50 ms is 0.2 %.
-MEASURE_EVERY_NS = 50_000_000
+# Measuring a fetch costs about 0.2 ms on a slow core with cold caches: one in 100 ms is 0.2 %.
+MEASURE_EVERY_NS = 100_000_000
 ITERATOR_MADE = -2  # argument of NEXT_END where the pair is ``iter(loader)``
 
 _wall = time.perf_counter_ns

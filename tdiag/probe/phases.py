@@ -43,8 +43,9 @@ class Forward:
         # written in Python, and twice as dear).
         self.numbers: dict[int, int] = {}
         self.alive: dict[int, Any] = {}
-        # Argument of FORWARD_BEGIN → whether such a call returns a scalar, as a loss does.
-        self.scalars: dict[int, int] = {}
+        # Its calls by mode (grad_enabled × 2 + training): argument of FORWARD_BEGIN and, as it
+        # was the first time, of FORWARD_END; None while not known.
+        self.calls: dict[int, list[tuple[int, int] | None]] = {}
         self.of_class: dict[type, int] = {}  # number, once there are too many to describe
         self.described = 0
         self.classes: set[type] = set()
@@ -85,27 +86,24 @@ class Forward:
         if own and getattr(kind.__call__, "tdiag_watched", False):
             return  # a subclass of a watched class
         original = kind.__call__ if own else None  # None: whatever Module.__call__ is by then
-        forward, marks, numbers, scalars = self, self.probe.marks, self.numbers, self.scalars
+        forward, marks, calls = self, self.probe.marks, self.calls
         module = torch.nn.Module
 
         @functools.wraps(original or self.pristine)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if forward.depth or is_compiling() or (here() != marks.thread and not marks.mine()):
                 return (original or module.__call__)(self, *args, **kwargs)
-            number = numbers.get(id(self))
-            if number is None or forward.discovering:
-                return forward._outermost(original, self, args, kwargs)
-            argument = number * 4 + _grad_enabled() * 2 + bool(self.training)
-            scalar = scalars.get(argument)
-            if scalar is None:
+            modes = calls.get(id(self))
+            known = modes and modes[_grad_enabled() * 2 + bool(self.training)]
+            if not known or forward.discovering:
                 return forward._outermost(original, self, args, kwargs)
             forward.depth = 1
-            marks.add_forward(argument)
+            marks.add_forward(known[0])
             try:
                 return (original or module.__call__)(self, *args, **kwargs)
             finally:
                 forward.depth = 0
-                marks.values += (FORWARD_END, wall_ns() - marks.start, UNMEASURED, scalar)
+                marks.values += (FORWARD_END, wall_ns() - marks.start, UNMEASURED, known[1])
 
         call.tdiag_watched = True  # type: ignore[attr-defined]
         self.probe.patches.set(kind, "__call__", hidden(call))
@@ -121,23 +119,24 @@ class Forward:
             self._discover(False)  # what runs inside (dynamo included) sees torch as it is
         self.depth = 1
         self.probe.boundary.look_at_autocast()
-        argument = number * 4 + _grad_enabled() * 2 + bool(module.training)
-        marks.add_forward(argument)
+        mode = _grad_enabled() * 2 + bool(module.training)
+        marks.add_forward(number * 4 + mode)
         result = None
         try:
             result = (original or torch.nn.Module.__call__)(module, *args, **kwargs)
         finally:
             self.depth = 0
             scalar = _is_scalar(result)
-            if result is not None:
-                self.scalars[argument] = scalar
             marks.add(FORWARD_END, scalar)
+            if result is not None and id(module) in self.calls:
+                self.calls[id(module)][mode] = number * 4 + mode, scalar
             if resume and not self.probe.windows.warm:
                 self._discover(True)
         return result
 
     def _forget(self, key: int) -> None:
         self.numbers.pop(key, None)
+        self.calls.pop(key, None)
         self.alive.pop(key, None)
 
     def _describe(self, module: Any) -> int:
@@ -149,6 +148,7 @@ class Forward:
         key = id(module)
         self.alive[key] = weakref.ref(module, lambda _: self._forget(key))
         self.numbers[key] = number
+        self.calls[key] = [None] * 4
         self.of_class[kind] = number
         parameters = list(module.parameters())
         if isinstance(module, _Loss) or not parameters:

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-FLUSH_EVERY_NS = 250_000_000  # what a killed process can lose at most, once it runs steadily
+FLUSH_EVERY_NS = 250_000_000  # with stop.POLL_NS: what a killed process can lose at most
 FLUSH_EACH_OF_FIRST = 100  # short runs and early crashes lose nothing
 
 
@@ -17,7 +17,11 @@ _encode = json.JSONEncoder(default=str, separators=(",", ":")).encode
 
 
 class Recorder:
-    """Appends to ``events/<pid>.jsonl``. After a failed write (disk full) it stays silent."""
+    """Appends to ``events/<pid>.jsonl``. After a failed write (disk full) it stays silent.
+
+    ``lines``: not yet written; ready text, or the fields of a step, which become text with many
+    others when they are written.
+    """
 
     def __init__(self, run_dir: str) -> None:
         self.folder = os.path.join(run_dir, "events")
@@ -33,14 +37,9 @@ class Recorder:
         if self.pid != os.getpid():
             self.forget_parent()
         self.lines.append(_encode({"kind": kind, **fields}))
-        self._flush_if_due(time.perf_counter_ns())
+        self.flush_if_due(time.perf_counter_ns())
 
-    def step(self, number: int, began: int, now: int, window: str, marks: list[int]) -> None:
-        """Add a step's record; it becomes text with many others, when they are written."""
-        self.lines.append((number, began, now, window, marks))
-        self._flush_if_due(now)
-
-    def _flush_if_due(self, now: int) -> None:
+    def flush_if_due(self, now: int) -> None:
         self.count += 1
         if now - self.flushed_ns > FLUSH_EVERY_NS or self.count < FLUSH_EACH_OF_FIRST:
             self.flush(now)

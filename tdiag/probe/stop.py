@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .core import Probe
 
-POLL_NS = 50_000_000  # a stat() a step would be measurable in a 100 µs step
+POLL_NS = 200_000_000  # a stat() with cold caches takes 30 µs on a slow core
 # Ranks that synchronise each step are at most one step apart; some slack for the file to be seen.
 STEPS_UNTIL_ALL_STOP = 8
 # A script that catches BaseException in its loop would never end.

@@ -76,8 +76,6 @@ class Windows:
 
     def advance(self, now: int) -> None:
         """A step ended at ``now``: go on, or change windows."""
-        if now < self.quiet_until_ns:
-            return
         if self.began_ns is None:
             self.began_ns = self.first_ns = now
         if self.finished:
