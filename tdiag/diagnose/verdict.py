@@ -22,7 +22,7 @@ from tdiag.diagnose.costs import (
 from tdiag.diagnose.model import Finding, Verdict
 from tdiag.diagnose.places import fetched_by, sampled_there, unexplained_place
 from tdiag.evidence.device import HostOps, TracedSteps
-from tdiag.evidence.kinds import Budget, Steps
+from tdiag.evidence.kinds import Budget, Loaders, Steps
 from tdiag.evidence.store import Evidence
 
 # With four fifths of the step computing, doing away with all the rest wins at most 1.25×.
@@ -32,6 +32,8 @@ TIE_FRAC = 0.75
 # A class told by circumstance (who uses the CPU where) is right more often than not, no more.
 GUESS_CONFIDENCE = 0.6
 
+# Blocked in the dataset while nothing was read from storage: a service, a lock, a sleep.
+_BLOCKED = "waiting for something else than storage in the dataset"
 _WORDS = {
     "io": "waiting for storage",
     "cpu": "waiting for preprocessing on the CPU",
@@ -77,16 +79,26 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
         confidence = min(confidence, GUESS_CONFIDENCE)
     family = family_of(candidate.cls)
     whole = costs.families()[family] / costs.step_ns
-    summary = f"{candidate.share:.0%} of the step goes to {_WORDS[candidate.cls]}"
+    words = _words(candidate.cls, evidence)
+    summary = f"{candidate.share:.0%} of the step goes to {words}"
     if family == "input" and whole - candidate.share >= MODERATE_FRAC:
         summary = f"{whole:.0%} of the step waits for data: {candidate.share:.0%} for " + (
-            _WORDS[candidate.cls].removeprefix("waiting for ")
+            words.removeprefix("waiting for ")
         )
     summary += _next(candidate)
     if family == "input":
         mine = [f for f in findings if family_of(f.cls) == family and not f.advisory]
         summary += fetched_by(evidence, mine)
     return _verdict(candidate, confidence, summary)
+
+
+def _words(cls: str, evidence: Evidence) -> str:
+    """What the step's time goes to. Storage is only named where it was read."""
+    loaders = evidence.get(Loaders)
+    train = loaders.train() if loaders else None
+    if cls == "io" and train is not None and train.read_bytes == 0 and not train.major_faults:
+        return _BLOCKED
+    return _WORDS[cls]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ _UNIT_SUFFIXES = ("_ns", "_bytes", "_frac")
 
 
 def headline(verdict: Verdict) -> tuple[str, str]:
-    """The class in plain words, and its share: ``("Storage-bound", "62% of the step")``."""
+    """The class in plain words, and its share: ``("I/O-bound", "62% of the step")``."""
     title = inert(verdict_class(verdict.cls)) + (" and healthy" if verdict.healthy else "")
     share = "" if verdict.cls in NO_SHARE else f"{percent(verdict.share)} of the step"
     return title, share

@@ -15,7 +15,7 @@ HEAD = "bold"
 
 #: verdict class → what is said of the run
 CLASSES = {
-    "io": "Storage-bound",
+    "io": "I/O-bound",
     "cpu": "Preprocessing-bound",
     "input": "Input-bound",
     "loader": "DataLoader set-up",
@@ -44,7 +44,7 @@ class Words(NamedTuple):
 
 
 COMPONENTS = {
-    "data_wait_io": Words("data wait: storage", "loader blocked on reads", "color(166)"),
+    "data_wait_io": Words("data wait: blocked", "loader off the CPU (storage)", "color(166)"),
     "data_wait_cpu": Words("data wait: CPU", "loader busy preprocessing", "color(136)"),
     "data_wait": Words("data wait", "loop waits for a batch", "color(130)"),
     "prepare": Words("prepare batch", "batch in hand to forward", "color(101)"),

@@ -97,6 +97,14 @@ def test_the_waste_that_costs_most_is_the_verdict(case: Case) -> None:
     assert run(case.parts, device=case.device).cls == case.cls
 
 
+def test_storage_is_only_named_where_it_was_read() -> None:
+    """A dataset that waits for a service is blocked, too."""
+    cold = run({"data_wait_io": 40}, loaders(read_bytes=4096.0))
+    waiting = run({"data_wait_io": 40}, loaders(read_bytes=0.0, major_faults=0.0))
+    assert "waiting for storage" in cold.summary
+    assert "something else than storage" in waiting.summary
+
+
 def test_every_class_has_words() -> None:
     from tdiag.diagnose.verdict import _WORDS
 
