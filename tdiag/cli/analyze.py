@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from tdiag.diagnose.model import Diagnosis
+    from tdiag.diagnose.compare import Side
     from tdiag.evidence.device import Ranks
     from tdiag.evidence.from_trace.files import TracedFile
     from tdiag.trace.inflate import Progress
 
+MINOR_FRAC = 0.005  # of the step, as in the report's budget
 SHOWN_BYTES = 20 << 20  # smaller files are read before a progress bar could be seen
 
 
@@ -29,7 +30,9 @@ def analyze(
     ],
     against: Annotated[
         Path | None,
-        typer.Option("--against", metavar="PATH", help="Say what changed since this trace."),
+        typer.Option(
+            "--against", metavar="PATH", help="Say what changed since this trace (in the terminal)."
+        ),
     ] = None,
     format: Annotated[
         str,
@@ -53,29 +56,37 @@ def analyze(
 
     Several traces of one job (its ranks) give one report: that of the rank the others wait for.
     """
-    from tdiag.cli.conclude import open_output, terminal_text
+    from tdiag.cli.conclude import open_output, page_for, terminal_text
     from tdiag.cli.streams import write
-    from tdiag.report import render
+    from tdiag.diagnose.compare import compare
+    from tdiag.errors import UsageError
+    from tdiag.evidence.device import Ranks
+    from tdiag.report import changes, render
 
+    name = "json" if json else format
+    if against and name != "terminal":
+        raise UsageError(f"--against has no {name} format", "leave --format out")
     with open_output(output) as file:
-        diagnosis, ranks = _diagnosis(paths)
+        now = _read(paths)
         stream = file or sys.stdout
-        name = "json" if json else format
         if name == "terminal":
-            text = terminal_text(diagnosis, None, stream, all_findings=all_findings)
-            text += _ranks_table(ranks) if ranks else ""
-            text += _changes(_diagnosis([against])[0], diagnosis) if against else ""
+            text = terminal_text(now.diagnosis, None, stream, all_findings=all_findings)
+            ranks = now.evidence.get(Ranks)
+            page = page_for(stream, all_findings=all_findings)
+            text += _ranks_table(ranks, page.width) if ranks else ""
+            if against:
+                text += changes.render(compare(_read([against]), now), page)
         else:
-            text = render(name, diagnosis, base_dir=Path.cwd())
+            text = render(name, now.diagnosis, base_dir=Path.cwd())
         if file is not None:
             file.truncate(0)
         write(stream, text)
 
 
-def _diagnosis(paths: list[Path]) -> tuple[Diagnosis, Ranks | None]:
+def _read(paths: list[Path]) -> Side:
     from tdiag.diagnose import diagnose
+    from tdiag.diagnose.compare import Side
     from tdiag.errors import RunError, UsageError
-    from tdiag.evidence.device import Ranks
     from tdiag.evidence.from_trace.files import find_traces, read_files
     from tdiag.evidence.from_trace.ranks import merge_ranks
 
@@ -94,7 +105,7 @@ def _diagnosis(paths: list[Path]) -> tuple[Diagnosis, Ranks | None]:
         )
     evidence = merge_ranks(by_rank)
     evidence.notes += [error.message for error in errors]
-    return diagnose(evidence), evidence.get(Ranks)
+    return Side(diagnose(evidence), evidence)
 
 
 def _rank(found: TracedFile, index: int) -> int:
@@ -117,29 +128,34 @@ def _progress(files: list[Path]) -> Iterator[Progress | None]:
         yield lambda done, size: bar.update(task, completed=done, total=size)
 
 
-def _ranks_table(ranks: Ranks) -> str:
-    """Each rank's budget side by side, ms a step."""
-    names = sorted({name for rank in ranks.ranks for name in rank.components_ns})
-    rows = [["rank", "step", *names]]
+def _ranks_table(ranks: Ranks, width: int) -> str:
+    """Each rank's budget side by side, ms a step: the components that fit, largest first.
+
+    ``all comm``: communication, overlapped or not, by which the straggler is told.
+    """
+    largest: dict[str, float] = {}
     for rank in ranks.ranks:
+        for name, ns in rank.components_ns.items():
+            largest[name] = max(largest.get(name, 0.0), ns / rank.step_ns)
+    names = sorted((n for n in largest if largest[n] >= MINOR_FRAC), key=lambda n: -largest[n])
+    text = _ranks_lines(ranks, names)
+    while len(names) > 1 and max(map(len, text.splitlines())) > width:
+        names.pop()
+        text = _ranks_lines(ranks, names)
+    legend = "  ◄ the others wait for it: it communicates least\n" if ranks.straggler() else ""
+    return "\n Ranks, ms a step\n" + text + legend
+
+
+def _ranks_lines(ranks: Ranks, names: list[str]) -> str:
+    straggler = ranks.straggler()
+    rows = [["rank", "step", "all comm", *names]]
+    for rank in ranks.ranks:
+        waiting = rank.communication_ns
         cells = [f"{rank.components_ns.get(name, 0.0) / 1e6:.1f}" for name in names]
-        mark = " ◄ the others wait for it" if rank.rank == ranks.slowest else ""
-        rows.append([str(rank.rank), f"{rank.step_ns / 1e6:.1f}", *cells, mark])
-    return "\n Ranks, ms a step\n" + _aligned(rows)
-
-
-def _changes(before: Diagnosis, after: Diagnosis) -> str:
-    """What changed in the budget, largest change first, ms a step."""
-    old = {part.component: part.ns for part in before.budget}
-    new = {part.component: part.ns for part in after.budget}
-    names = sorted(old.keys() | new.keys(), key=lambda n: -abs(new.get(n, 0) - old.get(n, 0)))
-    rows = [["component", "before", "now", "change"]]
-    for name in [*names, "step"]:
-        a = sum(old.values()) if name == "step" else old.get(name, 0)
-        b = sum(new.values()) if name == "step" else new.get(name, 0)
-        rows.append([name, f"{a / 1e6:.1f}", f"{b / 1e6:.1f}", f"{(b - a) / 1e6:+.1f}"])
-    verdicts = f"  verdict before: {before.verdict.cls}, now: {after.verdict.cls}\n"
-    return "\n What changed, ms a step\n" + _aligned(rows) + verdicts
+        told = "?" if waiting is None else f"{waiting / 1e6:.1f}"
+        mark = " ◄" if rank is straggler else ""
+        rows.append([str(rank.rank), f"{rank.step_ns / 1e6:.1f}", told, *cells, mark])
+    return _aligned(rows)
 
 
 def _aligned(rows: list[list[str]]) -> str:

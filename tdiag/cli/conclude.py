@@ -12,6 +12,7 @@ from tdiag.errors import RunError
 
 if TYPE_CHECKING:
     from tdiag.diagnose.model import Diagnosis
+    from tdiag.report.page import Page
 
 # Longer lines are harder to read than to wrap; a report is laid out for at most this many cells.
 MAX_WIDTH, PLAIN_WIDTH = 120, 100
@@ -43,14 +44,29 @@ def conclude(run_dir: Path) -> Diagnosis:
 
 def terminal_text(diagnosis: Diagnosis, run_dir: Path | None, stream: TextIO, *,
                   all_findings: bool = False) -> str:  # fmt: skip
-    """The report for this stream: its width, and colour only where it shows (NO_COLOR counts)."""
+    """The report for this stream."""
     from tdiag.report import render
+
+    page = page_for(stream)
+    return render("terminal", diagnosis, width=page.width, color=page.color,
+                  all_findings=all_findings, base_dir=Path.cwd(), run_dir=run_dir,
+                  latest=_is_latest(run_dir))  # fmt: skip
+
+
+def page_for(stream: TextIO, *, all_findings: bool = False) -> Page:
+    """This stream's width, and colour only where it shows (NO_COLOR counts)."""
+    from tdiag.report.page import Page
 
     terminal = stream.isatty()
     color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return render("terminal", diagnosis, width=min(_columns(stream), MAX_WIDTH), color=color,
-                  all_findings=all_findings, base_dir=Path.cwd(), run_dir=run_dir,
-                  latest=_is_latest(run_dir))  # fmt: skip
+    return Page(min(_columns(stream), MAX_WIDTH), color, all_findings)
+
+
+def paper(stream: TextIO) -> tuple[int, bool]:
+    """Cells a line of this stream, and whether colour shows there (NO_COLOR counts)."""
+    terminal = stream.isatty()
+    color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return min(_columns(stream), MAX_WIDTH), color
 
 
 def _is_latest(run_dir: Path | None) -> bool:

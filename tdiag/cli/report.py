@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
+
+if TYPE_CHECKING:
+    from tdiag.evidence.store import Evidence
 
 
 def report(
@@ -26,10 +30,21 @@ def report(
     json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
     all_findings: Annotated[
         bool,
-        typer.Option("--all", help="Every finding and every rule that could not be checked."),
+        typer.Option(
+            "--all",
+            help="Every finding, every rule that could not be checked; every row of a table.",
+        ),
     ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Diagnose the run again with the rules of this tdiag.")
+    ] = False,
+    ops: Annotated[bool, typer.Option("--ops", help="Instead: host ops of the trace.")] = False,
+    calls: Annotated[bool, typer.Option("--calls", help="Instead: cProfile's functions.")] = False,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Instead: py-spy's hot lines, workers apart.")
+    ] = False,
+    system: Annotated[
+        bool, typer.Option("--system", help="Instead: cores, disk, memory, GPU over the run.")
     ] = False,
     output: Annotated[
         Path | None,
@@ -38,25 +53,61 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Print the report of a run again."""
-    from tdiag.cli.conclude import conclude, open_output, terminal_text
-    from tdiag.cli.streams import write
+    """Print the report of a run again, or the tables of its profilers."""
+    from tdiag.cli.conclude import conclude, terminal_text
+    from tdiag.errors import UsageError
     from tdiag.launch.rundir import find
     from tdiag.report import load_diagnosis, render
 
+    name = "json" if json else format
+    asked = {"ops": ops, "calls": calls, "lines": lines, "system": system}
+    tables = [table for table, wanted in asked.items() if wanted]
+    if tables and name != "terminal":
+        raise UsageError(
+            f"--{tables[0]} with --format {name}: the tables are for reading",
+            "leave out one of them",
+        )
+    if tables:
+        evidence = _evidence(run)
+        _put(output, lambda stream: _drawn(tables, evidence, stream, all_findings))
+        return
     if run is not None and Path(run).is_file():
         run_dir, diagnosis = None, load_diagnosis(Path(run))
     else:
         run_dir = find(run)
         kept = (run_dir / "diagnosis.json").is_file() and not fresh
         diagnosis = load_diagnosis(run_dir) if kept else conclude(run_dir)
-    name = "json" if json else format
+    if name == "terminal":
+        _put(output, lambda to: terminal_text(diagnosis, run_dir, to, all_findings=all_findings))
+    else:
+        text = render(name, diagnosis, run_dir=run_dir, base_dir=Path.cwd())
+        _put(output, lambda _: text)
+
+
+def _put(output: Path | None, text: Callable[[TextIO], str]) -> None:
+    """Write the text, which depends on where it goes, to the file of ``-o`` or to stdout."""
+    from tdiag.cli.conclude import open_output
+    from tdiag.cli.streams import write
+
     with open_output(output) as file:
-        stream = file or sys.stdout
-        if name == "terminal":
-            text = terminal_text(diagnosis, run_dir, stream, all_findings=all_findings)
-        else:
-            text = render(name, diagnosis, run_dir=run_dir, base_dir=Path.cwd())
+        shown = text(file or sys.stdout)
         if file is not None:
             file.truncate(0)
-        write(stream, text)
+        write(file or sys.stdout, shown)
+
+
+def _evidence(run: str | None) -> Evidence:
+    """What the run directory holds; that of a ``diagnosis.json`` is the one it lies in."""
+    from tdiag.evidence.from_run import load_run
+    from tdiag.launch.rundir import find
+
+    return load_run(find(str(Path(run).parent) if run and Path(run).is_file() else run))
+
+
+def _drawn(tables: list[str], evidence: Evidence, stream: TextIO, every_row: bool) -> str:
+    from tdiag.cli.conclude import paper
+    from tdiag.report.page import Page
+    from tdiag.tables import draw
+
+    width, color = paper(stream)
+    return draw(tables, evidence, Page(width, color, every_row, Path.cwd()))

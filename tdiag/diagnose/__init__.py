@@ -10,8 +10,9 @@ from tdiag.diagnose.budget import make_budget
 from tdiag.diagnose.costs import MODERATE_FRAC, undisturbed
 from tdiag.diagnose.engine import run_rules
 from tdiag.diagnose.model import Component, Diagnosis, StepTime
+from tdiag.diagnose.ranks import of_ranks
 from tdiag.diagnose.verdict import judge
-from tdiag.evidence.device import TracedSteps
+from tdiag.evidence.device import Ranks, TracedSteps
 from tdiag.evidence.kinds import Budget, Environment, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import duration
@@ -36,7 +37,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     else:
         evidence.add(budget)
     findings, abstained = run_rules(evidence)
-    verdict = judge(evidence, budget, findings)
+    verdict = of_ranks(judge(evidence, budget, findings), evidence.get(Ranks))
     if not verdict.healthy:  # a statement of health stands only beside a verdict that says so
         findings = [found for found in findings if not find(found.code).only_if_clear]
     return Diagnosis(

@@ -120,3 +120,42 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, Any]
     capture: dict[str, str]
     notes: tuple[str, ...] = ()
+
+
+# What follows is shown beside a diagnosis (`tdiag analyze --against`) and is not in its file.
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One number of two traces, per step unless ``name`` is a peak. ``unit``: ns, bytes, count.
+    ``at_most``: that side only lists what is larger, so its true value is this or less."""
+
+    name: str
+    unit: Literal["ns", "bytes", "count"]
+    before: float
+    after: float
+    at_most: Literal["", "before", "after"] = ""
+
+    @property
+    def difference(self) -> float:
+        """after − before; where one side is ``at_most``, the least that it can be."""
+        return self.after - self.before
+
+
+class ChangeTable(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs noticeably, largest change first. ``why``: why nothing could be compared;
+    without it, no rows mean no noticeable difference."""
+
+    title: str
+    rows: tuple[Change, ...] = ()
+    why: str = ""
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two traces side by side. ``step``: None where either has none. ``notes``: what the reader
+    must know of the trace before; those of the trace now are in its diagnosis."""
+
+    verdict_before: str
+    verdict_after: str
+    step: Change | None
+    tables: tuple[ChangeTable, ...]
+    notes: tuple[str, ...] = ()

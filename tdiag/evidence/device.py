@@ -10,6 +10,10 @@ import msgspec
 
 from tdiag.evidence.kinds import Kind, Location
 
+# TensorFlow's input-pipeline analysis calls a program "moderately" bound by what takes 5 % of its
+# step; ranks never arrive at exactly the same time, and less is not worth naming one.
+WAITED_FRAC = 0.05
+
 
 class TracedSteps(Kind, frozen=True, kw_only=True):
     """The steps a trace covers. ``found_by``: ``ProfilerStep``, ``loader``, ``optimizer`` or
@@ -42,6 +46,8 @@ class DeviceTime(Kind, frozen=True, kw_only=True):
     streams: int
     # Host time in each of these states, whether the device was busy or not, ns per step.
     host_ns: dict[str, float] = msgspec.field(default_factory=dict)
+    # Calls that allocate or free memory (cudaMalloc, …); None where no runtime calls were traced.
+    allocations_per_step: float | None = None
 
 
 class Copy(Kind, frozen=True, kw_only=True):
@@ -136,7 +142,7 @@ class Part(Kind, frozen=True, kw_only=True):
 
 
 class DeviceParts(Kind, frozen=True, kw_only=True):
-    """Device work by where it came from, largest first (the first 50 of each).
+    """Device work by where it came from, largest first (the first 1,000 of each).
 
     ``kernels``: by their own name; ``ops``: by the innermost op that launched them; ``modules``:
     by the innermost ``nn.Module`` (forward only); ``functions``: by the user's innermost function
@@ -197,3 +203,10 @@ class Ranks(Kind, frozen=True, kw_only=True):
     ranks: tuple[RankTime, ...]
     slowest: int | None
     waited_ns: float | None
+
+    def straggler(self) -> RankTime | None:
+        """``slowest``, if the others wait for it a noticeable share of its step."""
+        found = next((rank for rank in self.ranks if rank.rank == self.slowest), None)
+        if found is None or self.waited_ns is None or not found.step_ns:
+            return None
+        return found if self.waited_ns >= WAITED_FRAC * found.step_ns else None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
 from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.text import Text
 
 from tdiag.report.text import GLUE
+from tdiag.report.words import HEAD, QUIET
 
 #: From here on two columns stand side by side: each then has what a narrow terminal gives one.
 WIDE = 110
@@ -54,3 +58,14 @@ class Page:
             console.print(part)
         lines = out.getvalue().replace(GLUE, " ").splitlines()
         return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def heading(title: str, right: str, page: Page) -> Iterator[RenderableType]:
+    """An empty line, then a ruled one with ``title`` and ``right``; this one below if too long."""
+    room = page.width - len(title) - 3
+    beside = right and len(right) < room - 2
+    line = "─" * max(2, room - len(right) - 1 if beside else room)
+    yield Text()
+    yield Text.assemble(" ", (title, HEAD), " ", (line, QUIET), f" {right}" if beside else "")
+    if right and not beside:
+        yield Padding(right, (0, 1, 0, 2))

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tdiag.diagnose.model import Diagnosis, Finding
-from tdiag.report.page import Page
+from tdiag.report.page import Page, heading
 from tdiag.report.summary import (
     NO_SHARE,
     advisories,
@@ -64,13 +64,7 @@ def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[RenderableType]:
 def _section(
     title: str, right: str, body: Iterable[RenderableType], page: Page
 ) -> Iterator[RenderableType]:
-    room = page.width - len(title) - 3
-    beside = right and len(right) < room - 2
-    line = "─" * max(2, room - len(right) - 1 if beside else room)
-    yield Text()
-    yield Text.assemble(" ", (title, HEAD), " ", (line, QUIET), f" {right}" if beside else "")
-    if right and not beside:
-        yield Padding(right, (0, 1, 0, 2))
+    yield from heading(title, right, page)
     yield from body
 
 

@@ -71,6 +71,15 @@ def clip_head(text: str, width: int) -> str:
     return "…" + kept
 
 
+def clip_middle(text: str, width: int) -> str:
+    """``text`` without its middle, in ``width`` cells: of a kernel's name both ends tell something,
+    the first most."""
+    if cell_len(text) <= width:
+        return text
+    tail = clip_head(text, max(1, width // 3))
+    return set_cell_size(text, max(1, width) - cell_len(tail)).rstrip() + tail
+
+
 def relative(file: str, base: Path | None) -> str:
     """``file`` as seen from ``base``; unchanged where it does not lie below it."""
     path = Path(file)
@@ -88,8 +97,13 @@ def location(place: Place, base: Path | None, width: int, style: str) -> Text:
 
     Line 0 stands for an unknown line and is left out.
     """
+    return linked(relative(place.file, base), place, width, style)
+
+
+def linked(name: str, place: Place, width: int, style: str) -> Text:
+    """:func:`location` with a ``name`` for the file."""
     line = f":{place.line}" if place.line > 0 else ""
-    shown = clip_head(inert(relative(place.file, base)), width - len(line)) + line
+    shown = clip_head(inert(name), width - len(line)) + line
     path = Path(place.file)
     link = path.as_uri() if path.is_absolute() else None
     # The base style stays plain: Rich would draw the link on through the padding after it.

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tdiag.cli.analyze import analyze
 from tdiag.errors import RunError, UsageError
-from tests.trace.making import Event, call, kernel, note, op, step, write
+from tests.trace.making import Event, call, kernel, launched, note, op, step, write
 
 app = typer.Typer()
 app.command()(analyze)
@@ -66,22 +66,78 @@ def test_damage_is_told_in_the_report(tmp_path: Path) -> None:
 def test_what_changed_since_another_trace(tmp_path: Path) -> None:
     slow, fast = write(tmp_path / "a.json", steps(3000)), write(tmp_path / "b.json", steps(500))
     text = run(fast, "--against", slow)
-    changed = [line.split() for line in text.splitlines() if line.split()[:1] == ["data_wait"]]
-    assert changed[-1] == ["data_wait", "3.0", "0.5", "-2.5"]
-    assert "verdict before: input" in text
+    assert "verdict before: Input-bound" in text
+    changes = text[text.index("What changed") :].splitlines()
+    assert any("4.00 ms, now: 1.50 ms (-62%)" in line for line in changes)
+    waits = [line.split() for line in changes if line.startswith("  data wait ")]
+    assert waits == [["data", "wait", "3.000", "0.500", "-2.500", "-83%"]]
+
+
+def test_changes_have_no_format_for_machines(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", steps(10))
+    with pytest.raises(UsageError, match="--against has no json format"):
+        run(path, "--against", path, "--json")
+
+
+def ranks(folder: Path, *parts: tuple[float, float]) -> Path:
+    """A trace a rank of four 1 ms steps: so many µs waiting for data, so many computing, and a
+    collective until the step ends."""
+    for rank, (wait, compute) in enumerate(parts):
+        events = []
+        for number in range(4):
+            at, issued = number * 1000, number * 1000 + wait
+            correlations = 2 * number + 1, 2 * number + 2
+            events += [
+                step(number, at, 1000),
+                note("enumerate(DataLoader)#X.__next__", at, wait),
+                op("aten::mm", issued, 10),
+                *launched("gemm", issued, issued, compute, correlations[0]),
+                *launched("ncclDevKernel_AllReduce", issued + 5, issued + compute,
+                          1000 - wait - compute, correlations[1]),
+            ]  # fmt: skip
+        info = {"rank": rank, "world_size": len(parts)}
+        write(folder / f"r{rank}.json", events, distributedInfo=info)
+    return folder
 
 
 def test_ranks_stand_side_by_side(tmp_path: Path) -> None:
-    for number, communication in enumerate((900, 100, 800)):
-        waiting = kernel("ncclDevKernel_AllReduce", 1000 - communication, communication)
-        events = [step(1, 0, 1000), kernel("gemm", 0, 100), waiting]
-        write(
-            tmp_path / f"r{number}.json", events, distributedInfo={"rank": number, "world_size": 3}
-        )
-    lines = run(tmp_path).splitlines()
-    marked = [line for line in lines if "the others wait for it" in line]
-    assert len(marked) == 1
-    assert marked[0].split()[0] == "1"
+    folder = ranks(tmp_path, (10, 90), (10, 800), (10, 200))
+    text = run(folder)
+    marked = [line.split() for line in text.splitlines() if line.endswith("◄")]
+    assert [line[0] for line in marked] == ["1"]
+    assert "◄ the others wait for it" in text
+    lines = text[text.index(" Ranks, ms a step") :].splitlines()
+    assert [line.split()[:3] for line in lines[2:5]] == [
+        ["0", "1.0", "0.9"], ["1", "1.0", "0.2"], ["2", "1.0", "0.8"],
+    ]  # fmt: skip
+
+
+def test_the_verdict_names_the_straggler_and_its_own_cause(tmp_path: Path) -> None:
+    found = json.loads(run(ranks(tmp_path, (10, 300), (600, 300), (10, 300)), "--json"))
+    assert found["verdict"]["class"] == "input"
+    summary = found["verdict"]["summary"]
+    assert summary.startswith(
+        "Rank 1 makes the other 2 ranks wait 590 µs a step: it spends 590 µs more waiting for data"
+        " than they do. In rank 1, 60% of the step goes to waiting for data"
+    )
+
+
+def test_a_rank_that_only_computes_longer_is_the_bottleneck(tmp_path: Path) -> None:
+    found = json.loads(run(ranks(tmp_path, (0, 300), (0, 900)), "--json"))["verdict"]
+    assert (found["class"], found["runner_up"], found["healthy"]) == ("straggler", "compute", False)
+    assert found["share"] == pytest.approx(0.6, abs=0.01)
+    assert (
+        "Rank 1 makes the other rank wait 600 µs a step: it spends 600 µs more computing"
+        in (found["summary"])
+    )
+    assert "healthy" not in found["summary"]
+
+
+def test_ranks_that_arrive_together_have_no_straggler(tmp_path: Path) -> None:
+    folder = ranks(tmp_path, (10, 300), (10, 320), (10, 310))
+    text = run(folder)
+    assert "◄" not in text
+    assert "makes the other" not in json.loads(run(folder, "--json"))["verdict"]["summary"]
 
 
 def test_unrelated_traces_are_not_merged(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tdiag.evidence.from_run.clean import (
 )
 from tdiag.evidence.from_run.counted import make_counted
 from tdiag.evidence.from_run.events import Process, lead_of, read_events, workers_of
+from tdiag.evidence.from_run.history import make_history
 from tdiag.evidence.from_run.loaders import make_loaders
 from tdiag.evidence.from_run.phases import make_phases, phase_of_slices
 from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord, TorchRecord
@@ -26,6 +27,7 @@ from tdiag.evidence.from_run.stacks import make_stacks
 from tdiag.evidence.from_run.system import make_system
 from tdiag.evidence.from_run.timeline import cut, durations_of
 from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
+from tdiag.evidence.history import History
 from tdiag.evidence.kinds import Steps
 from tdiag.evidence.store import Evidence
 
@@ -51,6 +53,12 @@ def load_run(run_dir: Path) -> Evidence:
     lead = lead_of(processes)
     evidence = Evidence(notes=[str(note) for note in run.get("notes") or ()])
     evidence.add(make_environment(run, lead))
+    torch = lead.last(TorchRecord) if lead else None
+    allowed = torch.cpus_allowed if torch else None
+    if history := make_history(run_dir / "system.jsonl", allowed):
+        evidence.add(history)
+    else:
+        evidence.missing[History] = "the machine was sampled less than twice"
     if lead is None:
         evidence.missing[Steps] = why_none(None)
     else:
@@ -58,7 +66,7 @@ def load_run(run_dir: Path) -> Evidence:
             evidence.notes.append(
                 f"judged is rank {lead.rank}; {others} more process{'es' * (others > 1)} trained"
             )
-        spans = _add_steps(evidence, run_dir, lead, processes)
+        spans = _add_steps(evidence, run_dir, lead, processes, allowed)
         evidence.add(*make_setting(lead, processes), *make_counted(lead))
         if stacks := make_stacks(run_dir, lead, processes):
             evidence.add(stacks)
@@ -73,9 +81,16 @@ def load_run(run_dir: Path) -> Evidence:
 
 
 def _add_steps(
-    evidence: Evidence, run_dir: Path, lead: Process, processes: list[Process]
+    evidence: Evidence,
+    run_dir: Path,
+    lead: Process,
+    processes: list[Process],
+    allowed: int | None,
 ) -> list[Span]:
-    """Everything that is said per clean step. Returns the phases of the traced steps."""
+    """Everything that is said per clean step. Returns the phases of the traced steps.
+
+    ``allowed``: cores that the training process may run on, None = unknown.
+    """
     durations = durations_of(lead.steps)
     clean = find_clean(lead, durations)
     if clean is None:
@@ -95,8 +110,6 @@ def _add_steps(
         make_modules(lead, timeline, roles, clean),
         make_loaders(lead, processes, roles.loaders, timeline, clean),
     )
-    torch = lead.last(TorchRecord)
-    allowed = torch.cpus_allowed if torch else None
     workers = set(workers_of(lead, processes))
     queued = queued_frac(lead, clean)
     if system := make_system(run_dir / "system.jsonl", clean, workers, allowed, queued):

@@ -19,15 +19,21 @@ class _Gpu(msgspec.Struct):
     throttle: list[str] | None = None
 
 
-class _Machine(msgspec.Struct, tag_field="kind", tag="machine"):
+class Machine(msgspec.Struct, tag_field="kind", tag="machine"):
     cores_machine: int
     cores_allowed: float
     ram_total: int | None = None
     ram_limit: int | None = None
     gpus: list[_Gpu] | None = None
+    gpus_missing: str | None = None
+
+    def ram(self) -> int | None:
+        """Bytes that the program may use: the machine's memory or the cgroup's limit."""
+        bounds = (self.ram_total, self.ram_limit)
+        return min((ram for ram in bounds if ram is not None), default=None)
 
 
-class _Sample(msgspec.Struct, tag_field="kind", tag="sample"):
+class Sample(msgspec.Struct, tag_field="kind", tag="sample"):
     t: int
     procs: dict[str, tuple[int, int, int | None]] = {}
     busy_ns: int = 0
@@ -37,7 +43,7 @@ class _Sample(msgspec.Struct, tag_field="kind", tag="sample"):
     gpus: list[_Gpu] | None = None
 
 
-_decoder: msgspec.json.Decoder[_Machine | _Sample] = msgspec.json.Decoder(_Machine | _Sample)
+_decoder: msgspec.json.Decoder[Machine | Sample] = msgspec.json.Decoder(Machine | Sample)
 
 
 def make_system(
@@ -53,14 +59,13 @@ def make_system(
     affinity, which may be narrower than tdiag's. ``queued_frac``: how much of the window the
     training thread waited for a core.
     """
-    machine, samples = _read(path)
+    machine, samples = read_system(path)
     if machine is None:
         return None
     used = _Interval(samples, clean)
     memory = [rss for s in samples if (rss := sum(p[1] for p in s.procs.values()))]
     available = [s.ram_available for s in samples if s.ram_available is not None]
     gpu = _busiest_gpu(used.samples)
-    total = [ram for ram in (machine.ram_total, machine.ram_limit) if ram is not None]
     return System(
         cores_allowed=min(machine.cores_allowed, cpus_allowed or machine.cores_allowed),
         cores_machine=machine.cores_machine,
@@ -70,7 +75,7 @@ def make_system(
         read_bytes_per_s=used.read_rate(),
         rss_bytes=max(memory, default=None),
         ram_available_bytes=min(available, default=None),
-        ram_total_bytes=min(total, default=None),
+        ram_total_bytes=machine.ram(),
         io_wait_frac=used.io_wait(),
         training_queued_frac=queued_frac,
         gpu_util_frac=_mean([g.util for g in gpu if g.util is not None]),
@@ -80,16 +85,17 @@ def make_system(
     )
 
 
-def _read(path: Path) -> tuple[_Machine | None, list[_Sample]]:
-    machine: _Machine | None = None
-    samples: list[_Sample] = []
+def read_system(path: Path) -> tuple[Machine | None, list[Sample]]:
+    """What is whole of it, in order; no machine where there is no readable file."""
+    machine: Machine | None = None
+    samples: list[Sample] = []
     lines = path.read_bytes().split(b"\n") if path.is_file() else []
     for line in lines:
         try:
             record = _decoder.decode(line)
         except msgspec.DecodeError:
             continue  # a torn last line, or a kind of a newer sampler
-        if isinstance(record, _Machine):
+        if isinstance(record, Machine):
             machine = record
         else:
             samples.append(record)
@@ -102,7 +108,7 @@ class _Interval:
     Between the samples inside it; where it holds fewer than two, between those around it.
     """
 
-    def __init__(self, samples: list[_Sample], clean: Clean) -> None:
+    def __init__(self, samples: list[Sample], clean: Clean) -> None:
         begin, end = max(clean.spans, key=lambda span: span[1] - span[0])
         inside = [s for s in samples if begin <= s.t <= end]
         if len(inside) < 2:
@@ -145,7 +151,7 @@ class _Interval:
         return waited / total if total > 0 else None
 
 
-def _busiest_gpu(samples: list[_Sample]) -> list[_Gpu]:
+def _busiest_gpu(samples: list[Sample]) -> list[_Gpu]:
     """The samples of the device that was used most."""
     by_index: dict[int, list[_Gpu]] = {}
     for sample in samples:
@@ -154,7 +160,7 @@ def _busiest_gpu(samples: list[_Sample]) -> list[_Gpu]:
     return max(by_index.values(), key=lambda gpus: sum(g.util or 0.0 for g in gpus), default=[])
 
 
-def _memory_total(machine: _Machine, gpu: list[_Gpu]) -> int | None:
+def _memory_total(machine: Machine, gpu: list[_Gpu]) -> int | None:
     totals = {g.index: g.memory_total for g in machine.gpus or ()}
     return totals.get(gpu[0].index) if gpu else None
 

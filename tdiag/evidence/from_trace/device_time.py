@@ -6,6 +6,7 @@ import numpy as np
 
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.from_trace.causes import Idle
+from tdiag.evidence.from_trace.host_states import ALLOCATION
 from tdiag.evidence.from_trace.intervals import Spans, clip, gaps, merged, minus, total
 from tdiag.evidence.from_trace.steps import Window
 from tdiag.evidence.from_trace.view import COMM, COMPUTE, D2H, H2D, View
@@ -23,6 +24,7 @@ def device_time(view: View, window: Window, idle: Idle, states: dict[str, Spans]
     else:
         totals |= idle.by_cause
     rows = window.began(view, view.kernels)
+    allocations = window.began(view, view.matching(view.runtime, ALLOCATION))
     streams = set(zip(view.trace.device[view.work], view.trace.stream[view.work], strict=True))
     starved = _launch_starved(view, gaps(busy, window.begin, window.end))
     inside = {name: clip(spans, window.begin, window.end) for name, spans in states.items()}
@@ -35,6 +37,7 @@ def device_time(view: View, window: Window, idle: Idle, states: dict[str, Spans]
         launch_starved_ns=starved / window.count,
         streams=len(streams),
         host_ns={name: total(spans) / window.count for name, spans in inside.items()},
+        allocations_per_step=len(allocations) / window.count if len(view.runtime) else None,
     )
 
 

@@ -16,7 +16,7 @@ from tdiag.evidence.from_trace.view import View
 Phase = tuple[str, int, int]  # name, start, end on the trace's clock, ns
 
 SMALL_NS = 20_000  # as documented at HostOps.small_frac
-TOP_OPS = 100
+TOP_OPS = 1000  # more than most traces have names
 COLLECTION = "gc"
 BACKWARD_NODE = re.compile(r"^autograd::engine::evaluate_function: ")
 

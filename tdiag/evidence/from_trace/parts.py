@@ -16,7 +16,7 @@ from tdiag.evidence.from_trace.stacks import Stacks
 from tdiag.evidence.from_trace.steps import Window
 from tdiag.evidence.from_trace.view import Rows, View
 
-TOP = 50
+TOP = 1000  # as documented at DeviceParts: more than most traces have names
 
 
 def issuing_ops(view: View, ops: Nested, work: Rows) -> Rows:

@@ -1,0 +1,128 @@
+"""Two traces side by side, as `tdiag analyze --against` shows them below the report."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from tdiag.diagnose.model import Change, ChangeTable, Comparison
+from tdiag.report.page import Page, heading
+from tdiag.report.text import clip_middle, inert, prose
+from tdiag.report.units import MANIFOLD_FRAC, change, count, duration, plural, scale_for, size
+from tdiag.report.words import HEAD, QUIET, component, verdict_class
+
+_ROWS = 8  # of a table, unless all are asked for
+_LEAST_NAME = 12  # cells; below that a name tells nothing and the numbers give way
+_NAME_CHARS = 2000  # a trace's names are cut at 1,000; escapes make them longer
+# What many kernels have in common: namespaces, ATen's wrapper around the element's function, and
+# the sizes of its unrolling. Only for a name that is cut anyway they are worth their cells.
+_COMMON = re.compile(
+    r"^void |at::native::|at::|\(anonymous namespace\)::|gpu_kernel_impl(_nocast)?<|(?<=<)(\d+, )+"
+)
+
+
+def render(comparison: Comparison, page: Page) -> str:
+    """Each table, largest change first, as text of at most ``page.width`` cells a line."""
+    return page.draw(*_parts(comparison, page))
+
+
+def _parts(comparison: Comparison, page: Page) -> Iterator[RenderableType]:
+    yield from heading("What changed", "per step, largest change first", page)
+    classes = comparison.verdict_before, comparison.verdict_after
+    before, after = (inert(verdict_class(name)) for name in classes)
+    yield _indented(Text(prose(f"verdict before: {before}, now: {after}")))
+    step = comparison.step
+    if step:
+        times = f"{duration(step.before)}, now: {duration(step.after)} ({_relative(step)})"
+        yield _indented(Text(prose(f"step before: {times}")))
+    closing: dict[str, list[str]] = {}
+    for table in comparison.tables:
+        if table.rows:
+            yield Text()
+            yield from _table(table, max(step.before, step.after) if step else 0.0, page)
+        else:
+            said = f"Not compared ({table.why})" if table.why else "No noticeable difference"
+            closing.setdefault(said, []).append(table.title.lower())
+    if closing:
+        yield Text()
+    for said, titles in closing.items():
+        yield _indented(Text(prose(f"{said}: {', '.join(titles)}")))
+    for text in comparison.notes:
+        yield _indented(Text(prose(f"trace before: {text}"), QUIET))
+
+
+def _indented(text: Text) -> RenderableType:
+    return Padding(text, (0, 1, 0, 2))
+
+
+def _table(table: ChangeTable, longest_ns: float, page: Page) -> Iterator[RenderableType]:
+    """``longest_ns``: the longer step, by which one unit is chosen for all times."""
+    shown = table.rows if page.all_findings else table.rows[:_ROWS]
+    unit, decimals, ns_per_digit = scale_for(longest_ns)
+    title = f"{table.title}, {unit}" if shown[0].unit == "ns" else table.title
+    rows = [
+        (title, "before", "now", "change", ""),
+        *(_cells(row, ns_per_digit, decimals, table.title == "Budget") for row in shown),
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(1, 5)]
+    room = max(_LEAST_NAME, page.width - 3 - sum(width + 2 for width in widths))
+    for row in rows:
+        yield _line(row, widths, room, HEAD if row is rows[0] else "")
+    if hidden := len(table.rows) - len(shown):
+        yield _indented(Text(f"… {plural(hidden, 'more change')} with --all", QUIET))
+
+
+def _line(row: tuple[str, ...], widths: list[int], room: int, style: str) -> Text:
+    line = Text("  ", style, no_wrap=True, overflow="ellipsis")
+    name = Text(clip_middle(_shortened(row[0], room), room))
+    name.pad_right(room - name.cell_len)
+    line.append_text(name)
+    for cell, width in zip(row[1:], widths, strict=True):
+        line.append("  " + cell.rjust(width))
+    return line
+
+
+def _shortened(name: str, room: int) -> str:
+    """A name too long for ``room`` without what says least: the argument list of a C++ function,
+    and what many kernels share."""
+    if len(name) <= room:
+        return name
+    depth = 0
+    for at, char in enumerate(shorter := _COMMON.sub("", name)):
+        depth += (char == "<") - (char == ">")
+        # "Memcpy HtoD (Pinned -> Device)" holds none.
+        if char == "(" and depth <= 0 and shorter[at - 1 : at].strip():
+            return shorter[:at]
+    return shorter
+
+
+def _cells(row: Change, ns_per_digit: int, decimals: int, words: bool) -> tuple[str, ...]:
+    """``words``: whether the row is named by a budget component."""
+
+    def shown(value: float, at_most: bool = False) -> str:
+        if row.unit == "ns":
+            digits = math.ceil(value / ns_per_digit) if at_most else value / ns_per_digit
+            return f"{'≤' if at_most else ''}{digits / 10**decimals:,.{decimals}f}"
+        return size(value) if row.unit == "bytes" else count(value)
+
+    values = shown(row.before, row.at_most == "before"), shown(row.after, row.at_most == "after")
+    sign = "-" if row.difference < 0 else "+"
+    name = component(row.name).label if words else row.name
+    return (inert(name, _NAME_CHARS), *values, sign + shown(abs(row.difference)), _relative(row))
+
+
+def _relative(row: Change) -> str:
+    """The change as a share of what was before, a factor where that reads better."""
+    if row.at_most:
+        return "at least"
+    if not row.before:
+        return "new" if row.after else ""
+    if not row.after:
+        return "gone"
+    frac = row.difference / row.before
+    return f"{1 + frac:,.0f}×" if frac > MANIFOLD_FRAC else change(frac)

@@ -1,0 +1,113 @@
+"""The machine over the run: a strip for each thing that may be used up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from rich.cells import cell_len
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from tdiag.evidence.history import History, Strip
+from tdiag.evidence.store import Evidence
+from tdiag.report.page import Page, heading
+from tdiag.report.units import count, duration, plural, quantity, significant
+from tdiag.report.words import ACCENT, QUIET
+from tdiag.tables.grid import GAP, LEFT, RIGHT, absent, empty_table, note
+
+HOW = "`tdiag run` samples it every half second: let the script run for longer."
+BARS = "▁▂▃▄▅▆▇█"
+NUMBERS = ("min", "mean", "max", "of", "")  # the last one is the unit of all
+FEWEST_CELLS = 8  # of a strip
+
+Floats = npt.NDArray[np.float64]
+
+
+def parts(evidence: Evidence, page: Page) -> Iterable[RenderableType]:
+    """Time goes from left to right over the whole run, each cell the mean of its time. A full bar
+    is the limit, where there is none the most that was seen; a blank was not measured."""
+    history = evidence.get(History)
+    if history is None:
+        yield from absent("system samples", History, evidence, HOW)
+        return
+    rows = [(strip.name, *_numbers(strip, history.t_ns)) for strip in history.strips]
+    widths = [
+        max([cell_len(title), *(cell_len(row[i]) for row in rows)])
+        for i, title in enumerate(("", *NUMBERS))
+    ]
+    room = page.width - LEFT - RIGHT - sum(widths) - GAP * len(widths)
+    cells = max(FEWEST_CELLS, room)
+    table = empty_table()
+    table.add_column("", no_wrap=True)
+    table.add_column(_axis(history, cells), no_wrap=True, min_width=cells)
+    for title in NUMBERS:
+        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    for strip, (name, *numbers) in zip(history.strips, rows, strict=True):
+        drawn = Text(bars(means(strip.values, history.t_ns, cells), _top(strip)), ACCENT)
+        table.add_row(Text(name), drawn, *(Text(number) for number in numbers))
+    yield from heading("System", plural(len(history.t_ns), "sample"), page)
+    yield Padding(table, (0, RIGHT, 0, LEFT))
+    yield note(
+        'The whole run, profiled steps too. A full bar is the limit under "of", without one the'
+        " most seen. Memory shared by several processes counts once for each.",
+        f"No GPU: {history.no_gpu}." if history.no_gpu else "",
+    )
+
+
+def means(values: Sequence[float | None], t_ns: Sequence[int], cells: int) -> Floats:
+    """The mean of each of so many equal parts of the time; NaN where nothing was measured."""
+    t = np.array([moment - t_ns[0] for moment in t_ns], np.float64)
+    value = np.array([np.nan if v is None else v for v in values], np.float64)
+    known = ~np.isnan(value)
+    wall = np.diff(t)
+    amount = np.concatenate([[0.0], np.cumsum(np.where(known, value, 0.0) * wall)])
+    measured = np.concatenate([[0.0], np.cumsum(known * wall)])
+    edges = np.linspace(0.0, t[-1], cells + 1)
+    part = np.diff(np.interp(edges, t, amount))
+    weight = np.diff(np.interp(edges, t, measured))
+    result = np.full(cells, np.nan)
+    np.divide(part, weight, out=result, where=weight > 1e-6 * edges[1])  # no more than rounding
+    return result
+
+
+def bars(values: Floats, top: float) -> str:
+    """One character a value: the lowest bar is next to nothing, the highest ``top`` and more."""
+    levels = (len(BARS) * value / top for value in values.tolist())
+    return "".join(" " if x != x else BARS[min(len(BARS) - 1, max(0, int(x)))] for x in levels)
+
+
+def _top(strip: Strip) -> float:
+    return strip.limit or max((v for v in strip.values if v is not None), default=0.0) or 1.0
+
+
+def _numbers(strip: Strip, t_ns: Sequence[int]) -> list[str]:
+    """Least, mean (by time) and most of the intervals, the limit, and the unit of them all."""
+    known = [v for v in strip.values if v is not None]
+    if not known:
+        return ["–", "–", "–", "", "not measured"]
+    unit, scale = _unit(strip, max(known))
+    mean = float(means(strip.values, t_ns, 1)[0])
+    shown = [significant(v / scale) for v in (min(known), mean, max(known))]
+    return [*shown, count(strip.limit / scale) if strip.limit else "", unit]
+
+
+def _unit(strip: Strip, most: float) -> tuple[str, float]:
+    """The unit in which the limit reads best, or else the most seen, and what it holds."""
+    if strip.unit == "cores":
+        return "cores", 1.0
+    if strip.unit == "frac":
+        return "%", 0.01
+    name = quantity(strip.limit or most, strip.unit)[1]
+    return name, _BYTES[name.removesuffix("/s")]
+
+
+_BYTES = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
+
+
+def _axis(history: History, cells: int) -> Text:
+    end = duration(history.t_ns[-1] - history.t_ns[0])
+    line = "─" * (cells - cell_len(end) - 3)
+    return Text(f"0 {line} {end}", QUIET)
