@@ -17,8 +17,9 @@ Say the loop as one expression over whole tensors: broadcasting or `torch.cdist`
 of the built-in loss.
 
 ## How the gain is computed
-High end: these lines' share of the loss time, and of backward, is gone. Low end: half of it, if the
-calls are small enough to be nothing but fixed cost; otherwise nothing.
+High end: these lines' share of the loss time, and of backward, is gone; where they are nearly all
+of the loss, what little else it does to feed and gather them goes, too. Low end: half of these
+lines' time, if the calls are small enough to be nothing but fixed cost; otherwise nothing.
 
 ## When this advice is wrong
 Loops over a handful of named loss terms are fine, and are not reported. Recurrences, where each
@@ -51,6 +52,9 @@ CODE = "TD501"
 NAME = "python-loop-in-loss"
 CLASS = "python_loss"
 
+# What is left of such a loss prepares the loop or stacks up its results; ours.
+NEARLY_ALL_FRAC = 0.9
+
 
 def check(
     budget: Budget,
@@ -62,6 +66,10 @@ def check(
 ) -> Found | None:
     lines = [line for line in ops.lines if _loops(line, modules)]
     time = loop_time(lines, ops, phases, modules, host_ops)
+    loss = [line for line in ops.lines if in_loss(line, modules)]
+    whole = loop_time([*loss, *(x for x in lines if x not in loss)], ops, phases, modules, host_ops)
+    nearly_all = time.forward_ns >= NEARLY_ALL_FRAC * whole.forward_ns
+    most = whole if nearly_all else time
     converted = sum(time.conversions.values())
     small = time.per_call_ns <= SMALL_CALL * (dispatch.op_ns if dispatch else PLAIN_CALL_NS)
     if time.calls < MIN_CALLS or not (small or converted >= MIN_CALLS):
@@ -80,9 +88,10 @@ def check(
         fix=Fix(rewriting(lines), "review"),
         gain=Gain(
             high * (1 - WORK_IN_SMALL_CALL_FRAC) if small else 0.0,
-            high,
-            f"high end: the loop's {duration(time.forward_ns)} and its"
-            f" {duration(time.backward_ns)} of backward; low end: the fixed cost of small calls.",
+            most.forward_ns + most.backward_ns,
+            f"high end: {'the whole loss' if nearly_all else 'the loop'}'s"
+            f" {duration(most.forward_ns)} and its {duration(most.backward_ns)} of backward;"
+            " low end: the fixed cost of small calls.",
             ("loss", "python_loss", "forward", "backward", "sync", "launch"),
         ),
         at=worst.at,

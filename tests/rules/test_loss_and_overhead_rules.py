@@ -107,6 +107,17 @@ def test_backward_is_blamed_on_the_loop_by_what_the_trace_saw() -> None:
     assert values == [round(12 * MS * 0.96 / 3.96), round(12 * MS * 0.9)]
 
 
+@pytest.mark.parametrize(("beside_ms", "whole"), [(0.05, True), (0.5, False)])
+def test_a_loss_that_is_nearly_all_loop_can_go_as_a_whole(beside_ms: float, whole: bool) -> None:
+    """The loop takes 0.96 ms of the calls' time; what else the loss does is little, or is not."""
+    beside = op_line(60, "loss", 2, grad_calls=2.0, elapsed_ns=beside_ms * MS)
+    found = finding("TD501", training(loop(), beside))
+    assert found.speedup is not None
+    others = FORWARD.elapsed_ns / (FORWARD.elapsed_ns + (0.96 + beside_ms) * MS)
+    gone = 6 + 12 * (1 - others)
+    assert (found.speedup.high == pytest.approx(23 / (23 - gone), abs=0.01)) is whole
+
+
 def test_asking_for_the_length_reads_no_value() -> None:
     line = replace(loop(), phase="forward", conversions={"len": 192.0})
     assert result("TD501", training(line)) is None
