@@ -27,6 +27,8 @@ SLOW = {
     "compute": ("compute", ""),
 }
 ALWAYS = ("python_loss",)
+# Less of the same: a faster computation computes, and a step of a millisecond is fixed costs.
+STAYS = ("compute", "overhead")
 
 
 def diagnose(name: str, folder: Path) -> dict[str, Any]:
@@ -80,7 +82,7 @@ def test_its_fixed_twin_is_cured_of_it(name: str, tmp_path: Path) -> None:
     assert fixed["step"]["mean_ns"] < slow["step"]["mean_ns"]
     cured = findings(slow)[0]["code"] if findings(slow) else ""
     assert cured not in [f["code"] for f in findings(fixed)]
-    if expected != "compute":
+    if expected not in STAYS:
         assert fixed["verdict"]["class"] != expected
 
 
