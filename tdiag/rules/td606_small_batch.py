@@ -1,0 +1,112 @@
+"""The batch is small and there is memory to spare
+
+## What it measures
+The device's memory in use at its peak in the clean steps, against what the device has, and the time
+in which the device idles because kernels start the moment they are launched.
+
+## Why it is slow
+Launching a kernel costs the host the same for a few samples as for many. A batch that keeps the
+device busy for less time than the launches take wastes the rest, sample by sample.
+
+## What to do
+A larger batch, with a learning rate to match.
+
+## How the gain is computed
+None is claimed here: the time that launching takes is claimed by the rule for launch-bound steps.
+How large a batch fits is told by memory: what is in use grows at most in proportion to the batch,
+since weights and optimizer state stay as they are.
+
+## When this advice is wrong
+A larger batch changes the optimisation, and may need more epochs to reach the same loss. Samples of
+varying size have a peak that a few steps need not have met.
+"""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.kinds import Budget, Environment, Loader, Loaders, System
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Abstain, Found, duration, held, percent, size, where
+from tdiag.rules.examples import GB, MS, budget, device_time, environment, loaders, system
+from tdiag.rules.measures import bytes_, count, ns
+
+CODE = "TD606"
+NAME = "small-batch"
+CLASS = "compute"
+
+# TensorFlow's input analysis calls a program "moderately" bound by what takes 5 % of its step.
+STARVED_FRAC = 0.05
+# What may be planned for; the last tenth is for peaks and fragmentation, as in vLLM's default
+# (gpu_memory_utilization).
+USABLE_FRAC = 0.9
+# Budget components in which the device is idle while the host issues work (as for TD701).
+ISSUING = ("launch", "optimizer", "other")
+
+
+def check(
+    budget: Budget, device: DeviceTime, loaders: Loaders, system: System, environment: Environment
+) -> Found | None:
+    loader = loaders.train()
+    if not budget.has_device or loader is None or not loader.batch_size:
+        return None
+    if environment.device_count != 1:
+        raise Abstain("several devices are visible: whose memory was measured cannot be told")
+    used, total = system.gpu_memory_used_bytes, system.gpu_memory_total_bytes
+    if not used or not total:
+        raise Abstain("the device's memory in use was not measured")
+    starved = min(
+        device.launch_starved_ns * budget.step_ns / device.step_ns, held(budget, *ISSUING)
+    )
+    largest = _largest(loader, loader.batch_size, used, total)
+    if starved < STARVED_FRAC * budget.step_ns or largest == loader.batch_size:
+        return None
+    return Found(
+        summary=(
+            f"A batch of {loader.batch_size} takes {size(used)} of the device's {size(total)}"
+            f" ({percent(used / total)}), and the device waits for launches {duration(starved)} a"
+            f" step ({percent(starved / budget.step_ns)}): a batch of {largest} fits."
+        ),
+        evidence=(
+            bytes_("device memory in use, peak", used, "system"),
+            bytes_("device memory", total, "system"),
+            count("batch_size", loader.batch_size, "probe"),
+            ns("device idle, waiting for a launch", device.launch_starved_ns, "trace"),
+        ),
+        fix=Fix(
+            f"batch_size={2 * loader.batch_size} instead of {loader.batch_size}"
+            f"{where(loader.created_at)}, with a matching learning rate; double it again, up to"
+            f" {largest}, while the samples per second grow.",
+            "review",
+        ),
+        at=loader.created_at,
+    )
+
+
+def _largest(loader: Loader, batch: int, used: int, total: int) -> int:
+    """The batch, doubled as often as memory and the dataset allow."""
+    factor = 1
+    while (
+        2 * factor * used <= USABLE_FRAC * total
+        and 2 * factor * batch <= (loader.dataset_len or 2 * factor * batch)
+    ):  # fmt: skip
+        factor *= 2
+    return factor * batch
+
+
+def fires() -> Evidence:
+    return _training(used=16 * GB)
+
+
+def clear() -> Evidence:
+    """The same step on a device whose memory the batch fills."""
+    return _training(used=60 * GB)
+
+
+def _training(used: int) -> Evidence:
+    return Evidence().add(
+        budget(device=True, compute=14, launch=6), loaders(),
+        device_time(20, busy_frac=0.7, launch_starved_ns=6.0 * MS),
+        system(gpu_memory_used_bytes=used, gpu_memory_total_bytes=80 * GB),
+        environment(device="NVIDIA A100-SXM4-80GB", device_count=1),
+    )  # fmt: skip

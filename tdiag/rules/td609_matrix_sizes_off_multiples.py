@@ -1,0 +1,120 @@
+"""Matrix sizes off the matrix units' multiples
+
+## What it measures
+Matrix products in 16-bit types whose result has rows of a length that is no multiple of 8, on an
+NVIDIA device, and the device time of their kernels. Told by the recorded shapes.
+
+## Why it is slow
+Matrix units are fed 16 bytes at a time. Rows that do not start on a multiple of 16 bytes have to be
+read and written in smaller pieces, by slower kernels.
+
+## What to do
+Pad the size to the next multiple of 8: the vocabulary, the features of a layer, or the length of
+the sequences.
+
+## How the gain is computed
+None is claimed: how much slower such kernels are depends on the device and the library's version.
+It is reported if these products take a noticeable part of the step.
+
+## When this advice is wrong
+Newer libraries lose little where the product is bound by memory. What is padded must be kept out of
+the result: ignored targets for a padded vocabulary, a mask for padded positions.
+"""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.device import DeviceTime, MatrixOp, MatrixOps
+from tdiag.evidence.kinds import Budget, Environment
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Abstain, Found, duration, percent
+from tdiag.rules.examples import MS, budget, device_time, environment, matrix_op
+from tdiag.rules.measures import count, ns, text
+
+CODE = "TD609"
+NAME = "matrix-sizes-off-multiples"
+CLASS = "compute"
+
+# NVIDIA's "Matrix Multiplication Background" guide: with 16-bit numbers matrix units work best, and
+# before cuBLAS 11 at all, if sizes are multiples of 8 (16 bytes).
+MULTIPLE = 8
+# Padding a size from here on adds an eighth of work at most (7 to 64); the products of smaller ones
+# are bound by memory or fit into one tile anyway.
+LEAST_SIZE = 64
+# TensorFlow's input analysis calls a program "moderately" bound by what takes 5 % of its step.
+NOTICEABLE_FRAC = 0.05
+# Types of 16 bits and the products whose shapes say all, by torch's own names in a trace.
+NARROW = ("c10::Half", "c10::BFloat16")
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+# How NVIDIA names its devices that have matrix units; newer names all begin with the first.
+NVIDIA = ("NVIDIA", "Tesla V100", "Tesla T4")
+
+
+def check(
+    budget: Budget, matrices: MatrixOps, device: DeviceTime, environment: Environment
+) -> Found | None:
+    if not environment.device.startswith(NVIDIA):
+        raise Abstain(f"which sizes suit {environment.device or 'this device'} is not known")
+    off = [op for op in matrices.ops if op.device_ns and _off(op)]
+    traced = sum(op.device_ns or 0.0 for op in off)
+    cost = traced * budget.step_ns / device.step_ns
+    if not off or cost < NOTICEABLE_FRAC * budget.step_ns:
+        return None
+    most = max(off, key=lambda op: op.device_ns or 0.0)
+    left, right = most.dims[-2:]
+    size = right[-1]
+    return Found(
+        summary=(
+            f"Products in 16 bits whose rows are no multiple of {MULTIPLE} long take"
+            f" {duration(cost)} a step ({percent(cost / budget.step_ns)}); the dearest is"
+            f" {most.name} of {_by(left)} and {_by(right)}."
+        ),
+        evidence=(
+            ns("products off the multiple", traced, "trace"),
+            count("such products", sum(op.count for op in off), "trace", "per_step"),
+            text("the dearest", f"{most.name} of {_by(left)} and {_by(right)}", "trace"),
+            ns("its kernels", most.device_ns or 0.0, "trace"),
+        ),
+        fix=Fix(
+            f"Pad {size} to {-(-size // MULTIPLE) * MULTIPLE} (a vocabulary, the features of a"
+            " layer, or a sequence length), and keep what was added out of the result.",
+            "review",
+        ),
+    )
+
+
+def _off(op: MatrixOp) -> bool:
+    """The result's rows, which are contiguous, are no multiple long.
+
+    The other sizes count or not by the operands' strides, which a trace does not hold.
+    """
+    if op.name not in PRODUCTS or len(op.dims) < 2 or len(op.dtypes) != len(op.dims):
+        return False
+    left, right = op.dims[-2:]
+    if not set(op.dtypes[-2:]) <= set(NARROW) or min(len(left), len(right)) < 2:
+        return False
+    large = min(*left[-2:], *right[-2:]) >= LEAST_SIZE
+    return large and right[-1] % MULTIPLE != 0
+
+
+def _by(dims: tuple[int, ...]) -> str:
+    return "×".join(str(size) for size in dims)
+
+
+def fires() -> Evidence:
+    """A language model's vocabulary of 50,257."""
+    return _training(50257)
+
+
+def clear() -> Evidence:
+    """The same vocabulary, padded."""
+    return _training(50264)
+
+
+def _training(vocabulary: int) -> Evidence:
+    hidden = matrix_op("aten::mm", (8192, 768), (768, 3072), device_ns=6.0 * MS)
+    logits = matrix_op("aten::mm", (8192, 768), (768, vocabulary), device_ns=9.0 * MS)
+    return Evidence().add(
+        budget(device=True, compute=50), device_time(50), MatrixOps(ops=(logits, hidden)),
+        environment(device="NVIDIA A100-SXM4-40GB", device_count=1),
+    )  # fmt: skip

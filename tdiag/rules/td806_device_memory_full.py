@@ -1,0 +1,107 @@
+"""Device memory is nearly full and is allocated again and again
+
+## What it measures
+The device's memory in use at its peak in the clean steps, against what the device has, and the
+device's idle time while the host allocates or frees memory (`cudaMalloc`, `cudaFree`) in a step.
+
+## Why it is slow
+Torch keeps what it has allocated, so a warm step allocates nothing. With no memory left it must
+give cached blocks back first, which waits for the device, and then allocate them anew.
+
+## What to do
+Hold less: a smaller batch with gradient accumulation, activation checkpointing, in-place
+activations, `del` of what is no longer needed. If sizes vary, expandable segments waste less.
+
+## How the gain is computed
+High end: all the idle time of these calls. Low end: nothing, if they would go on with memory to
+spare.
+
+## When this advice is wrong
+The calls may be for pinned host memory, which a trace counts with them, or `empty_cache()` in the
+loop. Memory that another program holds on the device counts as in use.
+"""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.device import DeviceMemory, DeviceTime
+from tdiag.evidence.kinds import Budget, Environment, System
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent, size
+from tdiag.rules.examples import GB, budget, device_time, environment, system
+from tdiag.rules.measures import bytes_, count, ns
+
+CODE = "TD806"
+NAME = "device-memory-full"
+CLASS = "memory"
+
+# The last tenth is what vLLM's default (gpu_memory_utilization) leaves for peaks and fragmentation;
+# the rules also call cores of which nine tenths are in use saturated.
+FULL_FRAC = 0.9
+
+
+def check(
+    budget: Budget,
+    device: DeviceTime,
+    system: System,
+    environment: Environment,
+    memory: DeviceMemory | None,
+) -> Found | None:
+    if not budget.has_device:
+        return None
+    if environment.device_count != 1:
+        raise Abstain("several devices are visible: whose memory was measured cannot be told")
+    used, total = system.gpu_memory_used_bytes, system.gpu_memory_total_bytes
+    if not used or not total:
+        raise Abstain("the device's memory in use was not measured")
+    if device.allocations_per_step is None:
+        raise Abstain("no runtime calls were traced")
+    stalled = held(budget, "alloc")
+    if not stalled or not device.allocations_per_step or used < FULL_FRAC * total:
+        return None
+    evidence = [
+        bytes_("device memory in use, peak", used, "system"),
+        bytes_("device memory", total, "system"),
+        count("allocating and freeing calls", device.allocations_per_step, "trace", "per_step"),
+        ns("device idle meanwhile", stalled, "budget"),
+    ]
+    if memory is not None:
+        unused = memory.peak_reserved_bytes - memory.peak_allocated_bytes
+        evidence.append(bytes_("reserved and held by no tensor, at the peaks", unused, "trace"))
+    return Found(
+        summary=(
+            f"The device's memory is {percent(used / total)} full ({size(used)} of {size(total)}),"
+            f" and {device.allocations_per_step:.3g} calls a step that allocate or free leave it"
+            f" idle for {duration(stalled)} ({percent(stalled / budget.step_ns)})."
+        ),
+        evidence=tuple(evidence),
+        fix=Fix(
+            "Half the batch with twice the gradient accumulation, torch.utils.checkpoint around the"
+            " largest blocks, inplace=True activations, del of what is done with; if sizes vary,"
+            " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+            "review",
+        ),
+        gain=Gain(
+            0.0,
+            stalled,
+            "high end: no call allocates in a step; low end: they go on with memory to spare.",
+            ("alloc",),
+        ),
+    )
+
+
+def fires() -> Evidence:
+    return _training(used=78 * GB)
+
+
+def clear() -> Evidence:
+    """As many allocations with half of the memory free: it does not run short."""
+    return _training(used=40 * GB)
+
+
+def _training(used: int) -> Evidence:
+    return Evidence().add(
+        budget(device=True, compute=44, alloc=6), device_time(50, allocations_per_step=12.0),
+        system(gpu_memory_used_bytes=used, gpu_memory_total_bytes=80 * GB),
+        environment(device="NVIDIA A100-SXM4-80GB", device_count=1),
+    )  # fmt: skip
