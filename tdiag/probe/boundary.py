@@ -145,8 +145,6 @@ class Boundary:
             # Optimizers stepped by hooks within backward: profilers cannot be switched there
             # (torch crashes), so the step ends when the backward does.
             self.pending = True
-        elif self.rank == OPTIMIZER:
-            self.probe.end_step()
         else:
             self.ended(OPTIMIZER)
 

@@ -116,7 +116,7 @@ class LoaderWatch:
             number = getattr(self, "tdiag_loader", None)
             if number is None or (here() != marks.thread and not marks.mine()):
                 return original(self)
-            ready = _ready(self) if self._num_workers else -1
+            ready = _ready(self) if getattr(self, "_num_workers", 0) else -1
             marks.add_next(NEXT_BEGIN, number)
             try:
                 batch = original(self)

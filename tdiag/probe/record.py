@@ -9,8 +9,6 @@ from typing import Any
 
 FLUSH_EVERY_NS = 250_000_000  # with stop.POLL_NS: what a killed process can lose at most
 FLUSH_EACH_OF_FIRST = 100  # short runs and early crashes lose nothing
-
-
 # As JSON; the general encoder would be thrice as dear for the one record of every step.
 STEP = '{"kind":"step","i":%d,"s":%d,"t":%d,"w":"%s","m":%s}'
 _encode = json.JSONEncoder(default=str, separators=(",", ":")).encode

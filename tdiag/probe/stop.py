@@ -77,7 +77,8 @@ class StopSign:
             self.probe.recorder.write("forced", t=time.perf_counter_ns())
             self.probe.recorder.flush()
             for stream in (sys.stdout, sys.stderr):  # the signal would lose what they hold
-                self.probe.guard(stream.flush)()
+                if stream is not None:
+                    self.probe.guard(stream.flush)()
             os.kill(os.getpid(), signal.SIGTERM)
         self.probe.detach()  # it ignores that too: leave it alone
 
