@@ -12,11 +12,10 @@ import typer
 
 if TYPE_CHECKING:
     from tdiag.diagnose.compare import Side
-    from tdiag.evidence.device import Ranks
+    from tdiag.evidence.device import Ranks, RankTime
     from tdiag.evidence.from_trace.files import TracedFile
     from tdiag.trace.inflate import Progress
 
-MINOR_FRAC = 0.005  # of the step, as in the report's budget
 SHOWN_BYTES = 20 << 20  # smaller files are read before a progress bar could be seen
 
 
@@ -133,27 +132,31 @@ def _ranks_table(ranks: Ranks, width: int) -> str:
 
     ``all comm``: communication, overlapped or not, by which the straggler is told.
     """
+    from tdiag.diagnose.model import MINOR_FRAC
+    from tdiag.diagnose.ranks import known_straggler
+
+    straggler = known_straggler(ranks)
+    late = straggler.rank if straggler else None
     largest: dict[str, float] = {}
     for rank in ranks.ranks:
         for name, ns in rank.components_ns.items():
             largest[name] = max(largest.get(name, 0.0), ns / rank.step_ns)
     names = sorted((n for n in largest if largest[n] >= MINOR_FRAC), key=lambda n: -largest[n])
-    text = _ranks_lines(ranks, names)
+    text = _ranks_lines(ranks, late, names)
     while len(names) > 1 and max(map(len, text.splitlines())) > width:
         names.pop()
-        text = _ranks_lines(ranks, names)
-    legend = "  ◄ the others wait for it: it communicates least\n" if ranks.straggler() else ""
+        text = _ranks_lines(ranks, late, names)
+    legend = "  ◄ the others wait for it: it communicates least\n" if late else ""
     return "\n Ranks, ms a step\n" + text + legend
 
 
-def _ranks_lines(ranks: Ranks, names: list[str]) -> str:
-    straggler = ranks.straggler()
+def _ranks_lines(ranks: Ranks, late: RankTime | None, names: list[str]) -> str:
     rows = [["rank", "step", "all comm", *names]]
     for rank in ranks.ranks:
         waiting = rank.communication_ns
         cells = [f"{rank.components_ns.get(name, 0.0) / 1e6:.1f}" for name in names]
         told = "?" if waiting is None else f"{waiting / 1e6:.1f}"
-        mark = " ◄" if rank is straggler else ""
+        mark = " ◄" if rank is late else ""
         rows.append([str(rank.rank), f"{rank.step_ns / 1e6:.1f}", told, *cells, mark])
     return _aligned(rows)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tdiag.diagnose.model import Change, ChangeTable, Comparison, Diagnosis
+from tdiag.diagnose.model import MINOR_FRAC, Change, ChangeTable, Comparison, Diagnosis
 from tdiag.evidence.device import (
     Communication,
     DeviceMemory,
@@ -28,8 +28,6 @@ from tdiag.evidence.kinds import Kind
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import NOISE_FLOOR_FRAC
 
-# Times are worth a line from this share of the longer step on, as in the budget's table.
-MINOR_FRAC = 0.005
 # A copy of less takes about as long as issuing it (64 KiB at PCIe's 12 GB/s: 5 µs), whatever its
 # size: only its count matters.
 MINOR_BYTES = 64 * 1024

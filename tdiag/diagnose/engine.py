@@ -13,6 +13,7 @@ from tdiag.evidence.kinds import Budget, Kind, Location
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import NOISE_FLOOR_FRAC, Abstain, Found, Gain
 from tdiag.rules.catalogue import Rule, all_rules
+from tdiag.rules.shares import NOTICEABLE_FRAC
 
 __all__ = [
     "NOISE_FLOOR_FRAC",
@@ -23,10 +24,6 @@ __all__ = [
     "run_rules",
     "total_recoverable",
 ]
-
-# A statement of health stands beside findings that can win less than this: TensorFlow's input
-# analysis, too, calls a program not bound by what takes under 5 % of the step.
-MINOR_FRAC = 0.05
 
 # No fix leaves a step of no time; keeps 1 ÷ (1 − share) finite when a component is the step.
 MAX_RECOVERABLE_FRAC = 0.99
@@ -134,7 +131,8 @@ def run_rules(
 
 
 def _minor(finding: Finding) -> bool:
-    return finding.speedup is None or 1 - 1 / finding.speedup.high < MINOR_FRAC
+    """Too little to be won for a statement of health to be wrong beside it."""
+    return finding.speedup is None or 1 - 1 / finding.speedup.high < NOTICEABLE_FRAC
 
 
 def rank(findings: Iterable[Finding]) -> list[Finding]:

@@ -11,6 +11,10 @@ import msgspec
 
 SCHEMA_VERSION = 1
 
+# Shares of the step below this get no line of their own in a table: half of the last digit of a
+# share in whole per cent.
+MINOR_FRAC = 0.005
+
 VerdictClass = Literal[
     "io", "cpu", "input", "loader", "h2d", "compute", "python_loss", "sync", "overhead", "eval",
     "checkpoint", "logging", "memory", "comm", "straggler", "no_device_activity", "unknown",

@@ -10,10 +10,6 @@ import msgspec
 
 from tdiag.evidence.kinds import Kind, Location
 
-# TensorFlow's input-pipeline analysis calls a program "moderately" bound by what takes 5 % of its
-# step; ranks never arrive at exactly the same time, and less is not worth naming one.
-WAITED_FRAC = 0.05
-
 
 class TracedSteps(Kind, frozen=True, kw_only=True):
     """The steps a trace covers. ``found_by``: ``ProfilerStep``, ``loader``, ``optimizer`` or
@@ -203,10 +199,3 @@ class Ranks(Kind, frozen=True, kw_only=True):
     ranks: tuple[RankTime, ...]
     slowest: int | None
     waited_ns: float | None
-
-    def straggler(self) -> RankTime | None:
-        """``slowest``, if the others wait for it a noticeable share of its step."""
-        found = next((rank for rank in self.ranks if rank.rank == self.slowest), None)
-        if found is None or self.waited_ns is None or not found.step_ns:
-            return None
-        return found if self.waited_ns >= WAITED_FRAC * found.step_ns else None

@@ -8,14 +8,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tdiag.diagnose.model import Component, Diagnosis
+from tdiag.diagnose.model import MINOR_FRAC, Component, Diagnosis
 from tdiag.report.page import Page
 from tdiag.report.text import clip, inert
 from tdiag.report.units import apportion, percent, scale_for
 from tdiag.report.words import HEAD, QUIET, Words, component
 
-#: Smaller shares of the step get one common line, so that the table shows what matters.
-MINOR_FRAC = 0.005
 LAST = ("other", "unattributed")  # what is not a named activity closes the table
 _FILLS = "█▓▒░"
 _LABEL_CELLS = 22

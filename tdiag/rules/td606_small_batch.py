@@ -30,16 +30,12 @@ from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Abstain, Found, duration, held, percent, size, where
 from tdiag.rules.examples import GB, MS, budget, device_time, environment, loaders, system
 from tdiag.rules.measures import bytes_, count, ns
+from tdiag.rules.shares import NOTICEABLE_FRAC, USABLE_MEMORY_FRAC
 
 CODE = "TD606"
 NAME = "small-batch"
 CLASS = "compute"
 
-# TensorFlow's input analysis calls a program "moderately" bound by what takes 5 % of its step.
-STARVED_FRAC = 0.05
-# What may be planned for; the last tenth is for peaks and fragmentation, as in vLLM's default
-# (gpu_memory_utilization).
-USABLE_FRAC = 0.9
 # Budget components in which the device is idle while the host issues work (as for TD701).
 ISSUING = ("launch", "optimizer", "other")
 
@@ -59,7 +55,7 @@ def check(
         device.launch_starved_ns * budget.step_ns / device.step_ns, held(budget, *ISSUING)
     )
     largest = _largest(loader, loader.batch_size, used, total)
-    if starved < STARVED_FRAC * budget.step_ns or largest == loader.batch_size:
+    if starved < NOTICEABLE_FRAC * budget.step_ns or largest == loader.batch_size:
         return None
     return Found(
         summary=(
@@ -87,7 +83,7 @@ def _largest(loader: Loader, batch: int, used: int, total: int) -> int:
     """The batch, doubled as often as memory and the dataset allow."""
     factor = 1
     while (
-        2 * factor * used <= USABLE_FRAC * total
+        2 * factor * used <= USABLE_MEMORY_FRAC * total
         and 2 * factor * batch <= (loader.dataset_len or 2 * factor * batch)
     ):  # fmt: skip
         factor *= 2

@@ -30,6 +30,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Abstain, Found, duration, percent
 from tdiag.rules.examples import MS, budget, device_time, environment, matrix_op
 from tdiag.rules.measures import count, ns, text
+from tdiag.rules.shares import NOTICEABLE_FRAC
 
 CODE = "TD609"
 NAME = "matrix-sizes-off-multiples"
@@ -41,8 +42,6 @@ MULTIPLE = 8
 # Padding a size from here on adds an eighth of work at most (7 to 64); the products of smaller ones
 # are bound by memory or fit into one tile anyway.
 LEAST_SIZE = 64
-# TensorFlow's input analysis calls a program "moderately" bound by what takes 5 % of its step.
-NOTICEABLE_FRAC = 0.05
 # Types of 16 bits and the products whose shapes say all, by torch's own names in a trace.
 NARROW = ("c10::Half", "c10::BFloat16")
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")

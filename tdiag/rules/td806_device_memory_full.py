@@ -30,14 +30,11 @@ from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent, size
 from tdiag.rules.examples import GB, budget, device_time, environment, system
 from tdiag.rules.measures import bytes_, count, ns
+from tdiag.rules.shares import USABLE_MEMORY_FRAC
 
 CODE = "TD806"
 NAME = "device-memory-full"
 CLASS = "memory"
-
-# The last tenth is what vLLM's default (gpu_memory_utilization) leaves for peaks and fragmentation;
-# the rules also call cores of which nine tenths are in use saturated.
-FULL_FRAC = 0.9
 
 
 def check(
@@ -57,7 +54,7 @@ def check(
     if device.allocations_per_step is None:
         raise Abstain("no runtime calls were traced")
     stalled = held(budget, "alloc")
-    if not stalled or not device.allocations_per_step or used < FULL_FRAC * total:
+    if not stalled or not device.allocations_per_step or used < USABLE_MEMORY_FRAC * total:
         return None
     evidence = [
         bytes_("device memory in use, peak", used, "system"),

@@ -6,6 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
+from tdiag.diagnose.ranks import of_ranks
+from tdiag.diagnose.verdict import judge
 from tdiag.diagnose.model import Abstained, Finding
 from tdiag.evidence.device import (
     Communication,
@@ -68,6 +70,14 @@ def test_a_cause_must_explain_half_of_the_wait(longer_ms: float, told: bool) -> 
     evidence = late(10, launch=longer_ms, compute=40, comm=10, unattributed=rest)
     found = run_rule(STRAGGLER, evidence)
     assert isinstance(found, Finding if told else Abstained)
+
+
+@pytest.mark.parametrize(("longer_ms", "named"), [(25, True), (24.9, False)])
+def test_the_verdict_names_a_rank_where_the_rule_does(longer_ms: float, named: bool) -> None:
+    evidence = late(10, launch=longer_ms, compute=40, comm=10, unattributed=50 - longer_ms)
+    step = budget(device=True, compute=40, comm=10, launch=50)
+    summary = of_ranks(judge(evidence, step, ()), evidence.get(Ranks)).summary
+    assert ("Rank 2 makes the other 2 ranks wait" in summary) is named
 
 
 def test_longer_in_one_thing_and_shorter_in_another_is_not_late() -> None:

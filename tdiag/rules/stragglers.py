@@ -1,0 +1,98 @@
+"""The rank that the others wait for, and the work that makes it late: the rule's and the verdict's
+one answer."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from tdiag.evidence.device import Ranks, RankTime
+from tdiag.rules.base import Abstain, duration, percent
+from tdiag.rules.shares import MOSTLY_FRAC, NOTICEABLE_FRAC
+
+# Components that say nothing of a rank's own work: communication is what ranks are compared by.
+NOT_ITS_OWN = ("comm", "unattributed")
+# "it spends 40 ms more …"
+_WORDS = {
+    "data_wait": "waiting for data",
+    "h2d": "copying to the device",
+    "d2h": "copying to the host",
+    "sync": "synchronising",
+    "alloc": "allocating device memory",
+    "launch": "launching work",
+    "compute": "computing",
+    "optimizer": "in the optimizer with the device idle",
+    "other": "in host work without a name",
+}
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """``cause``: the budget component that takes ``rank`` longest beyond the median of the
+    ``others``, by ``longer_ns`` a step. ``waited_ns``: what they wait for it, per step."""
+
+    rank: RankTime
+    others: tuple[RankTime, ...]
+    waited_ns: float
+    cause: str
+    longer_ns: float
+
+    @property
+    def waited_frac(self) -> float:
+        """What the others wait ÷ its step, at most 1."""
+        return min(1.0, self.waited_ns / self.rank.step_ns)
+
+    @property
+    def sentence(self) -> str:
+        them = f"the other {len(self.others)} ranks wait"
+        if len(self.others) == 1:
+            them = "the other rank wait"
+        words = _WORDS.get(self.cause, f"in {self.cause.replace('_', ' ')}")
+        return (
+            f"Rank {self.rank.rank} makes {them} {duration(self.waited_ns)} a step"
+            f" ({percent(self.waited_frac)}): it spends {duration(self.longer_ns)} more"
+            f" {words} than they do."
+        )
+
+    def of_the_others(self, component: str) -> float:
+        """The median of the others whose device activity was traced, ns per step."""
+        return _median(self.others, component)
+
+
+def straggler_of(ranks: Ranks) -> Straggler | None:
+    """None if nobody waits noticeably.
+
+    Abstains where communication was not measured, and where the rank's own work does not take it
+    so much longer that this would explain most of what the others wait: then the traces may begin
+    at different times, or the ranks do different work by design.
+    """
+    if ranks.slowest is None or ranks.waited_ns is None:
+        raise Abstain("the communication of fewer than two ranks was measured")
+    late = next(rank for rank in ranks.ranks if rank.rank == ranks.slowest)
+    if not late.step_ns or ranks.waited_ns < NOTICEABLE_FRAC * late.step_ns:
+        return None
+    others = tuple(rank for rank in ranks.ranks if rank.rank != late.rank)
+    if not late.components_ns or not any(rank.components_ns for rank in others):
+        raise Abstain("device activity was traced in fewer than two ranks")
+    beyond = {
+        name: took - _median(others, name)
+        for name, took in late.components_ns.items()
+        if name not in NOT_ITS_OWN
+    }
+    cause = max(beyond, key=lambda name: beyond[name], default="")
+    own = _own(late) - statistics.median(_own(rank) for rank in others if rank.components_ns)
+    if not cause or min(own, beyond[cause]) < MOSTLY_FRAC * ranks.waited_ns:
+        raise Abstain(
+            f"rank {late.rank} communicates least, but its own work does not take it so much"
+            " longer that this would explain most of what the others wait"
+        )
+    return Straggler(late, others, ranks.waited_ns, cause, beyond[cause])
+
+
+def _own(rank: RankTime) -> float:
+    return sum(took for name, took in rank.components_ns.items() if name not in NOT_ITS_OWN)
+
+
+def _median(ranks: tuple[RankTime, ...], component: str) -> float:
+    measured = [rank.components_ns for rank in ranks if rank.components_ns]
+    return statistics.median(parts.get(component, 0.0) for parts in measured)
