@@ -11,10 +11,12 @@ from tdiag.diagnose.costs import MODERATE_FRAC, undisturbed
 from tdiag.diagnose.engine import run_rules
 from tdiag.diagnose.model import Component, Diagnosis, StepTime
 from tdiag.diagnose.ranks import of_ranks
+from tdiag.diagnose.top import top_parts
 from tdiag.diagnose.verdict import judge
 from tdiag.evidence.device import Ranks, TracedSteps
 from tdiag.evidence.kinds import Budget, Environment, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.timeline import Timeline
 from tdiag.rules.base import duration
 from tdiag.rules.catalogue import find
 
@@ -50,6 +52,8 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         environment=_environment(evidence),
         capture=dict(evidence.capture),
         notes=(*evidence.notes, *_crowded(evidence), *_uneven(evidence, budget)),
+        timeline=evidence.get(Timeline),
+        top=tuple(top_parts(evidence)),
     )
 
 

@@ -9,6 +9,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from tdiag.evidence.timeline import Lane as Lane
+from tdiag.evidence.timeline import Span as Span
+from tdiag.evidence.timeline import Timeline as Timeline
+
 SCHEMA_VERSION = 1
 
 # Shares of the step below this get no line of their own in a table: half of the last digit of a
@@ -21,6 +25,8 @@ VerdictClass = Literal[
 ]  # fmt: skip
 
 Safety = Literal["safe", "review", "manual"]
+
+Origin = Literal["kernels", "ops", "modules", "functions", "host_ops"]
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -111,6 +117,28 @@ class Abstained(msgspec.Struct, frozen=True):
     missing: str
 
 
+class Part(msgspec.Struct, frozen=True):
+    """``count`` and ``ns`` are per traced step."""
+
+    name: str
+    count: float
+    ns: float
+
+
+class Top(msgspec.Struct, frozen=True, kw_only=True):
+    """What a traced step's time is made of, largest first (at most ten).
+
+    ``kernels``: device work by its own name; ``ops``: by the op that launched it; ``modules`` and
+    ``functions``: by the ``nn.Module`` and the user's function that called it (forward only);
+    ``host_ops``: ops by their own host time. ``total_ns``: what shares are of, per step: all
+    device work, or the own time of all host ops. Kernels that ran at once both count.
+    """
+
+    of: Origin
+    total_ns: float
+    parts: tuple[Part, ...]
+
+
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a report says. ``budget`` sums to ``step.mean_ns`` exactly."""
 
@@ -124,6 +152,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, Any]
     capture: dict[str, str]
     notes: tuple[str, ...] = ()
+    timeline: Timeline | None = None
+    top: tuple[Top, ...] = ()
 
 
 # What follows is shown beside a diagnosis (`tdiag analyze --against`) and is not in its file.

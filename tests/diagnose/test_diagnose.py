@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.diagnose import diagnose
+from tdiag.diagnose import diagnose, model
 from tdiag.diagnose.model import Diagnosis
-from tdiag.evidence.device import DeviceTime, TracedSteps
+from tdiag.evidence.device import DeviceParts, DeviceTime, HostOp, HostOps, Part, TracedSteps
 from tdiag.evidence.kinds import Steps
 from tdiag.evidence.store import Evidence
 from tdiag.rules.catalogue import Rule, all_rules
@@ -81,3 +81,22 @@ def test_evidence_keeps_the_budget_for_the_reports(tmp_path: Path) -> None:
     diagnose(evidence)
     assert DeviceTime in evidence.facts
     assert "Budget" in {kind.__name__ for kind in evidence.facts}
+
+
+def test_the_largest_parts_of_the_trace_are_told_and_what_shares_are_of() -> None:
+    kernels = tuple(Part(name=f"k{i}", count=2, device_ns=100.0 - i) for i in range(12))
+    ops = tuple(HostOp(name=f"o{i}", count=1, self_ns=30.0 - i, total_ns=50) for i in range(2))
+    found = diagnose(
+        Evidence().add(
+            DeviceParts(kernels=kernels, ops=kernels[:1], modules=(), functions=()),
+            HostOps(per_step=2, total_per_step=2, ops=ops, small_frac=0, backward_of={}),
+        )
+    ).top
+    assert [(top.of, len(top.parts)) for top in found] == [
+        ("kernels", 10),
+        ("ops", 1),
+        ("host_ops", 2),
+    ]
+    every = sum(part.device_ns for part in kernels)
+    assert [top.total_ns for top in found] == [every, every, 59]
+    assert found[0].parts[0] == model.Part("k0", 2, 100)

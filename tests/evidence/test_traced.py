@@ -11,6 +11,7 @@ import pytest
 from tdiag.evidence.device import DeviceTime, HostOps, TracedSteps
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.timeline import Timeline
 
 from .making import MS, Run, plain
 
@@ -94,3 +95,47 @@ def test_a_trace_that_is_none_is_a_note(tmp_path: Path) -> None:
     evidence = load_run(run.write())
     assert any(note.startswith("a trace could not be read: ") for note in evidence.notes)
     assert evidence.get(TracedSteps) is None
+
+
+def drawn(evidence: Evidence) -> dict[str, list[tuple[float, float, str]]]:
+    found = evidence.get(Timeline)
+    assert found is not None
+    return {
+        found.source + " " + lane.name: [
+            (x.begin_ns / MS, x.end_ns / MS, x.kind) for x in lane.spans
+        ]
+        for lane in found.lanes
+    }
+
+
+def test_without_a_device_the_clean_step_of_median_length_is_drawn(tmp_path: Path) -> None:
+    def uneven(run: Run, number: int) -> None:
+        plain(run)
+        if number == 3:
+            run.pair(10, 5)  # a collection
+
+    steps = Run(tmp_path).steps(30, uneven)
+    assert drawn(load_run(steps.write())) == {
+        "baseline host": [
+            (0, 1, "other"),
+            (1, 5, "data_wait"),
+            (5, 7, "prepare"),
+            (7, 13, "forward"),
+            (13, 16, "loss"),
+            (16, 26, "backward"),
+            (26, 30, "optimizer"),
+        ]
+    }
+
+
+def test_a_device_is_drawn_as_it_was_traced(tmp_path: Path) -> None:
+    work = event("kernel", "gemm", 5, 8, device=0, stream=7)
+    assert drawn(traced_run(tmp_path, work)) == {
+        "trace host": [(1, 5, "data_wait"), (13, 16, "python_loss")],
+        "trace compute": [(5, 13, "compute")],
+    }
+
+
+def test_a_trace_without_a_device_does_not_replace_the_clean_step(tmp_path: Path) -> None:
+    found = drawn(traced_run(tmp_path, event("cpu_op", "aten::mm", 14, 1)))
+    assert set(found) == {"baseline host"}

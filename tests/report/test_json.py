@@ -25,6 +25,10 @@ PARTS: list[tuple[type[msgspec.Struct], dict[str, Any]]] = [
     (model.Verdict, SCHEMA["properties"]["verdict"]),
     (model.StepTime, SCHEMA["properties"]["step"]["anyOf"][0]),
     (model.Component, SCHEMA["properties"]["budget"]["items"]),
+    (model.Timeline, SCHEMA["properties"]["timeline"]["anyOf"][0]),
+    (model.Lane, SCHEMA["$defs"]["lane"]),
+    (model.Top, SCHEMA["properties"]["top"]["items"]),
+    (model.Part, SCHEMA["properties"]["top"]["items"]["properties"]["parts"]["items"]),
     (model.Abstained, SCHEMA["properties"]["abstained"]["items"]),
     (model.Finding, SCHEMA["$defs"]["finding"]),
     (model.Place, FINDING["location"]["anyOf"][0]),
@@ -72,6 +76,8 @@ def test_the_schema_describes_every_field_of_the_model_and_no_other(
 def test_the_schemas_vocabulary_is_the_models() -> None:
     assert SCHEMA["$defs"]["class"]["enum"] == list(get_args(VerdictClass))
     assert FINDING["fix"]["properties"]["safety"]["enum"] == list(get_args(model.Safety))
+    origins = SCHEMA["properties"]["top"]["items"]["properties"]["of"]["enum"]
+    assert origins == list(get_args(model.Origin))
     assert SCHEMA["properties"]["schema_version"]["const"] == model.SCHEMA_VERSION
 
 

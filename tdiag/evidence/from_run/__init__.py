@@ -24,6 +24,7 @@ from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord, TorchR
 from tdiag.evidence.from_run.roles import assign_roles
 from tdiag.evidence.from_run.setting import make_environment, make_modules, make_setting
 from tdiag.evidence.from_run.stacks import make_stacks
+from tdiag.evidence.from_run.strip import clean_step
 from tdiag.evidence.from_run.system import make_system
 from tdiag.evidence.from_run.timeline import cut, durations_of
 from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
@@ -109,6 +110,7 @@ def _add_steps(
         make_phases(timeline, roles, phases, clean.mask),
         make_modules(lead, timeline, roles, clean),
         make_loaders(lead, processes, roles.loaders, timeline, clean),
+        clean_step(timeline, phases, clean),
     )
     workers = set(workers_of(lead, processes))
     queued = queued_frac(lead, clean)

@@ -9,12 +9,15 @@ from typing import TypeAlias
 import numpy as np
 
 from tdiag.errors import TdiagError
+from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.phases import PHASES
 from tdiag.evidence.from_run.records import StepRecord, TraceRecord
-from tdiag.evidence.from_run.timeline import Ints, Timeline
+from tdiag.evidence.from_run.timeline import Ints
+from tdiag.evidence.from_run.timeline import Timeline as Slices
 from tdiag.evidence.from_trace import device_evidence
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.timeline import Timeline
 from tdiag.trace import Trace, read_trace
 
 WINDOW = "trace"
@@ -42,13 +45,15 @@ def add_trace(evidence: Evidence, run_dir: Path, lead: Process, spans: Sequence[
         traced = device_evidence(trace, _on_its_clock(trace, record, spans))
         for kind, fact in traced.facts.items():
             evidence.facts.setdefault(kind, fact)
+        if DeviceTime in traced.facts:  # a clean step has no device lanes
+            evidence.facts[Timeline] = traced.facts[Timeline]
         absent = {k: why for k, why in traced.missing.items() if k not in evidence.facts}
         evidence.missing.update(absent)
         evidence.notes += traced.notes
         return
 
 
-def phase_spans(steps: Sequence[StepRecord], timeline: Timeline, phases: Ints) -> list[Span]:
+def phase_spans(steps: Sequence[StepRecord], timeline: Slices, phases: Ints) -> list[Span]:
     """The phases of the steps of window ``trace``, in order, neighbours of one phase joined."""
     traced = np.array([step.w == WINDOW for step in steps], np.bool_)
     chosen = np.flatnonzero(traced[timeline.in_step])

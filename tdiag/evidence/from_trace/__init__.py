@@ -21,6 +21,7 @@ from tdiag.evidence.from_trace.communication import communication
 from tdiag.evidence.from_trace.device_time import busy_spans, device_time
 from tdiag.evidence.from_trace.host_ops import Phase, host_ops
 from tdiag.evidence.from_trace.host_states import host_states
+from tdiag.evidence.from_trace.intervals import Spans
 from tdiag.evidence.from_trace.kernels import kernels
 from tdiag.evidence.from_trace.matrices import matrix_ops
 from tdiag.evidence.from_trace.memory import device_memory
@@ -29,10 +30,12 @@ from tdiag.evidence.from_trace.parts import device_parts
 from tdiag.evidence.from_trace.stacks import Stacks
 from tdiag.evidence.from_trace.steps import Window, find_window
 from tdiag.evidence.from_trace.syncs import syncs
+from tdiag.evidence.from_trace.timeline import timeline
 from tdiag.evidence.from_trace.transfers import transfers
 from tdiag.evidence.from_trace.view import View, view
 from tdiag.evidence.kinds import Kind
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.timeline import Timeline
 from tdiag.trace import Trace
 
 __all__ = ["device_evidence"]
@@ -50,8 +53,8 @@ def device_evidence(
 
     ``phases``: ``(name, start_ns, end_ns)`` of the host phases (keys of ``Phases.wall_ns``) and
     ``steps``: step boundaries, both on the trace's own clock (``trace.ts_ns``), where the caller
-    knows them. Kinds: TracedSteps, HostOps, MatrixOps; of a device DeviceTime, Transfers, Syncs,
-    Kernels, Communication, DeviceParts, DeviceMemory.
+    knows them. Kinds: TracedSteps, Timeline, HostOps, MatrixOps; of a device DeviceTime,
+    Transfers, Syncs, Kernels, Communication, DeviceParts, DeviceMemory.
     """
     evidence = Evidence()
     if damage := trace.damage.describe():
@@ -60,7 +63,8 @@ def device_evidence(
     window = find_window(seen, steps)
     if window is None:
         why = "the trace holds no host and no device events"
-        evidence.missing = dict.fromkeys((TracedSteps, HostOps, MatrixOps, *ON_DEVICE), why)
+        on_host = (TracedSteps, Timeline, HostOps, MatrixOps)
+        evidence.missing = dict.fromkeys((*on_host, *ON_DEVICE), why)
         return evidence
     evidence.add(window.traced_steps())
     evidence.notes += _notes(seen, window)
@@ -68,19 +72,20 @@ def device_evidence(
     _put(evidence, HostOps, host_ops(seen, ops, window, phases), "the trace holds no host ops")
     matrices = matrix_ops(seen, ops, window)
     _put(evidence, MatrixOps, matrices, "no shapes were recorded (record_shapes=True)")
-    _on_device(evidence, seen, ops, window, phases)
+    states = host_states(seen, window, phases)
+    evidence.add(timeline(seen, window, states))
+    _on_device(evidence, seen, ops, window, states)
     return evidence
 
 
 def _on_device(
-    evidence: Evidence, seen: View, ops: Nested, window: Window, phases: Sequence[Phase]
+    evidence: Evidence, seen: View, ops: Nested, window: Window, states: dict[str, Spans]
 ) -> None:
     busy = busy_spans(seen, window)
     if not len(busy):
         why = "no device activity was captured in the trace"
         evidence.missing |= dict.fromkeys(ON_DEVICE, why)
         return
-    states = host_states(seen, window, phases)
     idle = idle_causes(seen, window, busy, states)
     stacks = Stacks(seen)
     evidence.add(

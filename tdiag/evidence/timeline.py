@@ -1,0 +1,43 @@
+"""One step drawn along time: what the host and each part of the device did when."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tdiag.evidence.base import Kind
+
+# A step is cut into so many cells where a lane has more spans: two for each column of a wide
+# terminal, and a few pixels of a page.
+CELLS = 240
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """``begin_ns`` and ``end_ns`` count from the step's begin; ``kind`` is a budget component, or
+    ``ops`` (host ops of a trace without a device)."""
+
+    begin_ns: int
+    end_ns: int
+    kind: str
+
+
+class Lane(msgspec.Struct, frozen=True, kw_only=True):
+    """Disjoint spans in order of time; between them nothing ran (on the host: nothing named).
+
+    ``name``: ``host`` (any thread), ``compute``, ``comm`` or ``copies`` (any stream of any device
+    in the trace). ``exact``: the spans are where they were. Otherwise the lane had too many of
+    them: the step is cut into :data:`CELLS` cells of equal length and each cell holds its kinds
+    one after another, every one as long as it lasted within that cell, so that totals stay true.
+    """
+
+    name: str
+    spans: tuple[Span, ...]
+    exact: bool = True
+
+
+class Timeline(Kind, frozen=True, kw_only=True):
+    """The step of median length. ``source``: ``trace`` (the profiler slowed its host) or
+    ``baseline`` (a clean step, host only)."""
+
+    step_ns: int
+    source: str
+    lanes: tuple[Lane, ...]
