@@ -9,15 +9,18 @@ only watches (what it does cost: ``benchmarks/README.md``). What it writes is de
 
 from __future__ import annotations
 
+import time
+
 
 def start(run_dir: str) -> None:
     """Called once per process, before the user's program: waits for ``import torch``."""
     from . import imports
 
-    imports.when_imported("torch", lambda: _watch(run_dir))
+    started = time.perf_counter_ns()
+    imports.when_imported("torch", lambda began: _watch(run_dir, started, began))
 
 
-def _watch(run_dir: str) -> None:
+def _watch(run_dir: str, *times: int) -> None:
     from .core import Probe
 
-    Probe(run_dir).install()
+    Probe(run_dir, *times).install()

@@ -58,6 +58,7 @@ class Boundary:
         self.backward_depth = 0
         self.losses: set[int] = set()  # numbers of modules that are a loss (no parameters)
         self.autocast = ""  # dtype of the autocast region last seen
+        self.scaled = False  # an enabled GradScaler has stepped
         self.known: dict[int, tuple[int, Any]] = {}  # id(optimizer) → (number, created_at)
 
     def install(self) -> None:
@@ -105,6 +106,7 @@ class Boundary:
         if id(optimizer) not in self.known:
             number = len(self.known)
             self.known[id(optimizer)] = (number, places.caller())
+            self.probe.looks.made(number, optimizer)
         if not getattr(kind.step, "tdiag_watched", False):
             self.probe.patches.set(kind, "step", self._watched(kind.step))
 
@@ -207,6 +209,7 @@ class Boundary:
         @functools.wraps(original)
         def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             before = boundary.optimizer_steps
+            boundary.scaled = boundary.scaled or bool(self._enabled)
             result = original(self, optimizer, *args, **kwargs)
             if before == boundary.optimizer_steps and boundary.probe.marks.mine():
                 boundary.stepped(optimizer)

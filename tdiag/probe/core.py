@@ -24,8 +24,10 @@ MOST_FAILURES = 20  # of one process; after that something is wrong for good and
 class Probe:
     """Owns everything the probe knows in one process; made when torch has been imported."""
 
-    def __init__(self, run_dir: str) -> None:
+    def __init__(self, run_dir: str, started_ns: int = 0, import_ns: int = 0) -> None:
+        """``started_ns``: Python was about to run the program; ``import_ns``: to import torch."""
         self.run_dir = run_dir
+        self.started_ns, self.import_ns = started_ns, import_ns
         with open(os.path.join(run_dir, "config.json"), encoding="utf-8") as file:
             self.config: dict[str, Any] = json.load(file)
         self.recorder = Recorder(run_dir)
@@ -40,15 +42,18 @@ class Probe:
         from . import facts
         from .boundary import Boundary
         from .loaders import watch_loaders
+        from .looks import Looks
         from .phases import watch_phases
         from .windows import Windows
 
         install_filter()
         facts.write_process(self)
         self.boundary = Boundary(self)
+        self.looks = Looks(self)
         self.windows = Windows(self)
         self._advance = self.guard(self.windows.advance)  # made once: this runs every step
         self.guard(self.boundary.install)()
+        self.guard(self.looks.install)()
         self.guard(watch_loaders)(self)
         self.guard(watch_phases)(self)
         self.marks.watch_gc()

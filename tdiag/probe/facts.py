@@ -25,6 +25,8 @@ def write_process(probe: Probe) -> None:
         pid=os.getpid(),
         ppid=os.getppid(),
         t=time.perf_counter_ns(),
+        started=probe.started_ns,
+        import_torch=probe.import_ns,
         unix_ns=time.time_ns(),
         argv=list(sys.argv) if hasattr(sys, "argv") else [],
         cwd=_cwd(),
@@ -71,6 +73,7 @@ def flags(probe: Probe) -> dict[str, Any]:
         "trace": tracer_name(profile) or tracer_name(trace),
         "autocast": dtype,
         "compiled": compiled_frames() > 0,
+        "scaler": probe.boundary.scaled,
     }
 
 

@@ -106,7 +106,7 @@ class Windows:
         if self.finished:
             return
         self.finished = True
-        self._end()
+        self._end(look=why not in ("exit", "error"))
         self.name = "done"
         self.changed = True
         self.probe.recorder.write("finish", t=now_ns(), why=why)
@@ -187,7 +187,7 @@ class Windows:
             self.changed = True
         self._record("begin")
 
-    def _end(self) -> None:
+    def _end(self, look: bool = True) -> None:
         """Close the window in progress; one that had not begun leaves nothing."""
         capture, self.capture = self.capture, None
         begun = self.window is not None and self.name == self.window.name
@@ -203,6 +203,9 @@ class Windows:
                 self.probe.guard(capture.end)(self.probe.step - self.began_step)
             else:
                 self.probe.guard(capture.abort)()
+        if begun and look:
+            self.changed = True
+            self.probe.guard(self.probe.looks.look)(self.name)
 
     def _record(self, state: str, **more: Any) -> None:
         assert self.window is not None

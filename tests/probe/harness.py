@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tdiag.evidence.from_run import load_run
+from tdiag.evidence.store import Evidence
+
 INJECT = Path(__file__).parents[2] / "tdiag" / "probe" / "inject"
 WINDOWS = ["baseline", "sample", "trace", "calls", "ops"]
 
@@ -41,6 +44,12 @@ class Watched:
         records = self.training()[0]
         last = max(i for i, r in enumerate(records) if r["kind"] == "boundary")
         return [r for r in records[last:] if r["kind"] == "step"]
+
+    def evidence(self) -> Evidence:
+        """What tdiag makes of it."""
+        run = {"schema": 1, "command": ["python", "script.py"], "script": "script.py"}
+        (self.run_dir / "run.json").write_text(json.dumps(run))
+        return load_run(self.run_dir)
 
     def windows(self, state: str = "end") -> list[str]:
         """Names with pass ("trace1") of the windows that reached ``state``."""

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
+from tdiag.diagnose.model import Abstained, Finding
 from tdiag.diagnose.ranks import of_ranks
 from tdiag.diagnose.verdict import judge
-from tdiag.diagnose.model import Abstained, Finding
 from tdiag.evidence.device import (
     Communication,
     DeviceMemory,

@@ -19,6 +19,7 @@ from tdiag.evidence.from_run.counted import make_counted
 from tdiag.evidence.from_run.events import Process, lead_of, read_events, workers_of
 from tdiag.evidence.from_run.history import make_history
 from tdiag.evidence.from_run.loaders import make_loaders
+from tdiag.evidence.from_run.optim import make_optim
 from tdiag.evidence.from_run.phases import make_phases, phase_of_slices
 from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord, TorchRecord
 from tdiag.evidence.from_run.roles import assign_roles
@@ -68,7 +69,7 @@ def load_run(run_dir: Path) -> Evidence:
                 f"judged is rank {lead.rank}; {others} more process{'es' * (others > 1)} trained"
             )
         spans = _add_steps(evidence, run_dir, lead, processes, allowed)
-        evidence.add(*make_setting(lead, processes), *make_counted(lead))
+        evidence.add(*make_setting(lead, processes), *make_optim(lead), *make_counted(lead))
         if stacks := make_stacks(run_dir, lead, processes):
             evidence.add(stacks)
         add_trace(evidence, run_dir, lead, spans)
@@ -107,7 +108,7 @@ def _add_steps(
     phases = phase_of_slices(timeline, roles, boundary)
     evidence.add(
         make_steps(lead, durations, clean, boundary),
-        make_phases(timeline, roles, phases, clean.mask),
+        make_phases(timeline, roles, phases, clean.mask, modules),
         make_modules(lead, timeline, roles, clean),
         make_loaders(lead, processes, roles.loaders, timeline, clean),
         clean_step(timeline, phases, clean),

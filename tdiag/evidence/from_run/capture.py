@@ -39,6 +39,7 @@ from tdiag.evidence.kinds import (
     Threads,
 )
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Gradients, Schedulers
 
 CAPTURED, NOT_REQUESTED = "captured", "not requested"
 CUT_OFF = f"{CAPTURED} in part: the program's own record breaks off"
@@ -46,6 +47,7 @@ CUT_OFF = f"{CAPTURED} in part: the program's own record breaks off"
 # Which window a kind comes from, for saying why it is not there.
 _WINDOW_OF: dict[type[Kind], str] = {
     Steps: BASELINE, Phases: BASELINE, Loaders: BASELINE, Modules: BASELINE, Optimizers: BASELINE,
+    Schedulers: BASELINE, Gradients: BASELINE,
     Threads: BASELINE, Flags: BASELINE, Dispatch: BASELINE, Stacks: "sample", Calls: "calls",
     Ops: "ops", HostOps: "trace", TracedSteps: "trace",
 }  # fmt: skip

@@ -110,6 +110,7 @@ def _loader(
         batch_bytes=_mean(f.bytes for f in all_fetches),
         batch_dtypes={n: sum(d.get(n, 0) for d in weighed) / len(weighed) for n in names} or None,
         ready_batches=ready,
+        drop_last=about.drop_last,
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import numpy.typing as npt
 
+from tdiag.evidence.from_run.records import ModuleRecord
 from tdiag.evidence.from_run.roles import (
     BATCH,
     EVAL_BATCH,
@@ -15,6 +18,7 @@ from tdiag.evidence.from_run.roles import (
     LOSS,
     MODEL,
     START,
+    TRAINING_MODE,
     UPDATE,
     Mask,
     Roles,
@@ -147,7 +151,13 @@ def phases_per_step(timeline: Timeline, phases: Ints, values: Ints) -> Ints:
     return table
 
 
-def make_phases(timeline: Timeline, roles: Roles, phases: Ints, clean: Mask) -> Phases:
+def make_phases(
+    timeline: Timeline,
+    roles: Roles,
+    phases: Ints,
+    clean: Mask,
+    modules: Mapping[int, ModuleRecord],
+) -> Phases:
     """The Phases of the clean steps; ``clean`` has one entry a step."""
     steps = max(1, int(clean.sum()))
     wall = phases_per_step(timeline, phases, timeline.ns)[clean].sum(axis=0)
@@ -155,6 +165,7 @@ def make_phases(timeline: Timeline, roles: Roles, phases: Ints, clean: Mask) -> 
     counts = _entries(timeline, roles, phases, clean)
     seen = [name for name, ns in zip(PHASES, wall.tolist(), strict=True) if ns]
     batches = _Batches(timeline, roles, clean)
+    models = [number for number, module in modules.items() if module.parameters]
     saves = timeline.wall[(timeline.kind == SAVE) & clean[timeline.step]]
     return Phases(
         wall_ns={name: int(wall[_NUMBER[name]]) / steps for name in seen},
@@ -165,6 +176,8 @@ def make_phases(timeline: Timeline, roles: Roles, phases: Ints, clean: Mask) -> 
         checkpoint_ns_each=float(saves.mean()) if len(saves) else None,
         waits_ns=tuple(batches.waits()),
         iterator_start_ns=batches.starting_ns() / steps,
+        eval_train_mode_frac=batches.train_mode_frac(EVAL_MODEL, models),
+        train_eval_mode_frac=batches.eval_mode_frac(models),
     )
 
 
@@ -228,3 +241,18 @@ class _Batches:
         total = int(self.wall[model].sum())
         recording: npt.NDArray[np.bool_] = model & (self.arg & GRAD_ON > 0)
         return int(self.wall[recording].sum()) / total if total else None
+
+    def train_mode_frac(self, role: int, models: Sequence[int]) -> float | None:
+        """Share of these modules' time in this role that they were in training mode."""
+        chosen = (self.role == role) & np.isin(self.arg >> 2, models)
+        if role == MODEL:
+            chosen &= self.arg & GRAD_ON > 0  # a frozen teacher is in eval mode rightly
+        total = int(self.wall[chosen].sum())
+        return (
+            int(self.wall[chosen & (self.arg & TRAINING_MODE > 0)].sum()) / total if total else None
+        )
+
+    def eval_mode_frac(self, models: Sequence[int]) -> float | None:
+        trains = bool((self.role == GRADIENT).any())
+        training = self.train_mode_frac(MODEL, models) if trains else None
+        return None if training is None else 1.0 - training

@@ -23,6 +23,8 @@ class ProcessRecord(Record):
     pid: int
     ppid: int = 0
     t: int = 0
+    started: int = 0
+    import_torch: int = 0
     unix_ns: int = 0
     argv: list[str] = []
     python: str = ""
@@ -56,6 +58,7 @@ class LoaderRecord(Record):
     prefetch_factor: int | None = None
     pin_memory: bool = False
     persistent_workers: bool = False
+    drop_last: bool | None = None
     in_order: bool | None = None
     start_method: str | None = None
     dataset_class: str = ""
@@ -106,6 +109,22 @@ class OptimizerRecord(Record):
     at: At = None
     tensors: int = 0
     config: dict[str, Any] = {}
+
+
+class SchedulerRecord(Record):
+    id: int
+    name: str = ""
+    at: At = None
+
+
+class LookRecord(Record):
+    """What the training looked like between two windows."""
+
+    window: str = ""
+    step: int = 0
+    rates: dict[int, list[float | None]] = {}  # by optimizer, one a parameter group
+    scheduled: list[int | None] = []  # steps of each scheduler
+    gradient: float | str | None = None  # total norm, or "not finite"
 
 
 class BoundaryRecord(Record):
@@ -175,6 +194,7 @@ class FlagsRecord(Record):
     trace: str = ""
     autocast: str = ""
     compiled: bool = False
+    scaler: bool | None = None
 
 
 class FinishRecord(Record):
@@ -203,6 +223,8 @@ AnyRecord = (
     | FetchRecord
     | ModuleRecord
     | OptimizerRecord
+    | SchedulerRecord
+    | LookRecord
     | BoundaryRecord
     | WindowRecord
     | StepRecord

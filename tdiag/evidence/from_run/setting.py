@@ -15,7 +15,6 @@ from tdiag.evidence.from_run.places import location
 from tdiag.evidence.from_run.records import (
     FlagsRecord,
     ModuleRecord,
-    OptimizerRecord,
     ProcessRecord,
     RoleRecord,
     TorchRecord,
@@ -28,23 +27,13 @@ from tdiag.evidence.kinds import (
     Kind,
     Module,
     Modules,
-    Optimizer,
-    Optimizers,
     Threads,
 )
 
 
 def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
-    """Optimizers, Flags and Threads, as far as they were recorded."""
-    kinds: list[Kind] = [
-        Optimizers(
-            optimizers=tuple(
-                Optimizer(name=o.name, created_at=location(o.at), tensors=o.tensors,
-                          config=_scalars(o.config))
-                for o in {o.id: o for o in lead.all(OptimizerRecord)}.values()
-            )
-        )
-    ]  # fmt: skip
+    """Flags and Threads, as far as they were recorded."""
+    kinds: list[Kind] = []
     if flags := lead.last(FlagsRecord):
         kinds.append(
             Flags(
@@ -56,6 +45,7 @@ def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
                 user_trace=flags.trace,
                 autocast_dtype=flags.autocast,
                 compiled=flags.compiled,
+                grad_scaler=flags.scaler,
             )
         )
     if torch := lead.last(TorchRecord):
@@ -116,10 +106,3 @@ def make_environment(run: Mapping[str, Any], lead: Process | None) -> Environmen
 def _worker_threads(lead: Process, processes: list[Process]) -> int | None:
     roles = (worker.last(RoleRecord) for worker, _ in workers_of(lead, processes).values())
     return next((r.intra_op for r in roles if r is not None and r.intra_op is not None), None)
-
-
-def _scalars(config: Mapping[str, Any]) -> dict[str, float | int | bool | str | None]:
-    return {
-        key: value if isinstance(value, (float, int, str, type(None))) else str(value)
-        for key, value in config.items()
-    }

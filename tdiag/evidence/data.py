@@ -1,0 +1,66 @@
+"""What training is fed: loaders, the batches they make, the tensors that reach the model."""
+
+from __future__ import annotations
+
+from tdiag.evidence.base import Kind, Location
+
+
+class Loader(Kind, frozen=True, kw_only=True):
+    """One DataLoader and how its clean-window fetches went. Means are per batch fetched.
+
+    ``load`` is the sample loading (``dataset[i]``), ``collate`` the ``collate_fn``; both are
+    measured where they run. ``cpu`` is CPU time of the fetching thread, less the kernel's for reads
+    from storage, ``runqueue`` its time ready to run but waiting for a core (schedstat). The rest
+    of the wall time is blocked. ``role``: ``train`` if its batches led to backward, else ``eval``.
+    """
+
+    id: int
+    role: str
+    created_at: Location | None
+    dataset_class: str
+    dataset_at: Location | None  # __getitem__ / __iter__ of the dataset
+    dataset_len: int | None
+    collate_name: str
+    collate_at: Location | None  # None for torch's own collate
+    batch_size: int | None
+    num_workers: int
+    prefetch_factor: int | None
+    pin_memory: bool
+    persistent_workers: bool
+    in_order: bool | None
+    start_method: str | None
+    iterators_started: int  # how often iter(loader) started workers or a new pass
+    worker_start_ns: tuple[int, ...]  # time each start of the workers took
+    fetch_count: int
+    fetch_ns: tuple[int, ...]  # wall time of single fetches (load + collate)
+    load_ns: float | None
+    load_cpu_ns: float | None
+    collate_ns: float | None
+    collate_cpu_ns: float | None
+    runqueue_ns: float | None
+    read_bytes: float | None  # from storage (page-cache misses), per batch
+    rchar_bytes: float | None  # through read() calls, cached or not, per batch
+    major_faults: float | None
+    batch_bytes: float | None
+    batch_dtypes: dict[str, float] | None  # bytes per batch by dtype
+    ready_batches: float | None  # mean batches already queued when one was asked for
+    drop_last: bool | None = None
+
+    def blocked_frac(self) -> float | None:
+        """Share of the fetch wall time spent neither on a core nor waiting for one, 0..1."""
+        if self.load_ns is None or self.load_cpu_ns is None:
+            return None
+        wall = self.load_ns + (self.collate_ns or 0.0)
+        busy = self.load_cpu_ns + (self.collate_cpu_ns or 0.0) + (self.runqueue_ns or 0.0)
+        return max(0.0, 1.0 - busy / wall) if wall else None
+
+
+class Loaders(Kind, frozen=True, kw_only=True):
+    """Every DataLoader that was iterated during the run."""
+
+    loaders: tuple[Loader, ...]
+
+    def train(self) -> Loader | None:
+        """The training loader that fetched longest in total, or None."""
+        mine = [x for x in self.loaders if x.role == "train" and x.fetch_count]
+        return max(mine, key=lambda x: sum(x.fetch_ns), default=None)

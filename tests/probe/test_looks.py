@@ -1,0 +1,99 @@
+"""What is looked at between windows: schedules, gradients, modes, switches."""
+
+from pathlib import Path
+
+import pytest
+
+from tdiag.evidence.kinds import Flags, Loaders, Optimizers, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Gradients, Schedulers
+
+from .harness import watch_code
+
+COMMON = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
+data = TensorDataset(torch.randn(960, 4), torch.randn(960, 1))
+loader = DataLoader(data, batch_size=8, drop_last=True)
+"""
+
+SCHEDULED = (
+    COMMON
+    + """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.99)  # SCHEDULE
+scaler = torch.amp.GradScaler("cpu")
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    schedule.step()
+    norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+    print(f"{norm.item():.6g}")
+    with torch.no_grad():
+        model(x)  # evaluates without model.eval()
+"""
+)
+
+BARE = (
+    COMMON
+    + """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model.eval()  # and never .train() again
+for x, y in loader:
+    optimizer.zero_grad(set_to_none=True)
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    (loss / 0 if float(loss) < 0 else loss * float("inf")).backward()
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.99
+    optimizer.step()
+"""
+)
+
+
+def seen(tmp_path: Path, code: str) -> tuple[Evidence, str]:
+    run = watch_code(tmp_path, code, windows=["baseline"])
+    assert run.returncode == 0, run.err
+    assert run.of("failure") == []
+    return run.evidence(), run.out
+
+
+def test_a_scheduled_and_scaled_training(tmp_path: Path) -> None:
+    evidence, out = seen(tmp_path, SCHEDULED)
+    line = next(i for i, t in enumerate(SCHEDULED.splitlines(), 1) if "# SCHEDULE" in t)
+    schedulers, optimizers = evidence.get(Schedulers), evidence.get(Optimizers)
+    assert schedulers and optimizers
+    (schedule,) = schedulers.schedulers
+    assert (schedule.name, schedule.created_at and schedule.created_at.line) == ("StepLR", line)
+    assert schedule.steps
+    (optimizer,) = optimizers.optimizers
+    assert optimizer.lr_changed
+    assert 0.1 > optimizer.rates[0] >= optimizer.rates[-1]
+    gradients, flags, phases = evidence.get(Gradients), evidence.get(Flags), evidence.get(Phases)
+    assert gradients and flags and phases
+    printed = {float(line) for line in out.split()}
+    assert gradients.not_finite == 0 and gradients.norms
+    assert all(any(n == pytest.approx(p, rel=1e-4) for p in printed) for n in gradients.norms)
+    assert flags.grad_scaler is True
+    assert (phases.eval_train_mode_frac, phases.train_eval_mode_frac) == (1.0, 0.0)
+    loaders = evidence.get(Loaders)
+    assert loaders and loaders.loaders[0].drop_last is True
+
+
+def test_rates_set_by_hand_gradients_that_burst_and_a_model_left_in_eval_mode(
+    tmp_path: Path,
+) -> None:
+    evidence, _ = seen(tmp_path, BARE)
+    schedulers, optimizers = evidence.get(Schedulers), evidence.get(Optimizers)
+    gradients, flags, phases = evidence.get(Gradients), evidence.get(Flags), evidence.get(Phases)
+    assert schedulers and optimizers and gradients and flags and phases
+    assert schedulers.schedulers == ()
+    assert optimizers.optimizers[0].lr_changed
+    assert gradients.norms == () and gradients.not_finite
+    assert flags.grad_scaler is False
+    assert (phases.eval_train_mode_frac, phases.train_eval_mode_frac) == (None, 1.0)
