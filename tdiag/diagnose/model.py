@@ -118,11 +118,13 @@ class Abstained(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """``count`` and ``ns`` are per traced step."""
+    """``count`` and ``ns`` are per traced step. ``at``: where a function begins; its file as the
+    profiler recorded it, which may be relative."""
 
     name: str
     count: float
     ns: float
+    at: Place | None = None
 
 
 class Top(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tdiag.diagnose.model import Origin, Part, Top
+from tdiag.diagnose.model import Origin, Part, Place, Top
 from tdiag.evidence import device
 from tdiag.evidence.store import Evidence
 
@@ -22,9 +22,15 @@ def top_parts(evidence: Evidence) -> Iterator[Top]:
             ("functions", found.functions),
         )
         for of, parts in named:
-            rows = tuple(Part(x.name, x.count, x.device_ns) for x in parts[:TOP_PARTS])
+            rows = tuple(_part(x) for x in parts[:TOP_PARTS])
             if rows:
                 yield Top(of=of, total_ns=total, parts=rows)
     if ops := evidence.get(device.HostOps):
         rows = tuple(Part(x.name, x.count, x.self_ns) for x in ops.ops[:TOP_PARTS])
         yield Top(of="host_ops", total_ns=sum(x.self_ns for x in ops.ops), parts=rows)
+
+
+def _part(found: device.Part) -> Part:
+    if (at := found.at) is None:
+        return Part(found.name, found.count, found.device_ns)
+    return Part(at.function, found.count, found.device_ns, Place(at.file, at.line))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 
 from rich.console import RenderableType
@@ -12,18 +11,13 @@ from rich.text import Text
 
 from tdiag.diagnose.model import Change, ChangeTable, Comparison
 from tdiag.report.page import Page, heading
-from tdiag.report.text import clip_middle, inert, prose
+from tdiag.report.text import clip_middle, inert, kernel_name, prose
 from tdiag.report.units import MANIFOLD_FRAC, change, count, duration, plural, scale_for, size
 from tdiag.report.words import HEAD, QUIET, component, verdict_class
 
 _ROWS = 8  # of a table, unless all are asked for
 _LEAST_NAME = 12  # cells; below that a name tells nothing and the numbers give way
 _NAME_CHARS = 2000  # a trace's names are cut at 1,000; escapes make them longer
-# What many kernels have in common: namespaces, ATen's wrapper around the element's function, and
-# the sizes of its unrolling. Only for a name that is cut anyway they are worth their cells.
-_COMMON = re.compile(
-    r"^void |at::native::|at::|\(anonymous namespace\)::|gpu_kernel_impl(_nocast)?<|(?<=<)(\d+, )+"
-)
 
 
 def render(comparison: Comparison, page: Page) -> str:
@@ -79,26 +73,12 @@ def _table(table: ChangeTable, longest_ns: float, page: Page) -> Iterator[Render
 
 def _line(row: tuple[str, ...], widths: list[int], room: int, style: str) -> Text:
     line = Text("  ", style, no_wrap=True, overflow="ellipsis")
-    name = Text(clip_middle(_shortened(row[0], room), room))
+    name = Text(clip_middle(kernel_name(row[0], room), room))
     name.pad_right(room - name.cell_len)
     line.append_text(name)
     for cell, width in zip(row[1:], widths, strict=True):
         line.append("  " + cell.rjust(width))
     return line
-
-
-def _shortened(name: str, room: int) -> str:
-    """A name too long for ``room`` without what says least: the argument list of a C++ function,
-    and what many kernels share."""
-    if len(name) <= room:
-        return name
-    depth = 0
-    for at, char in enumerate(shorter := _COMMON.sub("", name)):
-        depth += (char == "<") - (char == ">")
-        # "Memcpy HtoD (Pinned -> Device)" holds none.
-        if char == "(" and depth <= 0 and shorter[at - 1 : at].strip():
-            return shorter[:at]
-    return shorter
 
 
 def _cells(row: Change, ns_per_digit: int, decimals: int, words: bool) -> tuple[str, ...]:

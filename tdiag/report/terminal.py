@@ -29,12 +29,15 @@ from tdiag.report.summary import (
 )
 from tdiag.report.terminal_budget import budget
 from tdiag.report.terminal_findings import advice, findings
+from tdiag.report.terminal_timeline import timeline
+from tdiag.report.terminal_top import top
 from tdiag.report.text import GLUE, clip, clip_head, code, inert, location, prose, relative
 from tdiag.report.units import disturbance, duration, faster, percent, plural
 from tdiag.report.words import ACCENT, BAD, CODE, GOOD, HEAD, QUIET, WARN
 
 _MISSING_GROUPS = 6  # reasons listed under "could not check" unless all are asked for
 _CLAUSE_CELLS = 110
+_TOLD = {"baseline": "no profiler running", "trace": "traced, which slows its host"}
 _CLAUSE_END = re.compile(r";|\n|, or |, with |\.(?=\s|$)")
 _PLACE = re.compile(r"\w:\d+")  # a fix that names its place already: "… at train.py:41"
 
@@ -49,11 +52,16 @@ def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[RenderableType]:
     yield _verdict(diagnosis, page)
     if table := budget(diagnosis, page):
         yield from _section("Step time", _step(diagnosis), [table], page)
+    if (drawn := diagnosis.timeline) and drawn.lanes and drawn.step_ns:
+        told = _TOLD.get(drawn.source, inert(drawn.source, 40))
+        yield from _section("The median step along time", told, [timeline(drawn, page)], page)
     if ranked(diagnosis):
         title = "Findings" if diagnosis.verdict.healthy else "What to change"
         yield from _section(title, "largest win first", findings(diagnosis, page), page)
     if advisories(diagnosis):
         yield from _section("Worth knowing", "no measured cost", advice(diagnosis, page), page)
+    if parts := top(diagnosis.top, page):
+        yield from _section("Largest parts", "per traced step", [parts], page)
     if diagnosis.abstained and not _nothing_checked(diagnosis, page):
         n = plural(len(diagnosis.abstained), "check")
         yield from _section("Could not check", n, [_unchecked(diagnosis, page)], page)

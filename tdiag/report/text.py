@@ -22,6 +22,11 @@ _ACTIVE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _VALUE_AND_UNIT = re.compile(r"(?<=\d) (?=(?:ns|µs|us|ms|s|B|[KMGT]i?B|GB/s|%|×|per)(?!\w))")
 # Calls with their arguments, and keyword arguments, that a rule wrote without backticks.
 _CODE = re.compile(r"[A-Za-z_][\w.]*\((?:[^()]|\([^()]*\))*\)|\b[A-Za-z_]\w*=[\w.\"'-]*\w")
+# What many kernels have in common: namespaces, ATen's wrapper around the element's function, and
+# the sizes of its unrolling. Only for a name that is cut anyway they are worth their cells.
+_COMMON = re.compile(
+    r"^void |at::native::|at::|\(anonymous namespace\)::|gpu_kernel_impl(_nocast)?<|(?<=<)(\d+, )+"
+)
 
 
 def _escaped(char: str) -> str:
@@ -78,6 +83,20 @@ def clip_middle(text: str, width: int) -> str:
         return text
     tail = clip_head(text, max(1, width // 3))
     return set_cell_size(text, max(1, width) - cell_len(tail)).rstrip() + tail
+
+
+def kernel_name(name: str, room: int) -> str:
+    """A name too long for ``room`` without what says least: the argument list of a C++ function,
+    and what many kernels share."""
+    if len(name) <= room:
+        return name
+    depth = 0
+    for at, char in enumerate(shorter := _COMMON.sub("", name)):
+        depth += (char == "<") - (char == ">")
+        # "Memcpy HtoD (Pinned -> Device)" holds none.
+        if char == "(" and depth <= 0 and shorter[at - 1 : at].strip():
+            return shorter[:at]
+    return shorter
 
 
 def relative(file: str, base: Path | None) -> str:

@@ -9,7 +9,7 @@ import pytest
 from tdiag.diagnose import diagnose, model
 from tdiag.diagnose.model import Diagnosis
 from tdiag.evidence.device import DeviceParts, DeviceTime, HostOp, HostOps, Part, TracedSteps
-from tdiag.evidence.kinds import Steps
+from tdiag.evidence.kinds import Location, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.rules.catalogue import Rule, all_rules
 from tdiag.rules.examples import MS, device_time, phases, system
@@ -86,17 +86,21 @@ def test_evidence_keeps_the_budget_for_the_reports(tmp_path: Path) -> None:
 def test_the_largest_parts_of_the_trace_are_told_and_what_shares_are_of() -> None:
     kernels = tuple(Part(name=f"k{i}", count=2, device_ns=100.0 - i) for i in range(12))
     ops = tuple(HostOp(name=f"o{i}", count=1, self_ns=30.0 - i, total_ns=50) for i in range(2))
+    at = Location(file="loss.py", line=3, function="loss")
+    function = Part(name="loss (loss.py)", count=3, device_ns=9, at=at)
     found = diagnose(
         Evidence().add(
-            DeviceParts(kernels=kernels, ops=kernels[:1], modules=(), functions=()),
+            DeviceParts(kernels=kernels, ops=kernels[:1], modules=(), functions=(function,)),
             HostOps(per_step=2, total_per_step=2, ops=ops, small_frac=0, backward_of={}),
         )
     ).top
     assert [(top.of, len(top.parts)) for top in found] == [
         ("kernels", 10),
         ("ops", 1),
+        ("functions", 1),
         ("host_ops", 2),
     ]
     every = sum(part.device_ns for part in kernels)
-    assert [top.total_ns for top in found] == [every, every, 59]
+    assert [top.total_ns for top in found] == [every, every, every, 59]
     assert found[0].parts[0] == model.Part("k0", 2, 100)
+    assert found[2].parts[0] == model.Part("loss", 3, 9, model.Place("loss.py", 3))

@@ -11,11 +11,17 @@ from tdiag.diagnose.model import (
     Diagnosis,
     Finding,
     Fix,
+    Lane,
     Measure,
+    Origin,
+    Part,
     Place,
     Safety,
+    Span,
     Speedup,
     StepTime,
+    Timeline,
+    Top,
     Verdict,
 )
 
@@ -111,3 +117,19 @@ def diagnosis(
         "capture": CAPTURED,
     }
     return Diagnosis(**(fields | changes))
+
+
+def lane(name: str, *spans_ms: tuple[float, float, str]) -> Lane:
+    return Lane(
+        name=name, spans=tuple(Span(round(a * MS), round(b * MS), k) for a, b, k in spans_ms)
+    )
+
+
+def timeline(step_ms: float, source: str, *lanes: Lane) -> Timeline:
+    return Timeline(step_ns=round(step_ms * MS), source=source, lanes=lanes)
+
+
+def top(of: Origin, total_ms: float, *parts: tuple[str, float, float, Place | None]) -> Top:
+    """Parts as (name, calls, ms, place)."""
+    found = tuple(Part(name, calls, ms * MS, at) for name, calls, ms, at in parts)
+    return Top(of=of, total_ns=total_ms * MS, parts=found)

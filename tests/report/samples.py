@@ -10,6 +10,9 @@ from tdiag.diagnose.model import (
 from .building import (
     diagnosis,
     finding,
+    lane,
+    timeline,
+    top,
     train,
 )
 from .special_samples import CRASH, GPU_H2D, HOSTILE, UNKNOWN
@@ -55,6 +58,29 @@ CPU_BOUND = diagnosis(
         "other": 0.45,
         "unattributed": 0.15,
     },
+    timeline=timeline(
+        48.1,
+        "baseline",
+        lane(
+            "host",
+            (0, 0.45, "other"),
+            (0.45, 30.1, "data_wait"),
+            (30.1, 30.21, "prepare"),
+            (30.21, 36.2, "forward"),
+            (36.2, 36.8, "loss"),
+            (36.8, 46.1, "backward"),
+            (46.1, 48.1, "optimizer"),
+        ),
+    ),
+    top=(
+        top(
+            "host_ops",
+            16.2,
+            ("aten::convolution_backward", 12, 7.21, None),
+            ("aten::mkldnn_convolution", 12, 4.4, None),
+            ("aten::native_batch_norm", 12, 1.31, None),
+        ),
+    ),
     findings=(
         WORKERS,
         finding(

@@ -16,6 +16,9 @@ from .building import (
     HOME,
     diagnosis,
     finding,
+    lane,
+    timeline,
+    top,
     train,
 )
 
@@ -126,6 +129,47 @@ GPU_H2D = diagnosis(
         ),
     ),
     abstained=(Abstained("TD902", "straggler-rank", "only one rank ran"),),
+    timeline=timeline(
+        8.61,
+        "trace",
+        lane(
+            "host",
+            (0, 0.12, "data_wait"),
+            (0.2, 3.75, "launch"),
+            (3.75, 5.6, "launch"),
+            (6.5, 8.4, "sync"),
+            (8.4, 8.42, "optimizer"),
+        ),
+        lane("compute", (3.8, 8.0, "compute"), (8.1, 8.11, "compute")),
+        lane("copies", (0.26, 3.77, "h2d"), (8.01, 8.02, "d2h")),
+    ),
+    top=(
+        top(
+            "kernels",
+            7.74,
+            ("Memcpy HtoD (Pageable -> Device)", 2, 3.51, None),
+            ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas", 48, 2.2, None),
+            (
+                "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add"
+                "<float>, std::array<char*, 3ul> >(int, float)",
+                1_214.5,
+                0.9,
+                None,
+            ),
+            ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80", 6, 0.4, None),
+            (
+                "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<Meta>",
+                3,
+                0.3,
+                None,
+            ),
+            ("Memset (Device)", 12, 0.001, None),
+        ),
+        top("ops", 7.74, ("aten::copy_", 3, 3.52, None), ("aten::addmm", 48, 2.2, None)),
+        top("modules", 7.74, ("Linear_3", 1, 1.2, None)),
+        top("functions", 7.74, ("forward", 61, 2.9, train(12, "models/encoder.py"))),
+        top("host_ops", 4.1, ("aten::copy_", 3, 3.4, None)),
+    ),
 )
 
 HOSTILE_NAME = "[red]wipe\x1b[2J\x1b]0;owned\x07\n漢字テスト👩‍👩‍👧‍👦\u202egnp.[/red]" + "x/" * 120
@@ -162,4 +206,14 @@ HOSTILE = diagnosis(
     environment=CPU | {"hostname": HOSTILE_NAME, "command": [HOSTILE_NAME, "\udcff"]},
     capture={HOSTILE_NAME: f"failed: {HOSTILE_NAME}", "x" * 200: "captured"},
     notes=(HOSTILE_NAME, "漢字" * 80),
+    timeline=timeline(
+        50,
+        HOSTILE_NAME,
+        lane("host", (0, 30, HOSTILE_NAME), (30, 50, "data_wait")),
+        lane(HOSTILE_NAME, (10, 20, HOSTILE_NAME)),
+    ),
+    top=(
+        top("functions", 3, (HOSTILE_NAME, 1, 2, Place(HOSTILE_NAME, 1))),
+        top("host_ops", 3, (HOSTILE_NAME, 1, 2, None), ("漢字" * 90, 1e9, 1e9, None)),
+    ),
 )

@@ -52,7 +52,7 @@ def test_colour_changes_only_colour_links_and_the_swatches(name: str) -> None:
     plain, colored = terminal(SAMPLES[name]), terminal(SAMPLES[name], color=True)
     assert "\x1b" not in plain
     assert "\x1b[" in colored
-    words = [re.findall(r"[^\s█▓▒░■]+", x) for x in (plain, ESCAPE.sub("", colored))]
+    words = [re.findall(r"[^\s█▓▒░▚▞▖▝■]+", x) for x in (plain, ESCAPE.sub("", colored))]
     assert words[0] == words[1]
 
 
