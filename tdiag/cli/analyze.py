@@ -30,7 +30,9 @@ def analyze(
     against: Annotated[
         Path | None,
         typer.Option(
-            "--against", metavar="PATH", help="Say what changed since this trace (in the terminal)."
+            "--against",
+            metavar="PATH",
+            help="Say what changed since this trace, below the report; with --json nothing else.",
         ),
     ] = None,
     format: Annotated[
@@ -63,8 +65,8 @@ def analyze(
     from tdiag.report import changes, render
 
     name = "json" if json else format
-    if against and name != "terminal":
-        raise UsageError(f"--against has no {name} format", "leave --format out")
+    if against and name not in ("terminal", "json"):
+        raise UsageError(f"--against has no {name} format", "there are: terminal, json")
     with open_output(output) as file:
         now = _read(paths)
         stream = file or sys.stdout
@@ -75,6 +77,8 @@ def analyze(
             text += _ranks_table(ranks, page.width) if ranks else ""
             if against:
                 text += changes.render(compare(_read([against]), now), page)
+        elif against:
+            text = changes.as_json(compare(_read([against]), now))
         else:
             text = render(name, now.diagnosis, base_dir=Path.cwd())
         if file is not None:

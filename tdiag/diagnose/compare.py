@@ -68,7 +68,8 @@ def compare(before: Side, after: Side) -> Comparison:
             _times("Ops by own host time", sides, HostOps, list(map(_host_ops, sides)), least),
             *_counts(sides),
         ),
-        notes=before.diagnosis.notes,
+        notes_before=before.diagnosis.notes,
+        notes_after=after.diagnosis.notes,
     )
 
 

@@ -158,7 +158,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     top: tuple[Top, ...] = ()
 
 
-# What follows is shown beside a diagnosis (`tdiag analyze --against`) and is not in its file.
+# What follows is what `tdiag analyze --against` finds; it is in no diagnosis.
+# Public and versioned as well: tdiag/report/comparison.schema.json.
+COMPARISON_VERSION = 1
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -187,11 +189,13 @@ class ChangeTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two traces side by side. ``step``: None where either has none. ``notes``: what the reader
-    must know of the trace before; those of the trace now are in its diagnosis."""
+    """Two traces side by side. ``step``: None where either has none. Notes: what the reader must
+    know of each trace."""
 
+    schema_version: int = COMPARISON_VERSION
     verdict_before: str
     verdict_after: str
     step: Change | None
     tables: tuple[ChangeTable, ...]
-    notes: tuple[str, ...] = ()
+    notes_before: tuple[str, ...] = ()
+    notes_after: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from tdiag.diagnose.model import Change, ChangeTable, Comparison
+from tdiag.report import json
 from tdiag.report.page import Page, heading
 from tdiag.report.text import clip_middle, inert, kernel_name, prose
 from tdiag.report.units import MANIFOLD_FRAC, change, count, duration, plural, scale_for, size
@@ -23,6 +24,11 @@ _NAME_CHARS = 2000  # a trace's names are cut at 1,000; escapes make them longer
 def render(comparison: Comparison, page: Page) -> str:
     """Each table, largest change first, as text of at most ``page.width`` cells a line."""
     return page.draw(*_parts(comparison, page))
+
+
+def as_json(comparison: Comparison) -> str:
+    """All of it for programs (``comparison.schema.json``)."""
+    return json.encode(comparison)
 
 
 def _parts(comparison: Comparison, page: Page) -> Iterator[RenderableType]:
@@ -46,7 +52,7 @@ def _parts(comparison: Comparison, page: Page) -> Iterator[RenderableType]:
         yield Text()
     for said, titles in closing.items():
         yield _indented(Text(prose(f"{said}: {', '.join(titles)}")))
-    for text in comparison.notes:
+    for text in comparison.notes_before:  # the report above has those of the trace now
         yield _indented(Text(prose(f"trace before: {text}"), QUIET))
 
 

@@ -12,13 +12,18 @@ from tdiag.report.page import Page
 
 
 def render(diagnosis: Diagnosis, page: Page) -> str:
-    """The diagnosis as indented JSON: fields in the model's order, mappings sorted by key.
+    """The diagnosis as indented JSON."""
+    return encode(diagnosis)
+
+
+def encode(value: msgspec.Struct) -> str:
+    """Indented JSON: fields in the model's order, mappings sorted by key.
 
     What is in no field of the model and no JSON type (a path in ``environment``) becomes text;
     bytes of a file name that are not UTF-8 become ``\\udcNN`` in it, and so does a number that is
     none (``"nan"``), for JSON would make it null: unmeasured.
     """
-    plain = msgspec.to_builtins(diagnosis, order="deterministic", enc_hook=str)
+    plain = msgspec.to_builtins(value, order="deterministic", enc_hook=str)
     text = msgspec.json.encode(_jsonable(plain))
     return msgspec.json.format(text, indent=2).decode() + "\n"
 

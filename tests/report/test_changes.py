@@ -25,7 +25,7 @@ def comparison(*rows: Change, title: str = "Kernels and copies", why: str = "") 
         verdict_after="compute",
         step=Change("step", "ns", 4 * MS, 1.5 * MS),
         tables=(ChangeTable(title=title, rows=rows, why=why),),
-        notes=(HOSTILE_NAME,),
+        notes_before=(HOSTILE_NAME,),
     )
 
 

@@ -164,3 +164,16 @@ def test_a_diagnosis_of_an_older_tdiag_without_the_newer_fields_is_read(tmp_path
     file = tmp_path / "diagnosis.json"
     file.write_text(json.dumps(written))
     assert isinstance(load_diagnosis(file), Diagnosis)
+
+
+def test_the_schema_of_a_comparison_has_every_field_of_the_model() -> None:
+    schema = json.loads(Path(report.__file__).with_name("comparison.schema.json").read_text())
+    for struct, part in (
+        (model.Comparison, schema),
+        (model.ChangeTable, schema["properties"]["tables"]["items"]),
+        (model.Change, schema["$defs"]["change"]),
+    ):
+        assert part["required"] == list(struct.__struct_encode_fields__)
+        assert list(part["properties"]) == part["required"]
+    assert schema["$defs"]["class"] == SCHEMA["$defs"]["class"]
+    assert schema["properties"]["schema_version"]["const"] == model.COMPARISON_VERSION

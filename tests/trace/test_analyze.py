@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from tdiag import report
 from tdiag.cli.analyze import analyze
 from tdiag.errors import RunError, UsageError
 from tests.trace.making import Event, call, kernel, launched, note, op, step, write
@@ -54,7 +56,7 @@ def test_a_busy_device_is_compute_bound(tmp_path: Path) -> None:
 def test_nothing_captured_is_its_own_verdict(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", [step(1, 0, 100), op("aten::mm", 1, 50)])
     assert json.loads(run(path, "--json"))["verdict"]["class"] == "no_device_activity"
-    assert "0%" not in run(path)
+    assert " 0%" not in run(path)
 
 
 def test_damage_is_told_in_the_report(tmp_path: Path) -> None:
@@ -73,10 +75,28 @@ def test_what_changed_since_another_trace(tmp_path: Path) -> None:
     assert waits == [["data", "wait", "3.000", "0.500", "-2.500", "-83%"]]
 
 
-def test_changes_have_no_format_for_machines(tmp_path: Path) -> None:
+def test_what_changed_is_told_to_programs(tmp_path: Path) -> None:
+    slow, fast = write(tmp_path / "a.json", steps(3000)), write(tmp_path / "b.json", steps(500))
+    found = json.loads(run(fast, "--against", slow, "--json"))
+    schema = Path(report.__file__).with_name("comparison.schema.json")
+    jsonschema.Draft202012Validator(json.loads(schema.read_text())).validate(found)
+    assert found == json.loads(run(fast, "--against", slow, "--format", "json"))
+    assert (found["schema_version"], found["verdict_before"]) == (1, "input")
+    assert (found["step"]["before"], found["step"]["after"]) == (4e6, 1.5e6)
+    assert found["tables"][0]["title"] == "Budget"
+    assert found["tables"][0]["rows"][0] == {
+        "name": "data_wait",
+        "unit": "ns",
+        "before": 3e6,
+        "after": 0.5e6,
+        "at_most": "",
+    }
+
+
+def test_changes_have_no_other_format(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", steps(10))
-    with pytest.raises(UsageError, match="--against has no json format"):
-        run(path, "--against", path, "--json")
+    with pytest.raises(UsageError, match="--against has no sarif format"):
+        run(path, "--against", path, "--format", "sarif")
 
 
 def ranks(folder: Path, *parts: tuple[float, float]) -> Path:
