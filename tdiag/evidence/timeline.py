@@ -36,8 +36,10 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
 
 class Timeline(Kind, frozen=True, kw_only=True):
     """The step of median length. ``source``: ``trace`` (the profiler slowed its host) or
-    ``baseline`` (a clean step, host only)."""
+    ``baseline`` (a clean step, host only). ``steps``: of how many; 0 where the trace marks none and
+    is drawn whole."""
 
     step_ns: int
+    steps: int
     source: str
     lanes: tuple[Lane, ...]

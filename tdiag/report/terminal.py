@@ -54,7 +54,8 @@ def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[RenderableType]:
         yield from _section("Step time", _step(diagnosis), [table], page)
     if (drawn := diagnosis.timeline) and drawn.lanes and drawn.step_ns:
         told = _TOLD.get(drawn.source, inert(drawn.source, 40))
-        yield from _section("The median step along time", told, [timeline(drawn, page)], page)
+        title = "The median step along time" if drawn.steps else "The whole trace along time"
+        yield from _section(title, told, [timeline(drawn, page)], page)
     if ranked(diagnosis):
         title = "Findings" if diagnosis.verdict.healthy else "What to change"
         yield from _section(title, "largest win first", findings(diagnosis, page), page)

@@ -126,7 +126,7 @@ def lane(name: str, *spans_ms: tuple[float, float, str]) -> Lane:
 
 
 def timeline(step_ms: float, source: str, *lanes: Lane) -> Timeline:
-    return Timeline(step_ns=round(step_ms * MS), source=source, lanes=lanes)
+    return Timeline(step_ns=round(step_ms * MS), steps=9, source=source, lanes=lanes)
 
 
 def top(of: Origin, total_ms: float, *parts: tuple[str, float, float, Place | None]) -> Top:

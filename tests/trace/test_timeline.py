@@ -47,7 +47,7 @@ def test_each_lane_shows_what_ran_there_from_the_steps_begin(tmp_path: Path) -> 
         ],
     )
     assert drawn(found).step_ns == 1000 * US
-    assert drawn(found).source == "trace"
+    assert (drawn(found).source, drawn(found).steps) == ("trace", 3)
     assert lanes(found) == {
         "host": [(0, 100, "data_wait"), (100, 150, "launch"), (400, 600, "sync")],
         "compute": [(200, 600, "compute")],
@@ -59,6 +59,11 @@ def test_each_lane_shows_what_ran_there_from_the_steps_begin(tmp_path: Path) -> 
 def test_ops_of_a_trace_without_a_device_launch_nothing(tmp_path: Path) -> None:
     found = evidence_of(tmp_path, [step(1, 0, 1000), op("aten::mm", 100, 700)])
     assert lanes(found) == {"host": [(100, 800, "ops")]}
+
+
+def test_a_trace_without_steps_is_drawn_whole(tmp_path: Path) -> None:
+    found = evidence_of(tmp_path, [op("aten::mm", 100, 700), kernel("gemm", 500, 600)])
+    assert (drawn(found).steps, drawn(found).step_ns) == (0, 1000 * US)
 
 
 def test_a_span_over_a_steps_end_is_cut_there(tmp_path: Path) -> None:

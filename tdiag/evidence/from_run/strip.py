@@ -30,4 +30,5 @@ def clean_step(slices: Slices, phases: Ints, clean: Clean) -> Timeline:
         if (phase == number).any()
     }
     length = int(durations[step])
-    return Timeline(step_ns=length, source=BASELINE, lanes=(lane("host", kinds, length),))
+    lanes = (lane("host", kinds, length),)
+    return Timeline(step_ns=length, steps=len(steps), source=BASELINE, lanes=lanes)

@@ -36,7 +36,8 @@ def timeline(view: View, window: Window, states: Mapping[str, Spans]) -> Timelin
         for name, found in kinds.items()
     ]  # fmt: skip
     drawn = tuple(found for found in lanes if found.spans)
-    return Timeline(step_ns=end - begin, source="trace", lanes=drawn)
+    steps = 0 if window.found_by == "span" else window.count
+    return Timeline(step_ns=end - begin, steps=steps, source="trace", lanes=drawn)
 
 
 def median_step(window: Window) -> tuple[int, int]:
