@@ -121,6 +121,7 @@ class StackLine(Kind, frozen=True, kw_only=True):
     self_frac: float
     leaf: str  # commonest innermost frame of all under that line, e.g. "decode (PIL/Image.py)"
     phase: str = ""  # Phases key the samples fell in, "" where mixed or unknown
+    library: str = ""  # installed package that the line called in most of them, e.g. "pandas"
 
 
 class Stacks(Kind, frozen=True, kw_only=True):

@@ -14,9 +14,12 @@ from tdiag.evidence.from_run.places import is_user_file
 from tdiag.evidence.kinds import Location, StackLine, Stacks
 
 IN_PROCESS = "in-process"
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")
 _THREAD = re.compile(r"[Pp]rocess (\d+).*?[Tt]hread (?:id: )?(\d+)")
 # A line's samples that mostly fell in one phase belong to it; fewer may be a shared helper.
 ONE_PHASE_FRAC = 0.9
+# By definition of "most": more than the other half.
+MOST_FRAC = 0.5
 
 _PHASE_OF_FRAME = (
     ("torch/utils/data/dataloader.py", "__next__", "data_wait"),
@@ -119,13 +122,16 @@ def _lines(stacks: Sequence[_Stack]) -> tuple[StackLine, ...]:
     weight_of: dict[Location, float] = defaultdict(float)
     leaves: dict[Location, Counter[str]] = defaultdict(Counter)
     phases: dict[Location, Counter[str]] = defaultdict(Counter)
+    libraries: dict[Location, Counter[str]] = defaultdict(Counter)
     for stack, weight in stacks:
-        inner = next((f for f in reversed(stack) if is_user_file(f.file or "")), None)
-        if inner is None:
+        mine = [i for i, frame in enumerate(stack) if is_user_file(frame.file or "")]
+        if not mine:
             continue
+        inner, called = stack[mine[-1]], stack[mine[-1] + 1 : mine[-1] + 2]
         at = Location(file=inner.file or "", line=inner.line or 0, function=inner.name)
         weight_of[at] += weight
         leaves[at][_leaf(stack[-1])] += 1
+        libraries[at][_library(called)] += 1
         phases[at][next((p for f in reversed(stack) if (p := f.phase())), "")] += 1
     lines = (
         StackLine(
@@ -133,6 +139,7 @@ def _lines(stacks: Sequence[_Stack]) -> tuple[StackLine, ...]:
             self_frac=weight / total if total else 0.0,
             leaf=leaves[at].most_common(1)[0][0],
             phase=_one_phase(phases[at]),
+            library=_most(libraries[at]),
         )
         for at, weight in weight_of.items()
     )
@@ -143,6 +150,17 @@ def _leaf(frame: _Frame) -> str:
     """``decode (PIL/Image.py)``: the name, and the last two parts of the file."""
     parts = [part for part in (frame.file or "").split("/") if part]
     return f"{frame.name} ({'/'.join(parts[-2:])})" if parts else frame.name
+
+
+def _library(called: Sequence[_Frame]) -> str:
+    """``pandas`` for a file of ``…/site-packages/pandas/…``; "" if there is none."""
+    found = [_INSTALLED.search(frame.file or "") for frame in called]
+    return found[0][1] if found and found[0] else ""
+
+
+def _most(names: Counter[str]) -> str:
+    name, count = names.most_common(1)[0]
+    return name if count > MOST_FRAC * names.total() else ""
 
 
 def _one_phase(phases: Counter[str]) -> str:
