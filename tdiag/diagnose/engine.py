@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, get_type_hints
 
+import msgspec
+
 from tdiag.diagnose.model import Abstained, Finding, Place, Speedup
 from tdiag.evidence.kinds import Budget, Kind, Location
 from tdiag.evidence.store import Evidence
@@ -119,7 +121,8 @@ def run_rules(
     findings: list[Finding] = []
     statements: list[Finding] = []
     abstained: list[Abstained] = []
-    for rule in all_rules() if rules is None else rules:
+    checked = all_rules() if rules is None else tuple(rules)
+    for rule in checked:
         result = run_rule(rule, evidence)
         if isinstance(result, Abstained):
             abstained.append(result)
@@ -127,7 +130,23 @@ def run_rules(
             (statements if rule.only_if_clear else findings).append(result)
     if all(_minor(finding) for finding in findings):
         findings += statements
-    return rank(findings), abstained
+    return rank(_with_what_comes_first(findings, checked)), abstained
+
+
+def _with_what_comes_first(findings: list[Finding], rules: Iterable[Rule]) -> list[Finding]:
+    """A fix that would hide the cause of another finding says so, whichever wins more."""
+    names = {finding.code: finding.name for finding in findings}
+    after = {rule.code: rule.after for rule in rules}
+    return [_after(finding, after[finding.code], names) for finding in findings]
+
+
+def _after(finding: Finding, others: tuple[tuple[str, str], ...], names: dict[str, str]) -> Finding:
+    first = [(code, why) for code, why in others if code in names]
+    if not first:
+        return finding
+    said = " ".join(f"First {code} {names[code]}: {why}." for code, why in first)
+    fix = msgspec.structs.replace(finding.fix, text=f"{finding.fix.text} {said}")
+    return msgspec.structs.replace(finding, fix=fix)
 
 
 def _minor(finding: Finding) -> bool:

@@ -3,7 +3,8 @@
 A rule is a module ``tdnnn_pattern.py`` with a docstring under the headings of
 :data:`tdiag.rules.catalogue.HEADINGS`, the constants ``CODE``, ``NAME`` and ``CLASS``, its
 thresholds as commented constants, ``check`` (whose signature is its evidence query), and the
-examples ``fires`` and ``clear``.
+examples ``fires`` and ``clear``. Optional: ``AFTER``, the rules whose cause this rule's cure would
+hide, and in words why they come first: the engine says so where both find something.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ HEADINGS = (
 _RULE_FILE = re.compile(r"td\d{3}_\w+")
 _CONSTANT = re.compile(r"^([A-Z][A-Z0-9_]*)(?:: [^=]+)? = (.+)$")
 _NO_THRESHOLDS = {"base", "catalogue", "examples", "measures"}
-_NOT_THRESHOLDS = {"CODE", "NAME", "CLASS", "ONLY_IF_CLEAR"}
+_NOT_THRESHOLDS = {"CODE", "NAME", "CLASS", "ONLY_IF_CLEAR", "AFTER"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule file. ``only_if_clear``: a healthy statement, kept when nothing else is found."""
+    """One rule file. ``only_if_clear``: a healthy statement, kept when nothing else is found.
+    ``after``: codes of rules to act on first, each with why."""
 
     code: str
     name: str
@@ -50,6 +51,7 @@ class Rule:
     fires: Callable[[], Evidence]
     clear: Callable[[], Evidence]
     only_if_clear: bool
+    after: tuple[tuple[str, str], ...]
     source: str
 
     @property
@@ -98,6 +100,7 @@ def _load(module: ModuleType) -> Rule:
         fires=module.fires,
         clear=module.clear,
         only_if_clear=getattr(module, "ONLY_IF_CLEAR", False),
+        after=tuple(getattr(module, "AFTER", {}).items()),
         source=inspect.getsource(module),
     )
 
@@ -130,6 +133,9 @@ def page(rule: Rule) -> str:
         "",
         body.strip(),
     ]
+    if rule.after:
+        lines += ["", "## What comes first, where it is found too", ""]
+        lines += [f"- {find(code).code} {find(code).name}: {why}." for code, why in rule.after]
     if rule.predicts:
         lines += [
             "",

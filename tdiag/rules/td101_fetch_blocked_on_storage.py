@@ -40,6 +40,10 @@ from tdiag.rules.measures import bytes_, frac
 CODE = "TD101"
 NAME = "fetch-blocked-on-storage"
 CLASS = "io"
+AFTER = {
+    "TD102": "waiting side by side for bytes that are not used only hides them",
+    "TD202": "on full cores further workers only queue",
+}
 
 # One page, the smallest amount that the kernel reads from storage.
 MIN_READ_BYTES = 4096

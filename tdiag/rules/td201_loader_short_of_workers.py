@@ -33,12 +33,19 @@ from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import DATA_WAIT, Found, Gain, duration, percent, where
 from tdiag.rules.examples import budget, loaders, phases, system
-from tdiag.rules.feed import MAJORITY_FRAC, feed_of
+from tdiag.rules.feed import MAJORITY_FRAC, Feed, feed_of
 from tdiag.rules.measures import count
 
 CODE = "TD201"
 NAME = "loader-short-of-workers"
 CLASS = "cpu"
+AFTER = {
+    "TD102": "workers hide that most of what they read is not used, and read it all the same",
+    "TD206": "workers hide a slow collate_fn, and take cores for it",
+    "TD207": "workers hide work that need not be done at all",
+    "TD210": "workers hide work that need not be done at all",
+    "TD706": "each further process wants cores that are already wanted twice",
+}
 
 
 def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | None) -> Found | None:
@@ -68,7 +75,7 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
             count("cores allowed", system.cores_allowed, "system", "cores"),
             count("cores wanted by fetching and training", fed.cores_wanted(), "fetch", "cores"),
         ),
-        fix=Fix(_advice(fed.loader, workers), "safe", f"num_workers={workers}"),
+        fix=Fix(_advice(fed, workers, system), "safe", f"num_workers={workers}"),
         gain=Gain(
             low,
             high,
@@ -84,10 +91,18 @@ def _count(loader: Loader) -> str:
     return f"{loader.num_workers} worker" + ("s" if loader.num_workers > 1 else "")
 
 
-def _advice(loader: Loader, workers: int) -> str:
+def _advice(fed: Feed, workers: int, system: System) -> str:
+    """What to write, then why that many: one batch against the step, and the cores left for it."""
+    loader = fed.loader
     text = f"DataLoader(..., num_workers={workers}){where(loader.created_at)}"
     if not loader.persistent_workers:
         text += ", with persistent_workers=True so that they outlive an epoch"
+    free = max(0.0, system.cores_allowed - (system.cores_used or 1.0))
+    text += (
+        f"; a batch takes {duration(fed.wall / fed.batches)} to load and"
+        f" {duration(fed.rest / fed.batches)} to train on, and {free:.2g} of"
+        f" {system.cores_allowed:g} allowed cores are free"
+    )
     if loader.start_method in ("spawn", "forkserver"):
         text += "; the script's top level must then stand under `if __name__ == '__main__':`"
     return text + "."

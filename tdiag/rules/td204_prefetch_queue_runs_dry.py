@@ -38,6 +38,10 @@ from tdiag.rules.measures import bytes_, count, frac, ns
 CODE = "TD204"
 NAME = "prefetch-queue-runs-dry"
 CLASS = "input"
+AFTER = {
+    "TD105": "a longer queue hides the slow samples until it runs dry",
+    "TD211": "the queue is what fills the memory",
+}
 
 # Torch's default when there are workers (DataLoader's documentation).
 DEFAULT_PREFETCH = 2

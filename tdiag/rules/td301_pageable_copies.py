@@ -33,6 +33,9 @@ from tdiag.rules.measures import ns
 CODE = "TD301"
 NAME = "pageable-copies"
 CLASS = "h2d"
+AFTER = {
+    "TD208": "pinned memory makes the copy of bytes that are too wide faster, not smaller",
+}
 
 # Pinned against pageable bandwidth in NVIDIA's "How to Optimize Data Transfers in CUDA C/C++":
 # 5.7 against 2.3 and 6.2 against 3.1 GB/s, at least twice.

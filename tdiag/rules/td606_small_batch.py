@@ -35,6 +35,9 @@ from tdiag.rules.shares import NOTICEABLE_FRAC, USABLE_MEMORY_FRAC
 CODE = "TD606"
 NAME = "small-batch"
 CLASS = "compute"
+AFTER = {
+    "TD709": "a larger batch hides Python's time between the ops, and does not take it away",
+}
 
 # Budget components in which the device is idle while the host issues work (as for TD701).
 ISSUING = ("launch", "optimizer", "other")

@@ -37,6 +37,10 @@ from tdiag.rules.measures import count, ns
 CODE = "TD701"
 NAME = "launch-bound"
 CLASS = "overhead"
+AFTER = {
+    "TD402": "a graph cannot be captured across shapes that depend on values",
+    "TD401": "the device runs dry at each synchronisation, however it is launched",
+}
 
 # A batch so many times as large is what the high end assumes; ours.
 LARGER_BATCH = 4

@@ -34,6 +34,9 @@ from tdiag.rules.measures import count, ns
 CODE = "TD802"
 NAME = "evaluation-takes-over"
 CLASS = "eval"
+AFTER = {
+    "TD801": "without gradients an evaluation takes less time, and rarer ones hide what they cost",
+}
 
 # A validation set of a fifth of the data, forward only (a third of a step) and once an epoch,
 # takes 6 % of the time; three times that is not what people mean to pay. Ours.

@@ -31,6 +31,9 @@ from tdiag.rules.measures import count, ns
 CODE = "TD903"
 NAME = "exposed-communication"
 CLASS = "comm"
+AFTER = {
+    "TD902": "waiting for a late rank looks like communication, and no bucket size shortens it",
+}
 
 
 def check(budget: Budget, communication: Communication, device: DeviceTime) -> Found | None:

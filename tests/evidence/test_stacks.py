@@ -54,7 +54,8 @@ def test_shares_are_of_the_training_thread_by_innermost_user_line(tmp_path: Path
     assert (found.source, found.samples) == ("py-spy", 10)
     first, second = found.training
     assert (first.at.line, round(first.self_frac, 6), first.phase) == (30, 0.6, "backward")
-    assert first.leaf == "Tensor.backward (torch/_tensor.py)"
+    assert (first.leaf, first.library) == ("Tensor.backward (torch/_tensor.py)", "torch")
+    assert second.library == "", "its own work"
     assert (second.at.line, round(second.self_frac, 6), second.phase) == (8, 0.3, "")
 
 
@@ -69,7 +70,7 @@ def test_workers_count_while_they_fetch(tmp_path: Path) -> None:
     assert found.worker_samples == 3
     only = found.workers[0]
     assert (only.at.file, only.at.line, only.self_frac) == ("/u/data.py", 12, 1)
-    assert only.leaf == "decode (PIL/Image.py)"
+    assert (only.leaf, only.library) == ("decode (PIL/Image.py)", "PIL")
 
 
 def test_the_probes_own_frames_are_nobodys_line(tmp_path: Path) -> None:

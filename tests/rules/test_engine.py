@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -22,9 +23,22 @@ def rule(code: str, check: Callable[..., Found | None], only_if_clear: bool = Fa
     return replace_rule(code, check, only_if_clear)
 
 
-def replace_rule(code: str, check: Callable[..., Found | None], only_if_clear: bool) -> Rule:
-    import dataclasses
+def test_a_cure_that_would_hide_another_cause_says_what_comes_first() -> None:
+    hiding = dataclasses.replace(
+        rule("TD901", winning(30, 50, "data_wait")), after=(("TD902", "it only hides that"),)
+    )
+    cause = rule("TD902", winning(2, 4, "data_wait"))
+    evidence = Evidence().add(STEP)
+    both, _ = run_rules(evidence, [hiding, cause])
+    assert [found.fix.text for found in both] == [
+        "Do it. First TD902 td902: it only hides that.",
+        "Do it.",
+    ]
+    alone, _ = run_rules(evidence, [hiding])
+    assert [found.fix.text for found in alone] == ["Do it."]
 
+
+def replace_rule(code: str, check: Callable[..., Found | None], only_if_clear: bool) -> Rule:
     return dataclasses.replace(
         find("TD201"), code=code, name=code.lower(), check=check, only_if_clear=only_if_clear
     )

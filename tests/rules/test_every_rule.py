@@ -144,6 +144,14 @@ def test_finding_says_the_pattern_and_the_fix_in_plain_sentences(rule: Rule) -> 
         assert "nan" not in sentence.split()
 
 
+def test_what_comes_first_are_other_rules_and_never_both_ways() -> None:
+    after = {rule.code: dict(rule.after) for rule in RULES}
+    for code, others in after.items():
+        for other, why in others.items():
+            assert other in after and code not in after[other], (code, other)
+            assert len(why.split()) >= 5 and not why.endswith(".")
+
+
 def test_codes_and_names_are_unique_and_match_their_files() -> None:
     assert len({rule.code for rule in RULES}) == len({rule.name for rule in RULES}) == len(RULES)
     files = sorted(file.stem for file in (ROOT / "tdiag" / "rules").glob("td[0-9]*_*.py"))
