@@ -30,3 +30,20 @@ class Gradients(Kind, frozen=True, kw_only=True):
     norms: tuple[float, ...]
     not_finite: int
     clipped: bool | None = None
+
+
+class Startup(Kind, frozen=True, kw_only=True):
+    """From the start of the program to the end of its first step, ns, once.
+
+    ``parts_ns``, in order of time, absent where nothing of it was seen: ``imports`` (before
+    torch's), ``import torch``, ``set-up`` (datasets, model; until the first batch is asked for),
+    ``workers`` (made by the first iterator), ``first batch``, ``first step`` (from its batch to its
+    end). ``run_ns``: the whole program's time, None where tdiag ended it.
+    """
+
+    parts_ns: dict[str, int]
+    run_ns: int | None
+
+    @property
+    def total_ns(self) -> int:
+        return sum(self.parts_ns.values())

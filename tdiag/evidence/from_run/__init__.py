@@ -25,6 +25,7 @@ from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord, TorchR
 from tdiag.evidence.from_run.roles import assign_roles
 from tdiag.evidence.from_run.setting import make_environment, make_modules, make_setting
 from tdiag.evidence.from_run.stacks import make_stacks
+from tdiag.evidence.from_run.startup import make_startup
 from tdiag.evidence.from_run.strip import clean_step
 from tdiag.evidence.from_run.system import make_system
 from tdiag.evidence.from_run.timeline import cut, durations_of
@@ -70,6 +71,8 @@ def load_run(run_dir: Path) -> Evidence:
             )
         spans = _add_steps(evidence, run_dir, lead, processes, allowed)
         evidence.add(*make_setting(lead, processes), *make_optim(lead), *make_counted(lead))
+        if startup := make_startup(lead, processes, run, config):
+            evidence.add(startup)
         if stacks := make_stacks(run_dir, lead, processes):
             evidence.add(stacks)
         add_trace(evidence, run_dir, lead, spans)
