@@ -5,6 +5,23 @@ from __future__ import annotations
 from tdiag.evidence.base import Kind, Location
 
 
+class BatchField(Kind, frozen=True, kw_only=True):
+    """One tensor of the batches. ``name``: its keys and indices in the batch ("image", "0.1").
+
+    The values are those of a sample of at most 65,536 in each of the first few batches; None where
+    they were not read (not contiguous, infinite). ``integral``: all were whole numbers. ``of_255``:
+    all were whole multiples of 1 ÷ 255 within 0..1, as pixels are that were bytes once.
+    """
+
+    name: str
+    dtype: str
+    bytes: float
+    minimum: float | None
+    maximum: float | None
+    integral: bool | None
+    of_255: bool | None
+
+
 class Loader(Kind, frozen=True, kw_only=True):
     """One DataLoader and how its clean-window fetches went. Means are per batch fetched.
 
@@ -45,6 +62,16 @@ class Loader(Kind, frozen=True, kw_only=True):
     batch_dtypes: dict[str, float] | None  # bytes per batch by dtype
     ready_batches: float | None  # mean batches already queued when one was asked for
     drop_last: bool | None = None
+    samples: float | None = None  # per batch fetched
+    # Files that Python opened during a fetch, per batch, and by folder (those named most often);
+    # what a library opens in C is not seen. ``opened_bytes``: mean size of some of the files.
+    opens: float | None = None
+    open_folders: tuple[tuple[str, float], ...] = ()
+    opened_bytes: float | None = None
+    # Fetches drew from the global generators of random, numpy or torch, or the dataset holds a
+    # generator of its own. False does not rule out one that is made anew for each sample.
+    random: bool | None = None
+    fields: tuple[BatchField, ...] = ()
 
     def blocked_frac(self) -> float | None:
         """Share of the fetch wall time spent neither on a core nor waiting for one, 0..1."""

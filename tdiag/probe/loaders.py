@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import dataloader as _dataloader
 from torch.utils.data._utils import fetch as _fetch
 
-from . import facts, places
-from .batches import count_bytes, length
+from . import closely, facts, places
+from .batches import count_bytes, describe_loader
 from .boundary import BATCH
 from .invisible import hidden
 from .marks import NEXT_BEGIN, NEXT_END, here
@@ -58,6 +58,7 @@ class LoaderWatch:
         self.numbers: Any = weakref.WeakKeyDictionary()  # DataLoader → number
         self.places: Any = weakref.WeakKeyDictionary()  # DataLoader → where it was made
         self.by_dataset: dict[int, int] = {}  # id(dataset) → loader number, for its fetchers
+        self.passes: dict[int, int] = {}  # loader number → iterators made
         self.fetches = 0
         self.counters: ThreadCounters | None = None
         self.pid = -1
@@ -82,7 +83,7 @@ class LoaderWatch:
         def iterate(self: Any) -> Any:
             if not marks.mine():
                 return original(self)
-            number = watch.probe.guard(watch.number)(self) or 0
+            number = watch.probe.guard(watch.begin_pass)(self) or 0
             began = _wall()
             marks.add_next(NEXT_BEGIN, number)
             try:
@@ -158,12 +159,18 @@ class LoaderWatch:
             fetcher.collate_fn = _timed_collate(fetcher.collate_fn, timing)
         timing["on"] = True
         timing["collate"] = timing["collate_cpu"] = timing["collate_kernel"] = 0
+        first = self.fetches < WEIGH_FIRST and self.passes.get(timing["loader"], 1) == 1
+        timing["dataset"] = fetcher.dataset if first else None
+        timing["states"] = closely.begin(first)
         if self.counters is not None:
             timing["before"] = self.counters.read()
         return timing
 
     def after_fetch(self, timing: dict[str, Any], indices: Any, batch: Any) -> None:
         timing["on"] = False
+        seen = closely.end(timing["states"])
+        if timing["dataset"] is not None:
+            seen.update(closely.values_of(batch, timing["dataset"]))
         info = get_worker_info()
         record: dict[str, Any] = {
             "loader": timing["loader"],
@@ -176,6 +183,7 @@ class LoaderWatch:
             "collate": timing["collate"],
             "collate_cpu": timing["collate_cpu"],
             "samples": len(indices) if isinstance(indices, (list, tuple)) else 1,
+            **seen,
         }
         if self.counters is not None:
             record.update(self.counters.since(timing["before"]))
@@ -209,54 +217,22 @@ class LoaderWatch:
 
         Finalize(None, self.probe.recorder.flush, exitpriority=0)
 
+    def begin_pass(self, loader: Any) -> int:
+        """An iterator is about to be made. Returns the loader's number."""
+        number = self.number(loader)
+        self.passes[number] = self.passes.get(number, 0) + 1  # forked workers know it, too
+        return number
+
     def number(self, loader: Any) -> int:
         """This loader's number; describes it in the events when first seen."""
         number = self.numbers.get(loader)
         if number is None:
             number = self.numbers[loader] = len(self.numbers)
             self.by_dataset[id(loader.dataset)] = number
-            self.probe.recorder.write("loader", id=number, **self._describe(loader))
+            self.probe.recorder.write(
+                "loader", id=number, **describe_loader(loader, self.places.get(loader))
+            )
         return int(number)
-
-    def _describe(self, loader: Any) -> dict[str, Any]:
-        dataset = _innermost(loader.dataset)
-        read = getattr(type(dataset), "__getitem__", None) or getattr(
-            type(dataset), "__iter__", None
-        )
-        context = loader.multiprocessing_context
-        method = context.get_start_method() if context is not None else None
-        if method is None and loader.num_workers:
-            import multiprocessing
-
-            method = multiprocessing.get_start_method()
-        return {
-            "at": self.places.get(loader),
-            "num_workers": loader.num_workers,
-            "batch_size": loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
-            "prefetch_factor": loader.prefetch_factor,
-            "pin_memory": bool(loader.pin_memory),
-            "persistent_workers": bool(loader.persistent_workers),
-            "drop_last": bool(loader.drop_last),
-            "in_order": getattr(loader, "in_order", None),
-            "start_method": method,
-            "dataset_class": type(dataset).__name__,
-            "dataset_at": places.definition(read),
-            "dataset_len": length(dataset),
-            "collate_name": getattr(
-                loader.collate_fn, "__qualname__", type(loader.collate_fn).__name__
-            ),
-            "collate_at": places.definition(loader.collate_fn),
-        }
-
-
-def _innermost(dataset: Any) -> Any:
-    """Through torch's own wrappers (Subset, …) to the dataset that the user wrote."""
-    for _ in range(10):
-        inner = getattr(dataset, "dataset", None)
-        if inner is None or not type(dataset).__module__.startswith("torch."):
-            break
-        dataset = inner
-    return dataset
 
 
 def _ready(iterator: Any) -> int:

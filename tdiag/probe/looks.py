@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .schedules import Schedules
+from .tensors import nbytes, plain, watched_by_script
 
 if TYPE_CHECKING:
     from .core import Probe
@@ -88,25 +89,3 @@ def gradient_norm(optimizer: Any) -> float | str | None:
 def _wide(tensor: torch.Tensor) -> torch.dtype | None:
     """Sums of squares overflow in 16 bits; None keeps the tensor's own."""
     return torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else None
-
-
-def nbytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def plain(tensor: Any) -> bool:
-    """A dense tensor whose values can be read: no subclass, not sparse, not meta."""
-    return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and tensor.layout == torch.strided
-        and tensor.device.type in ("cpu", "cuda")
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    )
-
-
-def watched_by_script() -> bool:
-    """Ops of ours would be seen: by the script's profiler, its dispatch mode, a CUDA graph."""
-    if torch._C._autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack():
-        return True
-    initialized = torch.cuda.is_available() and torch.cuda.is_initialized()
-    return bool(initialized and torch.cuda.is_current_stream_capturing())

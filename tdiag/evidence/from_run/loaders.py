@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from tdiag.evidence.data import BatchField
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.events import Process, workers_of
 from tdiag.evidence.from_run.places import location
-from tdiag.evidence.from_run.records import FetchRecord, IteratorRecord, LoaderRecord
+from tdiag.evidence.from_run.records import FetchRecord, Field, IteratorRecord, LoaderRecord
 from tdiag.evidence.from_run.timeline import NEXT, Timeline
 from tdiag.evidence.kinds import Loader, Loaders
 
@@ -111,6 +112,51 @@ def _loader(
         batch_dtypes={n: sum(d.get(n, 0) for d in weighed) / len(weighed) for n in names} or None,
         ready_batches=ready,
         drop_last=about.drop_last,
+        samples=_mean(f.samples for f in fetches),
+        opens=_mean(f.opens for f in fetches),
+        open_folders=_folders(fetches),
+        opened_bytes=_mean(f.opened for f in all_fetches),
+        random=_random(all_fetches),
+        fields=_fields(all_fetches),
+    )
+
+
+def _folders(fetches: list[FetchRecord]) -> tuple[tuple[str, float], ...]:
+    """Files opened per batch by folder, most first."""
+    counted = [f for f in fetches if f.opens is not None]
+    total: dict[str, int] = defaultdict(int)
+    for fetch in counted:
+        for folder, opens in fetch.folders:
+            total[folder] += opens
+    return tuple(
+        (name, total[name] / len(counted)) for name in sorted(total, key=lambda n: -total[n])
+    )
+
+
+def _random(fetches: list[FetchRecord]) -> bool | None:
+    known = [f.random or bool(f.own_generator) for f in fetches if f.random is not None]
+    return any(known) if known else None
+
+
+def _fields(fetches: list[FetchRecord]) -> tuple[BatchField, ...]:
+    by_name: dict[str, list[Field]] = defaultdict(list)
+    for fetch in fetches:
+        for field in fetch.fields:
+            by_name[field.name].append(field)
+    return tuple(_field(seen) for seen in by_name.values())
+
+
+def _field(seen: list[Field]) -> BatchField:
+    """One field in several batches."""
+    read = [f for f in seen if f.min is not None and f.max is not None]
+    return BatchField(
+        name=seen[0].name,
+        dtype=seen[0].dtype,
+        bytes=sum(f.bytes for f in seen) / len(seen),
+        minimum=min((f.min for f in read if f.min is not None), default=None),
+        maximum=max((f.max for f in read if f.max is not None), default=None),
+        integral=all(f.integral for f in read) if read else None,
+        of_255=all(f.of_255 for f in read) if read else None,
     )
 
 

@@ -76,6 +76,18 @@ class IteratorRecord(Record):
     started: bool = True
 
 
+class Field(msgspec.Struct):
+    """One tensor of a batch; what was not read of its values is None."""
+
+    name: str
+    dtype: str
+    bytes: int
+    min: float | None = None
+    max: float | None = None
+    integral: bool | None = None
+    of_255: bool | None = None
+
+
 class FetchRecord(Record):
     t: int
     wall: int
@@ -90,6 +102,13 @@ class FetchRecord(Record):
     rchar: int | None = None
     majflt: int | None = None
     kernel: int | None = None
+    samples: int | None = None
+    opens: int | None = None
+    opened: int | None = None
+    folders: list[tuple[str, int]] = []
+    random: bool | None = None
+    own_generator: bool | None = None
+    fields: list[Field] = []
     bytes: int | None = None
     dtypes: dict[str, int] | None = None
 

@@ -1,0 +1,69 @@
+"""What a fetch is asked beside its time: files, random numbers, values."""
+
+from pathlib import Path
+
+import pytest
+
+from tdiag.evidence.kinds import Loader, Loaders
+
+from .harness import watch_code
+
+CODE = """
+import sys
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Images(Dataset):
+    def __init__(self, random):
+        self.random = random
+        for i in range(8):
+            np.save(f"image{i}.npy", np.full((3, 40, 40), i, np.uint8))
+    def __len__(self):
+        return 96
+    def __getitem__(self, i):
+        image = torch.from_numpy(np.load(f"image{i % 8}.npy")).float() / 255
+        if self.random:
+            image = image.flip(0) if np.random.rand() < 0.5 else image
+        label = torch.tensor(i % 10)
+        return {"image": image, "extra": [label, torch.tensor(i * 0.3 - 7)]}
+
+torch.manual_seed(0)
+workers = int(sys.argv[1])
+loader = DataLoader(Images(random=workers > 0), batch_size=4, num_workers=workers)
+model = torch.nn.Linear(3 * 1600, 10)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    for batch in loader:
+        optimizer.zero_grad()
+        output = model(batch["image"].flatten(1))
+        torch.nn.functional.cross_entropy(output, batch["extra"][0]).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_files_random_numbers_and_values_of_a_fetch(workers: int, tmp_path: Path) -> None:
+    run = watch_code(tmp_path, CODE, str(workers), windows=["baseline"])
+    assert run.returncode == 0, run.err
+    assert run.of("failure") == []
+    loaders = run.evidence().get(Loaders)
+    assert loaders
+    loader: Loader = loaders.loaders[0]
+    assert (loader.samples, loader.opens) == (4, 4)
+    assert loader.open_folders == ((str(tmp_path), 4.0),)
+    assert loader.opened_bytes == 128 + 3 * 40 * 40
+    assert loader.random is (workers > 0)
+    image, label, extra = loader.fields
+    assert (image.name, image.dtype, image.bytes) == ("image", "float32", 4 * 4 * 3 * 1600)
+    assert (image.minimum, image.integral, image.of_255) == (0.0, False, True)
+    assert image.maximum == pytest.approx(7 / 255)
+    assert (label.name, label.dtype, label.integral, label.of_255) == (
+        "extra.0", "int64", True, False,
+    )  # fmt: skip
+    assert label.minimum == 0.0 and (label.maximum or 0) >= 3
+    assert (extra.name, extra.integral, extra.of_255) == ("extra.1", False, False)
+    # Only the first fetches of the first pass are read.
+    workers_seen = {r.get("worker") for r in run.of("fetch")}
+    assert workers_seen == ({None} if workers == 0 else {0})
+    assert 1 <= sum("fields" in r for r in run.of("fetch")) <= 4
