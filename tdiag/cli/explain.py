@@ -9,15 +9,22 @@ import typer
 
 
 def explain(
-    rule: Annotated[str, typer.Argument(metavar="CODE|NAME", help="TD201, 201, or its name.")],
+    rule: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CODE|NAME|WORD...]",
+            help="TD201, 201, or its name; any other words list the rules that speak of them.",
+        ),
+    ] = None,
 ) -> None:
     """Explain a rule: what it measures, when it fires, what to do, when it is wrong."""
     from rich.console import Console
     from rich.markdown import Markdown
 
     from tdiag.rules.catalogue import explain as page
+    from tdiag.rules.catalogue import index
 
-    text = page(rule)
+    text = page(" ".join(rule)) if rule else index()
     if sys.stdout.isatty():
         Console().print(Markdown(text))
     else:

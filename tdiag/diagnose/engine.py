@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import types
-import typing
 from collections.abc import Iterable
-from functools import cache
-from typing import Any, get_type_hints
 
 import msgspec
 
 from tdiag.diagnose.model import Abstained, Finding, Place, Speedup
-from tdiag.evidence.kinds import Budget, Kind, Location
+from tdiag.evidence.kinds import Budget, Location
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import NOISE_FLOOR_FRAC, Abstain, Found, Gain
-from tdiag.rules.catalogue import Rule, all_rules
+from tdiag.rules.catalogue import Rule, all_rules, needs
 from tdiag.rules.shares import NOTICEABLE_FRAC
 
 __all__ = [
@@ -29,21 +25,6 @@ __all__ = [
 
 # No fix leaves a step of no time; keeps 1 ÷ (1 − share) finite when a component is the step.
 MAX_RECOVERABLE_FRAC = 0.99
-
-
-@cache
-def needs(rule: Rule) -> dict[str, tuple[type[Kind], bool]]:
-    """``check``'s parameters: name → (evidence kind, required); ``X | None`` is optional."""
-    hints = get_type_hints(rule.check)
-    hints.pop("return", None)
-    return {name: _kind(hint) for name, hint in hints.items()}
-
-
-def _kind(hint: Any) -> tuple[type[Kind], bool]:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        present = [arg for arg in typing.get_args(hint) if arg is not type(None)]
-        return present[0], False
-    return hint, True
 
 
 def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:

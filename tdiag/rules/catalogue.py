@@ -6,13 +6,16 @@ import importlib
 import inspect
 import pkgutil
 import re
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import tdiag.rules
 from tdiag.errors import UsageError
+from tdiag.evidence.kinds import Kind
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import NOISE_FLOOR_FRAC, Found
 
@@ -113,6 +116,30 @@ def all_rules() -> tuple[Rule, ...]:
     return tuple(_load(importlib.import_module(f"tdiag.rules.{name}")) for name in files)
 
 
+@cache
+def needs(rule: Rule) -> dict[str, tuple[type[Kind], bool]]:
+    """``check``'s parameters: name → (evidence kind, required); ``X | None`` is optional."""
+    hints = get_type_hints(rule.check)
+    hints.pop("return", None)
+    return {name: _kind(hint) for name, hint in hints.items()}
+
+
+def _kind(hint: Any) -> tuple[type[Kind], bool]:
+    if get_origin(hint) in (Union, types.UnionType):
+        present = [arg for arg in get_args(hint) if arg is not type(None)]
+        return present[0], False
+    return hint, True
+
+
+@cache
+def example(rule: Rule) -> Found:
+    """What the rule finds in its own example."""
+    evidence = rule.fires()
+    found = rule.check(**{name: evidence.get(kind) for name, (kind, _) in needs(rule).items()})
+    assert found is not None, f"{rule.code} does not fire on its example"
+    return found
+
+
 def find(code_or_name: str) -> Rule:
     """The rule with this code (``TD201``, ``201``) or name; :class:`UsageError` if none has it."""
     wanted = code_or_name.strip().lower()
@@ -133,6 +160,9 @@ def page(rule: Rule) -> str:
         "",
         body.strip(),
     ]
+    shown = example(rule)
+    lines += ["", "## What it prints", "", "In a made-up run:", ""]
+    lines += [f"> {shown.summary}", ">", *(f"> → {line}" for line in shown.fix.text.splitlines())]
     if rule.after:
         lines += ["", "## What comes first, where it is found too", ""]
         lines += [f"- {find(code).code} {find(code).name}: {why}." for code, why in rule.after]
@@ -167,6 +197,23 @@ def _line(threshold: Threshold) -> str:
     return f"- `{threshold.name} = {threshold.value}`: {threshold.provenance}"
 
 
-def explain(code_or_name: str) -> str:
-    """What ``tdiag explain`` prints: the page of one rule; :class:`UsageError` if there is none."""
-    return page(find(code_or_name))
+def speaking_of(words: str) -> list[Rule]:
+    """Rules whose page holds every one of these words, most mentions of them first."""
+    wanted = words.lower().split()
+    pages = [(rule, page(rule).lower()) for rule in all_rules()]
+    found = [(rule, text) for rule, text in pages if all(word in text for word in wanted)]
+    found.sort(key=lambda pair: -sum(pair[1].count(word) for word in wanted))
+    return [rule for rule, _ in found] if wanted else []
+
+
+def explain(words: str) -> str:
+    """What ``tdiag explain`` prints: the page of the rule of this code or name, else a list of the
+    rules that speak of these words; :class:`UsageError` if none does."""
+    try:
+        return page(find(words))
+    except UsageError:
+        found = speaking_of(words)
+        if not found:
+            raise
+    rows = "\n".join(f"- {rule.code} {rule.name}: {rule.title}" for rule in found)
+    return f"Rules that speak of `{words}`:\n\n{rows}\n"

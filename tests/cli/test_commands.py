@@ -72,9 +72,18 @@ def test_explain_prints_the_rules_own_page(tmp_path: Path) -> None:
     assert "no rule is called 'TD999'" in unknown.stderr
 
 
+def test_explain_finds_rules_by_what_they_speak_of(tmp_path: Path) -> None:
+    found = tdiag("explain", "pin_memory", cwd=tmp_path).stdout
+    assert "- TD301 pageable-copies: " in found
+    assert "TD801" not in found
+    every = tdiag("explain", cwd=tmp_path).stdout
+    assert "loader-short-of-workers" in every and "pageable-copies" in every
+
+
 def test_rules_lists_every_rule_with_its_needs(tmp_path: Path) -> None:
     from tdiag.rules.catalogue import all_rules
 
     shown = tdiag("rules", cwd=tmp_path).stdout.splitlines()[1:]
     assert [line.split()[0] for line in shown] == [rule.code for rule in all_rules()]
     assert any("Budget, Loaders, System" in line for line in shown)
+    assert any(line.split()[0] == "TD201" and " num_workers " in line for line in shown)
