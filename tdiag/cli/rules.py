@@ -24,7 +24,7 @@ def rules() -> None:
         kinds = needs(rule).values()
         required = ", ".join(kind.__name__ for kind, required in kinds if required)
         table.add_row(rule.code, rule.cls, rule.name, _proven_by(rule), required)
-    width = None if sys.stdout.isatty() else 120
+    width = None if sys.stdout.isatty() else 1000  # a line a rule, for grep
     Console(width=width).print(table)
 
 
