@@ -46,6 +46,15 @@ def analyze(
         bool,
         typer.Option("--all", help="Every finding and every rule that could not be checked."),
     ] = False,
+    hourly_cost: Annotated[
+        float | None,
+        typer.Option(
+            "--hourly-cost",
+            min=0.0,
+            metavar="PRICE",
+            help="What the machine costs an hour: adds time versus money.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -57,7 +66,7 @@ def analyze(
 
     Several traces of one job (its ranks) give one report: that of the rank the others wait for.
     """
-    from tdiag.cli.conclude import open_output, page_for, terminal_text
+    from tdiag.cli.conclude import check_cost, open_output, page_for, terminal_text
     from tdiag.cli.streams import write
     from tdiag.diagnose.compare import compare
     from tdiag.errors import UsageError
@@ -65,13 +74,15 @@ def analyze(
     from tdiag.report import changes, render
 
     name = "json" if json else format
+    check_cost(hourly_cost, name)
     if against and name not in ("terminal", "json"):
         raise UsageError(f"--against has no {name} format", "there are: terminal, json")
     with open_output(output) as file:
         now = _read(paths)
         stream = file or sys.stdout
         if name == "terminal":
-            text = terminal_text(now.diagnosis, None, stream, all_findings=all_findings)
+            text = terminal_text(now.diagnosis, None, stream, all_findings=all_findings,
+                                 hourly_cost=hourly_cost)  # fmt: skip
             ranks = now.evidence.get(Ranks)
             page = page_for(stream, all_findings=all_findings)
             text += _ranks_table(ranks, page.width) if ranks else ""

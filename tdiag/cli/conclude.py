@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from tdiag.errors import RunError
+from tdiag.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from tdiag.diagnose.model import Diagnosis
@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 
 # Longer lines are harder to read than to wrap; a report is laid out for at most this many cells.
 MAX_WIDTH, PLAIN_WIDTH = 120, 100
+
+
+def check_cost(hourly_cost: float | None, format: str) -> None:
+    """``--hourly-cost`` is for the table of the terminal's report; else :class:`UsageError`."""
+    if hourly_cost is not None and format != "terminal":
+        raise UsageError(
+            f"--hourly-cost with --format {format}: time and money are told in the terminal's"
+            " report",
+            "leave out one of them",
+        )
 
 
 def conclude(run_dir: Path) -> Diagnosis:
@@ -43,14 +53,14 @@ def conclude(run_dir: Path) -> Diagnosis:
 
 
 def terminal_text(diagnosis: Diagnosis, run_dir: Path | None, stream: TextIO, *,
-                  all_findings: bool = False) -> str:  # fmt: skip
+                  all_findings: bool = False, hourly_cost: float | None = None) -> str:  # fmt: skip
     """The report for this stream."""
     from tdiag.report import render
 
     page = page_for(stream)
     return render("terminal", diagnosis, width=page.width, color=page.color,
                   all_findings=all_findings, base_dir=Path.cwd(), run_dir=run_dir,
-                  latest=_is_latest(run_dir))  # fmt: skip
+                  latest=_is_latest(run_dir), hourly_cost=hourly_cost)  # fmt: skip
 
 
 def page_for(stream: TextIO, *, all_findings: bool = False) -> Page:

@@ -46,6 +46,15 @@ def report(
     system: Annotated[
         bool, typer.Option("--system", help="Instead: cores, disk, memory, GPU over the run.")
     ] = False,
+    hourly_cost: Annotated[
+        float | None,
+        typer.Option(
+            "--hourly-cost",
+            min=0.0,
+            metavar="PRICE",
+            help="What the machine costs an hour: adds time versus money.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -54,12 +63,13 @@ def report(
     ] = None,
 ) -> None:
     """Print the report of a run again, or the tables of its profilers."""
-    from tdiag.cli.conclude import conclude, terminal_text
+    from tdiag.cli.conclude import check_cost, conclude, terminal_text
     from tdiag.errors import UsageError
     from tdiag.launch.rundir import find
     from tdiag.report import load_diagnosis, render
 
     name = "json" if json else format
+    check_cost(hourly_cost, name)
     asked = {"ops": ops, "calls": calls, "lines": lines, "system": system}
     tables = [table for table, wanted in asked.items() if wanted]
     if tables and name != "terminal":
@@ -78,7 +88,8 @@ def report(
         kept = (run_dir / "diagnosis.json").is_file() and not fresh
         diagnosis = load_diagnosis(run_dir) if kept else conclude(run_dir)
     if name == "terminal":
-        _put(output, lambda to: terminal_text(diagnosis, run_dir, to, all_findings=all_findings))
+        _put(output, lambda to: terminal_text(diagnosis, run_dir, to, all_findings=all_findings,
+                                              hourly_cost=hourly_cost))  # fmt: skip
     else:
         text = render(name, diagnosis, run_dir=run_dir, base_dir=Path.cwd())
         _put(output, lambda _: text)

@@ -75,6 +75,15 @@ def run(
             "--json", help="Diagnosis as JSON on stdout; the script's stdout goes to stderr."
         ),
     ] = False,
+    hourly_cost: Annotated[
+        float | None,
+        typer.Option(
+            "--hourly-cost",
+            min=0.0,
+            metavar="PRICE",
+            help="What the machine costs an hour: adds time versus money.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -100,11 +109,12 @@ def run(
     the script, one that the script declares itself. The exit code is the script's. Ctrl-C
     interrupts the script and reports what there is; twice gives up the report.
     """
-    from tdiag.cli.conclude import open_output
+    from tdiag.cli.conclude import check_cost, open_output
     from tdiag.cli.streams import say
     from tdiag.errors import UsageError
     from tdiag.launch.session import SAMPLERS, Options, launch
 
+    check_cost(hourly_cost, "json" if json else "terminal")
     if sampler not in SAMPLERS:
         raise UsageError(f"--sampler {sampler}: one of {', '.join(SAMPLERS)}")
     for word, meant in context.meta[MISSES]:
@@ -123,11 +133,11 @@ def run(
             ),
             out,
         )
-        _report(outcome, as_json=json, written=written)
+        _report(outcome, as_json=json, written=written, hourly_cost=hourly_cost)
     raise typer.Exit(outcome.code)
 
 
-def _report(outcome: Outcome, *, as_json: bool, written: Any) -> None:
+def _report(outcome: Outcome, *, as_json: bool, written: Any, hourly_cost: float | None) -> None:
     """Diagnose and print. Whatever goes wrong here, the run is kept and the script's exit code
     stands; hence the one broad ``except`` outside the probe."""
     import traceback
@@ -150,7 +160,8 @@ def _report(outcome: Outcome, *, as_json: bool, written: Any) -> None:
         if as_json:
             write(sys.stdout, render("json", diagnosis))
         else:
-            write(sys.stderr, terminal_text(diagnosis, outcome.run_dir, sys.stderr))
+            text = terminal_text(diagnosis, outcome.run_dir, sys.stderr, hourly_cost=hourly_cost)
+            write(sys.stderr, text)
         return
     except TdiagError as error:
         complain(TdiagError(error.message, error.hint or again))

@@ -35,15 +35,17 @@ def render(
     base_dir: Path | None = None,
     run_dir: Path | None = None,
     latest: bool = False,
+    hourly_cost: float | None = None,
 ) -> str:
     """The diagnosis in one of ``FORMATS``, ending with a newline.
 
     ``width`` is in terminal cells, ``base_dir`` what locations are shown relative to (the
     caller's working directory), ``run_dir`` is named at the report's foot, and in the
-    command that shows it again unless it is the ``latest`` run. Raises :class:`UsageError` for a
+    command that shows it again unless it is the ``latest`` run. ``hourly_cost``: what the machine
+    costs an hour, for the terminal's table of time and money. Raises :class:`UsageError` for a
     format that there is not.
     """
     if format not in FORMATS:
         raise UsageError(f"no report format {format!r}", f"there are: {', '.join(FORMATS)}")
-    page = Page(width, color, all_findings, base_dir, run_dir, latest)
+    page = Page(width, color, all_findings, base_dir, run_dir, latest, hourly_cost)
     return FORMATS[format](diagnosis, page)

@@ -21,7 +21,8 @@ WIDE = 110
 @dataclass(frozen=True)
 class Page:
     """``width`` in cells; ``base_dir``: locations below it are shown relative to it.
-    ``latest``: whether ``run_dir`` is the run that ``tdiag report`` shows unless told another."""
+    ``latest``: whether ``run_dir`` is the run that ``tdiag report`` shows unless told another.
+    ``hourly_cost``: what the machine costs, in any currency; None = not asked for."""
 
     width: int = 80
     color: bool = False
@@ -29,6 +30,7 @@ class Page:
     base_dir: Path | None = None
     run_dir: Path | None = None
     latest: bool = False
+    hourly_cost: float | None = None
 
     @property
     def wide(self) -> bool:

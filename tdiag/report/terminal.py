@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tdiag.diagnose.model import Diagnosis, Finding
+from tdiag.report.money import money
 from tdiag.report.page import Page, heading
 from tdiag.report.summary import (
     NO_SHARE,
@@ -59,6 +60,8 @@ def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[RenderableType]:
     if ranked(diagnosis):
         title = "Findings" if diagnosis.verdict.healthy else "What to change"
         yield from _section(title, "largest win first", findings(diagnosis, page), page)
+    if costs := money(diagnosis, page):
+        yield from _section("Time and money", f"at {page.hourly_cost:g} an hour", [costs], page)
     if advisories(diagnosis):
         yield from _section("Worth knowing", "no measured cost", advice(diagnosis, page), page)
     if parts := top(diagnosis.top, page):

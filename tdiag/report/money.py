@@ -1,0 +1,87 @@
+"""Time versus money: what a step costs now, with each fix, and on a bigger machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tdiag.diagnose.model import Diagnosis, Finding
+from tdiag.report.page import Page
+from tdiag.report.summary import ranked
+from tdiag.report.text import inert
+from tdiag.report.units import between, duration, significant
+from tdiag.report.words import HEAD, QUIET
+
+STEPS = 1_000_000  # costs are said for so many: one step costs too little to be read
+FIRST = 3  # fixes shown, unless all are asked for
+# The next larger machine of a price list has twice as much of everything, for twice the price. It
+# shortens what waits for the larger part, and nothing else (Amdahl).
+BIGGER = 2
+_ON_DEVICE = (
+    ("a device twice as fast", ("compute",)),
+    ("twice the cores for loading", ("data_wait_cpu",)),
+    ("storage twice as fast", ("data_wait_io",)),
+    ("links between devices twice as fast", ("comm",)),
+)
+_ON_CPU = (
+    ("cores twice as fast", ("forward", "loss", "backward", "optimizer")),
+    ("twice the cores for loading", ("data_wait_cpu",)),
+    ("storage twice as fast", ("data_wait_io",)),
+)
+# As for the verdict, what takes less than 5 % of the step is not worth a machine.
+_WORTH_FRAC = 0.05
+
+
+def money(diagnosis: Diagnosis, page: Page) -> RenderableType | None:
+    """A row an option: its step, what so many steps cost, and the hourly price up to which it is
+    cheaper than the machine as it is. None without a step or without ``page.hourly_cost``."""
+    if page.hourly_cost is None or diagnosis.step is None or diagnosis.step.mean_ns <= 0:
+        return None
+    step, price = diagnosis.step.mean_ns, page.hourly_cost
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for column in range(4):
+        table.add_column(justify="right" if column else "left", no_wrap=column > 0)
+    table.add_row(*(Text(x, QUIET) for x in ("", "step", f"{STEPS:,} steps", "cheaper up to")))
+    table.add_row(*(Text(x, HEAD) for x in ("now", duration(step), _cost(step, step, price), "")))
+    fixes = ranked(diagnosis)
+    for finding in fixes if page.all_findings else fixes[:FIRST]:
+        if finding.speedup is not None:
+            table.add_row(f"with {inert(finding.code, 12)}'s fix", *_fixed(finding, step, price))
+    for name, shorter in _bigger(diagnosis, step):
+        worth = significant(price * step / shorter)
+        table.add_row(
+            name, duration(shorter), _cost(shorter, shorter, BIGGER * price), f"{worth} an hour"
+        )
+    said = (
+        "A fix keeps the price. A bigger machine is shown at twice this price; it saves money only"
+        " below the price in the last column."
+    )
+    return Padding(Group(table, Text(), Text(said, QUIET)), (0, 1, 0, 2))
+
+
+def _fixed(finding: Finding, step: int, price: float) -> tuple[str, str, str]:
+    assert finding.speedup is not None
+    low, high = step / finding.speedup.high, step / finding.speedup.low
+    return between(low, high), _cost(low, high, price), ""
+
+
+def _cost(low_ns: float, high_ns: float, hourly: float) -> str:
+    """Of ``STEPS`` steps, in the currency of ``hourly``."""
+    low, high = (significant(ns / 3.6e12 * STEPS * hourly) for ns in (low_ns, high_ns))
+    return low if low == high else f"{low}–{high}"
+
+
+def _bigger(diagnosis: Diagnosis, step: int) -> Iterator[tuple[str, float]]:
+    held = {part.component: part.ns for part in diagnosis.budget}
+    for name, components in _ON_DEVICE if "compute" in held else _ON_CPU:
+        spent = _sum(held, components)
+        if spent >= _WORTH_FRAC * step:
+            yield name, step - spent * (1 - 1 / BIGGER)
+
+
+def _sum(held: dict[str, int], components: Sequence[str]) -> int:
+    return sum(held.get(name, 0) for name in components)
