@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.history import History, Strip
+from tdiag.evidence.history import History, StepHistory, Strip
+from tdiag.evidence.kinds import Steps
 
-from .making import Run, plain
+from .making import TRAIN, Run, loader, plain
 from .test_system import MACHINE, SECOND
 
 
@@ -111,3 +112,33 @@ def test_why_there_is_no_gpu_is_kept(tmp_path: Path) -> None:
 def test_two_samples_are_needed(tmp_path: Path, count: int) -> None:
     assert history_of(tmp_path, *[sample(5, {"1": [0, 1, 0]})] * count) is None
     assert history_of(tmp_path, *[sample(5, {"1": [0, 1, 0]})] * 2) is None  # of one moment
+
+
+def traced(run: Run, count: int) -> None:
+    run.open("trace", 2)
+    for number in range(count):
+        plain(run, number)
+        run.end()
+
+
+def test_every_step_keeps_its_window_and_whether_it_is_judged(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    loader(run, TRAIN)
+    run.add("iterator", t=run.now, loader=TRAIN, pids=[])
+    run.steps(30, plain)
+    traced(run, 2)
+    found = load_run(run.write()).get(StepHistory)
+    assert found is not None
+    assert len(found.end_ns) == len(found.durations_ns) == 32
+    assert found.windows == ("baseline",) * 30 + ("trace",) * 2
+    assert sum(found.clean) <= 30 and not any(found.clean[30:])
+    assert len(found.epochs_ns) == 1 and found.epochs_ns[0] < found.end_ns[0]
+
+
+def test_a_run_without_a_clean_step_shows_its_steps_all_the_same(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    traced(run, 2)
+    evidence = load_run(run.write())
+    found = evidence.get(StepHistory)
+    assert found is not None and evidence.get(Steps) is None
+    assert (len(found.windows), found.clean) == (2, (False, False))

@@ -8,6 +8,7 @@ from typing import Any
 
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.kinds import Stacks
+from tdiag.evidence.store import Evidence
 
 from .making import TRAIN, Run, loader, plain
 
@@ -32,6 +33,10 @@ def thread(pid: int, tid: int, *samples: list[int]) -> dict[str, Any]:
 
 
 def stacks_of(folder: Path, *profiles: dict[str, Any], **more: Any) -> Stacks | None:
+    return evidence_of_stacks(folder, *profiles, **more).get(Stacks)
+
+
+def evidence_of_stacks(folder: Path, *profiles: dict[str, Any], **more: Any) -> Evidence:
     worker = Run(folder, pid=101)
     worker.lines = worker.lines[:1]
     worker.add("role", role="worker", tid=101, worker=0, loader=-1)
@@ -41,7 +46,7 @@ def stacks_of(folder: Path, *profiles: dict[str, Any], **more: Any) -> Stacks | 
     run.add("iterator", t=run.now, loader=TRAIN, pids=[101])
     document = {"shared": {"frames": FRAMES}, "profiles": profiles} | more
     (folder / "stacks-100-2.speedscope.json").write_text(json.dumps(document))
-    return load_run(run.steps(30, plain).write()).get(Stacks)
+    return load_run(run.steps(30, plain).write())
 
 
 def test_shares_are_of_the_training_thread_by_innermost_user_line(tmp_path: Path) -> None:
@@ -77,6 +82,12 @@ def test_the_probes_own_frames_are_nobodys_line(tmp_path: Path) -> None:
     found = stacks_of(tmp_path, thread(100, 100, [0, MODULE, PROBE]))
     assert found is not None
     assert [line.at.line for line in found.training] == [30]
+
+
+def test_a_hook_of_the_probe_is_not_what_a_line_called(tmp_path: Path) -> None:
+    found = stacks_of(tmp_path, thread(100, 100, [0, MODULE, BACKWARD, PROBE]))
+    assert found is not None
+    assert found.training[0].leaf == "Tensor.backward (torch/_tensor.py)"
 
 
 def test_in_process_samples_are_marked(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ import pytest
 
 from tdiag.evidence.device import DeviceTime, HostOps, TracedSteps
 from tdiag.evidence.from_run import load_run
+from tdiag.evidence.history import StepEvents
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.timeline import Timeline
 
-from .making import MS, Run, plain
+from .making import MS, TRAIN, Run, loader, plain
 
 TRACE_BEGAN_US = 7_000_000.0  # on the trace's own clock
 
@@ -26,9 +27,18 @@ def event(cat: str, name: str, ms: float, dur_ms: float, **args: Any) -> dict[st
     }  # fmt: skip
 
 
-def traced_run(folder: Path, *events: dict[str, Any], file: str = "tensorboard/a.json") -> Evidence:
-    """Thirty clean steps, then two traced ones of 30 ms each."""
-    run = Run(folder).steps(30, plain)
+def traced_run(
+    folder: Path,
+    *events: dict[str, Any],
+    file: str = "tensorboard/a.json",
+    workers: tuple[int, ...] = (),
+) -> Evidence:
+    """Thirty clean steps, then two traced ones of 30 ms each. ``workers``: pids."""
+    run = Run(folder)
+    if workers:
+        loader(run, TRAIN, num_workers=len(workers))
+        run.add("iterator", t=run.now, loader=TRAIN, pids=workers)
+    run.steps(30, plain)
     run.pause(400)
     run.open("trace", 2)
     began = run.now
@@ -139,3 +149,21 @@ def test_a_device_is_drawn_as_it_was_traced(tmp_path: Path) -> None:
 def test_a_trace_without_a_device_does_not_replace_the_clean_step(tmp_path: Path) -> None:
     found = drawn(traced_run(tmp_path, event("cpu_op", "aten::mm", 14, 1)))
     assert set(found) == {"baseline host"}
+
+
+def test_workers_are_shown_at_the_time_they_fetched(tmp_path: Path) -> None:
+    """Their clock is the events', the trace has its own."""
+    worker = Run(tmp_path, pid=101)
+    worker.lines = worker.lines[:1]
+    worker.add("role", role="worker", tid=101, worker=0, loader=TRAIN)
+    began_ms = 1000 + 30 * 30 + 400  # of the first traced step
+    worker.add("fetch", loader=TRAIN, worker=0, t=began_ms * MS + 4 * MS, wall=9 * MS, load=6 * MS)
+    worker.write()
+    found = traced_run(tmp_path, event("cpu_op", "aten::mm", 1, 20), workers=(101,)).get(StepEvents)
+    assert found is not None and found.number == 1
+    lane = next(lane for lane in found.lanes if lane.role == "worker")
+    assert (lane.name, lane.partial) == ("worker 0", True)
+    assert [(e.name, e.begin_ns, e.end_ns) for e in lane.events] == [
+        ("load samples", 4 * MS, 10 * MS),
+        ("collate", 10 * MS, 13 * MS),
+    ]

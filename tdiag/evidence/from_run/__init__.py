@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tdiag.errors import RunError
+from tdiag.evidence.from_run.call_trees import make_call_trees
 from tdiag.evidence.from_run.capture import say_capture
 from tdiag.evidence.from_run.clean import (
     find_clean,
@@ -17,14 +18,14 @@ from tdiag.evidence.from_run.clean import (
 )
 from tdiag.evidence.from_run.counted import make_counted
 from tdiag.evidence.from_run.events import Process, lead_of, read_events, workers_of
-from tdiag.evidence.from_run.history import make_history
+from tdiag.evidence.from_run.history import make_history, make_step_history
 from tdiag.evidence.from_run.loaders import make_loaders
 from tdiag.evidence.from_run.optim import make_optim
 from tdiag.evidence.from_run.phases import make_phases, phase_of_slices
 from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord, TorchRecord
 from tdiag.evidence.from_run.roles import assign_roles
 from tdiag.evidence.from_run.setting import make_environment, make_modules, make_setting
-from tdiag.evidence.from_run.stacks import make_stacks
+from tdiag.evidence.from_run.stacks import find_samples, make_stacks
 from tdiag.evidence.from_run.startup import make_startup
 from tdiag.evidence.from_run.strip import clean_step
 from tdiag.evidence.from_run.system import make_system
@@ -73,9 +74,9 @@ def load_run(run_dir: Path) -> Evidence:
         evidence.add(*make_setting(lead, processes), *make_optim(lead), *make_counted(lead))
         if startup := make_startup(lead, processes, run, config):
             evidence.add(startup)
-        if stacks := make_stacks(run_dir, lead, processes):
-            evidence.add(stacks)
-        add_trace(evidence, run_dir, lead, spans)
+        if samples := find_samples(run_dir, lead, processes):
+            evidence.add(make_stacks(samples), make_call_trees(samples))
+        add_trace(evidence, run_dir, lead, processes, spans)
     if run.get("exit_code") and evidence.get(Steps) is None and evidence.notes:
         evidence.missing[Steps] = evidence.notes.pop(0)  # how the program failed is the reason
     say_capture(evidence, lead, config)
@@ -100,6 +101,7 @@ def _add_steps(
     clean = find_clean(lead, durations)
     if clean is None:
         evidence.missing[Steps] = why_none(lead)
+        evidence.add(make_step_history(lead, durations, None, {}))
         return []
     if clean.note:
         evidence.notes.append(clean.note)
@@ -111,6 +113,7 @@ def _add_steps(
     phases = phase_of_slices(timeline, roles, boundary)
     evidence.add(
         make_steps(lead, durations, clean, boundary),
+        make_step_history(lead, durations, clean, roles.loaders),
         make_phases(timeline, roles, phases, clean.mask, modules),
         make_modules(lead, timeline, roles, clean),
         make_loaders(lead, processes, roles.loaders, timeline, clean),

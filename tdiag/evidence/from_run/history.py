@@ -1,13 +1,16 @@
-"""``system.jsonl`` over the whole run: what each interval between two samples used."""
+"""The whole run: every step, and what the machine was used for between any two samples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from tdiag.evidence.from_run.clean import Clean
+from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.records import IteratorRecord
 from tdiag.evidence.from_run.system import Machine, Sample, read_system
-from tdiag.evidence.history import History, Strip
+from tdiag.evidence.history import History, StepHistory, Strip
 
 Values = tuple[float | None, ...]
 
@@ -24,6 +27,21 @@ def make_history(path: Path, cpus_allowed: int | None) -> History | None:
         t_ns=tuple(sample.t for sample in samples),
         strips=(*_host(machine, samples, cpus_allowed), *_gpus(machine, samples)),
         no_gpu="" if machine.gpus else machine.gpus_missing or "no GPU was found",
+    )
+
+
+def make_step_history(
+    lead: Process, durations: Sequence[int], clean: Clean | None, loaders: Mapping[int, str]
+) -> StepHistory:
+    """``loaders``: loader id → ``train`` or ``eval``; one that is not in it begins no epoch."""
+    return StepHistory(
+        end_ns=tuple(step.t for step in lead.steps),
+        durations_ns=tuple(durations),
+        windows=tuple(step.w for step in lead.steps),
+        clean=tuple(clean.mask.tolist()) if clean else (False,) * len(lead.steps),
+        epochs_ns=tuple(
+            it.t for it in lead.all(IteratorRecord) if loaders.get(it.loader) == "train"
+        ),
     )
 
 

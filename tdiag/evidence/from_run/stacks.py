@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,7 +31,7 @@ _PHASE_OF_FRAME = (
 )
 
 
-class _Frame(msgspec.Struct):
+class SampledFrame(msgspec.Struct):
     name: str
     file: str | None = None
     line: int | None = None
@@ -41,6 +42,12 @@ class _Frame(msgspec.Struct):
             if part in file and self.name.endswith(name):
                 return phase
         return ""
+
+    def ours(self) -> bool:
+        """A hook of the probe, or the line by which py-spy names the process."""
+        file = self.file or ""
+        hook = "/tdiag/probe/" in file or file.startswith("<tdiag ")
+        return hook or self.name.startswith("process ")
 
     def fetches(self) -> bool:
         file = self.file or ""
@@ -54,7 +61,7 @@ class _Profile(msgspec.Struct):
 
 
 class _Shared(msgspec.Struct):
-    frames: list[_Frame]
+    frames: list[SampledFrame]
 
 
 class _Speedscope(msgspec.Struct):
@@ -64,17 +71,37 @@ class _Speedscope(msgspec.Struct):
     exporter: str | None = None
 
 
-_Stack = tuple[Sequence[_Frame], float]  # outermost frame first; weight
+Stack = tuple[Sequence[SampledFrame], float]  # outermost frame first; weight
 
 
-def make_stacks(run_dir: Path, lead: Process, processes: list[Process]) -> Stacks | None:
-    """The sampled stacks of the training thread and of its fetching workers, or None.
+class Samples(NamedTuple):
+    """``training``: stacks of the training thread; ``fetching``: of its workers while they
+    fetched. ``source``: who took them."""
+
+    source: str
+    training: list[Stack]
+    fetching: list[Stack]
+
+
+def find_samples(run_dir: Path, lead: Process, processes: list[Process]) -> Samples | None:
+    """The sampled stacks of the pass that holds most of them, or None.
 
     A file that is no speedscope profile (py-spy was killed while writing) is left out.
     """
     files = [_read(p) for p in sorted(run_dir.glob(f"stacks-{lead.pid}*.speedscope.json"))]
-    found = [_stacks(file, lead, processes) for file in files if file is not None]
-    return max(found, key=lambda s: s.samples, default=None)
+    found = [_sampled(file, lead, processes) for file in files if file is not None]
+    return max(found, key=lambda s: len(s.training), default=None)
+
+
+def make_stacks(samples: Samples) -> Stacks:
+    """The samples by the user's lines."""
+    return Stacks(
+        source=samples.source,
+        samples=len(samples.training),
+        training=_lines(samples.training),
+        workers=_lines(samples.fetching),
+        worker_samples=len(samples.fetching),
+    )
 
 
 def _read(path: Path) -> _Speedscope | None:
@@ -84,39 +111,33 @@ def _read(path: Path) -> _Speedscope | None:
         return None
 
 
-def _stacks(file: _Speedscope, lead: Process, processes: list[Process]) -> Stacks:
+def _sampled(file: _Speedscope, lead: Process, processes: list[Process]) -> Samples:
     workers = workers_of(lead, processes)
-    training: list[_Stack] = []
-    fetching: list[_Stack] = []
+    training: list[Stack] = []
+    fetching: list[Stack] = []
     for profile in file.profiles:
-        pid, tid = _thread(profile.name)
+        pid, tid = thread_of(profile.name)
         if pid in (lead.pid, None) and (tid == lead.tid or (tid is None and not training)):
             training += _samples(file, profile)
         elif pid in workers and tid == workers[pid][0].tid:
             fetching += (s for s in _samples(file, profile) if any(f.fetches() for f in s[0]))
     in_process = IN_PROCESS in f"{file.name} {file.exporter}"
-    return Stacks(
-        source=IN_PROCESS if in_process else "py-spy",
-        samples=len(training),
-        training=_lines(training),
-        workers=_lines(fetching),
-        worker_samples=len(fetching),
-    )
+    return Samples(IN_PROCESS if in_process else "py-spy", training, fetching)
 
 
-def _thread(name: str) -> tuple[int | None, int | None]:
+def thread_of(name: str) -> tuple[int | None, int | None]:
     match = _THREAD.search(name)
     return (int(match[1]), int(match[2])) if match else (None, None)
 
 
-def _samples(file: _Speedscope, profile: _Profile) -> Iterable[_Stack]:
+def _samples(file: _Speedscope, profile: _Profile) -> Iterable[Stack]:
     frames = file.shared.frames
     weights = profile.weights or [1.0] * len(profile.samples)
     for sample, weight in zip(profile.samples, weights, strict=False):
         yield [frames[i] for i in sample if 0 <= i < len(frames)], weight
 
 
-def _lines(stacks: Sequence[_Stack]) -> tuple[StackLine, ...]:
+def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
     """Shares by innermost user line, largest first. Denominator: all the samples given."""
     total = sum(weight for _, weight in stacks)
     weight_of: dict[Location, float] = defaultdict(float)
@@ -130,7 +151,7 @@ def _lines(stacks: Sequence[_Stack]) -> tuple[StackLine, ...]:
         inner, called = stack[mine[-1]], stack[mine[-1] + 1 : mine[-1] + 2]
         at = Location(file=inner.file or "", line=inner.line or 0, function=inner.name)
         weight_of[at] += weight
-        leaves[at][_leaf(stack[-1])] += 1
+        leaves[at][_leaf(next(f for f in reversed(stack) if not f.ours()))] += 1
         libraries[at][_library(called)] += 1
         phases[at][next((p for f in reversed(stack) if (p := f.phase())), "")] += 1
     lines = (
@@ -146,13 +167,13 @@ def _lines(stacks: Sequence[_Stack]) -> tuple[StackLine, ...]:
     return tuple(sorted(lines, key=lambda line: -line.self_frac))
 
 
-def _leaf(frame: _Frame) -> str:
+def _leaf(frame: SampledFrame) -> str:
     """``decode (PIL/Image.py)``: the name, and the last two parts of the file."""
     parts = [part for part in (frame.file or "").split("/") if part]
     return f"{frame.name} ({'/'.join(parts[-2:])})" if parts else frame.name
 
 
-def _library(called: Sequence[_Frame]) -> str:
+def _library(called: Sequence[SampledFrame]) -> str:
     """``pandas`` for a file of ``…/site-packages/pandas/…``; "" if there is none."""
     found = [_INSTALLED.search(frame.file or "") for frame in called]
     return found[0][1] if found and found[0] else ""

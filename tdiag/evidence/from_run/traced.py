@@ -15,7 +15,9 @@ from tdiag.evidence.from_run.phases import PHASES
 from tdiag.evidence.from_run.records import StepRecord, TraceRecord
 from tdiag.evidence.from_run.timeline import Ints
 from tdiag.evidence.from_run.timeline import Timeline as Slices
+from tdiag.evidence.from_run.worker_lanes import with_workers
 from tdiag.evidence.from_trace import device_evidence
+from tdiag.evidence.history import StepEvents
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.timeline import Timeline
 from tdiag.trace import Trace, read_trace
@@ -26,7 +28,13 @@ FIRST_SPAN = "ProfilerStep#"
 Span: TypeAlias = tuple[str, int, int]  # phase, begin, end
 
 
-def add_trace(evidence: Evidence, run_dir: Path, lead: Process, spans: Sequence[Span]) -> None:
+def add_trace(
+    evidence: Evidence,
+    run_dir: Path,
+    lead: Process,
+    processes: list[Process],
+    spans: Sequence[Span],
+) -> None:
     """Add the facts of the trace that covers most steps (the later one if equal).
 
     ``spans``: the phases of the traced steps, on the events' clock. Facts measured without a
@@ -42,7 +50,11 @@ def add_trace(evidence: Evidence, run_dir: Path, lead: Process, spans: Sequence[
         except TdiagError as error:
             evidence.notes.append(f"a trace could not be read: {error.message}")
             continue
-        traced = device_evidence(trace, _on_its_clock(trace, record, spans))
+        shift = _shift_ns(trace, record)
+        known = [] if shift is None else [(name, b + shift, e + shift) for name, b, e in spans]
+        traced = device_evidence(trace, known)
+        if shift is not None and (step := traced.get(StepEvents)):
+            traced.add(with_workers(step, shift, lead, processes))
         for kind, fact in traced.facts.items():
             evidence.facts.setdefault(kind, fact)
         if DeviceTime in traced.facts:  # a clean step has no device lanes
@@ -72,15 +84,12 @@ def phase_spans(steps: Sequence[StepRecord], timeline: Slices, phases: Ints) -> 
     return spans
 
 
-def _on_its_clock(trace: Trace, record: TraceRecord, spans: Sequence[Span]) -> list[Span]:
-    """Shifted by what lies between the clocks: the probe wrote down the moment at which it
-    opened the trace's first step."""
+def _shift_ns(trace: Trace, record: TraceRecord) -> int | None:
+    """The trace's clock − the events': the probe wrote down the moment at which it opened the
+    trace's first step. None where either does not tell."""
     first = [number for number, name in enumerate(trace.names) if name.startswith(FIRST_SPAN)]
     begins = trace.ts_ns[np.isin(trace.name, first)]
-    if not len(begins) or not record.t:
-        return []
-    shift = int(begins.min()) - record.t
-    return [(name, begin + shift, end + shift) for name, begin, end in spans]
+    return int(begins.min()) - record.t if len(begins) and record.t else None
 
 
 def _file(path: Path) -> Path | None:

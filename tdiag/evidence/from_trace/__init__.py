@@ -28,11 +28,13 @@ from tdiag.evidence.from_trace.memory import device_memory
 from tdiag.evidence.from_trace.nesting import Nested, nest
 from tdiag.evidence.from_trace.parts import device_parts
 from tdiag.evidence.from_trace.stacks import Stacks
+from tdiag.evidence.from_trace.step_events import step_events
 from tdiag.evidence.from_trace.steps import Window, find_window
 from tdiag.evidence.from_trace.syncs import syncs
 from tdiag.evidence.from_trace.timeline import timeline
 from tdiag.evidence.from_trace.transfers import transfers
 from tdiag.evidence.from_trace.view import View, view
+from tdiag.evidence.history import StepEvents
 from tdiag.evidence.kinds import Kind
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.timeline import Timeline
@@ -53,8 +55,8 @@ def device_evidence(
 
     ``phases``: ``(name, start_ns, end_ns)`` of the host phases (keys of ``Phases.wall_ns``) and
     ``steps``: step boundaries, both on the trace's own clock (``trace.ts_ns``), where the caller
-    knows them. Kinds: TracedSteps, Timeline, HostOps, MatrixOps; of a device DeviceTime,
-    Transfers, Syncs, Kernels, Communication, DeviceParts, DeviceMemory.
+    knows them. Kinds: TracedSteps, Timeline, StepEvents, HostOps, MatrixOps; of a device
+    DeviceTime, Transfers, Syncs, Kernels, Communication, DeviceParts, DeviceMemory.
     """
     evidence = Evidence()
     if damage := trace.damage.describe():
@@ -63,7 +65,7 @@ def device_evidence(
     window = find_window(seen, steps)
     if window is None:
         why = "the trace holds no host and no device events"
-        on_host = (TracedSteps, Timeline, HostOps, MatrixOps)
+        on_host = (TracedSteps, Timeline, StepEvents, HostOps, MatrixOps)
         evidence.missing = dict.fromkeys((*on_host, *ON_DEVICE), why)
         return evidence
     evidence.add(window.traced_steps())
@@ -74,6 +76,8 @@ def device_evidence(
     _put(evidence, MatrixOps, matrices, "no shapes were recorded (record_shapes=True)")
     states = host_states(seen, window, phases)
     evidence.add(timeline(seen, window, states))
+    sampled = "the trace holds only a sample of the events"
+    _put(evidence, StepEvents, step_events(seen, window, states), sampled)
     _on_device(evidence, seen, ops, window, states)
     return evidence
 

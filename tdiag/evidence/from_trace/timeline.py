@@ -21,10 +21,7 @@ DEVICE_LANES = {
 def timeline(view: View, window: Window, states: Mapping[str, Spans]) -> Timeline:
     """``states``: the host's, disjoint. A lane in which nothing ran is left out."""
     begin, end = median_step(window)
-    host = dict(states)
-    if "launch" in host and not len(view.work):
-        host["ops"] = host.pop("launch")  # without a device they launch nothing
-    kinds: dict[str, dict[str, Spans]] = {} if window.sampled else {"host": host}
+    kinds = {} if window.sampled else {"host": of_host(view, states)}
     work = view.trace.ts_ns[view.work] < end
     work &= view.trace.end_ns[view.work] > begin
     for name, numbers in DEVICE_LANES.items():
@@ -38,6 +35,14 @@ def timeline(view: View, window: Window, states: Mapping[str, Spans]) -> Timelin
     drawn = tuple(found for found in lanes if found.spans)
     steps = 0 if window.found_by == "span" else window.count
     return Timeline(step_ns=end - begin, steps=steps, source="trace", lanes=drawn)
+
+
+def of_host(view: View, states: Mapping[str, Spans]) -> dict[str, Spans]:
+    """The host's states as a timeline names them."""
+    host = dict(states)
+    if "launch" in host and not len(view.work):
+        host["ops"] = host.pop("launch")  # without a device they launch nothing
+    return host
 
 
 def median_step(window: Window) -> tuple[int, int]:

@@ -1,0 +1,133 @@
+"""The traced step of median length event by event: threads, streams, copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tdiag.evidence.from_trace.intervals import Spans
+from tdiag.evidence.from_trace.nesting import nest
+from tdiag.evidence.from_trace.steps import Window
+from tdiag.evidence.from_trace.timeline import median_step, of_host
+from tdiag.evidence.from_trace.view import COMM, COMPUTE, D2H, H2D, Rows, View
+from tdiag.evidence.history import Event, EventLane, StepEvents
+
+# A picture of the step is some thousand pixels wide: what is shorter is drawn with its neighbours.
+RESOLUTION = 1_000
+MOST_LANES = 4  # threads, and streams of one role: those that did most
+
+
+def step_events(
+    view: View, window: Window, states: Mapping[str, Spans]
+) -> StepEvents | None:  # fmt: skip
+    """None for a trace that was sampled: its gaps tell nothing. ``states``: the host's.
+
+    Of a thread its outermost ops and runtime calls are told, of a stream what ran in it.
+    """
+    if window.sampled:
+        return None
+    begin, end = median_step(window)
+    step = _Step(view, begin, end)
+    host = of_host(view, states).items()
+    spans = [(name, b, e) for name, found in host for b, e in found.tolist()]
+    phases = lane("host", "phases", spans, begin, end)
+    lanes = [phases, *step.threads(), *step.streams(), *step.copies()]
+    return StepEvents(
+        number=int(np.searchsorted(window.bounds, begin)) + 1,
+        of=window.count,
+        begin_ns=begin,
+        duration_ns=end - begin,
+        lanes=tuple(found for found in lanes if found.events),
+    )
+
+
+def lane(
+    name: str, role: str, spans: Iterable[tuple[str, int, int]], begin: int, end: int
+) -> EventLane:
+    """``spans``: name, begin and end on the clock of the step's ``begin`` and ``end``."""
+    events = [
+        Event(name=what, begin_ns=max(b, begin) - begin, end_ns=min(e, end) - begin)
+        for what, b, e in spans
+        if b < end and e > begin
+    ]
+    return EventLane(
+        name=name, role=role, events=tuple(merge(events, (end - begin) / RESOLUTION))
+    )  # fmt: skip
+
+
+def merge(events: Sequence[Event], finest_ns: float) -> Iterator[Event]:
+    """In order of their begin. Those shorter than ``finest_ns`` become one with such neighbours,
+    if no longer gap lies between, so that their number is bounded."""
+    group: list[Event] = []
+    for event in sorted(events, key=lambda e: e.begin_ns):
+        tiny = event.end_ns - event.begin_ns < finest_ns
+        if group and not (tiny and event.begin_ns - group[-1].end_ns < finest_ns):
+            yield _one(group)
+            group = []
+        if tiny:
+            group.append(event)
+        else:
+            yield event
+    if group:
+        yield _one(group)
+
+
+def _one(group: Sequence[Event]) -> Event:
+    longest = max(group, key=lambda e: e.end_ns - e.begin_ns)
+    end = max(e.end_ns for e in group)
+    return Event(
+        name=longest.name, begin_ns=group[0].begin_ns, end_ns=end, merged=len(group)
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Step:
+    view: View
+    begin: int
+    end: int
+
+    def _during(self, rows: Rows) -> Rows:
+        """Those of ``rows`` that went on during the step."""
+        trace = self.view.trace
+        return rows[(trace.ts_ns[rows] < self.end) & (trace.end_ns[rows] > self.begin)]
+
+    def _lane(self, name: str, role: str, rows: Rows) -> EventLane:
+        trace = self.view.trace
+        names = [trace.names[number] for number in trace.name[rows].tolist()]
+        spans = zip(names, trace.ts_ns[rows].tolist(), trace.end_ns[rows].tolist(), strict=True)
+        return lane(name, role, spans, self.begin, self.end)
+
+    def threads(self) -> Iterator[EventLane]:
+        """The busiest ones; those that were annotated first, for these train."""
+        view, trace = self.view, self.view.trace
+        nested = nest(trace, self._during(np.concatenate([view.ops, view.runtime])))
+        outer = nested.rows[nested.outermost]
+        lanes = trace.lane[outer]
+        main = set(trace.lane[self._during(view.annotations)].tolist())
+        busy = {n: int(trace.dur_ns[outer[lanes == n]].sum()) for n in np.unique(lanes).tolist()}
+        for number in sorted(busy, key=lambda n: (n not in main, -busy[n]))[:MOST_LANES]:
+            rows = outer[lanes == number]
+            backward = number not in main and bool((trace.forward_thread[rows] > 0).any())
+            name = f"{'autograd' if backward else 'thread'} {trace.lanes[number][1]}"
+            yield self._lane(name, "host", rows)
+
+    def streams(self) -> Iterator[EventLane]:
+        for role, kind in (("device", COMPUTE), ("comm", COMM)):
+            for name, rows in self._by_stream(self._during(self.view.of_kind(kind))):
+                yield self._lane(name, role, rows)
+
+    def _by_stream(self, rows: Rows) -> Iterator[tuple[str, Rows]]:
+        """The busiest streams among these events."""
+        trace = self.view.trace
+        pairs = np.stack([trace.device[rows], trace.stream[rows]], axis=1)
+        streams, which = np.unique(pairs, axis=0, return_inverse=True)
+        busy = np.bincount(which.ravel(), trace.dur_ns[rows], len(streams))
+        for number in np.argsort(-busy, kind="stable")[:MOST_LANES].tolist():
+            device, stream = streams[number].tolist()
+            yield f"GPU {device} stream {stream}", rows[which.ravel() == number]
+
+    def copies(self) -> Iterator[EventLane]:
+        for kind, name in ((H2D, "host to device"), (D2H, "device to host")):
+            yield self._lane(name, "copies", self._during(self.view.of_kind(kind)))
