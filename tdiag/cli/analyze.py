@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tdiag.diagnose.compare import Side
     from tdiag.evidence.device import Ranks, RankTime
     from tdiag.evidence.from_trace.files import TracedFile
+    from tdiag.evidence.store import Evidence
     from tdiag.trace.inflate import Progress
 
 SHOWN_BYTES = 20 << 20  # smaller files are read before a progress bar could be seen
@@ -66,12 +67,12 @@ def analyze(
 
     Several traces of one job (its ranks) give one report: that of the rank the others wait for.
     """
-    from tdiag.cli.conclude import check_cost, open_output, page_for, terminal_text
+    from tdiag.cli.conclude import check_cost, open_output, page_for, rendered, terminal_text
     from tdiag.cli.streams import write
     from tdiag.diagnose.compare import compare
     from tdiag.errors import UsageError
     from tdiag.evidence.device import Ranks
-    from tdiag.report import changes, render
+    from tdiag.report import changes
 
     name = "json" if json else format
     check_cost(hourly_cost, name)
@@ -91,7 +92,7 @@ def analyze(
         elif against:
             text = changes.as_json(compare(_read([against]), now))
         else:
-            text = render(name, now.diagnosis, base_dir=Path.cwd())
+            text = rendered(name, now.diagnosis, None)
         if file is not None:
             file.truncate(0)
         write(stream, text)
@@ -100,6 +101,16 @@ def analyze(
 def _read(paths: list[Path]) -> Side:
     from tdiag.diagnose import diagnose
     from tdiag.diagnose.compare import Side
+
+    evidence = read_ranks(paths)[1]
+    return Side(diagnose(evidence), evidence)
+
+
+def read_ranks(paths: list[Path]) -> tuple[dict[int, TracedFile], Evidence]:
+    """The readable ones of these traces by rank, and the evidence of their job.
+
+    Raises RunError where none can be read, UsageError where they are not the ranks of one job.
+    """
     from tdiag.errors import RunError, UsageError
     from tdiag.evidence.from_trace.files import find_traces, read_files
     from tdiag.evidence.from_trace.ranks import merge_ranks
@@ -111,15 +122,15 @@ def _read(paths: list[Path]) -> Side:
     read = [found for found in results if not isinstance(found, RunError)]
     if not read:
         raise errors[0]
-    by_rank = {_rank(found, index): found.evidence for index, found in enumerate(read)}
+    by_rank = {_rank(found, index): found for index, found in enumerate(read)}
     if len(by_rank) < len(read):
         raise UsageError(
             "these traces are not the ranks of one job: some have the same rank",
             "analyze them one by one, or two of them with --against",
         )
-    evidence = merge_ranks(by_rank)
+    evidence = merge_ranks({rank: found.evidence for rank, found in by_rank.items()})
     evidence.notes += [error.message for error in errors]
-    return Side(diagnose(evidence), evidence)
+    return by_rank, evidence
 
 
 def _rank(found: TracedFile, index: int) -> int:

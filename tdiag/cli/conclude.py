@@ -63,6 +63,16 @@ def terminal_text(diagnosis: Diagnosis, run_dir: Path | None, stream: TextIO, *,
                   latest=_is_latest(run_dir), hourly_cost=hourly_cost)  # fmt: skip
 
 
+def rendered(name: str, diagnosis: Diagnosis, run_dir: Path | None) -> str:
+    """The report in a format for machines, with what `tdiag explain` says of each rule found."""
+    from tdiag.report import render
+    from tdiag.rules.catalogue import all_rules, page
+
+    found = {finding.code for finding in diagnosis.findings}
+    explained = {rule.code: page(rule) for rule in all_rules() if rule.code in found}
+    return render(name, diagnosis, base_dir=Path.cwd(), run_dir=run_dir, explained=explained)
+
+
 def page_for(stream: TextIO, *, all_findings: bool = False) -> Page:
     """This stream's width, and colour only where it shows (NO_COLOR counts)."""
     from tdiag.report.page import Page

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -21,13 +23,20 @@ def report(
             help="A run directory, its name in .tdiag/runs, or a diagnosis.json; else the latest.",
         ),
     ] = None,
-    format: Annotated[
-        str,
+    formats: Annotated[
+        list[str] | None,
         typer.Option(
-            "--format", "-f", help="terminal, json, line, markdown, sarif, junit or github."
+            "--format",
+            "-f",
+            metavar="NAME",
+            help="terminal, json, line, markdown, sarif, junit or github; several at once, each"
+            " with its own -o.",
         ),
-    ] = "terminal",
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Short for --format line: the verdict alone.")
+    ] = False,
     all_findings: Annotated[
         bool,
         typer.Option(
@@ -55,56 +64,71 @@ def report(
             help="What the machine costs an hour: adds time versus money.",
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
+    outputs: Annotated[
+        list[Path] | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Write to this file instead of stdout."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write to this file instead of stdout: the first for the first format, and so on.",
         ),
     ] = None,
 ) -> None:
     """Print the report of a run again, or the tables of its profilers."""
-    from tdiag.cli.conclude import check_cost, conclude, terminal_text
+    from tdiag.cli.conclude import check_cost, conclude, open_output, rendered, terminal_text
     from tdiag.errors import UsageError
     from tdiag.launch.rundir import find
-    from tdiag.report import load_diagnosis, render
+    from tdiag.report import load_diagnosis
 
-    name = "json" if json else format
-    check_cost(hourly_cost, name)
+    short = [name for name, wanted in (("json", json), ("line", quiet)) if wanted]
+    names = [*short, *(formats or ())] or ["terminal"]
+    check_cost(hourly_cost, "terminal" if "terminal" in names else names[0])
     asked = {"ops": ops, "calls": calls, "lines": lines, "system": system}
     tables = [table for table, wanted in asked.items() if wanted]
-    if tables and name != "terminal":
+    if tables and names != ["terminal"]:
         raise UsageError(
-            f"--{tables[0]} with --format {name}: the tables are for reading",
+            f"--{tables[0]} with --format {names[0]}: the tables are for reading",
             "leave out one of them",
         )
-    if tables:
-        evidence = _evidence(run)
-        _put(output, lambda stream: _drawn(tables, evidence, stream, all_findings))
-        return
-    if run is not None and Path(run).is_file():
-        run_dir, diagnosis = None, load_diagnosis(Path(run))
-    else:
-        run_dir = find(run)
-        kept = (run_dir / "diagnosis.json").is_file() and not fresh
-        diagnosis = load_diagnosis(run_dir) if kept else conclude(run_dir)
-    if name == "terminal":
-        _put(output, lambda to: terminal_text(diagnosis, run_dir, to, all_findings=all_findings,
-                                              hourly_cost=hourly_cost))  # fmt: skip
-    else:
-        text = render(name, diagnosis, run_dir=run_dir, base_dir=Path.cwd())
-        _put(output, lambda _: text)
+    if outputs and len(outputs) != len(names):
+        raise UsageError(
+            f"{len(names)} × --format and {len(outputs)} × -o: which goes where?",
+            "give each format its own -o, or none of them",
+        )
+    with ExitStack() as stack:
+        places: Sequence[Path | None] = outputs or [None] * len(names)
+        files = [stack.enter_context(open_output(path)) for path in places]
+        if tables:
+            evidence = _evidence(run)
+            _put(files[0], lambda stream: _drawn(tables, evidence, stream, all_findings))
+            return
+        if run is not None and Path(run).is_file():
+            run_dir, diagnosis = None, load_diagnosis(Path(run))
+        else:
+            run_dir = find(run)
+            kept = (run_dir / "diagnosis.json").is_file() and not fresh
+            diagnosis = load_diagnosis(run_dir) if kept else conclude(run_dir)
+        for name, file in zip(names, files, strict=True):
+            if name == "terminal":
+                _put(file, lambda stream: terminal_text(
+                    diagnosis, run_dir, stream, all_findings=all_findings,
+                    hourly_cost=hourly_cost))  # fmt: skip
+            else:
+                _put(file, partial(_as_told, rendered(name, diagnosis, run_dir)))
 
 
-def _put(output: Path | None, text: Callable[[TextIO], str]) -> None:
-    """Write the text, which depends on where it goes, to the file of ``-o`` or to stdout."""
-    from tdiag.cli.conclude import open_output
+def _as_told(text: str, _: TextIO) -> str:
+    return text
+
+
+def _put(file: TextIO | None, text: Callable[[TextIO], str]) -> None:
+    """Write the text, which depends on where it goes, to this file, or else to stdout."""
     from tdiag.cli.streams import write
 
-    with open_output(output) as file:
-        shown = text(file or sys.stdout)
-        if file is not None:
-            file.truncate(0)
-        write(file or sys.stdout, shown)
+    shown = text(file or sys.stdout)
+    if file is not None:
+        file.truncate(0)
+    write(file or sys.stdout, shown)
 
 
 def _evidence(run: str | None) -> Evidence:

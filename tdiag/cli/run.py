@@ -90,7 +90,12 @@ def run(
             "--output", "-o", metavar="FILE", help="Write the diagnosis as JSON to this file, too."
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress lines.")] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", "-q", help="No progress lines, and the verdict alone, on one line."
+        ),
+    ] = False,
     sampler: Annotated[
         str, typer.Option(help="Stack sampler: py-spy, in-process or off.")
     ] = "py-spy",
@@ -133,11 +138,13 @@ def run(
             ),
             out,
         )
-        _report(outcome, as_json=json, written=written, hourly_cost=hourly_cost)
+        _report(outcome, as_json=json, quiet=quiet, written=written, hourly_cost=hourly_cost)
     raise typer.Exit(outcome.code)
 
 
-def _report(outcome: Outcome, *, as_json: bool, written: Any, hourly_cost: float | None) -> None:
+def _report(
+    outcome: Outcome, *, as_json: bool, quiet: bool, written: Any, hourly_cost: float | None
+) -> None:
     """Diagnose and print. Whatever goes wrong here, the run is kept and the script's exit code
     stands; hence the one broad ``except`` outside the probe."""
     import traceback
@@ -159,6 +166,8 @@ def _report(outcome: Outcome, *, as_json: bool, written: Any, hourly_cost: float
             written.write(render("json", diagnosis))
         if as_json:
             write(sys.stdout, render("json", diagnosis))
+        elif quiet:
+            write(sys.stderr, render("line", diagnosis, base_dir=Path.cwd()))
         else:
             text = terminal_text(diagnosis, outcome.run_dir, sys.stderr, hourly_cost=hourly_cost)
             write(sys.stderr, text)

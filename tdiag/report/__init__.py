@@ -3,7 +3,7 @@ diagnosis; adding one is its file and its line in ``FORMATS``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tdiag.diagnose.model import Diagnosis
@@ -36,16 +36,18 @@ def render(
     run_dir: Path | None = None,
     latest: bool = False,
     hourly_cost: float | None = None,
+    explained: Mapping[str, str] | None = None,
 ) -> str:
     """The diagnosis in one of ``FORMATS``, ending with a newline.
 
     ``width`` is in terminal cells, ``base_dir`` what locations are shown relative to (the
     caller's working directory), ``run_dir`` is named at the report's foot, and in the
     command that shows it again unless it is the ``latest`` run. ``hourly_cost``: what the machine
-    costs an hour, for the terminal's table of time and money. Raises :class:`UsageError` for a
-    format that there is not.
+    costs an hour, for the terminal's table of time and money. ``explained``: a rule's
+    documentation in Markdown by its code. Raises :class:`UsageError` for a format that there is
+    not.
     """
     if format not in FORMATS:
         raise UsageError(f"no report format {format!r}", f"there are: {', '.join(FORMATS)}")
-    page = Page(width, color, all_findings, base_dir, run_dir, latest, hourly_cost)
+    page = Page(width, color, all_findings, base_dir, run_dir, latest, hourly_cost, explained or {})
     return FORMATS[format](diagnosis, page)

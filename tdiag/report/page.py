@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 
@@ -22,7 +22,8 @@ WIDE = 110
 class Page:
     """``width`` in cells; ``base_dir``: locations below it are shown relative to it.
     ``latest``: whether ``run_dir`` is the run that ``tdiag report`` shows unless told another.
-    ``hourly_cost``: what the machine costs, in any currency; None = not asked for."""
+    ``hourly_cost``: what the machine costs, in any currency; None = not asked for.
+    ``explained``: a rule's documentation (Markdown) by its code."""
 
     width: int = 80
     color: bool = False
@@ -31,6 +32,7 @@ class Page:
     run_dir: Path | None = None
     latest: bool = False
     hourly_cost: float | None = None
+    explained: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def wide(self) -> bool:

@@ -25,7 +25,7 @@ def render(diagnosis: Diagnosis, page: Page) -> str:
     driver = {
         "name": "tdiag",
         "version": inert(diagnosis.environment.get("tdiag", "unknown")),
-        "rules": [_rule(f) for f in rules],
+        "rules": [_rule(f, page.explained.get(f.code, "")) for f in rules],
     }
     results = [_result(f, order[f.code], diagnosis, page) for f in diagnosis.findings]
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
@@ -33,13 +33,17 @@ def render(diagnosis: Diagnosis, page: Page) -> str:
     return msgspec.json.format(text, indent=2).decode() + "\n"
 
 
-def _rule(finding: Finding) -> dict[str, Any]:
-    return {
+def _rule(finding: Finding, explained: str) -> dict[str, Any]:
+    """``explained``: its documentation in Markdown, which is ours and so needs no escaping."""
+    rule: dict[str, Any] = {
         "id": inert(finding.code),
         "name": inert(finding.name),
         "shortDescription": {"text": inert(finding.name.replace("-", " "))},
         "properties": {"tags": ["performance", inert(finding.cls)]},
     }
+    if explained:
+        rule["help"] = {"text": explained, "markdown": explained}
+    return rule
 
 
 def _result(finding: Finding, rule: int, diagnosis: Diagnosis, page: Page) -> dict[str, Any]:

@@ -46,11 +46,12 @@ def test_json_has_stdout_for_itself_and_o_writes_the_same(tmp_path: Path) -> Non
     assert "step 2\n" in done.stderr and "Step time" not in done.stderr
 
 
-def test_quiet_has_no_progress_but_the_report(tmp_path: Path) -> None:
+def test_quiet_says_one_line(tmp_path: Path) -> None:
     name = script(tmp_path, "import time; events.step(); time.sleep(1)", training=True)
     assert "tdiag  warming up" in tdiag("run", name, cwd=tmp_path).stderr
     quiet = tdiag("run", name, "-q", cwd=tmp_path).stderr
-    assert "tdiag  " not in quiet and latest(tmp_path).name in quiet
+    assert quiet.count("\n") == 1 and quiet.startswith("No verdict: ")
+    assert tdiag("report", "--quiet", cwd=tmp_path).stdout == quiet
 
 
 def test_the_display_follows_the_events(tmp_path: Path) -> None:
