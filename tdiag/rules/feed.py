@@ -33,6 +33,9 @@ HANDOVER_NS_PER_BYTE = 0.18
 # One core's copy into fresh memory, page faults included, lies at 2–10 GB/s; the low end is taken,
 # so that a plain stack of large samples is not blamed.
 COPY_BYTES_PER_S = 2e9
+# What a dataset may take of the free memory; the other half stays for workers, batches in flight
+# and the page cache. Ours.
+RAM_FOR_DATA_FRAC = 0.5
 # Datasets whose samples are in memory, one next to the other, so that one call can index many.
 IN_MEMORY = ("TensorDataset", "Tensor", "list")
 # Indexing TensorDataset with a list instead of one by one, torch 2.13: no win with 4 samples a

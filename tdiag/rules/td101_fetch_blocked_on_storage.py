@@ -33,7 +33,7 @@ from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, StackLine, Sta
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, duration, percent, size, where
 from tdiag.rules.examples import GB, budget, loaders, stack, stacks, system
-from tdiag.rules.feed import Feed, feed_of
+from tdiag.rules.feed import RAM_FOR_DATA_FRAC, Feed, feed_of
 from tdiag.rules.fetch_lines import dataset_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, frac
 
@@ -41,14 +41,13 @@ CODE = "TD101"
 NAME = "fetch-blocked-on-storage"
 CLASS = "io"
 AFTER = {
+    "TD103": "waiting side by side for many small files only hides them",
     "TD102": "waiting side by side for bytes that are not used only hides them",
     "TD202": "on full cores further workers only queue",
 }
 
 # One page, the smallest amount that the kernel reads from storage.
 MIN_READ_BYTES = 4096
-# The other half stays free for workers, batches in flight and the page cache; ours.
-RAM_FOR_DATA_FRAC = 0.5
 # Mostly blocked workers cost a core little, but an interpreter's memory each; ours.
 MAX_WORKERS_PER_CORE = 4
 

@@ -43,6 +43,7 @@ AFTER = {
     "TD102": "workers hide that most of what they read is not used, and read it all the same",
     "TD206": "workers hide a slow collate_fn, and take cores for it",
     "TD207": "workers hide work that need not be done at all",
+    "TD209": "workers share out work that is the same in every epoch, and do it every time",
     "TD210": "workers hide work that need not be done at all",
     "TD706": "each further process wants cores that are already wanted twice",
 }

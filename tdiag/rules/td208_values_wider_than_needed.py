@@ -1,0 +1,200 @@
+"""Batches travel in wider types than their values need
+
+## What it measures
+Bytes of a batch by tensor and dtype, and the values of a sample of each in the first few batches:
+what is `float64` (NumPy's default), what holds whole numbers that fit fewer bytes (`int64` masks),
+and what was bytes once (pixels: whole numbers of 0 to 255, or multiples of 1 ÷ 255).
+
+## Why it is slow
+Everything that handles the batch moves its bytes: collating, sending it from the worker, pinning,
+the copy to the device. A photo in `float32` has four times the bytes of the same photo in `uint8`,
+in `float64` eight times.
+
+## What to do
+Keep `uint8` until the device and convert and normalise there; `float32` for values, the smallest
+type that holds them for masks and indices. Class labels of a few bytes may stay.
+
+## How the gain is computed
+High end: the bytes that are saved are neither collated nor copied to the device. Low end: nothing,
+if other things hide it.
+
+## When this advice is wrong
+Embeddings and `cross_entropy` want `int64` indices: convert on the device. Numerics that need
+`float64` need it. The values are a sample's: a rare one may not fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.data import BatchField
+from tdiag.evidence.device import Transfers
+from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, held, percent, size, where
+from tdiag.rules.examples import MB, budget, loaders, system
+from tdiag.rules.feed import feed_of
+from tdiag.rules.fetch_lines import dataset_place
+from tdiag.rules.measures import bytes_, frac
+from tdiag.rules.shares import MOSTLY_FRAC
+
+CODE = "TD208"
+NAME = "values-wider-than-needed"
+CLASS = "cpu"
+
+# What is saved where half of the batch is in types twice as wide as needed: less is not "mostly".
+SAVED_FRAC = 0.25
+# Bytes of one value, by torch's names of the types that can be wider than what they hold.
+WIDTHS = {"float64": 8, "int64": 8, "complex128": 16, "float32": 4, "int32": 4, "int16": 2}
+# What the same values fit in as a rule, where they were not looked at: half the width.
+NARROWER = {"float64": "float32", "int64": "int32", "complex128": "complex64"}
+# Whole numbers by the smallest type that holds them: name, least, most, bytes (torch's own types).
+WHOLE = (
+    ("uint8", 0, 255, 1), ("int8", -128, 127, 1), ("int16", -(2**15), 2**15 - 1, 2),
+    ("int32", -(2**31), 2**31 - 1, 4),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Narrowed:
+    """One tensor of the batch, or all of one dtype: what it takes and what would do."""
+
+    name: str  # "" = all of this dtype
+    dtype: str
+    bytes: float
+    enough: str
+    saved: float
+
+    def __str__(self) -> str:
+        of = f"'{self.name}'" if self.name else "what"
+        return f"{of} is {self.dtype} ({size(self.bytes)}), {self.enough} would do"
+
+
+def check(
+    budget: Budget,
+    loaders: Loaders,
+    system: System,
+    phases: Phases | None,
+    transfers: Transfers | None,
+) -> Found | None:
+    loader = loaders.train()
+    if loader is None:
+        return None
+    if loader.batch_dtypes is None:
+        raise Abstain("no batch was weighed by dtype")
+    total = sum(loader.batch_dtypes.values())
+    wide = sorted(_narrowed(loader), key=lambda x: -x.saved)
+    saved = sum(x.saved for x in wide)
+    if not wide or saved < SAVED_FRAC * total:
+        return None
+    fed = feed_of(budget, loaders, phases, system)
+    collating = fed.gain_of_saving(fed.collate) if fed else 0.0
+    copying = held(budget, "h2d") if transfers else 0.0
+    at = dataset_place(loader)
+    return Found(
+        summary=(
+            f"A batch of {size(total)} would take {size(total - saved)} in the types that its"
+            f" values need: {wide[0]}."
+        ),
+        evidence=(
+            bytes_("batch", total, "fetch"),
+            *(bytes_(f"{x.name or 'tensors'}, {x.dtype}", x.bytes, "fetch") for x in wide[:3]),
+            frac("saved, share of the batch", saved / total, "fetch"),
+        ),
+        fix=Fix(
+            f"In {loader.dataset_class}{where(at)}: {_advice(wide)};"
+            f" {percent(saved / total)} less to collate, send and copy.",
+            "review",
+        ),
+        gain=Gain(
+            0.0,
+            (collating + copying) * saved / total,
+            "high end: the bytes saved are neither collated nor copied; low end: hidden.",
+            (*DATA_WAIT, "h2d"),
+        ),
+        at=at,
+    )
+
+
+def _narrowed(loader: Loader) -> list[_Narrowed]:
+    """By tensor where values were looked at, else by dtype."""
+    if loader.fields:
+        found = [_field(field) for field in loader.fields]
+        return [x for x in found if x is not None]
+    return [
+        _Narrowed("", name, taken, NARROWER[name], taken * MOSTLY_FRAC)
+        for dtype, taken in (loader.batch_dtypes or {}).items()
+        if (name := dtype.removeprefix("torch.")) in NARROWER
+    ]
+
+
+def _field(field: BatchField) -> _Narrowed | None:
+    name = field.dtype.removeprefix("torch.")
+    if name not in WIDTHS:
+        return None
+    enough, width = _enough(field, name)
+    if width >= WIDTHS[name]:
+        return None
+    saved = field.bytes * (1 - width / WIDTHS[name])
+    return _Narrowed(field.name, name, field.bytes, enough, saved)
+
+
+def _enough(field: BatchField, name: str) -> tuple[str, int]:
+    """The narrowest type for what was seen, and its bytes."""
+    counts = name.startswith("int")
+    if field.of_255:
+        return WHOLE[0][0], WHOLE[0][3]
+    if field.integral and field.minimum is not None and field.maximum is not None:
+        # Whole numbers in a float may be anything but in the range of a pixel's byte.
+        for whole, least, most, width in WHOLE if counts else WHOLE[:1]:
+            if least <= field.minimum and field.maximum <= most:
+                return whole, width
+    if name in NARROWER and not counts:
+        return NARROWER[name], WIDTHS[name] // 2
+    return name, WIDTHS[name]
+
+
+def _advice(wide: list[_Narrowed]) -> str:
+    first = wide[0]
+    of = f"'{first.name}'" if first.name else "samples"
+    if first.enough == WHOLE[0][0] and first.dtype.startswith("float"):
+        return (
+            f"keep {of} in uint8 (leave out the division that ToTensor does) and convert on the"
+            " device: x.to(device, non_blocking=True).float().div_(255), then normalise"
+        )
+    return (
+        f"make {of} in {first.enough} (array.astype('{first.enough}', copy=False)) and widen on"
+        " the device"
+    )
+
+
+def fires() -> Evidence:
+    """Photos that ToTensor made float32, and their labels."""
+    photos = BatchField(
+        name="0", dtype="float32", bytes=38.5 * MB, minimum=0.0, maximum=1.0, integral=False,
+        of_255=True,
+    )  # fmt: skip
+    labels = BatchField(
+        name="1", dtype="int64", bytes=512.0, minimum=0.0, maximum=999.0, integral=True,
+        of_255=False,
+    )  # fmt: skip
+    single = loaders(
+        batch_dtypes={"torch.float32": 38.5 * MB, "torch.int64": 512.0},
+        fields=(photos, labels),
+        collate_ns=20e6,
+        collate_cpu_ns=20e6,
+    )
+    return Evidence().add(budget(data_wait_cpu=75, forward=20), single, system())
+
+
+def clear() -> Evidence:
+    """Values in float32, labels in int64."""
+    values = BatchField(
+        name="0", dtype="float32", bytes=38.5 * MB, minimum=-2.1, maximum=2.6, integral=False,
+        of_255=False,
+    )  # fmt: skip
+    single = loaders(
+        batch_dtypes={"torch.float32": 38.5 * MB, "torch.int64": 512.0}, fields=(values,)
+    )
+    return Evidence().add(budget(data_wait_cpu=60, forward=20), single, system())
