@@ -65,6 +65,7 @@ class _Narrowed:
     bytes: float
     enough: str
     saved: float
+    scaled: bool = False  # multiples of 1 ÷ 255
 
     def __str__(self) -> str:
         of = f"'{self.name}'" if self.name else "what"
@@ -137,18 +138,20 @@ def _field(field: BatchField) -> _Narrowed | None:
     if width >= WIDTHS[name]:
         return None
     saved = field.bytes * (1 - width / WIDTHS[name])
-    return _Narrowed(field.name, name, field.bytes, enough, saved)
+    return _Narrowed(field.name, name, field.bytes, enough, saved, bool(field.of_255))
 
 
 def _enough(field: BatchField, name: str) -> tuple[str, int]:
     """The narrowest type for what was seen, and its bytes."""
     counts = name.startswith("int")
-    if field.of_255:
+    low, high = field.minimum, field.maximum
+    told = low is not None and high is not None and low < high  # one value alone tells nothing
+    if field.of_255 and told:
         return WHOLE[0][0], WHOLE[0][3]
-    if field.integral and field.minimum is not None and field.maximum is not None:
+    if field.integral and told:
         # Whole numbers in a float may be anything but in the range of a pixel's byte.
         for whole, least, most, width in WHOLE if counts else WHOLE[:1]:
-            if least <= field.minimum and field.maximum <= most:
+            if least <= (low or 0) and (high or 0) <= most:
                 return whole, width
     if name in NARROWER and not counts:
         return NARROWER[name], WIDTHS[name] // 2
@@ -159,9 +162,11 @@ def _advice(wide: list[_Narrowed]) -> str:
     first = wide[0]
     of = f"'{first.name}'" if first.name else "samples"
     if first.enough == WHOLE[0][0] and first.dtype.startswith("float"):
+        divided = " (leave out the division that ToTensor does)" if first.scaled else ""
         return (
-            f"keep {of} in uint8 (leave out the division that ToTensor does) and convert on the"
-            " device: x.to(device, non_blocking=True).float().div_(255), then normalise"
+            f"keep {of} in uint8{divided} and convert on the device:"
+            f" x.to(device, non_blocking=True).float(){'.div_(255)' if first.scaled else ''}, then"
+            " normalise"
         )
     return (
         f"make {of} in {first.enough} (array.astype('{first.enough}', copy=False)) and widen on"

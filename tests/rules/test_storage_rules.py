@@ -1,0 +1,150 @@
+"""What is read, opened, widened and done again for a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.diagnose.model import Abstained, Finding
+from tdiag.evidence.data import BatchField
+from tdiag.evidence.kinds import Budget, Kind
+from tdiag.evidence.store import Evidence
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import GB, MB, budget, loaders, stack, stacks, system
+
+STEP = budget(data_wait_io=30, data_wait_cpu=30, forward=20)
+MACHINE = system(ram_available_bytes=32 * GB)
+
+
+def result(
+    code: str, *more: Kind, step: Budget = STEP, **loader: Any
+) -> Finding | Abstained | None:
+    return run_rule(find(code), Evidence().add(step, loaders(**loader), MACHINE, *more))
+
+
+def finding(code: str, *more: Kind, **loader: Any) -> Finding:
+    found = result(code, *more, **loader)
+    assert isinstance(found, Finding), found
+    return found
+
+
+@pytest.mark.parametrize(("read_mb", "fires"), [(201, True), (199, False)])
+def test_reading_counts_where_most_of_it_is_not_returned(read_mb: int, fires: bool) -> None:
+    found = result("TD102", rchar_bytes=read_mb * 1.0 * MB, batch_bytes=100.0 * MB)
+    assert isinstance(found, Finding) is fires
+
+
+def test_what_reading_too_much_costs_goes_by_the_excess() -> None:
+    """30 ms of the fetch are blocked, and 60 MB of excess take 6 to 30 ms to copy."""
+    half = {"load_cpu_ns": 24.5e6, "rchar_bytes": 61.0 * MB, "batch_bytes": 1.0 * MB}
+    found = finding("TD102", **half)
+    assert found.speedup is not None
+    low, high = (80 * (1 - 1 / x) for x in (found.speedup.low, found.speedup.high))
+    assert low == pytest.approx(6, abs=0.1)
+    assert high == pytest.approx(30 * 60 / 61 + 29.5, abs=0.6)  # no more than there is on a core
+
+
+def test_bytes_that_were_not_counted_are_not_taken_for_none() -> None:
+    assert isinstance(result("TD102", rchar_bytes=None), Abstained)
+    assert isinstance(result("TD102", batch_bytes=None), Abstained)
+
+
+@pytest.mark.parametrize(
+    ("opens", "size", "expected"),
+    [
+        (32.0, 90e3, Finding), (31.0, 90e3, type(None)), (64.0, float(1 << 20), type(None)),
+        (None, None, Abstained), (64.0, None, Abstained), (0.0, None, type(None)),
+    ],
+)  # fmt: skip
+def test_small_files_are_counted_per_sample(
+    opens: float | None, size: float | None, expected: type
+) -> None:
+    found = result("TD103", opens=opens, opened_bytes=size, samples=64.0, load_cpu_ns=10e6)
+    assert isinstance(found, expected)
+
+
+def test_the_files_are_counted_and_weighed_in_all() -> None:
+    small = {"opens": 128.0, "opened_bytes": 1e5, "samples": 64.0, "load_cpu_ns": 10e6}
+    text = finding("TD103", dataset_len=10_000, **small).fix.text
+    assert "Pack the 20,000 files, 1.86 GiB in all, into shards" in text
+    assert "read them into memory once (29.8 GiB are free)" in text
+    much = finding("TD103", dataset_len=1_000_000, **small).fix.text
+    assert "read them into memory" not in much
+
+
+@pytest.mark.parametrize(
+    ("drawn", "expected"), [(False, Finding), (True, type(None)), (None, Abstained)]
+)
+def test_work_is_the_same_where_nothing_is_drawn(drawn: bool | None, expected: type) -> None:
+    assert isinstance(result("TD209", random=drawn, samples=64.0), expected)
+
+
+def test_results_are_kept_where_they_fit() -> None:
+    """A batch of 64 samples is 38.5 MB: 10,000 samples are 6 GB, 50,000 are 30 GB of 32."""
+    some = finding("TD209", random=False, samples=64.0, dataset_len=10_000, num_workers=2)
+    assert "a tensor in memory (5.60 GiB of 29.8 GiB free)" in some.fix.text
+    assert ".share_memory_()" in some.fix.text
+    assert some.speedup is not None and some.speedup.low > 1.1
+    all_of_it = finding("TD209", random=False, samples=64.0)
+    assert "on disk, as a memory-mapped array of 28.0 GiB" in all_of_it.fix.text
+    assert all_of_it.speedup is not None and all_of_it.speedup.low == 1.0
+
+
+def test_an_unsized_dataset_has_no_epochs_to_repeat() -> None:
+    assert result("TD209", random=False, samples=64.0, dataset_len=None) is None
+
+
+@pytest.mark.parametrize(("library", "fires"), [("pandas", True), ("PIL", False), ("", False)])
+def test_tables_are_told_by_the_library_that_the_line_calls(library: str, fires: bool) -> None:
+    line = replace(stack(18, 0.7, "get (core/indexing.py)", "data_wait"), library=library)
+    found = result("TD210", stacks(training=(line,)))
+    assert isinstance(found, Finding) is fires
+
+
+def test_tables_need_samples_of_the_fetch() -> None:
+    assert isinstance(result("TD210", stacks()), Abstained)
+
+
+def field(dtype: str, low: float, high: float, **changes: Any) -> BatchField:
+    plain = BatchField(
+        name="0", dtype=dtype, bytes=40.0 * MB, minimum=low, maximum=high, integral=False,
+        of_255=False,
+    )  # fmt: skip
+    return replace(plain, **changes)
+
+
+@pytest.mark.parametrize(
+    ("seen", "enough"),
+    [
+        (field("float32", 0.0, 1.0, of_255=True), "uint8"),
+        (field("float32", 0.0, 255.0, integral=True), "uint8"),
+        (field("float32", 0.0, 256.0, integral=True), ""),
+        (field("float32", -2.1, 2.6), ""),
+        (field("float32", 0.0, 0.0, of_255=True, integral=True), ""),  # nothing but zeros
+        (field("float64", -2.1, 2.6), "float32"),
+        (field("int64", 0.0, 1.0, integral=True), "uint8"),
+        (field("int64", -1.0, 1.0, integral=True), "int8"),
+        (field("int64", 0.0, 30_000.0, integral=True), "int16"),
+        (field("int64", 0.0, 2.0**33, integral=True), ""),
+        (field("uint8", 0.0, 255.0, integral=True), ""),
+    ],
+)
+def test_the_narrowest_type_follows_from_the_values(seen: BatchField, enough: str) -> None:
+    found = result(
+        "TD208", fields=(seen,), batch_dtypes={f"torch.{seen.dtype}": 40.0 * MB},
+        collate_ns=20e6, collate_cpu_ns=20e6,
+    )  # fmt: skip
+    assert isinstance(found, Finding) is bool(enough)
+    if isinstance(found, Finding):
+        assert f", {enough} would do" in found.summary
+
+
+def test_only_pixels_that_were_divided_are_divided_again() -> None:
+    wide = {"batch_dtypes": {"torch.float32": 40.0 * MB}, "collate_ns": 2e7, "collate_cpu_ns": 2e7}
+    divided = finding("TD208", fields=(field("float32", 0.0, 1.0, of_255=True),), **wide)
+    whole = finding("TD208", fields=(field("float32", 0.0, 255.0, integral=True),), **wide)
+    assert ".div_(255)" in divided.fix.text
+    assert ".div_" not in whole.fix.text
