@@ -65,6 +65,17 @@ class OpLine(Kind, frozen=True, kw_only=True):
     constructions: float  # torch.tensor / as_tensor / from_numpy / stack of Python data
     elapsed_ns: float  # wall time inside these calls, measured under the counting mode
     in_loop: bool  # the line issued the same call more than once in a step
+    # Copies to another device of a tensor that an earlier counted step had copied too, unchanged
+    # since; and their bytes.
+    moved_again: float = 0.0
+    moved_bytes: float = 0.0
+
+
+class ModuleMove(Kind, frozen=True, kw_only=True):
+    """``module.to(…)``, ``.cuda()``, ``.half()`` … called within steps, outermost calls only."""
+
+    at: Location | None
+    per_step: float
 
 
 class Ops(Kind, frozen=True, kw_only=True):
@@ -72,6 +83,7 @@ class Ops(Kind, frozen=True, kw_only=True):
 
     steps: int
     lines: tuple[OpLine, ...]
+    module_moves: tuple[ModuleMove, ...] = ()
 
 
 class SyncLine(Kind, frozen=True, kw_only=True):

@@ -47,3 +47,120 @@ class Startup(Kind, frozen=True, kw_only=True):
     @property
     def total_ns(self) -> int:
         return sum(self.parts_ns.values())
+
+
+class BiasedLayer(Kind, frozen=True, kw_only=True):
+    """A linear or convolution layer with a bias whose output is the input of a batch (or
+    instance) norm in training mode and of nothing else. ``name``: in its outermost module, "" where
+    the weight is no layer's; ``features``: numbers in the bias."""
+
+    name: str
+    cls: str
+    at: Location | None  # the user's line that calls it
+    features: int
+    calls: float  # per step
+
+
+class Activation(Kind, frozen=True, kw_only=True):
+    """Calls of a ReLU-like function that were not in place, by the user's line, per step.
+
+    ``bytes``: of their results. ``held_bytes``: of those inputs that still lived when the backward
+    began, that nothing else takes, and whose maker's backward does not need them: what ``inplace``
+    would free then. The other inputs were gone by that time anyway.
+    """
+
+    name: str
+    at: Location | None
+    calls: float
+    bytes: float
+    held_bytes: float
+
+
+class Layers(Kind, frozen=True, kw_only=True):
+    """What the outermost modules with parameters are made of, and (window ``ops``) how their calls
+    follow one another. ``bias_before_norm`` and ``out_of_place``: None where calls were not
+    followed."""
+
+    classes: dict[str, int]  # how many modules of each class
+    mode_dependent: tuple[str, ...]  # classes that compute something else in evaluation
+    dtypes: dict[str, int]  # bytes of parameters by dtype
+    conv_bytes: int  # weights of convolutions over images
+    channels_last_bytes: int  # of these, laid out channels last
+    bias_before_norm: tuple[BiasedLayer, ...] | None
+    out_of_place: tuple[Activation, ...] | None
+
+
+class Clip(Kind, frozen=True, kw_only=True):
+    """``torch.nn.utils`` clips gradients at this line. ``elapsed_ns``: wall time per step,
+    measured under the counting mode; ``total_ns``: under cProfile, None where that saw none."""
+
+    name: str
+    at: Location | None
+    calls: float  # per step
+    elapsed_ns: float
+    total_ns: float | None
+    tensors: int
+    foreach: bool | None  # the argument
+
+
+class ClipCalls(Kind, frozen=True, kw_only=True):
+    """Empty where nothing was clipped in the counted steps."""
+
+    clips: tuple[Clip, ...]
+
+
+class Recomputations(Kind, frozen=True, kw_only=True):
+    """``torch.utils.checkpoint`` in the counted steps; ``at`` is the first call's line, None where
+    there was no call. ``calls`` and ``forward_ns`` (inside it, which backward does again): per
+    step, under cProfile, None where that was not captured."""
+
+    at: Location | None
+    reentrant: bool | None
+    calls: float | None
+    forward_ns: float | None
+
+
+class Ddp(Kind, frozen=True, kw_only=True):
+    """The DistributedDataParallel of the judged rank. ``unused_parameters``: those without a
+    gradient after a step, the most that any look saw (0: every one was used each time); None where
+    there was no look. ``backwards`` and ``synced``: per step of window ``ops``; a synced one
+    reduces the gradients."""
+
+    find_unused_parameters: bool
+    static_graph: bool
+    gradient_as_bucket_view: bool
+    bucket_bytes: int | None
+    comm_hook: str
+    parameter_bytes: int
+    unused_parameters: int | None
+    backwards: float | None
+    synced: float | None
+
+
+class Kept(Kind, frozen=True, kw_only=True):
+    """Tensors made at this line that outlive their step. Per step."""
+
+    at: Location | None
+    tensors: float
+    bytes: float
+    graphs: float  # of them, those that hold the graph of their making
+
+
+class GrowingGraph(Kind, frozen=True, kw_only=True):
+    """What this line makes holds the graphs of more and more steps (a sum of losses that were not
+    detached): nodes that its graph gains each step, at least."""
+
+    at: Location | None
+    nodes: float
+
+
+class MemoryGrowth(Kind, frozen=True, kw_only=True):
+    """What one or two counted steps made and still lived ``since_steps`` steps later, most bytes
+    first. ``bytes_per_step``: of all of them. ``device``: growth of the device's allocated memory
+    over the clean window, bytes per step; None without one."""
+
+    kept: tuple[Kept, ...]
+    bytes_per_step: float
+    since_steps: int
+    graphs: tuple[GrowingGraph, ...] = ()
+    device_bytes_per_step: float | None = None

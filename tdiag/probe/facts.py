@@ -77,6 +77,12 @@ def flags(probe: Probe) -> dict[str, Any]:
     }
 
 
+def device_bytes() -> int | None:
+    """Allocated on the current CUDA device; None without one."""
+    used = torch.cuda.is_available() and torch.cuda.is_initialized()
+    return int(torch.cuda.memory_allocated()) if used else None
+
+
 def profiler_is_on() -> bool:
     """A torch profiler (the script's own, unless ours is running) is recording."""
     return bool(torch._C._autograd._profiler_enabled())

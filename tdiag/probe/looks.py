@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .scan import ddp_settings, find_ddp, scan
 from .schedules import Schedules
 from .tensors import nbytes, plain, watched_by_script
 
 if TYPE_CHECKING:
     from .core import Probe
 
+MOST_MODULES = 64  # remembered; losses made anew every step have no parameters
 MOST_GROUPS = 8  # learning rates written down for one optimizer
 # Reading 512 MB of gradients takes 50–100 ms on one core; a model with more is left alone there.
 MOST_BYTES_ON_CPU = 1 << 29
@@ -30,8 +32,15 @@ class Looks:
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
         self.schedules = Schedules(probe)
+        self.told: set[str] = set()  # records written once
         self.optimizers: dict[int, Any] = {}
+        self.modules: list[Any] = []  # weak references to the outermost ones with parameters
         self.ddp: Any = None
+        # Tensors that one or two steps made and that lived when they ended: (weak reference,
+        # place, bytes), the step after them, and how many steps they were.
+        self.kept: tuple[list[tuple[Any, Any, int]], int, int] = [], 0, 0
+        # id of a tensor sent to another device → weak reference, its version, the step
+        self.moved: dict[int, tuple[Any, int, int]] = {}
 
     def install(self) -> None:
         self.schedules.install()
@@ -39,6 +48,23 @@ class Looks:
     def made(self, number: int, optimizer: Any) -> None:
         """An optimizer has been made."""
         self.optimizers[number] = weakref.ref(optimizer)
+
+    def called(self, module: torch.nn.Module) -> dict[str, Any]:
+        """An outermost module with parameters is called for the first time; what it is made of."""
+        if len(self.modules) < MOST_MODULES:
+            self.modules.append(weakref.ref(module))
+        if (ddp := find_ddp(module)) is not None:
+            self.ddp = weakref.ref(ddp)
+        return scan(module)
+
+    def weight_names(self) -> dict[int, tuple[str, str]]:
+        """id of each layer's weight → the layer's name in its outermost module, and its class."""
+        names: dict[int, tuple[str, str]] = {}
+        for module in [m for m in (reference() for reference in self.modules) if m is not None]:
+            for name, layer in module.named_modules():
+                if isinstance(weight := layer._parameters.get("weight"), torch.Tensor):
+                    names.setdefault(id(weight), (name, type(layer).__name__))
+        return names
 
     def look(self, window: str) -> None:
         """Write the `look` record at the end of ``window``."""
@@ -53,7 +79,33 @@ class Looks:
             for optimizer in alive.values():
                 if id(optimizer) == self.probe.boundary.lead:
                     record["gradient"] = gradient_norm(optimizer)
+        if self.kept[2]:
+            record.update(self._kept())
+        if self.ddp is not None and (ddp := self.ddp()) is not None:
+            if "ddp" not in self.told:
+                self.told.add("ddp")
+                self.probe.recorder.write("ddp", **ddp_settings(ddp))
+            record["unused"] = sum(p.requires_grad and p.grad is None for p in ddp.parameters())
         self.probe.recorder.write("look", **record)
+
+    def _kept(self) -> dict[str, Any]:
+        """`kept` [[place, tensors, bytes, tensors that hold a graph], …] of those made in `kept_of`
+        steps, which ended `kept_since` steps ago."""
+        made, step, steps = self.kept
+        lines: dict[Any, list[int]] = {}
+        storages: set[int] = set()
+        for reference, place, size in made:
+            tensor = reference()
+            if tensor is None:
+                continue
+            line = lines.setdefault(place, [0, 0, 0])
+            line[0] += 1
+            storage = tensor.untyped_storage().data_ptr() if plain(tensor) else id(tensor)
+            line[1] += size if storage not in storages else 0
+            line[2] += tensor.grad_fn is not None
+            storages.add(storage)
+        rows = [[place, *line] for place, line in lines.items()]
+        return {"kept": rows, "kept_of": steps, "kept_since": self.probe.step - step}
 
 
 def _rates(optimizer: Any) -> list[float | None]:

@@ -153,6 +153,7 @@ class Forward:
         parameters = list(module.parameters())
         if isinstance(module, _Loss) or not parameters:
             self.probe.boundary.losses.add(number)
+        made_of = self.probe.guard(self.probe.looks.called)(module) if parameters else None
         self.probe.recorder.write(
             "module",
             id=number,
@@ -161,6 +162,7 @@ class Forward:
             parameters=sum(p.numel() for p in parameters),
             parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
             loss=isinstance(module, _Loss),
+            **(made_of or {}),
         )
         return number
 

@@ -218,6 +218,7 @@ class Windows:
             name=self.window.name,
             state=state,
             step=self.probe.step,
+            allocated=facts.device_bytes(),
             **{"pass": self.window.number},
             **more,
         )

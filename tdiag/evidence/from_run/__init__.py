@@ -20,6 +20,7 @@ from tdiag.evidence.from_run.counted import make_counted
 from tdiag.evidence.from_run.events import Process, lead_of, read_events, workers_of
 from tdiag.evidence.from_run.history import make_history, make_step_history
 from tdiag.evidence.from_run.loaders import make_loaders
+from tdiag.evidence.from_run.model import make_model
 from tdiag.evidence.from_run.optim import make_optim
 from tdiag.evidence.from_run.phases import make_phases, phase_of_slices
 from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord, TorchRecord
@@ -71,7 +72,12 @@ def load_run(run_dir: Path) -> Evidence:
                 f"judged is rank {lead.rank}; {others} more process{'es' * (others > 1)} trained"
             )
         spans = _add_steps(evidence, run_dir, lead, processes, allowed)
-        evidence.add(*make_setting(lead, processes), *make_optim(lead), *make_counted(lead))
+        evidence.add(
+            *make_setting(lead, processes),
+            *make_optim(lead),
+            *make_counted(lead),
+            *make_model(lead),
+        )
         if startup := make_startup(lead, processes, run, config):
             evidence.add(startup)
         if samples := find_samples(run_dir, lead, processes):

@@ -39,7 +39,16 @@ from tdiag.evidence.kinds import (
     Threads,
 )
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Gradients, Schedulers
+from tdiag.evidence.training import (
+    ClipCalls,
+    Ddp,
+    Gradients,
+    Layers,
+    MemoryGrowth,
+    Recomputations,
+    Schedulers,
+    Startup,
+)
 
 CAPTURED, NOT_REQUESTED = "captured", "not requested"
 CUT_OFF = f"{CAPTURED} in part: the program's own record breaks off"
@@ -47,7 +56,9 @@ CUT_OFF = f"{CAPTURED} in part: the program's own record breaks off"
 # Which window a kind comes from, for saying why it is not there.
 _WINDOW_OF: dict[type[Kind], str] = {
     Steps: BASELINE, Phases: BASELINE, Loaders: BASELINE, Modules: BASELINE, Optimizers: BASELINE,
-    Schedulers: BASELINE, Gradients: BASELINE,
+    Schedulers: BASELINE, Gradients: BASELINE, Layers: BASELINE, Ddp: BASELINE,
+    Startup: BASELINE,
+    ClipCalls: "ops", Recomputations: "ops", MemoryGrowth: "ops",
     Threads: BASELINE, Flags: BASELINE, Dispatch: BASELINE, Stacks: "sample", Calls: "calls",
     Ops: "ops", HostOps: "trace", TracedSteps: "trace",
 }  # fmt: skip

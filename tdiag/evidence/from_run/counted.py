@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.model import longest
 from tdiag.evidence.from_run.places import NOWHERE, location
 from tdiag.evidence.from_run.records import CallsRecord, DispatchRecord, OpsRecord
 from tdiag.evidence.kinds import (
@@ -13,33 +12,26 @@ from tdiag.evidence.kinds import (
     Dispatch,
     Kind,
     Location,
+    ModuleMove,
     OpLine,
     Ops,
     SyncLine,
     SyncLines,
 )
 
-W = TypeVar("W", OpsRecord, CallsRecord)
-
 
 def make_counted(lead: Process) -> list[Kind]:
     """Ops, SyncLines, Calls and Dispatch, as far as their windows came to an end."""
     kinds: list[Kind] = []
-    if ops := _longest(lead.all(OpsRecord)):
+    if ops := longest(lead.all(OpsRecord)):
         kinds.append(_ops(ops))
         if ops.syncs is not None:
             kinds.append(_sync_lines(ops))
-    if calls := _longest(lead.all(CallsRecord)):
+    if calls := longest(lead.all(CallsRecord)):
         kinds.append(_calls(calls))
     if dispatch := lead.last(DispatchRecord):
         kinds.append(Dispatch(op_ns=dispatch.op_ns, grad_op_ns=dispatch.grad_op_ns))
     return kinds
-
-
-def _longest(records: list[W]) -> W | None:
-    """Of two passes the one that covers more steps, the later one if equal."""
-    whole = [r for r in records if r.steps > 0]
-    return max(whole, key=lambda r: (r.steps, r.number), default=None)
 
 
 def _ops(record: OpsRecord) -> Ops:
@@ -54,10 +46,15 @@ def _ops(record: OpsRecord) -> Ops:
             constructions=line.constructions / steps,
             elapsed_ns=line.elapsed / steps,
             in_loop=line.in_loop,
+            moved_again=line.moved_again / steps,
+            moved_bytes=line.moved_bytes / steps,
         )
         for line in record.lines
     )
-    return Ops(steps=steps, lines=lines)
+    moves = tuple(
+        ModuleMove(at=location(at), per_step=times / steps) for at, times in record.module_moves
+    )
+    return Ops(steps=steps, lines=lines, module_moves=moves)
 
 
 def _sync_lines(record: OpsRecord) -> SyncLines:

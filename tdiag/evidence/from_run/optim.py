@@ -6,8 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.model import longest
 from tdiag.evidence.from_run.places import location
-from tdiag.evidence.from_run.records import LookRecord, OptimizerRecord, SchedulerRecord
+from tdiag.evidence.from_run.records import (
+    LookRecord,
+    OpsRecord,
+    OptimizerRecord,
+    SchedulerRecord,
+)
 from tdiag.evidence.kinds import Kind, Optimizer, Optimizers
 from tdiag.evidence.training import Gradients, Scheduler, Schedulers
 
@@ -22,7 +28,14 @@ def make_optim(lead: Process) -> list[Kind]:
         seen = [look.gradient for look in looks if look.gradient is not None]
         if seen:
             norms = tuple(norm for norm in seen if not isinstance(norm, str))
-            kinds.append(Gradients(norms=norms, not_finite=len(seen) - len(norms)))
+            ops = longest(lead.all(OpsRecord))
+            kinds.append(
+                Gradients(
+                    norms=norms,
+                    not_finite=len(seen) - len(norms),
+                    clipped=None if ops is None else bool(ops.clips),
+                )
+            )
     return kinds
 
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 
-At = tuple[str, int, str] | None  # file, line, function
-
-
-class Record(
-    msgspec.Struct, tag_field="kind", tag=lambda name: name.removesuffix("Record").lower()
-):
-    """Base: the tag is the class name without ``Record``, in lower case."""
+from tdiag.evidence.from_run.looked import CallsRecord as CallsRecord
+from tdiag.evidence.from_run.looked import DdpRecord as DdpRecord
+from tdiag.evidence.from_run.looked import DispatchRecord as DispatchRecord
+from tdiag.evidence.from_run.looked import LookRecord as LookRecord
+from tdiag.evidence.from_run.looked import OpsRecord as OpsRecord
+from tdiag.evidence.from_run.looked import SchedulerRecord as SchedulerRecord
+from tdiag.evidence.from_run.record import At as At
+from tdiag.evidence.from_run.record import Record as Record
 
 
 class ProcessRecord(Record):
@@ -120,6 +121,11 @@ class ModuleRecord(Record):
     parameters: int = 0
     parameter_bytes: int = 0
     loss: bool = False
+    classes: dict[str, int] = {}
+    mode_dependent: list[str] = []
+    dtypes: dict[str, int] = {}
+    conv_bytes: int = 0
+    channels_last_bytes: int = 0
 
 
 class OptimizerRecord(Record):
@@ -128,22 +134,6 @@ class OptimizerRecord(Record):
     at: At = None
     tensors: int = 0
     config: dict[str, Any] = {}
-
-
-class SchedulerRecord(Record):
-    id: int
-    name: str = ""
-    at: At = None
-
-
-class LookRecord(Record):
-    """What the training looked like between two windows."""
-
-    window: str = ""
-    step: int = 0
-    rates: dict[int, list[float | None]] = {}  # by optimizer, one a parameter group
-    scheduled: list[int | None] = []  # steps of each scheduler
-    gradient: float | str | None = None  # total norm, or "not finite"
 
 
 class BoundaryRecord(Record):
@@ -158,6 +148,8 @@ class WindowRecord(Record):
     number: int = msgspec.field(name="pass", default=1)
     why: str = ""
     runq: int | None = None
+    step: int = 0
+    allocated: int | None = None
 
 
 class StepRecord(Record):
@@ -173,35 +165,6 @@ class TraceRecord(Record):
     t: int = 0
     number: int = msgspec.field(name="pass", default=1)
     steps: int = 0
-
-
-class CallsRecord(Record):
-    steps: int
-    rows: list[tuple[str, int, str, int, int, int]]
-    number: int = msgspec.field(name="pass", default=1)
-
-
-class OpsLine(msgspec.Struct):
-    calls: float
-    at: At = None
-    phase: str = ""
-    grad_calls: float = 0
-    conversions: dict[str, float] = {}
-    constructions: float = 0
-    elapsed: float = 0
-    in_loop: bool = False
-
-
-class OpsRecord(Record):
-    steps: int
-    lines: list[OpsLine]
-    number: int = msgspec.field(name="pass", default=1)
-    syncs: list[tuple[At, float]] | None = None
-
-
-class DispatchRecord(Record):
-    op_ns: float
-    grad_op_ns: float
 
 
 class FlagsRecord(Record):
@@ -244,6 +207,7 @@ AnyRecord = (
     | OptimizerRecord
     | SchedulerRecord
     | LookRecord
+    | DdpRecord
     | BoundaryRecord
     | WindowRecord
     | StepRecord

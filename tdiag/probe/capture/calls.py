@@ -11,6 +11,7 @@ from .. import facts
 from . import Capture
 
 MOST_ROWS = 300  # rows kept in the events; cprofile.pstats keeps them all
+ALWAYS = {"checkpoint", "clip_grad_norm_", "clip_grad_value_"}  # kept however little they take
 
 
 class CallsCapture(Capture):
@@ -44,9 +45,8 @@ class CallsCapture(Capture):
                 [*place, entry.callcount, int(entry.inlinetime * 1e9), int(entry.totaltime * 1e9)]
             )
         rows.sort(key=lambda row: -row[4])
-        self.probe.recorder.write(
-            "calls", steps=steps, rows=rows[:MOST_ROWS], **{"pass": self.window.number}
-        )
+        rows = rows[:MOST_ROWS] + [row for row in rows[MOST_ROWS:] if row[2] in ALWAYS]
+        self.probe.recorder.write("calls", steps=steps, rows=rows, **{"pass": self.window.number})
         self.profile.dump_stats(os.path.join(self.probe.run_dir, "cprofile.pstats"))
 
     def abort(self) -> None:

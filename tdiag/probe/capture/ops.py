@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from .. import facts, places
+from ..invisible import hidden
 from ..marks import (
     BACKWARD_BEGIN,
     BACKWARD_END,
@@ -19,6 +21,7 @@ from ..marks import (
     OPTIMIZER_END,
 )
 from . import Capture
+from .flow import MOVES, Flow
 from .syncs import SyncWarnings
 
 CONVERSIONS = {
@@ -33,10 +36,14 @@ CONSTRUCTIONS = {"tensor", "as_tensor", "from_numpy", "asarray", "stack", "Float
 
 
 class _Line:
-    __slots__ = ("calls", "constructions", "conversions", "elapsed", "grad_calls", "names")
+    __slots__ = (
+        "calls", "constructions", "conversions", "elapsed", "grad_calls", "moved_again",
+        "moved_bytes", "names",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.calls = self.grad_calls = self.constructions = self.elapsed = 0
+        self.moved_again = self.moved_bytes = 0
         self.conversions: dict[str, int] = {}
         self.names: dict[str, int] = {}
 
@@ -52,10 +59,12 @@ class _Counter(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not self.live:
             return func(*args, **(kwargs or {}))
+        if func is torch.Tensor.backward:
+            self.capture.probe.guard(self.capture.flow.backward_begins)()
         began = time.perf_counter_ns()
         result = func(*args, **(kwargs or {}))
-        took = time.perf_counter_ns() - began
-        self.capture.probe.guard(self.capture.seen)(func, result, took)
+        ended = time.perf_counter_ns()
+        self.capture.probe.guard(self.capture.seen)(func, args, kwargs or {}, result, began, ended)
         return result
 
 
@@ -70,11 +79,13 @@ class OpsCapture(Capture):
             return "the script has a torch function mode of its own switched on"
         self.lines: dict[tuple[Any, str], _Line] = {}
         self.syncs = SyncWarnings()
+        self.flow = Flow(self.probe)
         self.mode: Any = None
         return ""
 
     def begin(self) -> None:
         self.syncs.start()
+        self._watch_module_moves()
         self.mode = _Counter(self)
         self.mode.__enter__()
 
@@ -92,30 +103,56 @@ class OpsCapture(Capture):
                     "constructions": line.constructions,
                     "elapsed": line.elapsed,
                     "in_loop": max(line.names.values(), default=0) > steps,
+                    "moved_again": line.moved_again,
+                    "moved_bytes": line.moved_bytes,
                 }
             )
         self.probe.recorder.write(
-            "ops", steps=steps, lines=rows, syncs=self.syncs.counts(),
+            "ops",
+            steps=steps,
+            step=self.probe.step,
+            lines=rows,
+            syncs=self.syncs.counts(),
+            **self.flow.report(),
             **{"pass": self.window.number},
-        )  # fmt: skip
+        )
+        self.probe.looks.kept = self.flow.alive(), self.probe.step, steps
 
     def abort(self) -> None:
         if getattr(self, "mode", None) is not None:
             self._leave()
 
-    def seen(self, func: Any, result: Any, took_ns: int) -> None:
-        """One torch call returned."""
+    def seen(
+        self, func: Any, args: Any, kwargs: Any, result: Any, began: int, ended: int
+    ) -> None:  # fmt: skip
+        """One torch call returned. No tensor subclass of the user's is asked."""
+        with torch._C.DisableTorchFunction():
+            self._count(func, args, kwargs, result, began, ended)
+
+    def _count(
+        self, func: Any, args: Any, kwargs: Any, result: Any, began: int, ended: int
+    ) -> None:  # fmt: skip
         name = getattr(func, "__name__", "")
         if name in NOT_OPS:
             return
         place = places.caller()
-        key = (tuple(place) if place else None, self._phase())
+        at = tuple(place) if place else None
+        key = (at, self._phase())
         line = self.lines.get(key)
         if line is None:
             line = self.lines[key] = _Line()
+        if name not in line.names:
+            self.flow.checkpointing()
+        self.flow.seen(name, args, kwargs, result, at)
+        if name in MOVES:
+            again, size = self.flow.moved(name, args, result)
+            line.moved_again += again
+            line.moved_bytes += size
+        if key[1] == "optimizer":
+            self.flow.clipping(at, began, ended)
         self.probe.boundary.look_at_autocast()
         line.calls += 1
-        line.elapsed += took_ns
+        line.elapsed += ended - began
         line.names[name] = line.names.get(name, 0) + 1
         if isinstance(result, torch.Tensor) and result.grad_fn is not None:
             line.grad_calls += 1
@@ -146,7 +183,28 @@ class OpsCapture(Capture):
                 return "prepare"
         return "prepare"
 
+    def _watch_module_moves(self) -> None:
+        """``module.to(…)`` in a step: counted while the window lasts, outermost calls only."""
+        original: Any = torch.nn.Module._apply
+        moves = self.flow.module_moves
+        inside: list[bool] = []
+
+        @functools.wraps(original)
+        def apply(*args: Any, **kwargs: Any) -> Any:
+            if not inside:
+                place = places.caller()
+                at = tuple(place) if place else None
+                moves[at] = moves.get(at, 0) + 1
+            inside.append(True)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                inside.pop()
+
+        self.patches.set(torch.nn.Module, "_apply", hidden(apply))
+
     def _leave(self) -> None:
+        self.patches.undo()
         self.syncs.stop()
         self.mode.live = False
         stack = torch._C._len_torch_function_stack()

@@ -1,0 +1,176 @@
+"""What the model is made of and how its calls followed one another in the counted steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TypeVar
+
+from tdiag.evidence.from_run.clean import BASELINE
+from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.places import location
+from tdiag.evidence.from_run.records import (
+    CallsRecord,
+    DdpRecord,
+    LookRecord,
+    ModuleRecord,
+    OpsRecord,
+    WindowRecord,
+)
+from tdiag.evidence.kinds import Kind
+from tdiag.evidence.training import (
+    Activation,
+    BiasedLayer,
+    Clip,
+    ClipCalls,
+    Ddp,
+    GrowingGraph,
+    Kept,
+    Layers,
+    MemoryGrowth,
+    Recomputations,
+)
+
+# Variables of a loop hold the last step's tensors until the next one has its own.
+STEPS_UNTIL_REBOUND = 2
+
+W = TypeVar("W", OpsRecord, CallsRecord)
+
+
+def longest(records: list[W]) -> W | None:
+    """Of two passes the one that covers more steps, the later one if equal."""
+    whole = [r for r in records if r.steps > 0]
+    return max(whole, key=lambda r: (r.steps, r.number), default=None)
+
+
+def make_model(lead: Process) -> list[Kind]:
+    """Layers; what the counted steps tell, if there were any; Ddp, if there is one."""
+    ops, calls = longest(lead.all(OpsRecord)), longest(lead.all(CallsRecord))
+    kinds: list[Kind] = [_layers(lead.all(ModuleRecord), ops)]
+    if ops is not None:
+        kinds += [_clips(ops, calls), _recomputations(ops, calls)]
+    looks = lead.all(LookRecord)
+    if ddp := lead.last(DdpRecord):
+        kinds.append(_ddp(ddp, looks, ops))
+    late = [x for x in looks if x.kept_of and x.kept_since >= STEPS_UNTIL_REBOUND]
+    if late:
+        kinds.append(_growth(max(late, key=lambda look: look.kept_since), lead))
+    return kinds
+
+
+def _layers(modules: list[ModuleRecord], ops: OpsRecord | None) -> Layers:
+    classes: Counter[str] = Counter()
+    dtypes: Counter[str] = Counter()
+    for module in modules:
+        classes.update(module.classes)
+        dtypes.update(module.dtypes)
+    return Layers(
+        classes=dict(classes),
+        mode_dependent=tuple(sorted({n for m in modules for n in m.mode_dependent})),
+        dtypes=dict(dtypes),
+        conv_bytes=sum(m.conv_bytes for m in modules),
+        channels_last_bytes=sum(m.channels_last_bytes for m in modules),
+        bias_before_norm=None if ops is None else tuple(
+            BiasedLayer(name=name, cls=cls, at=location(at), features=features,
+                        calls=times / ops.steps)
+            for name, cls, at, features, times in ops.bias_before_norm
+        ),
+        out_of_place=None if ops is None else tuple(
+            Activation(name=name, at=location(at), calls=calls / ops.steps,
+                       bytes=size / ops.steps, held_bytes=held / ops.steps)
+            for name, at, calls, size, held in ops.out_of_place
+        ),
+    )  # fmt: skip
+
+
+def _clips(ops: OpsRecord, calls: CallsRecord | None) -> ClipCalls:
+    return ClipCalls(
+        clips=tuple(
+            Clip(
+                name=clip.name,
+                at=location(clip.at),
+                calls=clip.calls / ops.steps,
+                elapsed_ns=clip.elapsed / ops.steps,
+                total_ns=_profiled(calls, "clip_grad.py", clip.name)[1],
+                tensors=clip.tensors or 0,
+                foreach=clip.foreach,
+            )
+            for clip in ops.clips
+        )
+    )
+
+
+def _recomputations(ops: OpsRecord, calls: CallsRecord | None) -> Recomputations:
+    at, reentrant = ops.checkpoints[0] if ops.checkpoints else (None, None)
+    times, inside = _profiled(calls, "checkpoint.py", "checkpoint")
+    return Recomputations(at=location(at), reentrant=reentrant, calls=times, forward_ns=inside)
+
+
+def _profiled(
+    calls: CallsRecord | None, file: str, function: str
+) -> tuple[float | None, float | None]:
+    """(calls, total ns) per step of a function of torch's, as cProfile saw them."""
+    if calls is None:
+        return None, None
+    rows = [r for r in calls.rows if r[2] == function and r[0].endswith(f"utils/{file}")]
+    if not rows:
+        return 0.0, 0.0
+    return sum(r[3] for r in rows) / calls.steps, sum(r[5] for r in rows) / calls.steps
+
+
+def _ddp(record: DdpRecord, looks: list[LookRecord], ops: OpsRecord | None) -> Ddp:
+    unused = [look.unused for look in looks if look.unused is not None]
+    counted = ops is not None and ops.synced is not None
+    return Ddp(
+        find_unused_parameters=record.find_unused_parameters,
+        static_graph=record.static_graph,
+        gradient_as_bucket_view=record.gradient_as_bucket_view,
+        bucket_bytes=record.bucket_bytes,
+        comm_hook=record.comm_hook,
+        parameter_bytes=record.parameter_bytes,
+        unused_parameters=max(unused, default=None),
+        backwards=ops.backwards / ops.steps if ops is not None and counted else None,
+        synced=(ops.synced or 0) / ops.steps if ops is not None and counted else None,
+    )
+
+
+def _growth(look: LookRecord, lead: Process) -> MemoryGrowth:
+    rows = sorted(look.kept, key=lambda row: -row[2])
+    steps = look.kept_of
+    kept = tuple(
+        Kept(at=location(at), tensors=tensors / steps, bytes=size / steps, graphs=graphs / steps)
+        for at, tensors, size, graphs in rows
+    )
+    return MemoryGrowth(
+        kept=kept,
+        bytes_per_step=sum(line.bytes for line in kept),
+        since_steps=look.kept_since,
+        graphs=_growing(lead.all(OpsRecord)),
+        device_bytes_per_step=_allocated(lead.all(WindowRecord)),
+    )
+
+
+def _growing(counted: list[OpsRecord]) -> tuple[GrowingGraph, ...]:
+    """Lines whose graph was larger in the last counted step than in the first, by a node or more
+    for each step in between."""
+    if len(counted) < 2:
+        return ()
+    first, last = counted[0], counted[-1]
+    steps = last.step - first.step
+    before = dict(first.graphs)
+    found = []
+    for at, nodes in last.graphs:
+        if at in before and steps > 0 and nodes - before[at] >= steps:
+            found.append(GrowingGraph(at=location(at), nodes=(nodes - before[at]) / steps))
+    return tuple(found)
+
+
+def _allocated(windows: list[WindowRecord]) -> float | None:
+    """Growth of what is allocated on the device from the begin to the end of the last clean
+    window, bytes per step."""
+    mine = [w for w in windows if w.name == BASELINE and w.allocated is not None]
+    begins = [w for w in mine if w.state == "begin"]
+    ends = [w for w in mine if w.state == "end"]
+    if not begins or not ends or ends[-1].step <= begins[-1].step:
+        return None
+    grown = (ends[-1].allocated or 0) - (begins[-1].allocated or 0)
+    return grown / (ends[-1].step - begins[-1].step)

@@ -1,0 +1,238 @@
+"""Follows tensors from the call that made them to the calls that use them, over one or two steps.
+
+What a scan of the modules can only guess from their order is exact here: whether a batch norm's
+input *is* a convolution's output, whether an activation's input was still held when the backward
+began, whether the same tensor was sent to the device in the step before, too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import places
+from ..tensors import nbytes
+
+if TYPE_CHECKING:
+    from ..core import Probe
+
+MOST_TRACKED = 50_000  # tensors; about 200 bytes each
+MOST_NODES, MOST_GRAPHS = 20_000, 16  # a node takes about a microsecond
+MOST_FRAMES = 60  # walked upwards to find a caller
+AFFINE = {
+    "linear", "conv1d", "conv2d", "conv3d",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+}  # fmt: skip
+NORMS = {"batch_norm", "instance_norm"}
+# Their backward can do with their result alone, so that in place loses nothing.
+ACTIVATIONS = {"relu", "relu6", "hardtanh", "leaky_relu", "elu", "selu", "celu", "threshold"}
+# The backward of these does not need their own result: it may be overwritten.
+RESULT_NOT_NEEDED = AFFINE | NORMS | {"add", "__add__", "__radd__", "group_norm", "layer_norm"}
+MOVES = {"to", "cuda", "copy_", "cpu"}
+CLIPPING = {"clip_grad_norm_", "clip_grad_value_"}
+_CLIP_FILE = os.path.join("torch", "nn", "utils", "clip_grad.py")
+_CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
+
+
+class Made:
+    """A tensor that a call returned. ``weight``: id of the weight of an affine call that adds a
+    bias, ``features``: numbers in that bias; ``uses``: calls that took the tensor since."""
+
+    __slots__ = ("features", "graph", "name", "place", "ref", "uses", "weight")
+
+    def __init__(self, tensor: Any, name: str, place: Any) -> None:
+        self.ref = weakref.ref(tensor)
+        self.name, self.place = name, place
+        self.graph = tensor.grad_fn is not None
+        self.weight: int | None = None
+        self.features = self.uses = 0
+
+
+class Flow:
+    """One for each window ``ops``. Totals over the window, by the user's line."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.made: dict[int, Made] = {}
+        self.in_place: dict[int, Made] = {}  # results of calls that changed them in place
+        self.normed: list[Made] = []  # affine results that a norm in training took
+        # (place, name) → calls, bytes of results, bytes of inputs still held when backward began
+        self.activations: dict[Any, list[int]] = {}
+        self.inputs: list[tuple[Any, Made, int]] = []
+        self.clips: dict[Any, dict[str, Any]] = {}
+        self.clip_frame: FrameType | None = None
+        self.checkpoints: dict[Any, bool | None] = {}
+        self.module_moves: dict[Any, int] = {}
+        self.backwards = 0
+        self.synced: int | None = None
+
+    def seen(self, name: str, args: Any, kwargs: Any, result: Any, place: Any) -> None:
+        """A call returned."""
+        if not isinstance(result, (torch.Tensor, tuple, list)):
+            return  # it asked for a size or a device, and used no values
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor):
+                taken = self._known(value)
+                if taken is not None:
+                    taken.uses += 1
+        if not isinstance(result, torch.Tensor):
+            return
+        if any(result is value for value in args):
+            if result.grad_fn is not None:
+                self.in_place[id(result)] = Made(result, name, place)
+            return
+        if name in NORMS:
+            self._norm(args, kwargs)
+        elif name in ACTIVATIONS and result.requires_grad:
+            self._activation(name, args, result, place)
+        if len(self.made) < MOST_TRACKED:
+            made = self.made[id(result)] = Made(result, name, place)
+            bias = kwargs.get("bias", args[2] if len(args) > 2 else None)
+            if name in AFFINE and isinstance(bias, torch.Tensor):
+                made.weight = id(kwargs.get("weight", args[1] if len(args) > 1 else None))
+                made.features = bias.numel()
+
+    def _known(self, tensor: Any) -> Made | None:
+        made = self.made.get(id(tensor))
+        return made if made is not None and made.ref() is tensor else None
+
+    def _norm(self, args: Any, kwargs: Any) -> None:
+        told = "use_input_stats" if "use_input_stats" in kwargs else "training"
+        if not kwargs.get(told, args[5] if len(args) > 5 else False):
+            return
+        made = self._known(args[0]) if args else None
+        if made is not None and made.weight is not None:
+            self.normed.append(made)
+
+    def _activation(self, name: str, args: Any, result: Any, place: Any) -> None:
+        taken = self.activations.setdefault((place, name), [0, 0, 0])
+        taken[0] += 1
+        taken[1] += nbytes(result)
+        made = self._known(args[0]) if args else None
+        if made is not None and made.name in RESULT_NOT_NEEDED:
+            self.inputs.append(((place, name), made, nbytes(result)))
+
+    def backward_begins(self) -> None:
+        self.backwards += 1
+        for key, made, size in self.inputs:
+            if made.ref() is not None and made.uses == 1:
+                self.activations[key][2] += size
+        self.inputs.clear()
+        ddp = self.probe.looks.ddp and self.probe.looks.ddp()
+        if ddp is not None:
+            self.synced = (self.synced or 0) + bool(ddp.require_backward_grad_sync)
+
+    def moved(self, name: str, args: Any, result: Any) -> tuple[int, int]:
+        """(1 if this call sent to another device what the step before had sent already, bytes)."""
+        source = args[1] if name == "copy_" and len(args) > 1 else args[0] if args else None
+        if not isinstance(source, torch.Tensor) or not isinstance(result, torch.Tensor):
+            return 0, 0
+        if source.device == result.device or source.is_inference():
+            return 0, 0
+        before = self.probe.looks.moved.get(id(source))
+        now = (weakref.ref(source), source._version, self.probe.step)
+        self.probe.looks.moved[id(source)] = now
+        if before is None or before[0]() is not source or before[1] != now[1]:
+            return 0, 0
+        return (1, nbytes(result)) if before[2] < now[2] else (0, 0)
+
+    # --- who called -----------------------------------------------------------------------------
+
+    def clipping(self, place: Any, began: int, ended: int) -> None:
+        """If ``torch.nn.utils``'s gradient clipping made this call, note it."""
+        frame = _above(_CLIP_FILE, CLIPPING)
+        if frame is None:
+            return
+        clip = self.clips.setdefault(
+            place, {"name": frame.f_code.co_name, "calls": 0, "elapsed": 0, "began": began}
+        )
+        if frame is not self.clip_frame:
+            self.clip_frame = frame  # held, so that no other frame has its address
+            clip["calls"] += 1
+            clip["began"] = began
+            clip["done"] = clip["elapsed"]
+            clip["foreach"] = frame.f_locals.get("foreach")
+            clip["tensors"] = len(frame.f_locals.get("grads") or ())
+        clip["elapsed"] = clip["done"] + ended - clip["began"]
+
+    def checkpointing(self) -> None:
+        """If this call runs inside ``torch.utils.checkpoint``, note who called that."""
+        frame = _above(_CHECKPOINT_FILE, {"checkpoint"})
+        if frame is None:
+            return
+        caller = frame.f_back
+        while caller is not None and not places.is_user_file(caller.f_code.co_filename):
+            caller = caller.f_back
+        place = None
+        if caller is not None:
+            place = (caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name)
+        self.checkpoints[place] = frame.f_locals.get("use_reentrant")
+
+    # --- in the end -----------------------------------------------------------------------------
+
+    def report(self) -> dict[str, Any]:
+        """The fields it adds to the `ops` record."""
+        self.clip_frame = None
+        names = self.probe.looks.weight_names()
+        biases: dict[Any, int] = {}
+        for made in self.normed:
+            if made.uses == 1:  # the bias is seen by nobody but the norm
+                key = (*names.get(made.weight or 0, ("", "")), made.place, made.features)
+                biases[key] = biases.get(key, 0) + 1
+        return {
+            "bias_before_norm": [[*key, times] for key, times in biases.items()],
+            "out_of_place": [[name, at, *sums] for (at, name), sums in self.activations.items()],
+            "clips": [
+                {"at": at, **{k: clip.get(k) for k in ("name", "calls", "elapsed", "foreach",
+                                                      "tensors")}}
+                for at, clip in self.clips.items()
+            ],
+            "checkpoints": [[at, reentrant] for at, reentrant in self.checkpoints.items()],
+            "module_moves": [[at, times] for at, times in self.module_moves.items()],
+            "graphs": [[made.place, count_nodes(t)] for made, t in self._graphs()],
+            "backwards": self.backwards,
+            "synced": self.synced,
+        }  # fmt: skip
+
+    def _graphs(self) -> list[tuple[Made, Any]]:
+        """Tensors that hold a graph when the step has ended, one a line, the last made."""
+        found: dict[Any, tuple[Made, Any]] = {}
+        for made in (*self.made.values(), *self.in_place.values()):
+            tensor = made.ref() if made.graph else None
+            if tensor is not None:
+                found[made.place] = made, tensor
+        return list(found.values())[-MOST_GRAPHS:]
+
+    def alive(self) -> list[tuple[Any, Any, int]]:
+        """(reference, place, bytes) of the tensors made that still live."""
+        found = [(made, made.ref()) for made in self.made.values()]
+        return [(made.ref, made.place, nbytes(t)) for made, t in found if t is not None]
+
+
+def count_nodes(tensor: Any) -> int:
+    """Nodes of the graph below this tensor, ``MOST_NODES`` at most."""
+    seen = {tensor.grad_fn}
+    left = [tensor.grad_fn]
+    while left and len(seen) < MOST_NODES:
+        for node, _ in left.pop().next_functions:
+            if node is not None and node not in seen:
+                seen.add(node)
+                left.append(node)
+    return len(seen)
+
+
+def _above(file: str, names: set[str]) -> FrameType | None:
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(MOST_FRAMES):
+        if frame is None:
+            return None
+        code = frame.f_code
+        if code.co_name in names and code.co_filename.endswith(file):
+            return frame
+        frame = frame.f_back
+    return None
