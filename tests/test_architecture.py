@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tdiag"
 
 # What each package may import of tdiag, besides itself. `diagnose.model` is the shared vocabulary
-# of rules and reports and stands below both.
+# of rules and reports and stands below both; `diagnose.details` is what a page draws besides.
 MAY_IMPORT = {
     "errors": set(),
     "probe": set(),
@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "evidence": {"errors", "trace"},
     "rules": {"errors", "evidence", "diagnose.model"},
     "diagnose": {"errors", "evidence", "rules"},
-    "report": {"errors", "diagnose.model"},
+    "report": {"errors", "diagnose.model", "diagnose.details"},
     # Not in report, which renders the diagnosis alone: a table shows what the profilers saw.
     "tables": {"evidence", "report", "diagnose.model"},
 }

@@ -39,10 +39,18 @@ def analyze(
     format: Annotated[
         str,
         typer.Option(
-            "--format", "-f", help="terminal, json, line, markdown, sarif, junit or github."
+            "--format",
+            "-f",
+            help="terminal, html, json, line, markdown, sarif, junit or github.",
         ),
     ] = "terminal",
     json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
+    html: Annotated[
+        bool,
+        typer.Option(
+            "--html", help="Short for --format html: a page, as TRACE.html here or to -o FILE."
+        ),
+    ] = False,
     all_findings: Annotated[
         bool,
         typer.Option("--all", help="Every finding and every rule that could not be checked."),
@@ -68,16 +76,20 @@ def analyze(
     Several traces of one job (its ranks) give one report: that of the rank the others wait for.
     """
     from tdiag.cli.conclude import check_cost, open_output, page_for, rendered, terminal_text
+    from tdiag.cli.page import chosen_format, page_text, say_where
     from tdiag.cli.streams import write
     from tdiag.diagnose.compare import compare
     from tdiag.errors import UsageError
     from tdiag.evidence.device import Ranks
     from tdiag.report import changes
 
-    name = "json" if json else format
+    name = chosen_format(format, json=json, html=html)
     check_cost(hourly_cost, name)
     if against and name not in ("terminal", "json"):
         raise UsageError(f"--against has no {name} format", "there are: terminal, json")
+    named = None
+    if name == "html" and output is None:
+        named = output = Path(f"{paths[0].resolve().name.partition('.')[0] or 'trace'}.html")
     with open_output(output) as file:
         now = _read(paths)
         stream = file or sys.stdout
@@ -91,11 +103,15 @@ def analyze(
                 text += changes.render(compare(_read([against]), now), page)
         elif against:
             text = changes.as_json(compare(_read([against]), now))
+        elif name == "html":
+            text = page_text(now.diagnosis, now.evidence)
         else:
             text = rendered(name, now.diagnosis, None)
         if file is not None:
             file.truncate(0)
         write(stream, text)
+    if named:
+        say_where(named)
 
 
 def _read(paths: list[Path]) -> Side:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, TextIO
 from tdiag.errors import RunError, UsageError
 
 if TYPE_CHECKING:
+    from tdiag.diagnose.details import Details
     from tdiag.diagnose.model import Diagnosis
+    from tdiag.evidence.store import Evidence
     from tdiag.report.page import Page
 
 # Longer lines are harder to read than to wrap; a report is laid out for at most this many cells.
@@ -28,8 +30,8 @@ def check_cost(hourly_cost: float | None, format: str) -> None:
         )
 
 
-def conclude(run_dir: Path) -> Diagnosis:
-    """Load the evidence, diagnose, and keep ``diagnosis.json``.
+def conclude(run_dir: Path, evidence: Evidence | None = None) -> Diagnosis:
+    """Load the evidence, unless it is, diagnose, and keep ``diagnosis.json``.
 
     What is returned is what was kept, read back, so that a report shown again is the same. A disk
     that is full by now costs the file, not the report. Raises RunError where the run directory
@@ -44,7 +46,7 @@ def conclude(run_dir: Path) -> Diagnosis:
     from tdiag.launch.rundir import write_text
     from tdiag.report import render
 
-    text = render("json", diagnose(load_run(run_dir)))
+    text = render("json", diagnose(evidence or load_run(run_dir)))
     try:
         write_text(run_dir / "diagnosis.json", text)
     except RunError as error:
@@ -63,14 +65,17 @@ def terminal_text(diagnosis: Diagnosis, run_dir: Path | None, stream: TextIO, *,
                   latest=_is_latest(run_dir), hourly_cost=hourly_cost)  # fmt: skip
 
 
-def rendered(name: str, diagnosis: Diagnosis, run_dir: Path | None) -> str:
-    """The report in a format for machines, with what `tdiag explain` says of each rule found."""
+def rendered(
+    name: str, diagnosis: Diagnosis, run_dir: Path | None, details: Details | None = None
+) -> str:
+    """The report in a format that is no terminal's, with what `tdiag explain` says of each rule found."""
     from tdiag.report import render
     from tdiag.rules.catalogue import all_rules, page
 
     found = {finding.code for finding in diagnosis.findings}
     explained = {rule.code: page(rule) for rule in all_rules() if rule.code in found}
-    return render(name, diagnosis, base_dir=Path.cwd(), run_dir=run_dir, explained=explained)
+    return render(name, diagnosis, base_dir=Path.cwd(), run_dir=run_dir, explained=explained,
+                  details=details)  # fmt: skip
 
 
 def page_for(stream: TextIO, *, all_findings: bool = False) -> Page:

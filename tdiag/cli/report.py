@@ -29,11 +29,17 @@ def report(
             "--format",
             "-f",
             metavar="NAME",
-            help="terminal, json, line, markdown, sarif, junit or github; several at once, each"
-            " with its own -o.",
+            help="terminal, html, json, line, markdown, sarif, junit or github; several at once,"
+            " each with its own -o.",
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
+    html: Annotated[
+        bool,
+        typer.Option(
+            "--html", help="Short for --format html: a page, in the run directory if without -o."
+        ),
+    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Short for --format line: the verdict alone.")
     ] = False,
@@ -76,11 +82,13 @@ def report(
 ) -> None:
     """Print the report of a run again, or the tables of its profilers."""
     from tdiag.cli.conclude import check_cost, conclude, open_output, rendered, terminal_text
+    from tdiag.cli.page import put_page
     from tdiag.errors import UsageError
     from tdiag.launch.rundir import find
     from tdiag.report import load_diagnosis
 
-    short = [name for name, wanted in (("json", json), ("line", quiet)) if wanted]
+    flags = (("json", json), ("html", html), ("line", quiet))
+    short = [name for name, wanted in flags if wanted]
     names = [*short, *(formats or ())] or ["terminal"]
     check_cost(hourly_cost, "terminal" if "terminal" in names else names[0])
     asked = {"ops": ops, "calls": calls, "lines": lines, "system": system}
@@ -113,6 +121,8 @@ def report(
                 _put(file, lambda stream: terminal_text(
                     diagnosis, run_dir, stream, all_findings=all_findings,
                     hourly_cost=hourly_cost))  # fmt: skip
+            elif name == "html":
+                put_page(diagnosis, run_dir or Path(str(run)).parent, file)
             else:
                 _put(file, partial(_as_told, rendered(name, diagnosis, run_dir)))
 

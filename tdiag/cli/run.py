@@ -151,8 +151,10 @@ def _report(
 
     from tdiag.cli import complain
     from tdiag.cli.conclude import conclude, terminal_text
+    from tdiag.cli.page import write_page
     from tdiag.cli.streams import say, write
     from tdiag.errors import TdiagError
+    from tdiag.evidence.from_run import load_run
     from tdiag.report import render
 
     again = f"the run is kept: tdiag report {os.path.relpath(outcome.run_dir)}"
@@ -160,7 +162,8 @@ def _report(
         complain(TdiagError("interrupted twice, so no report", again))
         return
     try:
-        diagnosis = conclude(outcome.run_dir)
+        evidence = load_run(outcome.run_dir)
+        diagnosis = conclude(outcome.run_dir, evidence)
         if written is not None:
             written.truncate(0)
             written.write(render("json", diagnosis))
@@ -171,6 +174,7 @@ def _report(
         else:
             text = terminal_text(diagnosis, outcome.run_dir, sys.stderr, hourly_cost=hourly_cost)
             write(sys.stderr, text)
+        write_page(outcome.run_dir, diagnosis, evidence)  # last, since nobody waits for it
         return
     except TdiagError as error:
         complain(TdiagError(error.message, error.hint or again))

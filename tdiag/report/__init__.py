@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tdiag.diagnose.details import Details
 from tdiag.diagnose.model import Diagnosis
 from tdiag.errors import UsageError
-from tdiag.report import github, json, junit, line, markdown, sarif, terminal
+from tdiag.report import github, html, json, junit, line, markdown, sarif, terminal
 from tdiag.report.load import load_diagnosis
 from tdiag.report.page import Page
 
@@ -22,6 +23,7 @@ FORMATS: dict[str, Callable[[Diagnosis, Page], str]] = {
     "sarif": sarif.render,
     "junit": junit.render,
     "github": github.render,
+    "html": html.render,
 }
 
 
@@ -37,6 +39,7 @@ def render(
     latest: bool = False,
     hourly_cost: float | None = None,
     explained: Mapping[str, str] | None = None,
+    details: Details | None = None,
 ) -> str:
     """The diagnosis in one of ``FORMATS``, ending with a newline.
 
@@ -44,10 +47,20 @@ def render(
     caller's working directory), ``run_dir`` is named at the report's foot, and in the
     command that shows it again unless it is the ``latest`` run. ``hourly_cost``: what the machine
     costs an hour, for the terminal's table of time and money. ``explained``: a rule's
-    documentation in Markdown by its code. Raises :class:`UsageError` for a format that there is
-    not.
+    documentation in Markdown by its code. ``details``: for ``html``. Raises :class:`UsageError`
+    for a format that there is not.
     """
     if format not in FORMATS:
         raise UsageError(f"no report format {format!r}", f"there are: {', '.join(FORMATS)}")
-    page = Page(width, color, all_findings, base_dir, run_dir, latest, hourly_cost, explained or {})
+    page = Page(
+        width=width,
+        color=color,
+        all_findings=all_findings,
+        base_dir=base_dir,
+        run_dir=run_dir,
+        latest=latest,
+        hourly_cost=hourly_cost,
+        explained=explained or {},
+        details=details,
+    )
     return FORMATS[format](diagnosis, page)

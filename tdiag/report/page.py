@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from tdiag.diagnose.details import Details
 from tdiag.report.text import GLUE
 from tdiag.report.words import HEAD, QUIET
 
@@ -23,7 +24,8 @@ class Page:
     """``width`` in cells; ``base_dir``: locations below it are shown relative to it.
     ``latest``: whether ``run_dir`` is the run that ``tdiag report`` shows unless told another.
     ``hourly_cost``: what the machine costs, in any currency; None = not asked for.
-    ``explained``: a rule's documentation (Markdown) by its code."""
+    ``explained``: a rule's documentation (Markdown) by its code. ``details``: what only a page
+    has room for."""
 
     width: int = 80
     color: bool = False
@@ -33,6 +35,7 @@ class Page:
     latest: bool = False
     hourly_cost: float | None = None
     explained: Mapping[str, str] = field(default_factory=dict)
+    details: Details | None = None
 
     @property
     def wide(self) -> bool:

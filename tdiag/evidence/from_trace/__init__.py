@@ -77,7 +77,7 @@ def device_evidence(
     states = host_states(seen, window, phases)
     evidence.add(timeline(seen, window, states))
     sampled = "the trace holds only a sample of the events"
-    _put(evidence, StepEvents, step_events(seen, window, states), sampled)
+    _put(evidence, StepEvents, step_events(seen, window, states, phases), sampled)
     _on_device(evidence, seen, ops, window, states)
     return evidence
 

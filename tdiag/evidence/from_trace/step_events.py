@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tdiag.evidence.from_trace.host_ops import Phase
 from tdiag.evidence.from_trace.intervals import Spans
 from tdiag.evidence.from_trace.nesting import nest
 from tdiag.evidence.from_trace.steps import Window
@@ -20,11 +21,12 @@ MOST_LANES = 4  # threads, and streams of one role: those that did most
 
 
 def step_events(
-    view: View, window: Window, states: Mapping[str, Spans]
+    view: View, window: Window, states: Mapping[str, Spans], phases: Sequence[Phase] = ()
 ) -> StepEvents | None:  # fmt: skip
     """None for a trace that was sampled: its gaps tell nothing. ``states``: the host's.
 
-    Of a thread its outermost ops and runtime calls are told, of a stream what ran in it.
+    ``phases``: what a probe told of the host. Of a thread its outermost ops and runtime calls are
+    told, of a stream what ran in it.
     """
     if window.sampled:
         return None
@@ -32,8 +34,8 @@ def step_events(
     step = _Step(view, begin, end)
     host = of_host(view, states).items()
     spans = [(name, b, e) for name, found in host for b, e in found.tolist()]
-    phases = lane("host", "phases", spans, begin, end)
-    lanes = [phases, *step.threads(), *step.streams(), *step.copies()]
+    told = [lane("phases", "phases", phases, begin, end), lane("host", "phases", spans, begin, end)]
+    lanes = [*told, *step.threads(), *step.streams(), *step.copies()]
     return StepEvents(
         number=int(np.searchsorted(window.bounds, begin)) + 1,
         of=window.count,

@@ -1,0 +1,79 @@
+"""The HTML page of a run or a trace: written to a file, whose path is then all that is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from tdiag.diagnose.model import Diagnosis
+    from tdiag.evidence.store import Evidence
+
+PAGE = "report.html"
+
+
+def chosen_format(format: str, *, json: bool, html: bool) -> str:
+    """``--json`` and ``--html`` are short for a format. Raises UsageError for more than one."""
+    from tdiag.errors import UsageError
+
+    asked = [name for name, wanted in (("json", json), ("html", html)) if wanted]
+    if len({*asked, *([format] if format != "terminal" else [])}) > 1:
+        raise UsageError("--json, --html and --format name different formats", "leave one of them")
+    return asked[0] if asked else format
+
+
+def page_text(
+    diagnosis: Diagnosis, evidence: Evidence | None, run_dir: Path | None = None
+) -> str:  # fmt: skip
+    """``evidence``: what charts and tables are drawn from; None leaves them out."""
+    from tdiag.cli.conclude import rendered
+    from tdiag.diagnose.details import details_of
+
+    began = _began_unix_ns(run_dir) if run_dir else None
+    details = details_of(evidence, diagnosis, began) if evidence else None
+    return rendered("html", diagnosis, run_dir, details)
+
+
+def write_page(run_dir: Path, diagnosis: Diagnosis, evidence: Evidence) -> Path:
+    """``report.html`` of a run directory. Raises RunError where it cannot be written."""
+    from tdiag.launch.rundir import write_text
+
+    path = run_dir / PAGE
+    write_text(path, page_text(diagnosis, evidence, run_dir))
+    return path
+
+
+def put_page(diagnosis: Diagnosis, run_dir: Path, file: TextIO | None) -> None:
+    """Into ``file``, or else into the run directory. One that holds no more than a
+    ``diagnosis.json`` gives a page without charts, for which UsageError asks where to put it."""
+    from tdiag.cli.streams import write
+    from tdiag.errors import UsageError
+    from tdiag.evidence.from_run import load_run
+
+    whole = (run_dir / "run.json").is_file()
+    evidence = load_run(run_dir) if whole else None
+    if file is not None:
+        file.truncate(0)
+        write(file, page_text(diagnosis, evidence, run_dir if whole else None))
+    elif evidence is not None:
+        say_where(write_page(run_dir, diagnosis, evidence))
+    else:
+        raise UsageError(f"{run_dir} is no run directory to put a page into", "say where: -o FILE")
+
+
+def say_where(path: Path) -> None:
+    """The path alone, on stdout, so that a shell can open it: ``open "$(tdiag report --html)"``."""
+    from tdiag.cli.streams import write
+
+    write(sys.stdout, os.path.relpath(path) + "\n")
+
+
+def _began_unix_ns(run_dir: Path) -> int | None:
+    try:
+        began = json.loads((run_dir / "run.json").read_text()).get("start_unix_ns")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return began if isinstance(began, int) else None

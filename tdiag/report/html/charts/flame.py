@@ -1,0 +1,106 @@
+"""Sampled stacks as flame graphs: the training process, and its DataLoader workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tdiag.diagnose.details import Details, Frame
+from tdiag.report.html.parts import Chart
+from tdiag.report.html.text import label, rgb
+from tdiag.report.units import percent, plural
+
+ROW_PX, LEAST_PX, MOST_PX = 21, 160, 1_000
+MOST_FRAMES = 1_200  # of a graph: what more would show is narrower than a pixel
+LEAST_FRAC = 0.001  # of the samples
+PARTS = 10**9  # that all samples together are drawn as
+USER, TORCH, LIBRARY, ROOT = (rgb(f"color({n})") for n in (166, 32, 244, 240))
+
+
+def charts(details: Details) -> Iterator[Chart]:
+    trees, stacks = details.call_trees, details.stacks
+    if trees is None or stacks is None:
+        return
+    for name, title, frames, samples in (
+        ("flame-training", "Training process", trees.training, stacks.samples),
+        ("flame-workers", "DataLoader workers, fetching", trees.workers, stacks.worker_samples),
+    ):
+        if frames:
+            yield _chart(name, title, frames, samples, stacks.source)
+
+
+def _chart(name: str, title: str, frames: Sequence[Frame], samples: int, source: str) -> Chart:
+    kept = _kept(frames)
+    number = {old: new for new, old in enumerate(kept, 1)}  # 0 is the root
+    depth = {-1: 0}
+    for old in kept:
+        depth[old] = depth[frames[old].parent] + 1
+    trace: dict[str, Any] = {
+        "type": "icicle",
+        "branchvalues": "total",
+        "ids": [str(n) for n in range(len(kept) + 1)],
+        "parents": ["", *(str(number.get(frames[old].parent, 0)) for old in kept)],
+        "labels": [f"all {plural(samples, 'sample')}", *(_label(frames[o]) for o in kept)],
+        "values": [PARTS, *_values(frames, kept)],
+        "hovertext": [f"all {plural(samples, 'sample')}", *(_hover(frames[o]) for o in kept)],
+        "hoverinfo": "text",
+        "textinfo": "label",
+        "textfont": {"color": "#fff"},
+        "marker": {"colors": [ROOT, *(_color(frames[o]) for o in kept)], "line": {"width": 0.5}},
+        "tiling": {"orientation": "v", "pad": 0.5},
+        "leaf": {"opacity": 1},
+        "pathbar": {"visible": True, "thickness": 20},
+        "sort": False,
+        "root": {"color": ROOT},
+    }
+    levels = max(depth.values()) + 1
+    hidden = len(frames) - len(kept)
+    return Chart(
+        id=name,
+        title=title,
+        figure={
+            "data": [trace],
+            "layout": {
+                "margin": {"t": 4, "l": 2, "r": 2, "b": 2},
+                "uniformtext": {"minsize": 9, "mode": "hide"},
+            },
+        },
+        summary=f"{plural(len(kept), 'function')} in {plural(samples, 'sample')}; the hot lines"
+        " below it hold the same samples as a table.",
+        height=min(MOST_PX, max(LEAST_PX, levels * ROW_PX + 28)),
+        note=f"{plural(samples, 'sample')} by {source}; a bar's width is its share of them, waiting"
+        " included; callers stand above what they call."
+        + (f" {plural(hidden, 'function')} too narrow to be seen left out." if hidden else ""),
+        searchable=True,
+    )
+
+
+def _kept(frames: Sequence[Frame]) -> list[int]:
+    """The widest frames, in order; a frame is never wider than its caller, so trees stay whole."""
+    wide = [i for i, frame in enumerate(frames) if frame.frac >= LEAST_FRAC]
+    return sorted(sorted(wide, key=lambda i: (-frames[i].frac, i))[:MOST_FRAMES])
+
+
+def _values(frames: Sequence[Frame], kept: Sequence[int]) -> list[int]:
+    """Whole numbers, of which no rounding makes a caller's less than its callees' together."""
+    values = {old: round(frames[old].frac * PARTS) for old in kept}
+    inner = dict.fromkeys((-1, *kept), 0)
+    for old in reversed(kept):  # callees first
+        values[old] = max(values[old], inner[old])
+        inner[frames[old].parent] += values[old]
+    return [values[old] for old in kept]
+
+
+def _label(frame: Frame) -> str:
+    return label(f"{frame.name}:{frame.line}" if frame.user else frame.name, 90)
+
+
+def _color(frame: Frame) -> str:
+    if frame.user:
+        return USER
+    return TORCH if "/torch/" in frame.file else LIBRARY
+
+
+def _hover(frame: Frame) -> str:
+    place = f"<br>{label(frame.file)}{f':{frame.line}' if frame.line else ''}" if frame.file else ""
+    return f"{label(frame.name)}{place}<br>{percent(frame.frac)} of the samples"

@@ -1,0 +1,74 @@
+"""The user's lines around a finding, each with what was measured there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tdiag.diagnose.details import Details, Excerpt, StackLine
+from tdiag.diagnose.model import Place
+from tdiag.report.text import inert, relative
+
+HOT_FRAC = (
+    0.02  # of the samples: a line with fewer is not marked; as two runs of one program differ
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """``here``: the finding's own line. ``samples``: the largest share of the samples (training
+    or workers) in it, ``calls``: torch calls a step from it; 0 where none was seen."""
+
+    number: int
+    text: str
+    here: bool
+    samples: float
+    calls: float
+
+    @property
+    def hot(self) -> bool:
+        return self.samples >= HOT_FRAC
+
+
+@dataclass(frozen=True)
+class Source:
+    name: str
+    lines: tuple[Line, ...]
+    changed: bool
+
+
+def source(place: Place | None, details: Details, base: Path | None) -> Source | None:
+    """None where the lines could not be read."""
+    found = _excerpt(place, details.excerpts) if place else None
+    if place is None or found is None:
+        return None
+    stacks = details.stacks
+    samples = _shares(place.file, (*stacks.training, *stacks.workers) if stacks else ())
+    calls: dict[int, float] = {}
+    for line in details.op_lines.lines if details.op_lines else ():
+        if line.at.file == place.file:
+            calls[line.at.line] = calls.get(line.at.line, 0.0) + line.calls
+    numbered = enumerate(found.lines, found.first)
+    lines = tuple(
+        Line(n, inert(text.expandtabs(4)), n == place.line, samples.get(n, 0.0), calls.get(n, 0.0))
+        for n, text in numbered
+    )
+    return Source(inert(relative(place.file, base)), lines, found.changed)
+
+
+def _excerpt(place: Place, excerpts: Iterable[Excerpt]) -> Excerpt | None:
+    """The one with the place in it that begins last, so that enough lines follow."""
+    mine = [
+        e for e in excerpts
+        if e.file == place.file and e.first <= place.line < e.first + len(e.lines)
+    ]  # fmt: skip
+    return min(mine, key=lambda e: abs(place.line - e.first - 5), default=None)
+
+
+def _shares(file: str, lines: Iterable[StackLine]) -> dict[int, float]:
+    shares: dict[int, float] = {}
+    for line in lines:
+        if line.at.file == file:
+            shares[line.at.line] = max(shares.get(line.at.line, 0.0), line.self_frac)
+    return shares

@@ -1,0 +1,106 @@
+"""What a page is drawn from in tests: a run with everything, each name in it the given one."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tdiag.diagnose.details import Details, Excerpt, details_of
+from tdiag.diagnose.model import Diagnosis
+from tdiag.evidence.device import DeviceParts, Part, Ranks, RankTime
+from tdiag.evidence.history import CallTrees, Event, EventLane, Frame, StepEvents, StepHistory
+from tdiag.evidence.kinds import OpLine, Ops
+from tests.tables.building import at, everything
+
+from .building import HOME, MS
+
+STEPS = 60
+OUTLIER = 40
+SOURCE = HOME / "train.py"
+
+
+def details(diagnosis: Diagnosis, name: str = "plain") -> Details:
+    """Sixty steps, a median step of every kind of lane, two trees, all tables, eight ranks."""
+    evidence = everything(name)
+    evidence.add(
+        steps(),
+        CallTrees(training=tree(name), workers=tree(name)[:3]),
+        step_events(name),
+        DeviceParts(
+            kernels=(Part(name=f"gemm_{name}", count=3, device_ns=4 * MS),),
+            ops=(Part(name=f"my::{name}", count=1, device_ns=MS),),
+            modules=(),
+            functions=(),
+        ),
+        Ops(
+            steps=2,
+            lines=(
+                OpLine(
+                    at=at(str(SOURCE), 41, name),
+                    phase="loss",
+                    calls=6650,
+                    grad_calls=10,
+                    conversions={"item": 392.0, name: 1.0},
+                    constructions=0,
+                    elapsed_ns=1.0,
+                    in_loop=True,
+                ),
+            ),
+        ),
+        Ranks(ranks=tuple(rank(n, name) for n in range(8)), slowest=None, waited_ns=None),
+    )
+    return details_of(evidence, diagnosis)
+
+
+def with_source(details: Details, *lines: str) -> Details:
+    """The same with these lines of ``train.py`` around line 41."""
+    shown = Excerpt(file=str(SOURCE), first=40, lines=lines)
+    return msgspec.structs.replace(details, excerpts=(shown,))
+
+
+def steps() -> StepHistory:
+    """Ten to warm up, then judged ones but for five under py-spy; one takes ten times as long."""
+    times = [20 * MS + n % 7 * MS // 10 for n in range(STEPS)]
+    times[OUTLIER] = 200 * MS
+    windows = ["warmup"] * 10 + ["baseline"] * 20 + ["sample"] * 5 + ["baseline"] * 25
+    ends = tuple(sum(times[: n + 1]) for n in range(STEPS))
+    return StepHistory(
+        end_ns=ends,
+        durations_ns=tuple(times),
+        windows=tuple(windows),
+        clean=tuple(name == "baseline" for name in windows),
+        epochs_ns=(0, ends[29]),
+    )
+
+
+def tree(name: str) -> tuple[Frame, ...]:
+    """<module> calls train, which spends 60 % in ``name`` and 30 % in backward."""
+    file = str(SOURCE)
+    return (
+        Frame(name="<module>", file=file, line=90, parent=-1, frac=1.0, user=True),
+        Frame(name="train", file=file, line=41, parent=0, frac=0.95, user=True),
+        Frame(name=name, file=f"{HOME}/{name}.py", line=8, parent=1, frac=0.6, user=True),
+        Frame(name="backward", file="/env/torch/_tensor.py", line=0, parent=1, frac=0.3,
+              user=False),
+        Frame(name="dust", file=file, line=9, parent=2, frac=0.0001, user=True),
+    )  # fmt: skip
+
+
+def step_events(name: str) -> StepEvents:
+    def event(what: str, begin: int, end: int, merged: int = 1) -> Event:
+        return Event(name=what, begin_ns=begin * MS, end_ns=end * MS, merged=merged)
+
+    events = (event(name, 2, 9), event("b", 9, 12, 5))
+    lanes = [
+        EventLane(name=f"{role} {name}", role=role, events=events, partial=role == "worker")
+        for role in ("host", "worker", "device", "comm", "copies")
+    ]
+    phases = EventLane(name="host", role="phases", events=(event("data_wait", 0, 15),))
+    return StepEvents(
+        number=2, of=3, begin_ns=0, duration_ns=20 * MS, lanes=(phases, *lanes)
+    )  # fmt: skip
+
+
+def rank(number: int, name: str) -> RankTime:
+    parts = {"compute": 10.0 * MS, "comm": (1.0 + number) * MS, name: 0.5 * MS}
+    step_ns, comm_ns = sum(parts.values()), parts["comm"]
+    return RankTime(rank=number, step_ns=step_ns, components_ns=parts, communication_ns=comm_ns)
