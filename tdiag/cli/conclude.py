@@ -68,7 +68,8 @@ def terminal_text(diagnosis: Diagnosis, run_dir: Path | None, stream: TextIO, *,
 def rendered(
     name: str, diagnosis: Diagnosis, run_dir: Path | None, details: Details | None = None
 ) -> str:
-    """The report in a format that is no terminal's, with what `tdiag explain` says of each rule found."""
+    """The report in any format but the terminal's, with what `tdiag explain` says of each rule
+    found."""
     from tdiag.report import render
     from tdiag.rules.catalogue import all_rules, page
 

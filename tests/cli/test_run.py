@@ -35,6 +35,7 @@ def test_stdout_is_the_scripts_and_the_report_goes_to_stderr(tmp_path: Path) -> 
     assert done.returncode == 0
     assert "Step time" in done.stderr and latest(tmp_path).name in done.stderr
     assert (latest(tmp_path) / "diagnosis.json").is_file()
+    assert (latest(tmp_path) / "report.html").read_text().rstrip().endswith("</html>")
 
 
 def test_json_has_stdout_for_itself_and_o_writes_the_same(tmp_path: Path) -> None:

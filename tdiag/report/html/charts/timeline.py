@@ -29,6 +29,7 @@ def chart(details: Details) -> Chart | None:
     if step is None or not step.lanes:
         return None
     lanes = _shown(step)
+    data = [_bars(row, lane, step.duration_ns) for row, lane in enumerate(lanes)]
     layout = {
         "barmode": "overlay",
         "bargap": 0.25,
@@ -44,10 +45,7 @@ def chart(details: Details) -> Chart | None:
     return Chart(
         id="timeline",
         title="One median step",
-        figure={
-            "data": [_bars(n, lane, step.duration_ns) for n, lane in enumerate(lanes)],
-            "layout": layout,
-        },
+        figure={"data": data, "layout": layout},
         summary=f"{plural(len(lanes), 'lane')} in a step of {duration(step.duration_ns)}.",
         height=len(lanes) * LANE_PX + AXIS_PX,
         note=_note(step, lanes),
