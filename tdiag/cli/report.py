@@ -61,6 +61,9 @@ def report(
     system: Annotated[
         bool, typer.Option("--system", help="Instead: cores, disk, memory, GPU over the run.")
     ] = False,
+    syscalls: Annotated[
+        bool, typer.Option("--syscalls", help="Instead: strace's system calls.")
+    ] = False,
     hourly_cost: Annotated[
         float | None,
         typer.Option(
@@ -91,7 +94,8 @@ def report(
     short = [name for name, wanted in flags if wanted]
     names = [*short, *(formats or ())] or ["terminal"]
     check_cost(hourly_cost, "terminal" if "terminal" in names else names[0])
-    asked = {"ops": ops, "calls": calls, "lines": lines, "system": system}
+    asked = {"ops": ops, "calls": calls, "lines": lines, "system": system,
+             "syscalls": syscalls}  # fmt: skip
     tables = [table for table, wanted in asked.items() if wanted]
     if tables and names != ["terminal"]:
         raise UsageError(

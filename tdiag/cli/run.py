@@ -58,6 +58,14 @@ def run(
             min=1, metavar="SECONDS", help="Stop watching this long after the first step."
         ),
     ] = 60.0,
+    syscalls: Annotated[
+        bool,
+        typer.Option(
+            "--syscalls",
+            help="Count system calls with strace, too, in a window of its own; then"
+            " `tdiag report --syscalls`.",
+        ),
+    ] = False,
     python: Annotated[
         str | None,
         typer.Option(
@@ -133,6 +141,7 @@ def run(
                 time_budget_s=time_budget,
                 python=python,
                 sampler=sampler,
+                syscalls=syscalls,
                 quiet=quiet,
                 stdout_to_stderr=json,
             ),

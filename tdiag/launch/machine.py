@@ -18,8 +18,9 @@ from tdiag.launch import rundir
 from tdiag.launch.ask import version
 from tdiag.launch.preflight import ask
 from tdiag.sample import limits
+from tdiag.sample.attached import Attached
 from tdiag.sample.gpu import Gpus
-from tdiag.sample.pyspy import Attached, allow_hint, find_program, refusal
+from tdiag.sample.pyspy import PySpy, allow_hint
 
 # py-spy reads the symbols of a bare Python in well under a second; the probe waits 8 s too.
 ATTACH_WITHIN_S = 8.0
@@ -87,22 +88,25 @@ def _writable() -> Check:
 
 def _py_spy() -> Check:
     name, cost = "py-spy attach", "stacks are sampled inside the process: no workers, less exact"
-    program = find_program()
-    if program is None:
+    tool = PySpy(Path())
+    if tool.program is None:
         return Check(name, False, "py-spy is not installed", cost, "pip install py-spy")
     child = subprocess.Popen([sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE)
     try:
         assert child.stdout is not None
         with tempfile.TemporaryDirectory() as folder, child.stdout:
             child.stdout.readline()
-            attached = Attached(program, child.pid, Path(folder) / "doctor.json")
+            output = Path(folder) / "doctor.json"
+            attached = Attached(tool.command(tool.program, child.pid, output), output)
             until = time.monotonic() + ATTACH_WITHIN_S
-            while not (attached.sampling() or attached.ended()) and time.monotonic() < until:
+            while not (tool.watching(attached.text()) or attached.ended()):
+                if time.monotonic() > until:
+                    break
                 time.sleep(0.05)
-            sampling = attached.sampling()
+            sampling = tool.watching(attached.text())
             attached.stop()
             attached.wait()
-            why = refusal(attached.text(), attached.process.returncode)
+            why = tool.refusal(attached.text(), attached.process.returncode)
     except OSError as error:
         sampling, why = False, str(error)
     finally:

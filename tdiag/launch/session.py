@@ -19,10 +19,12 @@ from tdiag.launch.preflight import Checked, check
 from tdiag.launch.progress import Progress
 from tdiag.launch.target import Target
 from tdiag.sample.pyspy import PySpy, allow_hint
+from tdiag.sample.strace import Strace
 from tdiag.sample.system import SystemSampler
 
 INJECT = Path(tdiag.__file__).parent / "probe" / "inject"
 WINDOWS = ("baseline", "sample", "trace", "calls", "ops")
+SYSCALLS = "syscalls"  # a window that must be asked for: it stops the program at every call
 LOOK_EVERY_S = 0.5
 MOST_FAULTS = 3  # of the probe, shown in the report; all are in events/
 
@@ -38,6 +40,7 @@ class Options:
     time_budget_s: float = 60.0
     python: str | None = None
     sampler: str = "py-spy"  # one of SAMPLERS
+    syscalls: bool = False
     quiet: bool = False
     stdout_to_stderr: bool = False
 
@@ -74,6 +77,7 @@ class _Session:
         self.display = Display(quiet=options.quiet, profiling=options.profiling)
         self.progress = Progress(run_dir)
         self.pyspy = PySpy(run_dir, enabled=options.sampler == "py-spy")
+        self.strace = Strace(run_dir, enabled=options.syscalls)
         self.system: SystemSampler | None = None
         self.looked_s = 0.0
         self.broken = ""  # why watching was given up
@@ -104,7 +108,7 @@ class _Session:
             "profiling": self.options.profiling,
             "steps": self.options.steps,
             "time_budget_s": self.options.time_budget_s,
-            "windows": WINDOWS,
+            "windows": (*WINDOWS, SYSCALLS) if self.options.syscalls else WINDOWS,
             "sampler": sampler,
             "sampler_hint": why or allow_hint(),
         }
@@ -118,6 +122,7 @@ class _Session:
             )  # fmt: skip
         finally:
             self.pyspy.close()
+            self.strace.close()
             if self.system:
                 self.system.close()
         self.display.end()
@@ -146,6 +151,7 @@ class _Session:
 
     def _watch(self) -> None:
         self.pyspy.tick()
+        self.strace.tick()
         now = time.monotonic()
         if now - self.looked_s >= LOOK_EVERY_S:
             self.looked_s = now

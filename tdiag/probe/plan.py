@@ -29,6 +29,7 @@ FIRST = (
     Window("calls", 1, 2, 0.0, 3.0),
     Window("ops", 1, 1, 0.0, 3.0),
     Window("sample", 1, 4, 0.5, 3.0),
+    Window("syscalls", 1, 2, 0.0, 3.0),
 )
 SECOND = (
     Window("baseline", 2, 100, 3.0, 20.0),
@@ -36,6 +37,7 @@ SECOND = (
     Window("trace", 2, 3, 0.0, 8.0),
     Window("calls", 2, 10, 0.5, 6.0),
     Window("ops", 2, 2, 0.0, 6.0),
+    Window("syscalls", 2, 10, 1.0, 8.0),
 )
 WARM_UP = Window("warmup", 1, 2, 0.0, 20.0)
 

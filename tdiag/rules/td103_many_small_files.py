@@ -66,8 +66,7 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
     return Found(
         summary=(
             f"A batch opens {loader.opens:.0f} files of {size(loader.opened_bytes)}{from_folder}:"
-            f" {loader.opens / samples:.2g} a sample; fetches are blocked {duration(fed.blocked)} a"
-            " step."
+            f" {loader.opens / samples:.2g} a sample, {duration(fed.wall)} of fetching a step."
         ),
         evidence=(
             count("files opened per batch", loader.opens, "fetch"),

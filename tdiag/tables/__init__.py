@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tdiag.evidence.store import Evidence
 from tdiag.report.page import Page
-from tdiag.tables import calls, lines, ops, system
+from tdiag.tables import calls, lines, ops, syscalls, system
 
 __all__ = ["TABLES", "draw"]
 
@@ -19,6 +19,7 @@ TABLES: dict[str, Callable[[Evidence, Page], Iterable[RenderableType]]] = {
     "calls": calls.parts,
     "lines": lines.parts,
     "system": system.parts,
+    "syscalls": syscalls.parts,
 }
 
 

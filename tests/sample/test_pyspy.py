@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.sample import pyspy
+from tdiag.sample import attached, pyspy
 from tdiag.sample.pyspy import PySpy
 from tests.launch.harness import wait_for
 
@@ -144,7 +144,7 @@ def test_no_py_spy_is_answered_at_once(run_dir: Path) -> None:
 
 
 def test_a_py_spy_that_hangs_is_ended(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pyspy, "STOP_WITHIN_S", 0.1)
+    monkeypatch.setattr(attached, "STOP_WITHIN_S", 0.1)
     sampler = PySpy(run_dir)
     sampler.program = fake(run_dir, "trap '' INT; echo 'Sampling process 100'; exec sleep 60")
     assert answer(sampler, ask(run_dir, 12)) == "attached\n"

@@ -6,6 +6,7 @@ from tdiag.evidence.device import DeviceParts, HostOp, HostOps, Part, TracedStep
 from tdiag.evidence.history import History, Strip
 from tdiag.evidence.kinds import CallRow, Calls, Location, StackLine, Stacks
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.syscalls import SyscallRow, Syscalls
 
 HOME = "/home/ada/project"
 PACKAGES = "/env/lib/python3.11/site-packages/"
@@ -67,6 +68,7 @@ def everything(name: str = "plain") -> Evidence:
             workers=(stack_line(f"{HOME}/data.py", 12, name, 1.0, name),),
             worker_samples=31,
         ),
+        Syscalls(steps=3, rows=(SyscallRow(name=name, calls=7.5, errors=1, ns=2e6),)),
         history(Strip(name="cores", unit="cores", values=(0, 1, 2, 2), limit=2), no_gpu=name),
     )
 

@@ -216,3 +216,10 @@ def test_that_no_worker_was_seen_is_said_and_why() -> None:
     fallback = drawn("lines", Evidence().add(stacks(line, source="in-process")))
     assert "DataLoader workers ──" not in fallback
     assert "cannot see DataLoader workers" in fallback
+
+
+def test_system_calls_show_their_failures_and_what_one_takes() -> None:
+    text = drawn("syscalls", everything("openat"))
+    assert cells(text, "openat") == ["openat", "7.5", "1", "2.00 ms", "267 µs"]
+    assert "3 steps in strace" in text
+    assert "tdiag run --syscalls" in drawn("syscalls", Evidence())

@@ -29,6 +29,7 @@ from tdiag.evidence.from_run.setting import make_environment, make_modules, make
 from tdiag.evidence.from_run.stacks import find_samples, make_stacks
 from tdiag.evidence.from_run.startup import make_startup
 from tdiag.evidence.from_run.strip import clean_step
+from tdiag.evidence.from_run.syscalls import make_syscalls
 from tdiag.evidence.from_run.system import make_system
 from tdiag.evidence.from_run.timeline import cut, durations_of
 from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
@@ -80,6 +81,8 @@ def load_run(run_dir: Path) -> Evidence:
         )
         if startup := make_startup(lead, processes, run, config):
             evidence.add(startup)
+        if syscalls := make_syscalls(run_dir, lead):
+            evidence.add(syscalls)
         if samples := find_samples(run_dir, lead, processes):
             evidence.add(make_stacks(samples), make_call_trees(samples))
         add_trace(evidence, run_dir, lead, processes, spans)

@@ -14,7 +14,7 @@ from tdiag.evidence.device import (
     TracedSteps,
     Transfers,
 )
-from tdiag.evidence.from_run.clean import BASELINE, PROFILED
+from tdiag.evidence.from_run.clean import BASELINE
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.records import (
     FailureRecord,
@@ -39,6 +39,7 @@ from tdiag.evidence.kinds import (
     Threads,
 )
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.syscalls import Syscalls
 from tdiag.evidence.training import (
     ClipCalls,
     Ddp,
@@ -60,11 +61,14 @@ _WINDOW_OF: dict[type[Kind], str] = {
     Startup: BASELINE,
     ClipCalls: "ops", Recomputations: "ops", MemoryGrowth: "ops",
     Threads: BASELINE, Flags: BASELINE, Dispatch: BASELINE, Stacks: "sample", Calls: "calls",
-    Ops: "ops", HostOps: "trace", TracedSteps: "trace",
+    Ops: "ops", HostOps: "trace", TracedSteps: "trace", Syscalls: "syscalls",
 }  # fmt: skip
 _KIND_OF: dict[str, type[Kind]] = {
     BASELINE: Steps, "sample": Stacks, "trace": HostOps, "calls": Calls, "ops": Ops,
+    "syscalls": Syscalls,
 }  # fmt: skip
+# What a run of an older tdiag did, which did not write it down.
+_ALWAYS = (BASELINE, "sample", "trace", "calls", "ops")
 _DEVICE = (DeviceTime, Kernels, Syncs, Transfers, Communication)
 _WORDS = {
     BASELINE: "clean step times were not measured",
@@ -72,21 +76,15 @@ _WORDS = {
     "trace": "no trace was recorded",
     "calls": "Python functions were not profiled",
     "ops": "torch calls were not counted",
+    "syscalls": "system calls were not counted",
 }
 
 
 def say_capture(evidence: Evidence, lead: Process | None, config: Mapping[str, Any]) -> None:
     """Fill ``capture``, ``missing`` and the notes about faults, from what is in ``facts``."""
-    wanted = config.get("windows") or [BASELINE, *PROFILED]
+    wanted = config.get("windows") or _ALWAYS
     windows = lead.all(WindowRecord) if lead else []
-    present: dict[str, type[Kind]] = {
-        BASELINE: Steps,
-        "sample": Stacks,
-        "trace": HostOps,
-        "calls": Calls,
-        "ops": Ops,
-    }
-    for window, kind in present.items():
+    for window, kind in _KIND_OF.items():
         if evidence.get(kind) is not None or (window == "trace" and evidence.get(DeviceTime)):
             evidence.capture[window] = CUT_OFF if _cut_off(window, lead) else CAPTURED
         elif window not in wanted or (window == "sample" and config.get("sampler") == "off"):

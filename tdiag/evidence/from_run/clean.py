@@ -13,7 +13,7 @@ from tdiag.evidence.from_run.records import LoaderRecord, StepRecord, WindowReco
 from tdiag.evidence.kinds import Steps
 
 BASELINE = "baseline"
-PROFILED = ("sample", "trace", "calls", "ops")
+PROFILED = ("sample", "trace", "calls", "ops", "syscalls")
 # The second pass comes later, lasts longer and is stretched to whole epochs, so it is used alone
 # once it has this many steps: then two of them lie beyond the ninth decile that is reported.
 ENOUGH_STEPS = 20

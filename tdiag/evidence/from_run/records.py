@@ -167,6 +167,11 @@ class TraceRecord(Record):
     steps: int = 0
 
 
+class SyscallsRecord(Record):
+    steps: int
+    number: int = msgspec.field(name="pass", default=1)
+
+
 class FlagsRecord(Record):
     anomaly: bool = False
     deterministic: bool = False
@@ -214,6 +219,7 @@ AnyRecord = (
     | TraceRecord
     | CallsRecord
     | OpsRecord
+    | SyscallsRecord
     | DispatchRecord
     | FlagsRecord
     | FinishRecord

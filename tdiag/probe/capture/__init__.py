@@ -70,6 +70,7 @@ def make_capture(probe: Probe, window: Window) -> Any:
     from .calls import CallsCapture
     from .ops import OpsCapture
     from .sample import SampleCapture
+    from .syscalls import SyscallsCapture
     from .trace import TraceCapture
 
     kinds = {
@@ -77,5 +78,6 @@ def make_capture(probe: Probe, window: Window) -> Any:
         "trace": TraceCapture,
         "calls": CallsCapture,
         "ops": OpsCapture,
+        "syscalls": SyscallsCapture,
     }
     return kinds[window.name](probe, window) if window.name in kinds else None

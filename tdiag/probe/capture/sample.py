@@ -29,7 +29,7 @@ class SampleCapture(Capture):
         if self.probe.config.get("sampler") == "in-process":
             self._fall_back("in-process sampling was asked for")
         else:
-            _touch(self.base + ".want")
+            touch(self.base + ".want")
         return ""
 
     def ready(self) -> bool:
@@ -58,14 +58,14 @@ class SampleCapture(Capture):
                 os.path.join(self.probe.run_dir, f"stacks-{os.getpid()}.speedscope.json")
             )
         else:
-            _touch(self.base + ".stop")
+            touch(self.base + ".stop")
 
     def abort(self) -> None:
         if self.inside is None:
-            _touch(self.base + ".stop")
+            touch(self.base + ".stop")
 
     def _fall_back(self, why: str) -> None:
-        _touch(self.base + ".stop")
+        touch(self.base + ".stop")
         self.probe.recorder.write("sampler", source="in-process", why=why)
         self.inside = InProcessSampler(self.probe.marks.thread or threading.get_ident())
 
@@ -123,5 +123,5 @@ class InProcessSampler:
             time.sleep(1 / RATE_HZ)
 
 
-def _touch(path: str) -> None:
+def touch(path: str) -> None:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))

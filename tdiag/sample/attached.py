@@ -1,0 +1,141 @@
+"""Tools that attach to a process when the probe asks through ``control/`` (docs/run-directory.md).
+
+Attached, never as the program's parent: that would lose its exit code. Each request
+``<prefix>-<pid>-<pass>.want`` gets one process of the tool, which lives until ``.stop`` appears or
+the program ends. ``attached`` is answered only when the tool says that it watches, since until then
+a window would hold nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+from pathlib import Path
+
+# Writing what was seen takes a tool well under a second; more means that it hangs.
+STOP_WITHIN_S = 10.0
+
+
+class Attached:
+    """One process of a tool. Raises OSError where it or its log cannot be started or written."""
+
+    def __init__(self, command: list[str], output: Path) -> None:
+        self.output = output
+        self.log = output.with_suffix(".log")
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True,  # a terminal's Ctrl-C is not for the tool
+                # tdiag waits for signals with all of them blocked, and a mask survives exec.
+                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, set()),
+            )  # fmt: skip
+
+    def text(self) -> str:
+        with contextlib.suppress(OSError):
+            return self.log.read_text(errors="replace")
+        return ""
+
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def stop(self) -> None:
+        """Ask for the file; the tools write it on SIGINT."""
+        if not self.ended():
+            self.process.send_signal(signal.SIGINT)
+
+    def wait(self) -> None:
+        """Until the file is written, or the tool has proved to hang."""
+        try:
+            self.process.wait(STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Attacher:
+    """Answers the probe's requests; ``tick`` is called some twenty times a second.
+
+    A tool says how it is called and read: ``name``, ``prefix`` of its requests, ``suffix`` of its
+    output, ``absent`` where it is not installed, ``command``, ``watching``, ``refusal``, ``final``.
+    """
+
+    name = prefix = suffix = absent = ""
+
+    def __init__(self, run_dir: Path, program: str | None) -> None:
+        self.run_dir = run_dir
+        self.control = run_dir / "control"
+        self.program = program
+        self.seen: set[str] = set()
+        self.live: dict[str, Attached] = {}
+        self.answered: set[str] = set()
+
+    def command(self, program: str, pid: int, output: Path) -> list[str]:
+        raise NotImplementedError
+
+    def watching(self, log: str) -> bool:
+        """What the tool has said so far means that it watches the process."""
+        raise NotImplementedError
+
+    def refusal(self, log: str, code: int) -> str:
+        """Why the tool gave up, in one line."""
+        raise NotImplementedError
+
+    def final(self, name: str) -> Path:
+        """Where readers look for the output of this request."""
+        raise NotImplementedError
+
+    def tick(self) -> None:
+        """Start what is asked for, answer what has become clear, stop what is over."""
+        with contextlib.suppress(OSError):
+            for want in self.control.glob(f"{self.prefix}-*.want"):
+                if want.stem not in self.seen:
+                    self.seen.add(want.stem)
+                    self._start(want.stem)
+        for name, attached in list(self.live.items()):
+            if name not in self.answered:
+                self._answer_if_clear(name, attached)
+            if attached.ended():
+                self._keep(name)
+            elif (self.control / f"{name}.stop").exists():
+                attached.stop()
+
+    def close(self) -> None:
+        """The program has ended: let each process write its file."""
+        for name, attached in list(self.live.items()):
+            attached.stop()
+            attached.wait()
+            self._keep(name)
+
+    def _start(self, name: str) -> None:
+        if self.program is None:
+            self._answer(name, f"refused: {self.absent}")
+            return
+        try:
+            pid = int(name.split("-")[1])
+            output = self.control / f"{name}{self.suffix}"
+            self.live[name] = Attached(self.command(self.program, pid, output), output)
+        except (OSError, ValueError, IndexError) as error:
+            self._answer(name, f"refused: cannot start {self.name}: {error}")
+
+    def _answer_if_clear(self, name: str, attached: Attached) -> None:
+        if self.watching(attached.text()):
+            self._answer(name, "attached")
+        elif attached.ended():
+            why = self.refusal(attached.text(), attached.process.returncode)
+            self._answer(name, f"refused: {why}")
+
+    def _answer(self, name: str, state: str) -> None:
+        self.answered.add(name)
+        part = self.control / f"{name}.state.part"
+        with contextlib.suppress(OSError):  # the probe goes on by itself when nobody answers
+            part.write_text(state + "\n")
+            part.replace(self.control / f"{name}.state")
+
+    def _keep(self, name: str) -> None:
+        """Move the output to where readers look; of two passes the one that saw more stays."""
+        output, final = self.live.pop(name).output, self.final(name)
+        with contextlib.suppress(OSError):
+            if not final.exists() or output.stat().st_size >= final.stat().st_size:
+                output.replace(final)
