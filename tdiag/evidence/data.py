@@ -5,6 +5,32 @@ from __future__ import annotations
 from tdiag.evidence.base import Kind, Location
 
 
+class InputTensor(Kind, frozen=True, kw_only=True):
+    """A floating tensor as an outermost module receives it in training.
+
+    ``name``: its place among the arguments ("0", "1.image") or its keyword. Mean and standard
+    deviation are of each channel (dimension 1 of 3 or more, up to 16 channels), else one of all;
+    over the first samples of two batches, up to 1 MiB of each.
+    """
+
+    name: str
+    module: str
+    module_at: Location | None
+    dtype: str
+    shape: tuple[int, ...]  # of the last batch looked at
+    channel_mean: tuple[float, ...]
+    channel_std: tuple[float, ...]
+    minimum: float
+    maximum: float
+
+
+class Inputs(Kind, frozen=True, kw_only=True):
+    """What reaches the model in the first training steps, whatever was done to the batches on the
+    way. Empty where it takes no floating tensors."""
+
+    tensors: tuple[InputTensor, ...]
+
+
 class BatchField(Kind, frozen=True, kw_only=True):
     """One tensor of the batches. ``name``: its keys and indices in the batch ("image", "0.1").
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .inputs import MOST_LOOKS, describe
 from .scan import ddp_settings, find_ddp, scan
 from .schedules import Schedules
 from .tensors import nbytes, plain, watched_by_script
@@ -35,6 +36,8 @@ class Looks:
         self.told: set[str] = set()  # records written once
         self.optimizers: dict[int, Any] = {}
         self.modules: list[Any] = []  # weak references to the outermost ones with parameters
+        self.with_parameters: set[int] = set()
+        self.looked: dict[int, int] = {}  # module → calls whose inputs were looked at
         self.ddp: Any = None
         # Tensors that one or two steps made and that lived when they ended: (weak reference,
         # place, bytes), the step after them, and how many steps they were.
@@ -49,13 +52,22 @@ class Looks:
         """An optimizer has been made."""
         self.optimizers[number] = weakref.ref(optimizer)
 
-    def called(self, module: torch.nn.Module) -> dict[str, Any]:
+    def called(self, number: int, module: torch.nn.Module) -> dict[str, Any]:
         """An outermost module with parameters is called for the first time; what it is made of."""
+        self.with_parameters.add(number)
         if len(self.modules) < MOST_MODULES:
             self.modules.append(weakref.ref(module))
         if (ddp := find_ddp(module)) is not None:
             self.ddp = weakref.ref(ddp)
         return scan(module)
+
+    def inputs(self, number: int, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        """The outermost module ``number`` is called while warming up."""
+        looks = self.looked.get(number, 0)
+        if looks < MOST_LOOKS and number in self.with_parameters and module.training:
+            self.looked[number] = looks + 1
+            for about in describe(args, kwargs):
+                self.probe.recorder.write("input", module=number, **about)
 
     def weight_names(self) -> dict[int, tuple[str, str]]:
         """id of each layer's weight → the layer's name in its outermost module, and its class."""

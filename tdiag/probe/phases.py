@@ -120,6 +120,8 @@ class Forward:
         self.depth = 1
         self.probe.boundary.look_at_autocast()
         mode = _grad_enabled() * 2 + bool(module.training)
+        if resume and _grad_enabled():
+            self.probe.guard(self.probe.looks.inputs)(number, module, args, kwargs)
         marks.add_forward(number * 4 + mode)
         result = None
         try:
@@ -153,7 +155,7 @@ class Forward:
         parameters = list(module.parameters())
         if isinstance(module, _Loss) or not parameters:
             self.probe.boundary.losses.add(number)
-        made_of = self.probe.guard(self.probe.looks.called)(module) if parameters else None
+        made_of = self.probe.guard(self.probe.looks.called)(number, module) if parameters else None
         self.probe.recorder.write(
             "module",
             id=number,

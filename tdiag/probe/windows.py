@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import facts, plan
+from . import compiling, facts, plan
 from .capture import make_capture
 from .core import now_ns
 from .dispatch import measure_dispatch
@@ -192,7 +192,7 @@ class Windows:
         capture, self.capture = self.capture, None
         begun = self.window is not None and self.name == self.window.name
         if begun and self.name != "warmup":
-            self._record("end")
+            self._record("end", **compiling.why())
         if begun and self.name == "baseline":
             self.probe.recorder.write("flags", **facts.flags(self.probe))
             self.probe.guard(measure_dispatch)(self.probe)
@@ -219,6 +219,7 @@ class Windows:
             state=state,
             step=self.probe.step,
             allocated=facts.device_bytes(),
+            compiles=compiling.counts(),
             **{"pass": self.window.number},
             **more,
         )

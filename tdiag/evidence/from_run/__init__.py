@@ -16,9 +16,11 @@ from tdiag.evidence.from_run.clean import (
     queued_frac,
     why_none,
 )
+from tdiag.evidence.from_run.compiling import make_compiles
 from tdiag.evidence.from_run.counted import make_counted
 from tdiag.evidence.from_run.events import Process, lead_of, read_events, workers_of
 from tdiag.evidence.from_run.history import make_history, make_step_history
+from tdiag.evidence.from_run.inputs import make_inputs
 from tdiag.evidence.from_run.loaders import make_loaders
 from tdiag.evidence.from_run.model import make_model
 from tdiag.evidence.from_run.optim import make_optim
@@ -79,6 +81,9 @@ def load_run(run_dir: Path) -> Evidence:
             *make_counted(lead),
             *make_model(lead),
         )
+        for found in (make_inputs(lead), make_compiles(lead)):
+            if found is not None:
+                evidence.add(found)
         if startup := make_startup(lead, processes, run, config):
             evidence.add(startup)
         if syscalls := make_syscalls(run_dir, lead):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tdiag.evidence.data import Inputs
 from tdiag.evidence.device import (
     Communication,
     DeviceTime,
@@ -42,6 +43,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.syscalls import Syscalls
 from tdiag.evidence.training import (
     ClipCalls,
+    Compiles,
     Ddp,
     Gradients,
     Layers,
@@ -58,7 +60,7 @@ CUT_OFF = f"{CAPTURED} in part: the program's own record breaks off"
 _WINDOW_OF: dict[type[Kind], str] = {
     Steps: BASELINE, Phases: BASELINE, Loaders: BASELINE, Modules: BASELINE, Optimizers: BASELINE,
     Schedulers: BASELINE, Gradients: BASELINE, Layers: BASELINE, Ddp: BASELINE,
-    Startup: BASELINE,
+    Startup: BASELINE, Inputs: BASELINE, Compiles: BASELINE,
     ClipCalls: "ops", Recomputations: "ops", MemoryGrowth: "ops",
     Threads: BASELINE, Flags: BASELINE, Dispatch: BASELINE, Stacks: "sample", Calls: "calls",
     Ops: "ops", HostOps: "trace", TracedSteps: "trace", Syscalls: "syscalls",

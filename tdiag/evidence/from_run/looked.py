@@ -27,6 +27,19 @@ class LookRecord(Record):
     kept_since: int = 0  # steps ago
 
 
+class InputRecord(Record):
+    """A tensor that an outermost module was given."""
+
+    module: int
+    name: str
+    dtype: str
+    shape: list[int]
+    mean: list[float]
+    std: list[float]
+    min: float
+    max: float
+
+
 class DdpRecord(Record):
     find_unused_parameters: bool = False
     static_graph: bool = False

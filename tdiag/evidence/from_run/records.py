@@ -13,6 +13,7 @@ import msgspec
 from tdiag.evidence.from_run.looked import CallsRecord as CallsRecord
 from tdiag.evidence.from_run.looked import DdpRecord as DdpRecord
 from tdiag.evidence.from_run.looked import DispatchRecord as DispatchRecord
+from tdiag.evidence.from_run.looked import InputRecord as InputRecord
 from tdiag.evidence.from_run.looked import LookRecord as LookRecord
 from tdiag.evidence.from_run.looked import OpsRecord as OpsRecord
 from tdiag.evidence.from_run.looked import SchedulerRecord as SchedulerRecord
@@ -150,6 +151,9 @@ class WindowRecord(Record):
     runq: int | None = None
     step: int = 0
     allocated: int | None = None
+    compiles: tuple[int, int, int] | None = None  # frames, of these again, ns, so far
+    recompiled: list[tuple[At, str, int]] = []
+    limit: bool = False
 
 
 class StepRecord(Record):
@@ -212,6 +216,7 @@ AnyRecord = (
     | OptimizerRecord
     | SchedulerRecord
     | LookRecord
+    | InputRecord
     | DdpRecord
     | BoundaryRecord
     | WindowRecord

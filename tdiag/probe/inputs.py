@@ -1,0 +1,62 @@
+"""Looks at what reaches the model in its first training steps: shape, range, mean and spread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .tensors import finite, nbytes, plain, watched_by_script
+
+MOST_LOOKS, MOST_TENSORS = 2, 4  # calls of a module, tensors of a call
+MOST_CHANNELS = 16  # more are features, not channels of a picture
+# The first samples of a batch, so many that they hold 262,144 float32: about a millisecond.
+MOST_BYTES = 1 << 20
+
+
+def describe(args: Any, kwargs: Any) -> list[dict[str, Any]]:
+    """Of each of the first floating tensors among the arguments: `name` (its place, or keyword),
+    `dtype`, `shape`, `mean` and `std` (of each channel, dimension 1, of 3 or more dimensions; else
+    of all), `min`, `max`."""
+    named = [*((str(n), value) for n, value in enumerate(args)), *kwargs.items()]
+    found: list[tuple[str, torch.Tensor]] = []
+    for name, value in named:
+        found += _tensors(name, value)
+    if watched_by_script():
+        return []
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        looked = [(name, _describe(tensor)) for name, tensor in found[:MOST_TENSORS]]
+    return [{"name": name, **about} for name, about in looked if about is not None]
+
+
+def _tensors(name: str, value: Any) -> list[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        readable = plain(value) and value.is_floating_point() and value.numel()
+        return [(name, value)] if readable else []
+    inner: list[Any] = []
+    if isinstance(value, dict):
+        inner = list(value.items())
+    elif isinstance(value, (list, tuple)):
+        inner = list(enumerate(value))
+    return [(f"{name}.{key}", v) for key, v in inner if _tensors("", v)]
+
+
+def _describe(tensor: torch.Tensor) -> dict[str, Any] | None:
+    whole = list(tensor.shape)
+    if tensor.dim():
+        share = max(1, len(tensor) * MOST_BYTES // max(1, nbytes(tensor)))
+        tensor = tensor[:share]
+    values = tensor.to(torch.float32)
+    low, high = finite(float(values.min())), finite(float(values.max()))
+    if low is None or high is None:
+        return None
+    by_channel = values.dim() >= 3 and values.shape[1] <= MOST_CHANNELS
+    rows = values.transpose(0, 1).flatten(1) if by_channel else values.reshape(1, -1)
+    return {
+        "dtype": str(tensor.dtype).replace("torch.", ""),
+        "shape": whole,
+        "mean": rows.mean(1).tolist(),
+        "std": rows.std(1, correction=0).tolist(),
+        "min": low,
+        "max": high,
+    }

@@ -1,0 +1,78 @@
+"""What reaches the model, and what dynamo compiles again, on real small scripts."""
+
+from pathlib import Path
+
+import pytest
+
+from tdiag.evidence.data import Inputs
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Compiles
+
+from .harness import watch_code
+
+NORMALISED = """
+import torch
+torch.manual_seed(0)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(3 * 8 * 8 + 2, 1)
+    def forward(self, images, more):
+        return self.head(torch.cat([images.flatten(1), more["extra"]], 1))
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(30):
+    raw = torch.randint(0, 256, (64, 3, 8, 8), dtype=torch.uint8)
+    images = raw.float() / 255 - torch.tensor([0.5, 0.0, 1.5]).view(3, 1, 1)
+    optimizer.zero_grad()
+    model(images, more={"extra": torch.ones(64, 2), "ids": raw}).mean().backward()
+    optimizer.step()
+"""
+
+RECOMPILES = """
+import torch
+torch._dynamo.config.recompile_limit = 6
+model = torch.nn.Linear(4, 4)
+@torch.compile(backend="eager", dynamic=False)
+def compute(x):  # COMPILED
+    return model(x).relu().sum()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(40):
+    optimizer.zero_grad()
+    compute(torch.ones(4 + max(0, step - 9) // 2, 4)).backward()
+    optimizer.step()
+"""
+
+
+def seen(tmp_path: Path, code: str) -> Evidence:
+    run = watch_code(tmp_path, code, windows=["baseline"])
+    assert run.returncode == 0, run.err
+    assert run.of("failure") == []
+    return run.evidence()
+
+
+def test_inputs_are_looked_at_where_they_reach_the_model(tmp_path: Path) -> None:
+    evidence = seen(tmp_path, NORMALISED)
+    inputs = evidence.get(Inputs)
+    assert inputs
+    images, extra = inputs.tensors
+    assert (images.name, images.module, images.shape) == ("0", "Net", (64, 3, 8, 8))
+    assert images.channel_mean == pytest.approx((0.0, 0.5, -1.0), abs=0.02)
+    assert images.channel_std == pytest.approx((0.289,) * 3, abs=0.01)  # uniform: 1 ÷ √12
+    assert (images.minimum, images.maximum) == (-1.5, 1.0)
+    assert (extra.name, extra.channel_mean, extra.channel_std) == ("more.extra", (1.0,), (0.0,))
+    assert evidence.get(Compiles) is None
+    assert "compiles" in evidence.missing[Compiles]
+
+
+def test_recompilations_are_counted_with_their_reason(tmp_path: Path) -> None:
+    compiles = seen(tmp_path, RECOMPILES).get(Compiles)
+    assert compiles
+    assert (compiles.frames, compiles.recompiles, compiles.limit_hit) == (7, 6, True)
+    assert compiles.total_ns > compiles.clean_ns > 0
+    assert 0 < compiles.clean_recompiles < 0.5
+    reason = compiles.reasons[0]
+    line = next(n for n, t in enumerate(RECOMPILES.splitlines(), 1) if "@torch.compile" in t)
+    assert reason.at and reason.at.line == line
+    assert "size mismatch" in reason.reason
+    assert sum(r.times for r in compiles.reasons) >= 6
