@@ -1,0 +1,214 @@
+"""The page in a browser: it draws, sorts, searches, zooms and unfolds, and asks for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tdiag.report import render
+
+from .browsing import Tab, chromium, tab
+from .building import HOME, RUN_DIR
+from .detailing import details
+from .samples import CPU_BOUND
+from .test_html import ACTIVE
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHARTS = ("ranks", "steps", "timeline", "system", "flame-training", "flame-workers")
+DESK, PHONE = {"width": 1280, "height": 800}, {"width": 400, "height": 800}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+def written(folder: Path, name: str = "plain") -> Path:
+    """Plotly reads names in charts, so that every one of them is ``name``."""
+    diagnosis = CPU_BOUND
+    if name != "plain":
+        loud = tuple(
+            msgspec.structs.replace(f, name=name, summary=name) for f in diagnosis.findings
+        )
+        diagnosis = msgspec.structs.replace(diagnosis, findings=loud, notes=(name,))
+    file = folder / "report.html"
+    file.write_text(
+        render("html", diagnosis, base_dir=HOME, run_dir=RUN_DIR, details=details(diagnosis, name))
+    )
+    return file
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("page"))
+
+
+@pytest.fixture
+def desk(browser: Browser, file: Path) -> Iterator[Tab]:
+    with tab(browser, file, viewport=DESK) as shown:
+        yield shown
+
+
+def drawn(page: Page, *charts: str) -> None:
+    """Scroll to these charts, else to all of them, and wait until they are there."""
+    for name in charts or CHARTS:
+        page.locator(f"#{name}").scroll_into_view_if_needed()
+        page.wait_for_selector(f"#{name}[data-drawn]")
+
+
+def js(page: Page, expression: str) -> Any:
+    return page.evaluate(expression)
+
+
+def level(page: Page, chart: str) -> str:
+    return str(js(page, f"document.getElementById({chart!r})._fullData[0].level || '0'"))
+
+
+def test_the_whole_page_draws_without_a_request_or_a_word_on_the_console(desk: Tab) -> None:
+    drawn(desk.page)
+    for name in CHARTS:
+        marks = "path.surface, path.point, .point path, .js-line"
+        assert desk.page.locator(f"#{name} svg").first.is_visible()
+        assert js(desk.page, f"document.querySelectorAll('#{name} :is({marks})').length") > 0, name
+    assert desk.quiet(), (desk.said, desk.asked)
+
+
+def test_verdict_and_findings_are_on_the_first_screen(desk: Tab) -> None:
+    bottom = DESK["height"]
+    for selector in (".verdict", "#finding-1 > summary", ".bar"):
+        box = desk.page.locator(selector).first.bounding_box()
+        assert box is not None and box["y"] + box["height"] <= bottom, selector
+
+
+def test_a_finding_unfolds_by_keyboard_to_its_evidence(desk: Tab) -> None:
+    facts = desk.page.locator("#finding-1 .evidence").first
+    assert not facts.is_visible()
+    desk.page.locator("#finding-1 > summary").focus()
+    desk.page.keyboard.press("Enter")
+    assert facts.is_visible()
+
+
+def test_a_table_sorts_by_value_and_back(desk: Tab) -> None:
+    page = desk.page
+    page.locator("#tables-s details", has_text="Host ops").locator("summary").click()
+    header = page.locator("#host-ops th", has_text="calls")
+    column = "[...document.querySelectorAll('#host-ops tbody tr')].map(r => +r.cells[1].dataset.v)"
+    header.get_by_role("button").click()
+    assert header.get_attribute("aria-sort") == "descending"
+    large_first = js(page, column)
+    assert large_first == sorted(large_first, reverse=True) and len(large_first) > 1
+    header.get_by_role("button").click()
+    assert header.get_attribute("aria-sort") == "ascending"
+    assert js(page, column) == large_first[::-1]
+    name = page.locator("#host-ops th", has_text="op").first
+    name.get_by_role("button").click()
+    assert header.get_attribute("aria-sort") is None
+    assert page.locator("#host-ops tbody tr td").first.inner_text() == "aten::mm"
+
+
+def test_a_table_is_searched_for_all_words(desk: Tab) -> None:
+    page = desk.page
+    page.locator("#tables-s details", has_text="Host ops").locator("summary").click()
+    page.locator("#host-ops input").fill("MY plain")
+    assert page.locator("#host-ops tbody tr:visible").count() == 1
+    assert page.locator("#host-ops [role=status]").inner_text() == "1 of 2 rows"
+    page.locator("#host-ops input").fill("")
+    assert page.locator("#host-ops tbody tr:visible").count() == 2
+
+
+def test_a_flame_graph_zooms_by_click_and_by_keyboard(desk: Tab) -> None:
+    page = desk.page
+    drawn(page, "flame-training")
+    page.locator("#flame-training .slice", has_text="train:41").first.click()
+    page.wait_for_function("document.getElementById('flame-training')._fullData[0].level === '2'")
+    page.get_by_role("button", name="Whole tree").first.click()
+    assert level(page, "flame-training") == "0"
+    search = page.locator("input[data-flame=flame-training]")
+    search.fill("backward")
+    search.press("Enter")
+    assert level(page, "flame-training") == "4"
+    search.press("Escape")
+    assert level(page, "flame-training") == "0"
+
+
+def test_a_search_in_a_flame_graph_counts_nested_matches_once(desk: Tab) -> None:
+    page = desk.page
+    drawn(page, "flame-training")
+    page.locator("input[data-flame=flame-training]").fill("train.py")  # a caller and its callee
+    status = page.locator("#flame-s [role=status]").first
+    assert status.inner_text() == "2 found, 100.0% of the samples"
+    colors = js(page, "document.getElementById('flame-training')._fullData[0].marker.colors")
+    assert colors.count("#c2007b") == 2
+    page.locator("input[data-flame=flame-training]").fill("no such function")
+    assert status.inner_text() == "nothing found"
+
+
+def test_hostile_names_do_nothing_in_any_chart_or_table(browser: Browser, tmp_path: Path) -> None:
+    with tab(browser, written(tmp_path, ACTIVE), viewport=DESK) as shown:
+        drawn(shown.page)
+        shown.page.locator("input[data-flame=flame-training]").fill("<img")
+        js(shown.page, "document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        shown.page.locator("#flame-training .slice").nth(2).hover()
+        assert shown.page.locator("img, a[href*=evil], svg a").count() == 0
+        assert shown.quiet(), (shown.said, shown.asked, shown.opened)
+
+
+def test_the_policy_stops_a_script_that_gets_in_all_the_same(desk: Tab) -> None:
+    js(desk.page, """() => {
+        const script = document.createElement("script");
+        script.textContent = "window.owned = true";
+        document.body.append(script);
+        document.body.insertAdjacentHTML("beforeend", "<img src=/x onerror='window.owned = 1'>");
+        document.body.append(Object.assign(new Image(), {src: "https://example.org/x"}));
+    }""")  # fmt: skip
+    desk.page.wait_for_timeout(200)
+    assert js(desk.page, "window.owned") is None
+    assert all("Content Security Policy" in said for said in desk.said) and desk.said
+
+
+@pytest.mark.parametrize(("scheme", "viewport"), [("light", PHONE), ("dark", DESK)])
+def test_nothing_is_wider_than_the_screen_and_text_stands_out(
+    browser: Browser, file: Path, scheme: Any, viewport: Any
+) -> None:
+    with tab(browser, file, viewport=viewport, color_scheme=scheme) as shown:
+        drawn(shown.page)
+        js(shown.page, "document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        assert js(shown.page, "document.documentElement.scrollWidth") <= viewport["width"]
+        background = js(shown.page, "getComputedStyle(document.body).backgroundColor")
+        assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+        tick = "getComputedStyle(document.querySelector('#steps .xtick text')).fill"
+        body = "getComputedStyle(document.body).color"
+        assert js(shown.page, tick) == js(shown.page, body)
+        assert shown.quiet()
+
+
+def test_paper_shows_what_is_folded_in_black_on_white(browser: Browser, file: Path) -> None:
+    with tab(browser, file, viewport=DESK, color_scheme="dark") as shown:
+        drawn(shown.page, "steps")
+        shown.page.emulate_media(media="print", color_scheme="dark")
+        js(shown.page, "window.dispatchEvent(new Event('beforeprint'))")
+        assert shown.page.locator("#finding-1 .evidence").first.is_visible()
+        assert not shown.page.locator("nav").is_visible()
+        assert js(shown.page, "getComputedStyle(document.body).backgroundColor") == (
+            "rgb(255, 255, 255)"
+        )
+        js(shown.page, "window.dispatchEvent(new Event('afterprint'))")
+        shown.page.emulate_media(media="screen")
+        assert not shown.page.locator("#finding-1 .evidence").first.is_visible()
+
+
+def test_without_scripts_verdict_findings_and_budget_read(browser: Browser, file: Path) -> None:
+    with tab(browser, file, java_script_enabled=False, viewport=DESK) as shown:
+        text = shown.page.locator("main").inner_text()
+        assert "Preprocessing-bound" in text and "TD201" in text and "data wait: CPU" in text
+        assert not shown.page.locator("input[type=search]").first.is_visible()
+        shown.page.locator("#finding-1 > summary").click()
+        assert shown.page.locator("#finding-1 .evidence").first.is_visible()
+        assert "Charts, sorting and searching need scripts" in shown.page.inner_text("body")
