@@ -27,6 +27,7 @@ from tdiag.evidence.from_trace.matrices import matrix_ops
 from tdiag.evidence.from_trace.memory import device_memory
 from tdiag.evidence.from_trace.nesting import Nested, nest
 from tdiag.evidence.from_trace.parts import device_parts
+from tdiag.evidence.from_trace.replay import Unexplained, replay
 from tdiag.evidence.from_trace.stacks import Stacks
 from tdiag.evidence.from_trace.step_events import step_events
 from tdiag.evidence.from_trace.steps import Window, find_window
@@ -36,6 +37,7 @@ from tdiag.evidence.from_trace.transfers import transfers
 from tdiag.evidence.from_trace.view import View, view
 from tdiag.evidence.history import StepEvents
 from tdiag.evidence.kinds import Kind
+from tdiag.evidence.replay import Replay
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.timeline import Timeline
 from tdiag.trace import Trace
@@ -44,7 +46,7 @@ __all__ = ["device_evidence"]
 
 ON_DEVICE: tuple[type[Kind], ...] = (
     *(DeviceTime, Transfers, Syncs, Kernels, Communication),
-    *(DeviceParts, DeviceMemory),
+    *(DeviceParts, DeviceMemory, Replay),
 )
 
 
@@ -56,7 +58,7 @@ def device_evidence(
     ``phases``: ``(name, start_ns, end_ns)`` of the host phases (keys of ``Phases.wall_ns``) and
     ``steps``: step boundaries, both on the trace's own clock (``trace.ts_ns``), where the caller
     knows them. Kinds: TracedSteps, Timeline, StepEvents, HostOps, MatrixOps; of a device
-    DeviceTime, Transfers, Syncs, Kernels, Communication, DeviceParts, DeviceMemory.
+    DeviceTime, Transfers, Syncs, Kernels, Communication, DeviceParts, Replay, DeviceMemory.
     """
     evidence = Evidence()
     if damage := trace.damage.describe():
@@ -98,6 +100,10 @@ def _on_device(
         syncs(seen, window, idle, stacks),
         device_parts(seen, ops, stacks, window),
     )
+    try:
+        evidence.add(replay(seen, window, states))
+    except Unexplained as why:
+        evidence.missing[Replay] = str(why)
     memory = device_memory(seen, window)
     _put(evidence, DeviceMemory, memory, "no allocator events of a device (profile_memory=True)")
     _put(evidence, Kernels, kernels(seen, window), "no kernels ran in the traced steps")

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 Spans = npt.NDArray[np.int64]  # (n, 2): start, end; sorted, disjoint
 
 NOTHING: Spans = np.empty((0, 2), np.int64)

@@ -38,6 +38,7 @@ FAMILIES = (
     ),
 )
 _FAMILIES = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in FAMILIES)
+LABELS = (*(name for name, _ in FAMILIES), "other", "comm")
 
 # Matrix units: NVIDIA's tensor cores (tensorop, …884/16816/1688 shapes, hmma, wgmma, nvjet) and
 # AMD's MFMA. float32 without them: simt, sgemm, scudnn; Tensile writes the type as _S_.
@@ -65,15 +66,14 @@ def kernels(view: View, window: Window) -> Kernels | None:
     comm = np.isin(rows, view.of_kind(COMM))
     names = trace.name[rows]
     used = np.unique(names)
-    family = np.full(len(trace.names), len(_FAMILIES), np.int64)
+    family = np.zeros(len(trace.names), np.int64)
     for number in used:
-        family[number] = _family(trace.names[number])
-    of_row = np.where(comm, len(_FAMILIES) + 1, family[names])
-    labels = [*(name for name, _ in _FAMILIES), "other", "comm"]
+        family[number] = LABELS.index(family_of(trace.names[number]))
+    of_row = np.where(comm, LABELS.index("comm"), family[names])
     found = []
     for index in np.unique(of_row):
         mine = rows[of_row == index]
-        found.append(_of_family(view, labels[index], mine, window))
+        found.append(_of_family(view, LABELS[index], mine, window))
     found.sort(key=lambda entry: -entry.device_ns)
     spans = clip(view.spans(rows), window.begin, window.end)
     return Kernels(
@@ -83,11 +83,9 @@ def kernels(view: View, window: Window) -> Kernels | None:
     )
 
 
-def _family(name: str) -> int:
-    for number, (_, pattern) in enumerate(_FAMILIES):
-        if pattern.search(name):
-            return number
-    return len(_FAMILIES)
+def family_of(name: str) -> str:
+    """The family of a kernel that does not communicate."""
+    return next((label for label, pattern in _FAMILIES if pattern.search(name)), "other")
 
 
 def is_float32(name: str) -> bool:

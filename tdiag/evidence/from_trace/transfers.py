@@ -29,7 +29,7 @@ def transfers(view: View, window: Window, stacks: Stacks) -> Transfers:
         rows = view.of_kind(kind)
         start = view.trace.ts_ns[rows]
         rows = rows[(start < window.end) & (view.trace.end_ns[rows] > window.begin)]
-        memories = [_memory(view.trace.names[name]) for name in view.trace.name[rows]]
+        memories = [memory_kind(view.trace.names[name]) for name in view.trace.name[rows]]
         groups: dict[tuple[str, Location | None], list[int]] = {}
         for index, key in enumerate(zip(memories, _places(view, stacks, rows), strict=True)):
             groups.setdefault(key, []).append(index)
@@ -42,7 +42,8 @@ def transfers(view: View, window: Window, stacks: Stacks) -> Transfers:
 
 
 @cache
-def _memory(name: str) -> str:
+def memory_kind(name: str) -> str:
+    """The kind of host memory that a copy's name tells."""
     return next((memory for memory, words in MEMORY_WORDS.items() if words.search(name)), "unknown")
 
 
