@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import msgspec
 
 from tdiag.diagnose.model import Abstained, Finding, Place, Speedup
+from tdiag.diagnose.replayed import replayed
 from tdiag.evidence.kinds import Budget, Location
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import NOISE_FLOOR_FRAC, Abstain, Found, Gain
@@ -37,7 +39,7 @@ def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:
             return Abstained(rule.code, rule.name, why)
     try:
         found = rule.check(**arguments)
-        return None if found is None else _finding(rule, found, evidence.get(Budget))
+        return None if found is None else _finding(rule, found, evidence)
     except Abstain as lacking:
         return Abstained(rule.code, rule.name, str(lacking))
     # Deliberately broad: one faulty rule must not cost the user the other rules' findings.
@@ -46,7 +48,10 @@ def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:
         return Abstained(rule.code, rule.name, what)
 
 
-def _finding(rule: Rule, found: Found, budget: Budget | None) -> Finding | None:
+def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
+    budget = evidence.get(Budget)
+    if found.gain is not None and budget is not None:
+        found = replace(found, gain=replayed(found.gain, evidence, budget))
     low, high = (0, 0) if found.gain is None else _capped(found.gain, budget)
     if found.gain is not None and budget and high < NOISE_FLOOR_FRAC * budget.step_ns:
         return None

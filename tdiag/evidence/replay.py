@@ -8,112 +8,141 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from tdiag.evidence.base import Kind
 
+Ints = npt.NDArray[np.int64]
+
 NONE = -1
 DATA_WAIT = "host data_wait"
-
-
-class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A call into the device's runtime, and what the host did before it.
-
-    ``host``: ``(tag, ns)`` of what the host did since all calls before had returned. ``beside_ns``:
-    if it began while one of those ran (another thread), ns after the call before began, else −1.
-    ``own_ns``: in the call itself, without waiting. ``waits``: numbers of the work whose end it
-    awaits. ``issues``: how much work it issues: the next in order. ``began_ns``: in the trace, from
-    the first step's begin.
-    """
-
-    tag: str
-    host: tuple[tuple[str, int], ...] = ()
-    beside_ns: int = NONE
-    own_ns: int = 0
-    waits: tuple[int, ...] = ()
-    issues: int = 0
-    began_ns: int = 0
-
-
-class Work(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A kernel or copy, in order of issue. It begins ``lag_ns`` after the last of: its call's begin
-    and the usual latency; the end of the work ``after`` (before it in its stream) and the usual
-    gap; the end of the work ``joins`` (of another stream). Numbers of work, −1 = none."""
-
-    tag: str
-    dur_ns: int
-    lag_ns: int
-    after: int = NONE
-    joins: int = NONE
+# The host's own doing, which a profiler makes longer.
+HOST_TAGS = (
+    "call",
+    *(f"host {state}" for state in ("launch", "optimizer", "python_loss", "evaluation", "other")),
+)
 
 
 class Replay(Kind, frozen=True, kw_only=True):
-    """``steps`` whole traced steps. Replayed unchanged they take exactly as long as they did.
+    """``steps`` whole traced steps, which took ``total_ns`` until host and device were done with
+    them. Replayed unchanged they take exactly as long as they did.
 
-    Tags, by which times are scaled. Of work: a family of :class:`KernelFamily`, with `` float32``
+    ``tags`` name what can be changed. Of work: a family of :class:`KernelFamily`, with `` float32``
     behind it for matrix kernels without matrix units; ``h2d pageable`` and the like (direction and
-    memory as in :class:`Copy`), which is the tag of the copy's call, too. Of calls: ``call``,
-    ``alloc``, and ``wait`` with the name of a call that may wait. Of host time: ``host`` with a
-    state of the host, as in :class:`DeviceTime`.
+    memory as in :class:`Copy`), which is the tag of the copy's call, too. Of calls: ``alloc``;
+    ``wait`` with the name of a call that waited (``wait h2d pageable`` for such a copy); ``call``
+    for the others. Of host time, with the calls that issue the optimizer's or the loss's work:
+    ``host`` with a state of the host, as in :class:`DeviceTime`.
+
+    Columns of calls into the device's runtime, in order, times in ns from the first step's begin:
+
+    ========= =====================================================================
+    host      (calls + 1, tags): what the host did since all calls before had
+              returned; the last row, what it did after the last call
+    tag       number of the tag
+    began     when the call began
+    beside    if it began while an earlier one ran (another thread): ns after the
+              call before it began; else −1
+    own       in the call itself, without waiting
+    issues    how much work it issues: the next in order
+    awaited   how many entries of ``waits`` are its own: the next in order
+    ========= =====================================================================
+
+    ``waits``: numbers of work whose end a call awaits. Columns of kernels and copies, by issue,
+    the first ``queued`` of them issued before the first step:
+
+    ========= =====================================================================
+    work_tag  number of the tag
+    length    how long it runs
+    after     the work before it in its stream, whose end and ``gap`` it lets pass
+    joins     work of another stream whose end it awaits; −1 = none, as in ``after``
+    lag       how long after those two, its call's begin and ``latency``, it began
+    ========= =====================================================================
     """
 
     steps: int
-    calls: tuple[Call, ...]
-    work: tuple[Work, ...]
-    queued: int  # work that was issued before the first step
-    latency_ns: int  # from a call's begin to its work's, where nothing else is in the way
-    gap_ns: int  # between two kernels of a stream, where nothing else is in the way
-    rest: tuple[tuple[str, int], ...] = ()  # host time after the last call
+    total_ns: int
+    tags: tuple[str, ...]
+    host: Ints
+    tag: Ints
+    began: Ints
+    beside: Ints
+    own: Ints
+    issues: Ints
+    awaited: Ints
+    waits: Ints
+    queued: int
+    work_tag: Ints
+    length: Ints
+    after: Ints
+    joins: Ints
+    lag: Ints
+    latency: int  # from a call's begin to its work's, where nothing else is in the way
+    gap: int  # between two kernels of a stream, where nothing else is in the way
 
-    def win_ns(self, scale: Mapping[str, float], *, fed: bool = True) -> float:
-        """What a change takes off a traced step: every time × its tag's factor; of the waits of a
-        tag, that share stays, the others wait for nothing.
+    def win_frac(self, scale: Mapping[str, float], *, pace: float = 1.0, fed: bool = True) -> float:
+        """The share of the steps that a change takes off, 0..1: see :meth:`end_ns`."""
+        before = self.end_ns({}, pace=pace)
+        return max(0.0, 1 - self.end_ns(scale, pace=pace, fed=fed) / before) if before else 0.0
 
-        ``fed`` false: batches come no sooner than they did, as from workers that cannot keep up.
+    def end_ns(self, scale: Mapping[str, float], *, pace: float = 1.0, fed: bool = True) -> float:
+        """When host and device are done with the changed steps: every time × its tag's factor; of
+        the waits of a tag that share stays, the others wait for nothing.
+
+        ``pace``: a factor on all that the host does itself, since a profiler slows it and not the
+        device. ``fed`` false: batches come no sooner than they did, as from workers that cannot
+        keep up.
         """
-        saved = self._end({}, True) - self._end(scale, fed)
-        return max(0.0, saved) / self.steps
-
-    def step_ns(self) -> float:
-        return self._end({}, True) / self.steps
-
-    def _end(self, scale: Mapping[str, float], fed: bool) -> float:
-        """When host and device are done."""
-        factor = scale.get
-        ends: list[float] = []
+        factors = np.array([
+            scale.get(tag, 1.0) * (pace if tag in HOST_TAGS else 1.0) for tag in self.tags
+        ])  # fmt: skip
+        ends = self._queued(factors)
+        took = (self.lag + self.length * factors[self.work_tag]).tolist()
+        after, joins, waits = self.after.tolist(), self.joins.tolist(), self.waits.tolist()
+        host, kept = (self.host @ factors).tolist(), factors[self.tag]
+        own = (self.own * np.where(self.awaited > 0, 1.0, kept)).tolist()
+        held = self._held() if not fed else [0] * len(own)
+        skipped = [0.0] * len(self.tags)
         began = clock = 0.0
-        self._issue(self.queued, 0.0, ends, scale)
-        left_out: dict[str, float] = {}
-        for call in self.calls:
-            if call.beside_ns == NONE:
-                began = clock + sum([ns * factor(tag, 1.0) for tag, ns in call.host])
-            else:
-                began += call.beside_ns
-            if not fed and any(tag == DATA_WAIT for tag, _ in call.host):
-                began = max(began, call.began_ns)
-            if call.issues:
-                self._issue(call.issues, began + self.latency_ns, ends, scale)
+        at_wait = 0
+        calls = zip(
+            host[:-1], own, self.beside.tolist(), self.issues.tolist(), self.awaited.tolist(),
+            self.tag.tolist(), kept.tolist(), held, strict=True,
+        )  # fmt: skip
+        for before, inside, beside, issues, awaited, tag, share, not_before in calls:
+            began = max(clock + before if beside < 0 else began + beside, not_before)
+            for number in range(len(ends), len(ends) + issues):
+                start = began + self.latency
+                if (other := after[number]) >= 0:
+                    start = max(start, ends[other] + self.gap)
+                if (other := joins[number]) >= 0:
+                    start = max(start, ends[other])
+                ends.append(start + took[number])
             done = began
-            if call.waits:
-                skip = left_out.get(call.tag, 0.0) + 1.0 - factor(call.tag, 1.0)
-                left_out[call.tag] = skip % 1.0
-                if skip < 1.0:
-                    done = max(began, *[ends[number] for number in call.waits])
-                done += call.own_ns
-            else:
-                done += call.own_ns * factor(call.tag, 1.0)
-            clock = max(clock, done)
-        clock += sum(ns * factor(tag, 1.0) for tag, ns in self.rest)
-        return max(clock, *ends) if ends else clock
+            if awaited:
+                skipped[tag] += 1 - share
+                if skipped[tag] < 1:
+                    done = max(done, *(ends[n] for n in waits[at_wait : at_wait + awaited]))
+                skipped[tag] %= 1
+                at_wait += awaited
+            clock = max(clock, done + inside)
+        return float(max([clock + host[-1], *ends]))
 
-    def _issue(
-        self, count: int, begin: float, ends: list[float], scale: Mapping[str, float]
-    ) -> None:
-        """Append the ends of the next so many pieces of work."""
-        for work in self.work[len(ends) : len(ends) + count]:
-            start = begin
-            if work.after >= 0:
-                start = max(start, ends[work.after] + self.gap_ns)
-            if work.joins >= 0:
-                start = max(start, ends[work.joins])
-            ends.append(start + work.lag_ns + work.dur_ns * scale.get(work.tag, 1.0))
+    def _queued(self, factors: npt.NDArray[np.float64]) -> list[float]:
+        """When the work is done that was issued before the first step."""
+        ends: list[float] = []
+        for number in range(self.queued):
+            after, joins = int(self.after[number]), int(self.joins[number])
+            start = ends[after] + self.gap if after >= 0 else 0.0
+            start = max(start, ends[joins] if joins >= 0 else 0.0) + int(self.lag[number])
+            ends.append(start + int(self.length[number]) * factors[self.work_tag[number]])
+        return ends
+
+    def _held(self) -> list[int]:
+        """Until when the next batch kept each call from beginning; 0 = it did not."""
+        if DATA_WAIT not in self.tags:
+            return [0] * len(self.began)
+        waited = self.host[:-1, self.tags.index(DATA_WAIT)] > 0
+        held: list[int] = np.where(waited, self.began, 0).tolist()
+        return held

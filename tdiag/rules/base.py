@@ -9,7 +9,8 @@ hide, and in words why they come first: the engine says so where both find somet
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tdiag.evidence.kinds import Budget, Location
@@ -36,12 +37,17 @@ class Gain:
 
     ``components``: the budget components the time comes out of. Two findings that name the same
     component overlap; neither can win more than their components hold (the engine caps it).
+    ``low_cuts``, ``high_cuts``: what the fix does to the device's step, as factors by the tags of
+    :class:`~tdiag.evidence.replay.Replay`. Where a trace can be replayed, that tells the gain
+    instead (:mod:`tdiag.diagnose.replayed`); an end without cuts stays, but within the high one.
     """
 
     low_ns: float
     high_ns: float
     why: str
     components: tuple[str, ...]
+    low_cuts: Mapping[str, float] = field(default_factory=dict)
+    high_cuts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ KEPT_FRAC = 0.5
 @dataclass(frozen=True)
 class Drains:
     """Synchronisations after which the device idles. ``frac``: the part of them that is meant.
+    ``names``: the calls that would go with them, also those that find the device drained already.
 
     ``scale``: clean step ÷ traced step, since traced steps are longer.
     """
@@ -25,6 +26,7 @@ class Drains:
     syncs: Sequence[Sync]
     at: Location | None
     scale: float
+    names: frozenset[str]
     frac: float = 1.0
 
     @property
@@ -45,6 +47,8 @@ class Drains:
             "high end: all device idle time after the synchronisations; low end: half of what the"
             " host spent waiting in them.",
             ("sync", "launch", "other", "d2h", "python_loss", "optimizer"),
+            {f"wait {name}": 1 - self.frac * (1 - KEPT_FRAC) for name in self.names},
+            {f"wait {name}": 1 - self.frac for name in self.names},
         )
 
     def measures(self) -> tuple[Measure, ...]:
@@ -70,7 +74,8 @@ def drains(
     if not dear:
         return None
     traced = max(dear, key=lambda sync: sync.idle_after_ns).at
-    return Drains(dear, traced or at, budget.step_ns / device.step_ns, frac)
+    names = frozenset(sync.name for sync in syncs)
+    return Drains(dear, traced or at, budget.step_ns / device.step_ns, names, frac)
 
 
 def waits(syncs: Syncs) -> list[Sync]:

@@ -67,6 +67,8 @@ def check(
             cost,
             "low end: pinned copies run at twice the bandwidth; high end: they overlap compute.",
             ("h2d",),
+            {"h2d pageable": 1 / PINNED_SPEEDUP_LOW},
+            {"h2d pageable": 0.0, "wait h2d pageable": 0.0},
         ),
         at=at or (loader.created_at if loader else None),
     )

@@ -61,6 +61,7 @@ def check(budget: Budget, transfers: Transfers, device: DeviceTime) -> Found | N
             cost,
             "high end: the copies run beside compute; low end: only the host is freed.",
             ("h2d",),
+            high_cuts={"h2d pinned": 0.0, "wait h2d pinned": 0.0},
         ),
         at=copy.at,
     )

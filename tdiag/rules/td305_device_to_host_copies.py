@@ -63,6 +63,8 @@ def check(
             cost,
             "high end: no copy in the step; low end: half as many.",
             ("d2h",),
+            {f"d2h {x.memory}": 1 - RARER_LOW_FRAC for x in copies},
+            {f"d2h {x.memory}": 0.0 for x in copies},
         ),
         at=at,
     )

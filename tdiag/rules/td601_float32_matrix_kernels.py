@@ -73,6 +73,8 @@ def check(
             cost * (1 - 1 / FASTER_HIGH),
             "high end: three times as fast on matrix units; low end: 1.5 times, if they are there.",
             ("compute",),
+            {f"{family} float32": 1 / FASTER_LOW for family in MATRIX if units},
+            {f"{family} float32": 1 / FASTER_HIGH for family in MATRIX},
         ),
     )
 

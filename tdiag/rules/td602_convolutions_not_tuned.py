@@ -61,6 +61,7 @@ def check(budget: Budget, kernels: Kernels, flags: Flags, device: DeviceTime) ->
             cost * TUNED_HIGH_FRAC,
             "high end: a fifth of the convolutions' time; low end: cuDNN had chosen well.",
             ("compute",),
+            high_cuts=dict.fromkeys(("conv", "conv float32"), 1 - TUNED_HIGH_FRAC),
         ),
     )
 

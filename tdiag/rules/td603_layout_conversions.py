@@ -62,6 +62,8 @@ def check(budget: Budget, kernels: Kernels, device: DeviceTime) -> Found | None:
             cost,
             "high end: no layer converts; low end: half of the conversions stay.",
             ("compute",),
+            {"layout": REMAINING_FRAC},
+            {"layout": 0.0},
         ),
     )
 

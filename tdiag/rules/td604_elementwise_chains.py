@@ -68,6 +68,8 @@ def check(
             cost * FUSED_HIGH_FRAC,
             "high end: chains of four become one kernel; low end: half of them, in pairs.",
             ("compute",),
+            {"elementwise": 1 - FUSED_LOW_FRAC},
+            {"elementwise": 1 - FUSED_HIGH_FRAC},
         ),
     )
 

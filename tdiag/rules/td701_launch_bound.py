@@ -47,6 +47,7 @@ LARGER_BATCH = 4
 # Budget components in which the device is idle while the host issues work. What it waits for data
 # or in the loss is starved of launches too, and has rules of its own.
 ISSUING = ("launch", "optimizer", "other")
+ISSUING_TAGS = ("call", *(f"host {state}" for state in ISSUING))
 
 
 def check(
@@ -122,6 +123,8 @@ def _on_device(budget: Budget, device: DeviceTime, loader: Loader | None) -> Fou
             "high end: no kernel waits for its launch; low end: half of the idle time, as with a"
             " doubled batch.",
             ISSUING,
+            dict.fromkeys(ISSUING_TAGS, 0.5),
+            dict.fromkeys(ISSUING_TAGS, 0.0),
         ),
         at=loader.created_at if loader else None,
     )

@@ -61,6 +61,7 @@ def check(budget: Budget, communication: Communication, device: DeviceTime) -> F
             cost,
             "high end: all of it overlaps backward; low end: it is a wait for a slower rank.",
             ("comm",),
+            high_cuts={"comm": 0.0},
         ),
     )
 

@@ -12,6 +12,7 @@ import pytest
 from tdiag.diagnose import diagnose
 from tdiag.evidence.from_trace.files import TracedFile, find_traces, read_files
 from tdiag.evidence.from_trace.ranks import merge_ranks
+from tdiag.evidence.replay import Replay
 
 CORPUS = Path(os.environ.get("TDIAG_TRACE_CORPUS") or "/nonexistent")
 LABELS: dict[str, Any] = (
@@ -31,5 +32,7 @@ def test_the_verdict_is_one_that_the_label_accepts(name: str) -> None:
     diagnosis = diagnose(evidence)
     assert diagnosis.verdict.cls in LABELS[name]["accept"], diagnosis.verdict.summary
     assert diagnosis.verdict.cls not in LABELS[name].get("must_not", ())
+    if replay := evidence.get(Replay):
+        assert replay.end_ns({}) == replay.total_ns
     if diagnosis.step and diagnosis.budget:
         assert sum(part.ns for part in diagnosis.budget) == diagnosis.step.mean_ns

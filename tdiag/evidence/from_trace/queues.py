@@ -15,7 +15,7 @@ from tdiag.evidence.from_trace.kernels import (
 )
 from tdiag.evidence.from_trace.transfers import memory_kind
 from tdiag.evidence.from_trace.view import COMM, D2H, H2D, Rows, View
-from tdiag.evidence.replay import NONE, Work
+from tdiag.evidence.replay import NONE
 
 # Launching takes 5 to 10 µs; what begins or returns this much later waited for something else.
 NEAR_NS = 20_000
@@ -99,16 +99,6 @@ def _joined(late: Mask, stream: Ints, begin: Ints, end: Ints) -> Ints:
                 joins[number] = other
                 break
     return joins
-
-
-def pieces(view: View, found: Queues) -> tuple[Work, ...]:
-    tags = tags_of(view, found.rows)
-    durations = (found.end - found.begin).tolist()
-    columns = (found.lag.tolist(), found.after.tolist(), found.joins.tolist())
-    return tuple(
-        Work(tag=tag, dur_ns=dur, lag_ns=lag, after=after, joins=joins)
-        for tag, dur, lag, after, joins in zip(tags, durations, *columns, strict=True)
-    )
 
 
 def tags_of(view: View, rows: Rows) -> list[str]:

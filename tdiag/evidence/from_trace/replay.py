@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdiag.evidence.from_trace.host_states import ALLOCATION, SYNC_CALL
-from tdiag.evidence.from_trace.intervals import Ints, Mask, Spans, covered
+from tdiag.evidence.from_trace.intervals import NOTHING, Ints, Spans, covered
 from tdiag.evidence.from_trace.nesting import nest
-from tdiag.evidence.from_trace.queues import CLOCK_NS, NEAR_NS, Queues, pieces, queues, tags_of
+from tdiag.evidence.from_trace.queues import CLOCK_NS, NEAR_NS, Queues, queues, tags_of
 from tdiag.evidence.from_trace.steps import Window
 from tdiag.evidence.from_trace.view import D2H, H2D, Rows, View
-from tdiag.evidence.replay import NONE, Call, Replay
+from tdiag.evidence.replay import NONE, Replay
+from tdiag.trace.decode import Interned
 
 # So many calls and pieces of work are replayed in a few hundredths of a second; one step alone may
 # have several times as many.
@@ -23,6 +24,8 @@ ISSUING_FRAC = 0.01
 # As the verdict's line between what matters and what does not: of the steps, so much waiting may be
 # unexplained, and of the calls, so many may run beside others, before a replay tells nothing.
 UNEXPLAINED_FRAC = 0.05
+# States in which issuing work is part of what a fix would shorten.
+OF_PHASE = ("python_loss", "evaluation", "optimizer")
 
 
 class Unexplained(Exception):
@@ -56,20 +59,40 @@ def replay(view: View, window: Window, states: Mapping[str, Spans]) -> Replay:
     waits, tails = _waits(view, calls, found)
     clock = np.maximum.accumulate(np.r_[0, calls.end])
     beside = calls.begin < clock[:-1]
+    if beside.sum() > UNEXPLAINED_FRAC * len(beside):
+        raise Unexplained("several threads issue device work at the same time")
     unexplained = found.unexplained_ns + int(tails[tails > NEAR_NS].sum())
     if unexplained > UNEXPLAINED_FRAC * end:
         raise Unexplained("what the device work waited for is not in the trace")
-    if beside.sum() > UNEXPLAINED_FRAC * len(beside):
-        raise Unexplained("several threads issue device work at the same time")
-    host = _host(states, origin, np.r_[clock[:-1], clock[-1]], np.r_[calls.begin, end])
+    tags = Interned[str]()
+    host = _host(states, origin, clock, np.r_[calls.begin, end], tags)
+    host[:-1][beside] = 0
+    of_work = [tags[tag] for tag in tags_of(view, found.rows)]
+    waiting = [number for numbers in waits for number in numbers]
+    awaited = np.array([len(numbers) for numbers in waits], np.int64)
+    since = calls.begin.copy()
+    np.maximum.at(since, np.repeat(np.arange(len(since)), awaited), found.end[waiting])
+    call_tags = [tags[tag] for tag in _tags(view, calls, found, waits, states, origin)]
     return Replay(
         steps=steps,
-        calls=tuple(_each(view, calls, found, host, beside, waits)),
-        work=pieces(view, found),
+        total_ns=max(int(clock[-1]), end, int(found.end.max())),
+        tags=tuple(tags),
+        host=np.pad(host, ((0, 0), (0, len(tags) - host.shape[1]))),
+        tag=np.array(call_tags, np.int64),
+        began=calls.begin,
+        beside=np.where(beside, np.diff(calls.begin, prepend=0), NONE),
+        own=calls.end - since,
+        issues=np.bincount(found.call[found.call >= 0], minlength=len(call_tags)),
+        awaited=awaited,
+        waits=np.array(waiting, np.int64),
         queued=int((found.call < 0).sum()),
-        latency_ns=found.latency_ns,
-        gap_ns=found.gap_ns,
-        rest=host[-1],
+        work_tag=np.array(of_work, np.int64),
+        length=found.end - found.begin,
+        after=found.after,
+        joins=found.joins,
+        lag=found.lag,
+        latency=found.latency_ns,
+        gap=found.gap_ns,
     )
 
 
@@ -137,50 +160,37 @@ def _waits(view: View, calls: _Calls, found: Queues) -> tuple[list[tuple[int, ..
 
 
 def _host(
-    states: Mapping[str, Spans], origin: int, begin: Ints, end: Ints
-) -> list[tuple[tuple[str, int], ...]]:
-    """What the host did in each of these intervals, by state."""
-    length = np.maximum(end - begin, 0)
-    stop = begin + length
-    rest = length.copy()
-    parts: list[list[tuple[str, int]]] = [[] for _ in begin]
-    for state, spans in states.items():
-        inside = covered(spans, begin + origin, stop + origin)
-        rest -= inside
-        for number in np.flatnonzero(inside).tolist():
-            parts[number].append((f"host {state}", int(inside[number])))
-    for number in np.flatnonzero(rest).tolist():
-        parts[number].append(("host other", int(rest[number])))
-    return [tuple(found) for found in parts]
+    states: Mapping[str, Spans], origin: int, begin: Ints, end: Ints, tags: Interned[str]
+) -> Ints:
+    """What the host did in each of these intervals: a column a state, numbered as its tag."""
+    end = np.maximum(begin, end)
+    columns = [covered(spans, begin + origin, end + origin) for spans in states.values()]
+    for state in (*states, "other"):
+        tags[f"host {state}"]
+    return np.stack([*columns, end - begin - sum(columns)], axis=1)
 
 
-def _each(
+def _tags(
     view: View,
     calls: _Calls,
     found: Queues,
-    host: list[tuple[tuple[str, int], ...]],
-    beside: Mask,
     waits: list[tuple[int, ...]],
-) -> Iterator[Call]:
+    states: Mapping[str, Spans],
+    origin: int,
+) -> Iterator[str]:
+    """Each call's tag."""
     names = [view.trace.names[name] for name in view.trace.name[calls.rows].tolist()]
-    issues = np.bincount(found.call[found.call >= 0], minlength=len(names)).tolist()
-    tags = tags_of(view, found.rows)
-    first = np.searchsorted(found.call, np.arange(len(names))).tolist()
-    begin, end, ended = calls.begin.tolist(), calls.end.tolist(), found.end.tolist()
+    issued = dict(zip(found.call.tolist(), tags_of(view, found.rows), strict=True))
+    during = dict.fromkeys(range(len(names)), "call")
+    for state in OF_PHASE:
+        begin = calls.begin + origin
+        inside = covered(states.get(state, NOTHING), begin, begin + 1)
+        during |= dict.fromkeys(np.flatnonzero(inside).tolist(), f"host {state}")
     for number, name in enumerate(names):
-        work = tags[first[number]] if issues[number] else ""
-        copies = work if work.startswith(("h2d", "d2h")) else ""
+        work = issued.get(number, "")
         if waits[number]:
-            tag = f"wait {copies}" if copies.startswith("h2d") else f"wait {name}"
+            yield f"wait {work if work.startswith('h2d') else name}"
+        elif work.startswith(("h2d", "d2h")):
+            yield work
         else:
-            tag = copies or ("alloc" if ALLOCATION.search(name) else "call")
-        since = max([begin[number], *(ended[awaited] for awaited in waits[number])])
-        yield Call(
-            tag=tag,
-            host=() if beside[number] else host[number],
-            beside_ns=begin[number] - begin[number - 1] if beside[number] else NONE,
-            own_ns=end[number] - since,
-            waits=waits[number],
-            issues=issues[number],
-            began_ns=begin[number],
-        )
+            yield "alloc" if ALLOCATION.search(name) else during[number]
