@@ -44,9 +44,12 @@ AFTER = {
 
 # A batch so many times as large is what the high end assumes; ours.
 LARGER_BATCH = 4
+# And so many times the low end.
+DOUBLED_BATCH = 2
 # Budget components in which the device is idle while the host issues work. What it waits for data
 # or in the loss is starved of launches too, and has rules of its own.
 ISSUING = ("launch", "optimizer", "other")
+# What they are called in the replay of a trace.
 ISSUING_TAGS = ("call", *(f"host {state}" for state in ISSUING))
 
 
@@ -90,7 +93,7 @@ def _on_cpu(
         ),
         fix=Fix(_advice(loader, "compile"), "review", "compile"),
         gain=Gain(
-            fixed.dispatch_ns / 2,
+            fixed.dispatch_ns / DOUBLED_BATCH,
             fixed.spent_ns * (1 - 1 / LARGER_BATCH),
             f"high end: batch × {LARGER_BATCH}, per sample; low end: half of the fixed costs.",
             ("forward", "backward"),
@@ -118,12 +121,12 @@ def _on_device(budget: Budget, device: DeviceTime, loader: Loader | None) -> Fou
         ),
         fix=Fix(_advice(loader, "reduce-overhead"), "review", "compile"),
         gain=Gain(
-            starved / 2,
+            starved / DOUBLED_BATCH,
             starved,
             "high end: no kernel waits for its launch; low end: half of the idle time, as with a"
             " doubled batch.",
             ISSUING,
-            dict.fromkeys(ISSUING_TAGS, 0.5),
+            dict.fromkeys(ISSUING_TAGS, 1 / DOUBLED_BATCH),
             dict.fromkeys(ISSUING_TAGS, 0.0),
         ),
         at=loader.created_at if loader else None,
