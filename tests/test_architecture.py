@@ -25,6 +25,8 @@ MAY_IMPORT = {
     "report": {"errors", "diagnose.model", "diagnose.details"},
     # Not in report, which renders the diagnosis alone: a table shows what the profilers saw.
     "tables": {"evidence", "report", "diagnose.model"},
+    # Nor this: it hands on what was recorded, to viewers of others.
+    "view": {"errors", "trace", "evidence", "report", "diagnose.model"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 
