@@ -27,10 +27,31 @@ _BLOCK = re.compile(r"^(\s*\d*)([#+=.)-])(?=[\s=-]|$)")  # what starts a list, h
 
 def render(diagnosis: Diagnosis, page: Page) -> str:
     """GitHub-flavoured Markdown; names from the run are escaped and mention nobody."""
-    return "\n".join(_lines(diagnosis, page)) + "\n"
+    texts = ("\n".join(lines) for _, lines in sections(diagnosis, page))
+    return "\n\n".join(texts) + "\n"
 
 
-def _lines(diagnosis: Diagnosis, page: Page) -> Iterator[str]:
+def sections(diagnosis: Diagnosis, page: Page) -> Iterator[tuple[str, list[str]]]:
+    """The report's parts, each with a plain title: the verdict, each finding, what follows."""
+    yield "verdict", [*_verdict(diagnosis)]
+    for number, finding in enumerate(ranked(diagnosis), 1):
+        yield (
+            f"{inert(finding.code)} {inert(finding.name)}",
+            [*_finding(number, finding, diagnosis, page)],
+        )
+    if notes := [*advisories(diagnosis)]:
+        lines = [f"- {f.code}: {_prose(f.summary)} → {_prose(f.fix.text)}" for f in notes]
+        yield "worth knowing", ["**Worth knowing** (no measured cost)", "", *lines]
+    if diagnosis.abstained:
+        n = len(diagnosis.abstained)
+        lines = [f"- {_prose(why)}: {_text(' '.join(c))}" for why, c in unchecked(diagnosis)]
+        fold = f"<details><summary>Could not check: {n}</summary>"
+        yield "could not check", [fold, "", *lines, "", "</details>"]
+    if diagnosis.notes:
+        yield "notes", [f"> {_prose(note)}" for note in diagnosis.notes]
+
+
+def _verdict(diagnosis: Diagnosis) -> Iterator[str]:
     title, share = headline(diagnosis.verdict)
     yield f"### {_text(title)}{f': {share}' if share else ''}"
     yield ""
@@ -39,17 +60,6 @@ def _lines(diagnosis: Diagnosis, page: Page) -> Iterator[str]:
         gain = faster(top.speedup.low, top.speedup.high)
         yield f"**Best fix**, predicted {gain} faster: {_prose(top.fix.text)}"
     yield from ("", *_budget(diagnosis)) if diagnosis.budget else ()
-    for number, finding in enumerate(ranked(diagnosis), 1):
-        yield from ("", *_finding(number, finding, diagnosis, page))
-    if notes := [*advisories(diagnosis)]:
-        yield from ("", "**Worth knowing** (no measured cost)", "")
-        yield from (f"- {f.code}: {_prose(f.summary)} → {_prose(f.fix.text)}" for f in notes)
-    if diagnosis.abstained:
-        n = len(diagnosis.abstained)
-        yield from ("", f"<details><summary>Could not check: {n}</summary>", "")
-        yield from (f"- {_prose(why)}: {_text(' '.join(c))}" for why, c in unchecked(diagnosis))
-        yield from ("", "</details>")
-    yield from ("", *(f"> {_prose(note)}" for note in diagnosis.notes)) if diagnosis.notes else ()
 
 
 def _budget(diagnosis: Diagnosis) -> Iterator[str]:

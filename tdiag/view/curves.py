@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +18,19 @@ from tdiag.evidence.from_run.phases import PHASES, phases_per_step
 from tdiag.evidence.from_run.timeline import durations_of
 from tdiag.evidence.history import History
 from tdiag.evidence.store import Evidence
-from tdiag.report import render
+from tdiag.report.markdown import sections
+from tdiag.report.page import Page
 from tdiag.report.words import component
 from tdiag.view.eventfile import Point
 from tdiag.view.lanes import UNITS, phases_of
 
 Curves = dict[str, list[Point]]
+
+_FOLD = re.compile(r"^<details><summary>(.*)</summary>$", re.MULTILINE)
+
+# TensorBoard scales a chart to the middle nine tenths of its points: of two points for each of
+# two runs that would be none.
+LEVEL_POINTS = 50
 
 
 def of_process(process: Process, lead: Process, offset_ns: int) -> Curves:
@@ -71,11 +79,10 @@ def of_trace(evidence: Evidence) -> Curves:
 
 def of_budget(components_ns: Mapping[str, float], steps: Curves) -> Curves:
     """Each component's mean per step, level over the steps that it was measured in."""
-    ends = next((points for tag, points in steps.items() if points), [Point(0, 0.0, 0.0)])
+    measured = next(iter(steps.values()), [Point(0, 0.0, 0.0)])
+    at = measured[:: max(1, len(measured) // LEVEL_POINTS)]
     return {
-        f"budget/{component(name).label} ms": [
-            Point(end.step, end.unix_s, ns / 1e6) for end in dict.fromkeys((ends[0], ends[-1]))
-        ]
+        f"budget/{component(name).label} ms": [Point(p.step, p.unix_s, ns / 1e6) for p in at]
         for name, ns in components_ns.items()
     }
 
@@ -95,9 +102,11 @@ def of_system(history: History, offset_ns: int) -> Curves:
     return curves
 
 
-def report_text(diagnosis: Diagnosis) -> str:
-    """The Markdown report. TensorBoard shows HTML as it is written, so what is folded elsewhere
-    stands open."""
-    text = render("markdown", diagnosis)
-    text = re.sub(r"^<details><summary>(.*)</summary>$", r"**\1**", text, flags=re.MULTILINE)
-    return re.sub(r"^</details>$", "", text, flags=re.MULTILINE)
+def report_texts(diagnosis: Diagnosis) -> dict[str, str]:
+    """The report's parts in Markdown, by tag. TensorBoard shows HTML as it is written, so what is
+    folded elsewhere stands open; it sorts tags by their text, hence the numbers."""
+    texts = {}
+    for number, (title, lines) in enumerate(sections(diagnosis, Page(base_dir=Path.cwd()))):
+        text = _FOLD.sub(r"**\1**", "\n".join(lines)).replace("\n</details>", "")
+        texts[f"report/{number:02} {title}"] = text
+    return texts

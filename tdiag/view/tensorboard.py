@@ -31,7 +31,6 @@ from tdiag.view.lanes import Clock, counters, lanes, unix_offset
 from tdiag.view.relabel import relabel
 
 FOLDER, STAMP = "view", "made.json"
-REPORT = "report"  # the text's tag
 _NODE_AND_NUMBER = re.compile(r".+_\d+")  # a worker name of which the plugin makes node and rank
 
 
@@ -99,7 +98,7 @@ def _write(
     shown: Mapping[Path, curves.Curves], view: View, diagnosis: Diagnosis, unix_s: float
 ) -> None:
     for place, found in shown.items():
-        texts = {REPORT: curves.report_text(diagnosis)} if place == view.folder else {}
+        texts = curves.report_texts(diagnosis) if place == view.folder else {}
         eventfile.write(place, found, texts, unix_s)
 
 

@@ -18,9 +18,10 @@ from tdiag.evidence.from_run import load_run
 from tdiag.evidence.from_trace.files import read_files
 from tdiag.evidence.from_trace.ranks import merge_ranks
 from tdiag.trace import read_trace
-from tdiag.view import tensorboard
+from tdiag.view import curves, tensorboard
 from tdiag.view.lanes import CATEGORY
 from tests.evidence.making import Run, plain
+from tests.report.samples import CPU_BOUND
 from tests.trace.making import op, step, write
 
 from .making import make_run
@@ -66,8 +67,17 @@ def test_scalars_are_the_steps_the_budget_and_the_machine(run: Path, tmp_path: P
     assert sum(value for values in budget.values() for value in values) == pytest.approx(30.0)
     assert [value for _, _, value in scalars["system/cores in use"]] == [3.0]
     assert scalars["step/clean ms"][0][1] == pytest.approx(1_700_000_001.03)
-    assert texts["report"].startswith("### ")
-    assert "<details>" not in texts["report"] and diagnosis.verdict.summary[:20] in texts["report"]
+    assert texts["report/00 verdict"].startswith("### ")
+    assert diagnosis.verdict.summary[:20] in texts["report/00 verdict"]
+
+
+def test_each_finding_is_a_text_of_its_own_with_its_evidence_unfolded() -> None:
+    texts = curves.report_texts(CPU_BOUND)
+    assert [tag.split("/")[1][:8] for tag in texts] == [
+        "00 verdi", "01 TD201", "02 TD202", "03 worth", "04 could",
+    ]  # fmt: skip
+    assert "**Evidence**\n\n| | | |" in texts["report/01 TD201 loader-in-training-process"]
+    assert not any("details>" in text for text in texts.values())
 
 
 def test_the_trace_is_copied_with_the_lanes_of_its_time(run: Path, tmp_path: Path) -> None:
@@ -106,7 +116,7 @@ def test_each_rank_is_a_run_and_the_report_stands_above(run: Path, tmp_path: Pat
     events = other.write() / "events" / "101.jsonl"
     events.rename(run / "events" / "101.jsonl")
     view = tensorboard.of_run(run, diagnosed(run), tmp_path)
-    assert list(read(view.folder)[1]) == ["report"]
+    assert "report/00 verdict" in read(view.folder)[1]
     assert "budget/forward ms" in read(view.folder / "rank 0")[0]
     scalars, texts = read(view.folder / "rank 1")
     assert not texts and "budget/forward ms" not in scalars
@@ -118,7 +128,7 @@ def test_a_run_without_a_trace_or_steps_still_shows_its_report(tmp_path: Path) -
     run = Run(tmp_path / "run").write()
     view = tensorboard.of_run(run, diagnosed(run), tmp_path)
     scalars, texts = read(view.folder)
-    assert not scalars and texts["report"].startswith("### No verdict")
+    assert not scalars and texts["report/00 verdict"].startswith("### No verdict")
 
 
 def test_traces_of_ranks_lie_together_and_are_told_apart(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_scalars_and_texts_are_served(page: Shown) -> None:
     assert {"step/clean ms", "budget/forward ms", "system/cores in use"} <= set(tags[RUN])
     points = page.ask("data/plugin/scalars/scalars", run=RUN, tag="step/clean ms")
     assert [value for _, _, value in points] == [30.0] * 30
-    (text,) = page.ask("data/plugin/text/text", run=RUN, tag="report")
+    (text,) = page.ask("data/plugin/text/text", run=RUN, tag="report/00 verdict")
     assert "<h3>" in text["text"] and "&lt;" not in text["text"]
 
 
