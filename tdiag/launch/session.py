@@ -19,6 +19,7 @@ from tdiag.launch.preflight import Checked, check
 from tdiag.launch.progress import Progress
 from tdiag.launch.target import Target
 from tdiag.sample.pyspy import PySpy, allow_hint
+from tdiag.sample.storage import try_storage
 from tdiag.sample.strace import Strace
 from tdiag.sample.system import SystemSampler
 
@@ -126,6 +127,8 @@ class _Session:
             if self.system:
                 self.system.close()
         self.display.end()
+        if ended.report_wanted and not ended.interrupts:
+            self._guarded(lambda: try_storage(self.run_dir))
         return self._conclude(ended)
 
     def _started(self, pid: int) -> None:
