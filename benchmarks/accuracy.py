@@ -1,0 +1,201 @@
+"""How often tdiag is right: planted bottlenecks and healthy trainings, a verdict each.
+
+Usage: ``python benchmarks/accuracy.py [--minutes M] [--results FILE] [--no-speed] [NAME ...]``
+
+Each case of :mod:`planted.cases` is written out, diagnosed by ``tdiag run --profiling``, and, where
+it has a fixed twin, run bare slow, fixed, fixed, slow; the measured speed-up is the ratio of the
+means. One JSON line a case goes to the results file at once; a case that is in it is not run again,
+so that a run that was cut off can go on. Without cases left it only prints the tables:
+
+- class: the verdict's class is the planted one;
+- code: the first ranked finding is of a rule that the case names;
+- line: that finding points at a line of the waste (cases with lines only);
+- range: the measured speed-up lies in what the case's finding predicts (cases with a twin and such
+  a finding);
+- false alarm: a healthy case whose class is not ``compute``, or with any ranked finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from planted.cases import CASES, Case
+
+SECONDS = 2.5  # that each bare run trains, about
+FEWEST, MOST = 10, 400
+LONGEST_RUN_S = 240
+
+
+def diagnose(case: Case, folder: Path) -> dict[str, Any]:
+    """The diagnosis of the slow script, as JSON."""
+    found = folder / "diagnosis.json"
+    run = ["run", "--profiling", "-q", "-o", str(found), "--out", str(folder / "run")]
+    tdiag = [str(Path(sys.executable).with_name("tdiag")), *run, *case.command()]
+    done = subprocess.run(tdiag, cwd=folder, capture_output=True, text=True, timeout=LONGEST_RUN_S)
+    if not found.is_file():
+        raise RuntimeError(f"no diagnosis, exit code {done.returncode}: {done.stderr[-500:]}")
+    result: dict[str, Any] = json.loads(found.read_text())
+    return result
+
+
+def step_ms(case: Case, folder: Path, steps: int) -> float:
+    """Milliseconds a step of a bare run."""
+    command = [sys.executable, *case.command(), "--steps", str(steps)]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=LONGEST_RUN_S, check=True
+    )
+    found = re.search(r"^(\S+) ms a step$", done.stdout, re.MULTILINE)
+    assert found, done.stdout + done.stderr
+    return float(found[1])
+
+
+def write(case: Case, folder: Path, fixed: bool) -> Path:
+    for name, text in case.files(fixed).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def measure(case: Case, slow: Path, fixed: Path, diagnosed_ms: float) -> dict[str, float]:
+    """Both twins by turns."""
+    steps = round(min(MOST, max(FEWEST, SECONDS * 1e3 / diagnosed_ms)))
+    more = min(2 * MOST, 4 * steps)
+    first = step_ms(case, slow, steps)
+    both = [step_ms(case, fixed, more), step_ms(case, fixed, more)]
+    last = step_ms(case, slow, steps)
+    slow_ms, fixed_ms = (first + last) / 2, sum(both) / 2
+    return {"slow_ms": slow_ms, "fixed_ms": fixed_ms, "measured": slow_ms / fixed_ms}
+
+
+def judge(case: Case, diagnosis: dict[str, Any]) -> dict[str, Any]:
+    """What was found against what was planted."""
+    ranked = [f for f in diagnosis["findings"] if not f["advisory"] and f["recoverable_ns"] > 0]
+    first = ranked[0] if ranked else None
+    mine = next((f for f in ranked if f["code"] in case.waste.codes), None)
+    place = first and first["location"]
+    right = case.right()
+    return {
+        "name": case.name,
+        "hold_out": case.hold_out,
+        "healthy": case.healthy,
+        "expected": case.waste.cls,
+        "class": diagnosis["verdict"]["class"],
+        "confidence": diagnosis["verdict"]["confidence"],
+        "summary": diagnosis["verdict"]["summary"],
+        "codes": [f["code"] for f in ranked],
+        "code_right": bool(first and first["code"] in case.waste.codes),
+        "line_right": (
+            None
+            if not right
+            else bool(place and (Path(place["file"]).name, place["line"]) in right)
+        ),
+        "predicted": mine and mine["speedup"] and [mine["speedup"]["low"], mine["speedup"]["high"]],
+        "step_ms": diagnosis["step"] and diagnosis["step"]["mean_ns"] / 1e6,
+    }
+
+
+def run(case: Case, base: Path, speed: bool) -> dict[str, Any]:
+    began = time.monotonic()
+    slow = write(case, base / case.name / "slow", fixed=False)
+    try:
+        result = judge(case, diagnose(case, slow))
+        if speed and case.waste.fixed and result["step_ms"]:
+            fixed = write(case, base / case.name / "fixed", fixed=True)
+            result |= measure(case, slow, fixed, result["step_ms"])
+    except (RuntimeError, AssertionError, subprocess.SubprocessError) as error:
+        result = {"name": case.name, "failed": str(error)[-600:]}
+    return result | {"seconds": round(time.monotonic() - began), "load": os.getloadavg()[0]}
+
+
+def share(rows: list[dict[str, Any]], key: str) -> str:
+    told = [row[key] for row in rows if row.get(key) is not None]
+    return f"{sum(map(bool, told))} of {len(told)}" if told else "–"
+
+
+def in_range(row: dict[str, Any]) -> bool | None:
+    if not row.get("predicted") or "measured" not in row:
+        return None
+    low, high = row["predicted"]
+    return bool(low <= row["measured"] <= high)
+
+
+def summarise(rows: list[dict[str, Any]]) -> None:
+    """The tables, Markdown."""
+    done = [row | {"in_range": in_range(row)} for row in rows if "failed" not in row]
+    for row in done:
+        row["class_right"] = row["class"] == row["expected"]
+        row["alarm"] = not row["class_right"] or bool(row["codes"]) if row["healthy"] else None
+    print("| case | expected | verdict | first findings | line | predicted | measured |")
+    print("|---|---|---|---|---|---|---|")
+    for row in done:
+        predicted = "–".join(f"{x:.2f}" for x in row["predicted"] or ())
+        measured = f"{row['measured']:.2f}" if "measured" in row else ""
+        line = {True: "right", False: "wrong", None: ""}[row["line_right"]]
+        name = row["name"] + "*" * row["hold_out"]
+        codes = " ".join(row["codes"][:3])
+        verdict = row["class"] if row["class_right"] else f"**{row['class']}**"
+        cells = (name, row["expected"], verdict, codes, line, predicted, measured)
+        print(f"| {' | '.join(cells)} |")
+    print("\n| expected ↓ verdict → | " + " | ".join(seen := sorted({r["class"] for r in done})))
+    print("|---" * (len(seen) + 1) + "|")
+    for cls in sorted({row["expected"] for row in done}):
+        counts = Counter(row["class"] for row in done if row["expected"] == cls)
+        print(f"| {cls} | " + " | ".join(str(counts[c] or "") for c in seen) + " |")
+    print("\n| | planted | of these hold-outs | target |\n|---|---|---|---|")
+    planted = [row for row in done if not row["healthy"]]
+    held = [row for row in planted if row["hold_out"]]
+    for what, key, target in (
+        ("class right", "class_right", "95 %"),
+        ("first code right", "code_right", "–"),
+        ("line right", "line_right", "90 %"),
+        ("measured speed-up in the predicted range", "in_range", "80 %"),
+    ):
+        print(f"| {what} | {share(planted, key)} | {share(held, key)} | {target} |")
+    healthy = [row for row in done if row["healthy"]]
+    print(f"| false alarms on healthy cases | {share(healthy, 'alarm')} | | 0 |")
+    for row in rows:
+        if "failed" in row:
+            print(f"\nfailed: {row['name']}: {row['failed']}")
+    print(
+        f"\n{len(rows)} of {len(CASES)} cases; load {max((r['load'] for r in rows), default=0):.1f}"
+    )
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("names", nargs="*", metavar="NAME", help="only cases whose name has this")
+    options.add_argument("--minutes", type=float, default=90.0)
+    options.add_argument("--results", type=Path, default=Path("accuracy.jsonl"))
+    options.add_argument("--no-speed", action="store_true", help="do not run the twins")
+    args = options.parse_args()
+    base = args.results.resolve().with_suffix("")
+    known = args.results.read_text().splitlines() if args.results.exists() else []
+    rows = [json.loads(line) for line in known]
+    end = time.monotonic() + args.minutes * 60
+    for case in CASES:
+        wanted = not args.names or any(name in case.name for name in args.names)
+        if not wanted or case.name in {row["name"] for row in rows}:
+            continue
+        if time.monotonic() > end:
+            break
+        row = run(case, base, not args.no_speed)
+        rows.append(row)
+        with args.results.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        told = row.get("failed") or f"{row['class']} {row['codes'][:3]}"
+        print(f"{case.name}: {told} ({row['seconds']} s)", file=sys.stderr, flush=True)
+    summarise([row for row in rows if not args.names or any(n in row["name"] for n in args.names)])
+
+
+if __name__ == "__main__":
+    main()

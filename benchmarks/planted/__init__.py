@@ -1,0 +1,1 @@
+"""Training scripts with a bottleneck planted in them, put together from parts (see ``cases``)."""

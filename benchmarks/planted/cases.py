@@ -1,0 +1,152 @@
+"""The cases: which waste is planted in which style, and the healthy ones.
+
+What is expected of a case was written down here before it was run for the first time. Hold-outs
+(``*``) are only counted: rules and verdict are not mended by looking at them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import data_wastes as data
+from . import step_wastes as step
+from .parts import PARTS, Waste
+from .styles import STYLES
+
+WIDE = {
+    "MODEL": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(256, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10)
+        )
+    def forward(self, x):
+        return self.layers(x)
+""",
+    "LOADER": "batch_size=256",
+}
+CONVOLUTIONS = {
+    "MODEL": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(),
+            nn.MaxPool2d(2), nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.Flatten(),
+            nn.Linear(128 * 64, 10),
+        )
+    def forward(self, x):
+        return self.body(x.view(-1, 1, 16, 16))
+""",
+    "LOADER": "batch_size=64",
+}
+HEALTHY = Waste("wide layers, batches of 256", "compute", (), WIDE)
+PICTURES = Waste("convolutions, batches of 64", "compute", (), CONVOLUTIONS)
+
+# (waste, style, hold-out)
+TABLE: tuple[tuple[Waste, str, str], ...] = (
+    (data.COLD_FILES, "plain", ""),
+    (data.COLD_FILES, "package", "*"),
+    (data.SERVICE, "functions", ""),
+    (data.SERVICE, "stream", ""),
+    (data.DECOMPRESS, "trainer", ""),
+    (data.DECOMPRESS, "generator", "*"),
+    (data.DECOMPRESS_IN_WORKERS, "config", ""),
+    (data.JSON, "hugging_face", ""),
+    (data.JSON, "stream", "*"),
+    (data.TOKENS, "package", ""),
+    (data.LISTS, "functions", ""),
+    (data.LISTS, "lightning", "*"),
+    (data.SLOW_COLLATE, "trainer", ""),
+    (data.MANY_FILES, "plain", ""),
+    (data.RESTARTS, "functions", ""),
+    (data.RESTARTS, "config", "*"),
+    (data.SINGLY, "plain", ""),
+    (step.BRANCHES, "functions", ""),
+    (step.BRANCHES, "hugging_face", "*"),
+    (step.PAIRS, "lightning", ""),
+    (step.PAIRS, "accumulation", ""),
+    (step.MINING, "trainer", ""),
+    (step.SMALL_CALLS, "config", ""),
+    (step.SMALL_CALLS, "package", "*"),
+    (step.COLUMNS, "plain", ""),
+    (step.COLUMNS, "accumulation", ""),
+    (step.HAND_WRITTEN, "functions", ""),
+    (step.HAND_WRITTEN, "lightning", ""),
+    (step.ANOMALY, "package", ""),
+    (step.ANOMALY, "plain", "*"),
+    (step.THREADS, "trainer", ""),
+    (step.COLLECTS, "config", ""),
+    (step.OFTEN, "plain", ""),
+    (step.OFTEN, "trainer", "*"),
+    (step.WITH_GRADIENTS, "functions", ""),
+    (step.SAVES, "package", ""),
+    (step.SAVES, "hugging_face", "*"),
+    (step.LOGS, "trainer", ""),
+    (step.CLIPS, "functions", ""),
+    (step.DOUBLE, "config", ""),
+    (HEALTHY, "plain", ""),
+    (HEALTHY, "package", ""),
+    (HEALTHY, "lightning", "*"),
+    (HEALTHY, "stream", ""),
+    (HEALTHY, "accumulation", ""),
+    (PICTURES, "functions", ""),
+    (PICTURES, "trainer", "*"),
+    (PICTURES, "config", ""),
+    (PICTURES, "hugging_face", ""),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """``right``: (file name, line) pairs of which any is right; empty where the waste has no line
+    of its own. ``name``: waste's module-level name and style."""
+
+    name: str
+    waste: Waste
+    style: str
+    hold_out: bool
+
+    @property
+    def healthy(self) -> bool:
+        return not self.waste.codes
+
+    def files(self, fixed: bool) -> dict[str, str]:
+        """The program's files; the first is run."""
+        parts = {**PARTS, **self.waste.slow, **(self.waste.fixed if fixed else {})}
+        parts["BATCH"] = parts["LOADER"].split("batch_size=")[1].split(",")[0]
+        return {name: _fill(text, parts) for name, text in STYLES[self.style].items()}
+
+    def right(self) -> set[tuple[str, int]]:
+        cures = {"TD101", "TD201", "TD202", "TD203", "TD205", "TD206", "TD213"}
+        marks = ["# HERE"] + ["# FIX"] * bool(cures & set(self.waste.codes))
+        found = set()
+        for name, text in self.files(fixed=False).items():
+            for number, line in enumerate(text.splitlines(), 1):
+                if any(mark in line for mark in marks):
+                    found.add((Path(name).name, number))
+        return found
+
+    def command(self) -> list[str]:
+        """What follows ``python``, in the folder that holds the files."""
+        first = next(iter(STYLES[self.style]))
+        return ["-m", "project.train"] if first.startswith("project/") else [first]
+
+
+def _fill(text: str, parts: dict[str, str]) -> str:
+    for name, part in parts.items():
+        text = text.replace(f"${name}", part.strip("\n"))
+    return text.replace("$CORES", str(len(os.sched_getaffinity(0))))
+
+
+def _names() -> dict[int, str]:
+    wastes = {**vars(data), **vars(step), "HEALTHY": HEALTHY, "PICTURES": PICTURES}
+    return {id(w): name.lower() for name, w in wastes.items() if isinstance(w, Waste)}
+
+
+CASES = tuple(
+    Case(f"{_names()[id(waste)]}-{style}", waste, style, bool(held)) for waste, style, held in TABLE
+)

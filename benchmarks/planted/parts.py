@@ -1,0 +1,56 @@
+"""What a case is made of: the parts that fill a style, and a waste that replaces some of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+# A step of 5–10 ms on a slow core, so that a waste of 20 ms and more is most of the time.
+PARTS = {
+    "DATA": """
+class Data(Dataset):
+    def __init__(self):
+        self.x, self.y = torch.randn(1024, 256), torch.randint(0, 10, (1024,))
+    def __len__(self):
+        return 1024
+    def __getitem__(self, i):
+        return self.x[i], self.y[i]
+""",
+    "LOADER": "batch_size=32",
+    "MODEL": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+        )
+    def forward(self, x):
+        return self.layers(x)
+""",
+    "LOSS": """
+def loss_of(output, target):
+    return nn.functional.cross_entropy(output, target)
+""",
+    "OPTIMIZER": """
+def make_optimizer(model):
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+""",
+    "AFTER": """
+def after_step(step, model, loss):
+    pass
+""",
+    "SETUP": "pass",
+}
+
+
+@dataclass(frozen=True)
+class Waste:
+    """``cls`` and ``codes``: the verdict and the rules that by construction may lead; any of the
+    codes is right. ``slow`` replaces parts; ``fixed`` replaces some of those again, as the rules
+    advise, {} where there is no twin. Lines that end in ``# HERE`` are the culprit's; where a
+    loader's settings are part of the cure, the line that makes it (``# FIX``) is right, too."""
+
+    what: str
+    cls: str
+    codes: tuple[str, ...]
+    slow: dict[str, str]
+    fixed: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,367 @@
+"""Wastes in the step itself and around it. Each gives what is slow and what its fix changes."""
+
+from __future__ import annotations
+
+from .parts import Waste
+
+BRANCHES = Waste(
+    "a margin loss that asks of every row whether it counts",
+    "python_loss",
+    ("TD501",),
+    {
+        "LOSS": """
+def loss_of(output, target):
+    total = output.sum() * 0
+    for i in range(len(output)):  # HERE
+        right = output[i, target[i]]  # HERE
+        worst = output[i].max()  # HERE
+        if worst > right:  # HERE
+            total = total + (worst - right)  # HERE
+        elif right < 1:  # HERE
+            total = total + 1 - right  # HERE
+    return total / len(output)
+""",
+        "LOADER": "batch_size=64",
+    },
+    {
+        "LOSS": """
+def loss_of(output, target):
+    right = output.gather(1, target[:, None])[:, 0]
+    worst = output.max(1).values
+    return torch.where(worst > right, worst - right, (1 - right).clamp(min=0)).mean()
+"""
+    },
+)
+
+PAIRS = Waste(
+    "a contrastive loss over all pairs of a batch, two nested loops",
+    "python_loss",
+    ("TD501",),
+    {
+        "LOSS": """
+def loss_of(output, target):
+    terms = []
+    for i in range(16):  # HERE
+        for j in range(i + 1, 16):  # HERE
+            distance = (output[i] - output[j]).pow(2).sum()  # HERE
+            if target[i] == target[j]:  # HERE
+                terms.append(distance)  # HERE
+            else:
+                terms.append(nn.functional.relu(2 - distance))  # HERE
+    return torch.stack(terms).mean()
+"""
+    },
+    {
+        "LOSS": """
+def loss_of(output, target):
+    i, j = torch.triu_indices(16, 16, 1)
+    distance = (output[i] - output[j]).pow(2).sum(1)
+    same = target[i] == target[j]
+    return torch.where(same, distance, nn.functional.relu(2 - distance)).mean()
+"""
+    },
+)
+
+MINING = Waste(
+    "hard examples chosen with .item() and sorted()",
+    "python_loss",
+    ("TD501",),
+    {
+        "LOSS": """
+def loss_of(output, target):
+    losses = []
+    for i in range(len(output)):  # HERE
+        one = nn.functional.cross_entropy(output[i : i + 1], target[i : i + 1])  # HERE
+        losses.append((one.item(), one))  # HERE
+    hardest = sorted(losses, key=lambda pair: -pair[0])[: len(losses) // 2]
+    return sum(one for _, one in hardest) / len(hardest)  # HERE
+""",
+        "LOADER": "batch_size=96",
+    },
+    {
+        "LOSS": """
+def loss_of(output, target):
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    return losses.topk(len(losses) // 2).values.mean()
+"""
+    },
+)
+
+SMALL_CALLS = Waste(
+    "a loss summed class by class out of small calls",
+    "python_loss",
+    ("TD502", "TD501"),
+    {
+        "LOSS": """
+def loss_of(output, target):
+    chance = output.softmax(1)
+    total = 0.0
+    for c in range(10):  # HERE
+        for power in (1, 2, 3, 4, 5, 6):  # HERE
+            mask = (target == c).float()  # HERE
+            total = total + ((chance[:, c] - mask).abs() ** power).mean()  # HERE
+    return total
+"""
+    },
+    {
+        "LOSS": """
+def loss_of(output, target):
+    off = (output.softmax(1) - nn.functional.one_hot(target, 10)).abs()
+    powers = torch.arange(1.0, 7.0)
+    return (off[..., None] ** powers).mean(0).sum()
+"""
+    },
+)
+
+COLUMNS = Waste(
+    "a model that works column by column in a Python loop",
+    "overhead",
+    ("TD711", "TD709"),
+    {
+        "MODEL": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.ones(256)), nn.Parameter(torch.zeros(256))
+        self.head = nn.Linear(256, 10)
+    def forward(self, x):
+        columns = []
+        for k in range(256):  # HERE
+            columns.append(torch.tanh(x[:, k] * self.scale[k] + self.shift[k]))  # HERE
+        return self.head(torch.stack(columns, 1))
+"""
+    },
+    {
+        "MODEL": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.ones(256)), nn.Parameter(torch.zeros(256))
+        self.head = nn.Linear(256, 10)
+    def forward(self, x):
+        return self.head(torch.tanh(x * self.scale + self.shift))
+"""
+    },
+)
+
+DEEP = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(4))
+        self.gates = nn.ParameterList(nn.Parameter(torch.ones(64)) for _ in range(400))
+        self.head = nn.Linear(256, 10)
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        gate = torch.stack(list(self.gates)).mean()
+        return self.head(x) * gate
+"""
+HAND_WRITTEN = Waste(
+    "an optimizer that updates 400 parameters one by one, in Python",
+    "overhead",
+    ("TD710", "TD702"),
+    {
+        "MODEL": DEEP,
+        "OPTIMIZER": """
+class HandSGD(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+    @torch.no_grad()
+    def step(self, closure=None):
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        for group in self.param_groups:
+            for p in group["params"]:  # HERE
+                state = self.state[p]
+                if not state:
+                    state["v"] = torch.zeros_like(p)
+                    state["s"] = torch.ones_like(p)
+                state["v"].mul_(0.9).add_(p.grad)  # HERE
+                state["s"].mul_(0.99).addcmul_(p.grad, p.grad, value=0.01)  # HERE
+                p.sub_(group["lr"] * state["v"] / (state["s"].sqrt() + 1e-8))  # HERE
+
+def make_optimizer(model):
+    return HandSGD(model.parameters(), lr=0.001)
+""",
+    },
+    {
+        "OPTIMIZER": """
+def make_optimizer(model):
+    return torch.optim.Adam(model.parameters(), lr=0.001, foreach=True)
+"""
+    },
+)
+
+ANOMALY = Waste(
+    "anomaly detection left on",
+    "overhead",
+    ("TD704",),
+    {"SETUP": "torch.autograd.set_detect_anomaly(True)", "MODEL": DEEP, "LOADER": "batch_size=4"},
+    {"SETUP": "pass"},
+)
+
+THREADS = Waste(
+    "eight times as many threads as cores",
+    "overhead",
+    ("TD706",),
+    {"SETUP": "torch.set_num_threads(8 * $CORES)"},
+    {"SETUP": "torch.set_num_threads($CORES)"},
+)
+
+COLLECTS = Waste(
+    "a full garbage collection each step over a large heap",
+    "overhead",
+    ("TD707",),
+    {
+        "AFTER": """
+HEAP = [{"id": i, "tags": [i]} for i in range(200_000)]
+def after_step(step, model, loss):
+    gc.collect()
+"""
+    },
+    {"AFTER": "def after_step(step, model, loss):\n    pass\n"},
+)
+
+EVALUATE = """
+HELD_OUT = [torch.randn(64, 256) for _ in range(24)]
+def after_step(step, model, loss):
+    if step % 4 == 0:
+        model.eval()
+        {context}
+            for x in HELD_OUT:
+                model(x).argmax(1)  # HERE
+        model.train()
+"""
+OFTEN = Waste(
+    "24 batches evaluated every four steps",
+    "eval",
+    ("TD802",),
+    {"AFTER": EVALUATE.format(context="with torch.no_grad():")},
+    {
+        "AFTER": EVALUATE.format(context="with torch.no_grad():").replace(
+            "step % 4 == 0", "step % 40 == 0"
+        )
+    },
+)
+WITH_GRADIENTS = Waste(
+    "24 batches evaluated every four steps, recording gradients",
+    "eval",
+    ("TD801", "TD802"),
+    {"AFTER": EVALUATE.format(context="if True:")},
+    {"AFTER": EVALUATE.format(context="with torch.no_grad():")},
+)
+
+SAVES = Waste(
+    "a checkpoint of 40 MB every other step",
+    "checkpoint",
+    ("TD803",),
+    {
+        "AFTER": """
+WEIGHTS = torch.randn(10_000_000)
+def after_step(step, model, loss):
+    if step % 2 == 0:
+        torch.save({"model": model.state_dict(), "ema": WEIGHTS}, "last.pt")  # HERE
+"""
+    },
+    {
+        "AFTER": """
+WEIGHTS = torch.randn(10_000_000)
+def after_step(step, model, loss):
+    if step % 100 == 0:
+        torch.save({"model": model.state_dict(), "ema": WEIGHTS}, "last.pt")
+"""
+    },
+)
+
+LOGS = Waste(
+    "all weights written to a JSON log each step",
+    "logging",
+    ("TD804",),
+    {
+        "AFTER": """
+import logging
+logging.basicConfig(filename="train.log", level=logging.INFO)
+def after_step(step, model, loss):
+    for name, value in model.named_parameters():
+        if value.numel() < 10_000 or step % 2:
+            logging.info("%s %s", name, value[:60].tolist())  # HERE
+"""
+    },
+    {
+        "AFTER": """
+def after_step(step, model, loss):
+    pass
+"""
+    },
+)
+
+CLIPS = Waste(
+    "gradients of 400 parameters clipped by hand, with .item()",
+    "overhead",
+    ("TD705", "TD711", "TD709"),
+    {
+        "MODEL": DEEP,
+        "LOSS": """
+def clip(model):
+    total = 0.0
+    for p in model.parameters():  # HERE
+        if p.grad is not None:  # HERE
+            total += p.grad.pow(2).sum().item()  # HERE
+    scale = min(1.0, 1.0 / (math.sqrt(total) + 1e-6))
+    for p in model.parameters():  # HERE
+        if p.grad is not None:  # HERE
+            p.grad.mul_(scale)  # HERE
+
+def loss_of(output, target):
+    return nn.functional.cross_entropy(output, target)
+""",
+        "OPTIMIZER": """
+def make_optimizer(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=True)
+    optimizer.register_step_pre_hook(lambda *_: clip(model))
+    return optimizer
+""",
+    },
+    {
+        "LOSS": """
+def clip(model):
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+
+def loss_of(output, target):
+    return nn.functional.cross_entropy(output, target)
+"""
+    },
+)
+
+DOUBLE = Waste(
+    "float64 model and data, from NumPy's default",
+    "compute",
+    ("TD610",),
+    {
+        "MODEL": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
+        ).double()
+    def forward(self, x):
+        return self.layers(x.double())
+""",
+        "LOADER": "batch_size=256",
+    },
+    {
+        "MODEL": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
+        )
+    def forward(self, x):
+        return self.layers(x)
+"""
+    },
+)
