@@ -11,9 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import data_wastes as data
+from . import framework_styles, styles
+from . import loss_wastes as loss
 from . import step_wastes as step
 from .parts import PARTS, Waste
-from .styles import STYLES
+
+STYLES: dict[str, dict[str, str]] = {
+    name.lower(): template
+    for name, template in {**vars(styles), **vars(framework_styles)}.items()
+    if name.isupper() and isinstance(template, dict)
+}
 
 WIDE = {
     "MODEL": """
@@ -65,15 +72,15 @@ TABLE: tuple[tuple[Waste, str, str], ...] = (
     (data.RESTARTS, "functions", ""),
     (data.RESTARTS, "config", "*"),
     (data.SINGLY, "plain", ""),
-    (step.BRANCHES, "functions", ""),
-    (step.BRANCHES, "hugging_face", "*"),
-    (step.PAIRS, "lightning", ""),
-    (step.PAIRS, "accumulation", ""),
-    (step.MINING, "trainer", ""),
-    (step.SMALL_CALLS, "config", ""),
-    (step.SMALL_CALLS, "package", "*"),
-    (step.COLUMNS, "plain", ""),
-    (step.COLUMNS, "accumulation", ""),
+    (loss.BRANCHES, "functions", ""),
+    (loss.BRANCHES, "hugging_face", "*"),
+    (loss.PAIRS, "lightning", ""),
+    (loss.PAIRS, "accumulation", ""),
+    (loss.MINING, "trainer", ""),
+    (loss.SMALL_CALLS, "config", ""),
+    (loss.SMALL_CALLS, "package", "*"),
+    (loss.COLUMNS, "plain", ""),
+    (loss.COLUMNS, "accumulation", ""),
     (step.HAND_WRITTEN, "functions", ""),
     (step.HAND_WRITTEN, "lightning", ""),
     (step.ANOMALY, "package", ""),
@@ -143,7 +150,7 @@ def _fill(text: str, parts: dict[str, str]) -> str:
 
 
 def _names() -> dict[int, str]:
-    wastes = {**vars(data), **vars(step), "HEALTHY": HEALTHY, "PICTURES": PICTURES}
+    wastes = {**vars(data), **vars(loss), **vars(step), "HEALTHY": HEALTHY, "PICTURES": PICTURES}
     return {id(w): name.lower() for name, w in wastes.items() if isinstance(w, Waste)}
 
 

@@ -1,0 +1,145 @@
+"""Wastes in the loss and in the model. Each gives what is slow and what its fix changes."""
+
+from __future__ import annotations
+
+from .parts import Waste
+
+BRANCHES = Waste(
+    "a margin loss that asks of every row whether it counts",
+    "python_loss",
+    ("TD501",),
+    {
+        "LOSS": """
+def loss_of(output, target):
+    total = output.sum() * 0
+    for i in range(len(output)):  # HERE
+        right = output[i, target[i]]  # HERE
+        worst = output[i].max()  # HERE
+        if worst > right:  # HERE
+            total = total + (worst - right)  # HERE
+        elif right < 1:  # HERE
+            total = total + 1 - right  # HERE
+    return total / len(output)
+""",
+        "LOADER": "batch_size=64",
+    },
+    {
+        "LOSS": """
+def loss_of(output, target):
+    right = output.gather(1, target[:, None])[:, 0]
+    worst = output.max(1).values
+    return torch.where(worst > right, worst - right, (1 - right).clamp(min=0)).mean()
+"""
+    },
+)
+
+PAIRS = Waste(
+    "a contrastive loss over all pairs of a batch, two nested loops",
+    "python_loss",
+    ("TD501",),
+    {
+        "LOSS": """
+def loss_of(output, target):
+    terms = []
+    for i in range(16):  # HERE
+        for j in range(i + 1, 16):  # HERE
+            distance = (output[i] - output[j]).pow(2).sum()  # HERE
+            if target[i] == target[j]:  # HERE
+                terms.append(distance)  # HERE
+            else:
+                terms.append(nn.functional.relu(2 - distance))  # HERE
+    return torch.stack(terms).mean()
+"""
+    },
+    {
+        "LOSS": """
+def loss_of(output, target):
+    i, j = torch.triu_indices(16, 16, 1)
+    distance = (output[i] - output[j]).pow(2).sum(1)
+    same = target[i] == target[j]
+    return torch.where(same, distance, nn.functional.relu(2 - distance)).mean()
+"""
+    },
+)
+
+MINING = Waste(
+    "hard examples chosen with .item() and sorted()",
+    "python_loss",
+    ("TD501",),
+    {
+        "LOSS": """
+def loss_of(output, target):
+    losses = []
+    for i in range(len(output)):  # HERE
+        one = nn.functional.cross_entropy(output[i : i + 1], target[i : i + 1])  # HERE
+        losses.append((one.item(), one))  # HERE
+    hardest = sorted(losses, key=lambda pair: -pair[0])[: len(losses) // 2]
+    return sum(one for _, one in hardest) / len(hardest)  # HERE
+""",
+        "LOADER": "batch_size=96",
+    },
+    {
+        "LOSS": """
+def loss_of(output, target):
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    return losses.topk(len(losses) // 2).values.mean()
+"""
+    },
+)
+
+SMALL_CALLS = Waste(
+    "a loss summed class by class out of small calls",
+    "python_loss",
+    ("TD502", "TD501"),
+    {
+        "LOSS": """
+def loss_of(output, target):
+    chance = output.softmax(1)
+    total = 0.0
+    for c in range(10):  # HERE
+        for power in (1, 2, 3, 4, 5, 6):  # HERE
+            mask = (target == c).float()  # HERE
+            total = total + ((chance[:, c] - mask).abs() ** power).mean()  # HERE
+    return total
+"""
+    },
+    {
+        "LOSS": """
+def loss_of(output, target):
+    off = (output.softmax(1) - nn.functional.one_hot(target, 10)).abs()
+    powers = torch.arange(1.0, 7.0)
+    return (off[..., None] ** powers).mean(0).sum()
+"""
+    },
+)
+
+COLUMNS = Waste(
+    "a model that works column by column in a Python loop",
+    "overhead",
+    ("TD711", "TD709"),
+    {
+        "MODEL": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.ones(256)), nn.Parameter(torch.zeros(256))
+        self.head = nn.Linear(256, 10)
+    def forward(self, x):
+        columns = []
+        for k in range(256):  # HERE
+            columns.append(torch.tanh(x[:, k] * self.scale[k] + self.shift[k]))  # HERE
+        return self.head(torch.stack(columns, 1))
+"""
+    },
+    {
+        "MODEL": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.ones(256)), nn.Parameter(torch.zeros(256))
+        self.head = nn.Linear(256, 10)
+    def forward(self, x):
+        return self.head(torch.tanh(x * self.scale + self.shift))
+"""
+    },
+)
