@@ -141,7 +141,11 @@ class LoaderWatch:
             if timing is None:
                 return original(self, indices)
             began, cpu = _wall(), _cpu()
-            batch = original(self, indices)
+            try:
+                batch = original(self, indices)
+            except BaseException:
+                closely.leave()
+                raise
             timing["wall"], timing["cpu"], timing["t"] = _wall() - began, _cpu() - cpu, began
             watch.after(timing, indices, batch)
             watch.measured_ns = _wall()
