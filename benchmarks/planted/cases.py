@@ -50,8 +50,8 @@ class Net(nn.Module):
 """,
     "LOADER": "batch_size=64",
 }
-HEALTHY = Waste("wide layers, batches of 256", "compute", (), WIDE)
-PICTURES = Waste("convolutions, batches of 64", "compute", (), CONVOLUTIONS)
+HEALTHY = Waste("wide layers, batches of 256", "compute", (), WIDE, one_core=True)
+PICTURES = Waste("convolutions, batches of 64", "compute", (), CONVOLUTIONS, one_core=True)
 
 # (waste, style, hold-out)
 TABLE: tuple[tuple[Waste, str, str], ...] = (

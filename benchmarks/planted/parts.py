@@ -54,3 +54,4 @@ class Waste:
     codes: tuple[str, ...]
     slow: dict[str, str]
     fixed: dict[str, str] = field(default_factory=dict)
+    one_core: bool = False  # run on one core: its share of work has nothing to do with threads

@@ -224,4 +224,5 @@ class Net(nn.Module):
         return self.layers(x)
 """
     },
+    one_core=True,
 )
