@@ -16,9 +16,9 @@ from tdiag.evidence.from_trace.view import D2H, H2D, Rows, View
 from tdiag.evidence.replay import NONE, Replay
 from tdiag.trace.decode import Interned
 
-# So many calls and pieces of work are replayed in a few hundredths of a second; one step alone may
-# have several times as many.
-ENOUGH_EVENTS, MOST_EVENTS = 20_000, 100_000
+# A replay of so many calls and kernels takes a hundredth of a second; one step alone may have more,
+# but a report must not wait for seconds.
+ENOUGH_EVENTS, MOST_EVENTS = 4_000, 12_000
 # What issues less of the work is not the training: a thread that pins batches, a watchdog.
 ISSUING_FRAC = 0.01
 # As the verdict's line between what matters and what does not: of the steps, so much waiting may be
