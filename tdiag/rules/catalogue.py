@@ -55,7 +55,12 @@ class Rule:
     clear: Callable[[], Evidence]
     only_if_clear: bool
     after: tuple[tuple[str, str], ...]
-    source: str
+    module: ModuleType
+
+    @property
+    def source(self) -> str:
+        """Read when it is asked for: a report needs none."""
+        return inspect.getsource(self.module)
 
     @property
     def title(self) -> str:
@@ -104,7 +109,7 @@ def _load(module: ModuleType) -> Rule:
         clear=module.clear,
         only_if_clear=getattr(module, "ONLY_IF_CLEAR", False),
         after=tuple(getattr(module, "AFTER", {}).items()),
-        source=inspect.getsource(module),
+        module=module,
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from tdiag.evidence.from_trace.step_events import RESOLUTION, merge
-from tdiag.evidence.history import Event, StepEvents
+from tdiag.evidence.history import StepEvents
 from tdiag.evidence.store import Evidence
 from tests.trace.making import call, copy, evidence_of, kernel, note, op, step
 
@@ -59,10 +61,10 @@ def test_each_lane_names_what_ran_there_in_the_median_step(tmp_path: Path) -> No
 
 
 def test_events_too_short_to_be_seen_are_one_named_after_the_longest() -> None:
-    tiny = [Event(name=f"k{i}", begin_ns=10 * i, end_ns=10 * i + i) for i in range(1, 9)]
-    long = Event(name="gemm", begin_ns=1_000, end_ns=3_000)
-    late = Event(name="late", begin_ns=9_000, end_ns=9_001)
-    found = list(merge([late, *tiny, long], finest_ns=100))
+    tiny = [(f"k{i}", 10 * i, 10 * i + i) for i in range(9)]  # the first one is empty
+    long, late = ("gemm", 1_000, 3_000), ("late", 9_000, 9_001)
+    names, begin, end = zip(late, *tiny, long, strict=True)
+    found = list(merge(names.__getitem__, np.array(begin), np.array(end), finest_ns=100))
     assert [(e.name, e.merged) for e in found] == [("k8", 8), ("gemm", 1), ("late", 1)]
     assert (found[0].begin_ns, found[0].end_ns) == (10, 88)
 

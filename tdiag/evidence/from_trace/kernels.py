@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import numpy as np
 
@@ -83,11 +84,13 @@ def kernels(view: View, window: Window) -> Kernels | None:
     )
 
 
+@cache
 def family_of(name: str) -> str:
     """The family of a kernel that does not communicate."""
     return next((label for label, pattern in _FAMILIES if pattern.search(name)), "other")
 
 
+@cache
 def is_float32(name: str) -> bool:
     """Whether the name tells that the kernel computes in float32."""
     return bool(FLOAT32.search(name)) and not NARROW.search(name)

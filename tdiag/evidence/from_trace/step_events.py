@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tdiag.evidence.from_trace.host_ops import Phase
-from tdiag.evidence.from_trace.intervals import Spans
-from tdiag.evidence.from_trace.nesting import nest
+from tdiag.evidence.from_trace.intervals import Ints, Spans
+from tdiag.evidence.from_trace.nesting import outermost
 from tdiag.evidence.from_trace.steps import Window
 from tdiag.evidence.from_trace.timeline import median_step, of_host
 from tdiag.evidence.from_trace.view import COMM, COMPUTE, D2H, H2D, Rows, View
@@ -46,42 +46,34 @@ def step_events(
 
 
 def lane(
-    name: str, role: str, spans: Iterable[tuple[str, int, int]], begin: int, end: int
+    name: str, role: str, spans: Sequence[tuple[str, int, int]], begin: int, end: int
 ) -> EventLane:
     """``spans``: name, begin and end on the clock of the step's ``begin`` and ``end``."""
-    events = [
-        Event(name=what, begin_ns=max(b, begin) - begin, end_ns=min(e, end) - begin)
-        for what, b, e in spans
-        if b < end and e > begin
-    ]
-    return EventLane(
-        name=name, role=role, events=tuple(merge(events, (end - begin) / RESOLUTION))
-    )  # fmt: skip
+    names, begins, ends = map(list, zip(*spans, strict=True)) if spans else ([], [], [])
+    at = np.clip(np.array([begins, ends], np.int64), begin, end) - begin
+    found = merge(names.__getitem__, at[0], at[1], (end - begin) / RESOLUTION)
+    return EventLane(name=name, role=role, events=tuple(found))
 
 
-def merge(events: Sequence[Event], finest_ns: float) -> Iterator[Event]:
-    """In order of their begin. Those shorter than ``finest_ns`` become one with such neighbours,
-    if no longer gap lies between, so that their number is bounded."""
-    group: list[Event] = []
-    for event in sorted(events, key=lambda e: e.begin_ns):
-        tiny = event.end_ns - event.begin_ns < finest_ns
-        if group and not (tiny and event.begin_ns - group[-1].end_ns < finest_ns):
-            yield _one(group)
-            group = []
-        if tiny:
-            group.append(event)
-        else:
-            yield event
-    if group:
-        yield _one(group)
-
-
-def _one(group: Sequence[Event]) -> Event:
-    longest = max(group, key=lambda e: e.end_ns - e.begin_ns)
-    end = max(e.end_ns for e in group)
-    return Event(
-        name=longest.name, begin_ns=group[0].begin_ns, end_ns=end, merged=len(group)
-    )  # fmt: skip
+def merge(
+    name: Callable[[int], str], begin: Ints, end: Ints, finest_ns: float
+) -> Iterator[Event]:  # fmt: skip
+    """In order of their begin; empty ones are left out. Those shorter than ``finest_ns`` become one
+    with such neighbours, if no longer gap lies between, so that their number is bounded. ``name``:
+    of each, by its number."""
+    order = np.argsort(begin, kind="stable")
+    order = order[end[order] > begin[order]]
+    if not len(order):
+        return
+    begin, end = begin[order], end[order]
+    tiny = end - begin < finest_ns
+    joins = tiny[1:] & tiny[:-1] & (begin[1:] - end[:-1] < finest_ns)
+    group = np.cumsum(np.r_[True, ~joins]) - 1
+    first = np.flatnonzero(np.r_[True, ~joins])
+    longest = np.lexsort((end - begin, group))[np.r_[first[1:], len(group)] - 1]
+    columns = begin[first], np.maximum.reduceat(end, first), order[longest], np.bincount(group)
+    for start, stop, number, count in zip(*(column.tolist() for column in columns), strict=True):
+        yield Event(name=name(number), begin_ns=start, end_ns=stop, merged=count)
 
 
 @dataclass(frozen=True)
@@ -97,15 +89,16 @@ class _Step:
 
     def _lane(self, name: str, role: str, rows: Rows) -> EventLane:
         trace = self.view.trace
-        names = [trace.names[number] for number in trace.name[rows].tolist()]
-        spans = zip(names, trace.ts_ns[rows].tolist(), trace.end_ns[rows].tolist(), strict=True)
-        return lane(name, role, spans, self.begin, self.end)
+        at = np.clip([trace.ts_ns[rows], trace.end_ns[rows]], self.begin, self.end) - self.begin
+        finest = (self.end - self.begin) / RESOLUTION
+        names = trace.names, trace.name[rows]
+        found = merge(lambda number: names[0][names[1][number]], at[0], at[1], finest)
+        return EventLane(name=name, role=role, events=tuple(found))
 
     def threads(self) -> Iterator[EventLane]:
         """The busiest ones; those that were annotated first, for these train."""
         view, trace = self.view, self.view.trace
-        nested = nest(trace, self._during(np.concatenate([view.ops, view.runtime])))
-        outer = nested.rows[nested.outermost]
+        outer = outermost(trace, self._during(np.concatenate([view.ops, view.runtime])))
         lanes = trace.lane[outer]
         main = set(trace.lane[self._during(view.annotations)].tolist())
         busy = {n: int(trace.dur_ns[outer[lanes == n]].sum()) for n in np.unique(lanes).tolist()}
