@@ -107,7 +107,7 @@ def test_where_attaching_is_refused_the_run_goes_on_with_the_sampler_inside(
 def test_doctor_says_what_is_lacking_and_what_to_do(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "find_program", lambda: refusing(folder))
+    monkeypatch.setattr(pyspy, "find_program", lambda: refusing(folder))
     monkeypatch.setattr(machine, "version", lambda package: None)
     found = {check.name: check for check in machine.checks(None)}
     assert found["torch"].ok
