@@ -4,4 +4,21 @@ This package's command-line process never imports torch; only :mod:`tdiag.probe`
 which runs inside the user's own process, does.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tdiag.notebook import load as load
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """``load`` is imported when it is asked for, so that ``import tdiag`` stays cheap."""
+    if name == "load":
+        from tdiag.notebook import load
+
+        return load
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tdiag import __version__
-from tdiag.cli import analyze, check, compare, doctor, explain, report, rules, run, streams
+from tdiag.cli import analyze, doctor, explain, report, rules, run, streams, view
 from tdiag.errors import RunError, TdiagError
 
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says
@@ -38,10 +38,9 @@ def _options(
 
 
 app.command("run", cls=run.RunCommand)(run.run)
-app.command("check", cls=run.RunCommand)(check.check)
-app.command("compare")(compare.compare)
 app.command("analyze")(analyze.analyze)
 app.command("report")(report.report)
+app.command("view")(view.view)
 app.command("explain")(explain.explain)
 app.command("rules")(rules.rules)
 app.command("doctor")(doctor.doctor)

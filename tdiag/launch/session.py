@@ -6,7 +6,7 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tdiag.launch.preflight import Checked, check
 from tdiag.launch.progress import Progress
 from tdiag.launch.target import Target
 from tdiag.sample.pyspy import PySpy, allow_hint
+from tdiag.sample.storage import try_storage
 from tdiag.sample.strace import Strace
 from tdiag.sample.system import SystemSampler
 
@@ -55,11 +56,11 @@ class Outcome:
     notes: tuple[str, ...]
 
 
-def environment(run_dir: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The program's environment: ``base``, ``TDIAG_RUN``, and the probe first on PYTHONPATH."""
-    mine = base.get("PYTHONPATH")
+def environment(run_dir: Path) -> dict[str, str]:
+    """The program's environment: ours, ``TDIAG_RUN``, and the probe first on PYTHONPATH."""
+    mine = os.environ.get("PYTHONPATH")
     path = str(INJECT) + (os.pathsep + mine if mine else "")
-    return {**base, "TDIAG_RUN": str(run_dir), "PYTHONPATH": path}
+    return {**os.environ, "TDIAG_RUN": str(run_dir), "PYTHONPATH": path}
 
 
 def launch(target: Target, options: Options, out: Path | None = None) -> Outcome:
@@ -126,6 +127,8 @@ class _Session:
             if self.system:
                 self.system.close()
         self.display.end()
+        if ended.report_wanted and not ended.interrupts:
+            self._guarded(lambda: try_storage(self.run_dir))
         return self._conclude(ended)
 
     def _started(self, pid: int) -> None:

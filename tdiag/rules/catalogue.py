@@ -28,7 +28,7 @@ HEADINGS = (
 )
 _RULE_FILE = re.compile(r"td\d{3}_\w+")
 _CONSTANT = re.compile(r"^([A-Z][A-Z0-9_]*)(?:: [^=]+)? = (.+)$")
-_NO_THRESHOLDS = {"base", "catalogue", "examples", "measures"}
+_NO_THRESHOLDS = {"base", "catalogue", "examples", "examples_ranks", "measures"}
 _NOT_THRESHOLDS = {"CODE", "NAME", "CLASS", "ONLY_IF_CLEAR", "AFTER"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,8 +14,6 @@ from tdiag.evidence.device import (
     KernelFamily,
     Kernels,
     MatrixOp,
-    Ranks,
-    RankTime,
     Sync,
     TracedSteps,
 )
@@ -242,23 +239,6 @@ def matrix_op(name: str, *dims: tuple[int, ...], **changes: Any) -> MatrixOp:
         name=name, dims=dims, dtypes=narrow, count=12.0, host_ns=0.3 * MS, device_ns=MS
     )
     return replace(plain, **changes)
-
-
-def rank_time(rank: int, communication_ms: float | None, /, **components_ms: float) -> RankTime:
-    """A rank whose step is made of these components, in ms."""
-    parts = {name: ms * MS for name, ms in components_ms.items()}
-    waits = None if communication_ms is None else communication_ms * MS
-    step = sum(parts.values())
-    return RankTime(rank=rank, step_ns=step, components_ns=parts, communication_ns=waits)
-
-
-def ranks_of(*ranks: RankTime) -> Ranks:
-    """The one that communicates least, and what the median of the others does beyond it."""
-    known = sorted((r.communication_ns, r.rank) for r in ranks if r.communication_ns is not None)
-    if len(known) < 2:
-        return Ranks(ranks=ranks, slowest=None, waited_ns=None)
-    waited = statistics.median(ns for ns, _ in known[1:]) - known[0][0]
-    return Ranks(ranks=ranks, slowest=known[0][1], waited_ns=waited)
 
 
 def optimizers(name: str, **config: float | int | bool | str | None) -> Optimizers:

@@ -35,6 +35,9 @@ from tdiag.rules.shares import USABLE_MEMORY_FRAC
 CODE = "TD806"
 NAME = "device-memory-full"
 CLASS = "memory"
+AFTER = {
+    "TD805": "with less in memory it only takes longer until what is kept fills it",
+}
 
 
 def check(

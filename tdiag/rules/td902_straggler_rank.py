@@ -30,7 +30,7 @@ from tdiag.evidence.device import Ranks, Syncs, Transfers
 from tdiag.evidence.kinds import Environment, Location
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Abstain, Found, where
-from tdiag.rules.examples import rank_time, ranks_of
+from tdiag.rules.examples_ranks import rank_time, ranks_of
 from tdiag.rules.measures import ns, text
 from tdiag.rules.stragglers import straggler_of
 

@@ -48,7 +48,7 @@ def test_formats_without_a_file_each_are_refused(run_dir: Path, tmp_path: Path) 
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.parametrize("words", [["report"]])
+@pytest.mark.parametrize("words", [["report"], ["view", "--no-browser"]])
 def test_a_run_of_a_newer_tdiag_is_refused(words: list[str], run_dir: Path, tmp_path: Path) -> None:
     newer = json.loads((run_dir / "diagnosis.json").read_text()) | {"schema_version": 99}
     (run_dir / "diagnosis.json").write_text(json.dumps(newer))

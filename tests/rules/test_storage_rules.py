@@ -11,9 +11,10 @@ from tdiag.diagnose.engine import run_rule
 from tdiag.diagnose.model import Abstained, Finding
 from tdiag.evidence.data import BatchField
 from tdiag.evidence.kinds import Budget, Kind
+from tdiag.evidence.storage import Storage
 from tdiag.evidence.store import Evidence
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import GB, MB, budget, loaders, stack, stacks, system
+from tdiag.rules.examples import GB, MB, MS, budget, loaders, stack, stacks, system
 
 STEP = budget(data_wait_io=30, data_wait_cpu=30, forward=20)
 MACHINE = system(ram_available_bytes=32 * GB)
@@ -148,3 +149,32 @@ def test_only_pixels_that_were_divided_are_divided_again() -> None:
     whole = finding("TD208", fields=(field("float32", 0.0, 255.0, integral=True),), **wide)
     assert ".div_(255)" in divided.fix.text
     assert ".div_" not in whole.fix.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"ns": 200 * MS, "local_ns": 100 * MS}, Finding),
+        ({"ns": 199 * MS, "local_ns": 100 * MS}, type(None)),
+        ({}, type(None)),  # no other disk
+        (None, Abstained),
+    ],
+)
+def test_storage_is_slow_from_twice_the_time_of_the_machines_own(
+    changes: dict[str, int] | None, expected: type
+) -> None:
+    tried = Storage(folder="/mnt/x", filesystem="nfs4", files=24, bytes=9 * MB, **(changes or {}))
+    kinds = () if changes is None else (tried,)
+    assert isinstance(result("TD104", *kinds, load_cpu_ns=4e6, read_bytes=24e6), expected)
+
+
+def test_data_that_do_not_fit_are_packed_instead() -> None:
+    tried = Storage(
+        folder="/mnt/x", filesystem="nfs4", local="/var/tmp", local_free_bytes=10 * GB, files=24,
+        bytes=9 * MB, ns=200 * MS, local_ns=20 * MS,
+    )  # fmt: skip
+    cold = {"load_cpu_ns": 4e6, "read_bytes": 24e6, "rchar_bytes": 24e6}
+    text = finding("TD104", tried, **cold).fix.text
+    assert text.startswith("The data (17.5 GiB) do not fit on the machine's own disk (9.31 GiB")
+    small = finding("TD104", tried, dataset_len=1000, **cold).fix.text
+    assert "Copy /mnt/x to the machine's own disk" in small

@@ -9,13 +9,16 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.diagnose.model import Abstained, Finding
+from tdiag.evidence.data import Inputs, InputTensor
 from tdiag.evidence.kinds import Kind, Modules, Optimizers
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Gradients, Scheduler, Schedulers, Startup
+from tdiag.evidence.training import Compiles, Gradients, Scheduler, Schedulers, Startup
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
     GB,
     MS,
+    at,
+    budget,
     environment,
     flags,
     loaders,
@@ -198,3 +201,51 @@ def test_a_compiled_first_step_is_cached_not_warmed() -> None:
     start = Startup(parts_ns={"import torch": 2 * MS, "first step": 30 * MS}, run_ns=40 * MS)
     assert "TORCHINDUCTOR_CACHE_DIR" in fix("TD212", start, flags(compiled=True))
     assert "TORCHINDUCTOR_CACHE_DIR" not in fix("TD212", start, flags())
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "expected"),
+    [
+        ((0.45, 0.41), (0.27, 0.27), "fires"),  # pixels of 0 to 1: all of one sign
+        ((0.26, 0.1), (0.27, 0.27), "clear"),
+        ((0.0, 0.0), (1.0, 10.1), "fires"),
+        ((0.0, 0.0), (1.0, 10.0), "clear"),
+        ((0.0, 0.0), (1.0, 0.09), "fires"),
+        ((3.0, 0.0), (0.0, 1.0), "clear"),  # a channel that never changes
+    ],
+)
+def test_inputs_are_measured_as_the_model_takes_them(
+    mean: tuple[float, ...], std: tuple[float, ...], expected: str
+) -> None:
+    assert judge("TD003", inputs_of(mean, std)) == expected
+
+
+def inputs_of(mean: tuple[float, ...], std: tuple[float, ...]) -> Inputs:
+    """The largest of two; the other is a mask."""
+    images = InputTensor(
+        name="0", module="Net", module_at=at(10), dtype="float32", shape=(8, 2, 9, 9),
+        channel_mean=mean, channel_std=std, minimum=-1.0, maximum=1.0,
+    )  # fmt: skip
+    mask = replace(images, name="1", shape=(8, 9), channel_mean=(0.9,), channel_std=(0.3,))
+    return Inputs(tensors=(mask, images))
+
+
+def compiled(per_step: float, ns: float, limit: bool = False) -> Compiles:
+    return Compiles(
+        frames=9, recompiles=8, total_ns=9 * MS, clean_recompiles=per_step, clean_ns=ns,
+        reasons=(), limit_hit=limit,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("compiles", "expected"),
+    [
+        (compiled(0.05, 9.0 * MS), "fires"), (compiled(0.0, 0.0), "clear"),
+        (compiled(0.0, 0.0, limit=True), "fires"),  # an advisory: nothing is compiled any more
+        (compiled(0.05, 1.9 * MS), "clear"),  # under what a trial could confirm
+    ],
+)  # fmt: skip
+def test_compiling_again_costs_what_it_took_in_the_clean_steps(
+    compiles: Compiles, expected: str
+) -> None:
+    assert judge("TD708", budget(forward=60, backward=40), compiles) == expected

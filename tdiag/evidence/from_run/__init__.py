@@ -30,6 +30,7 @@ from tdiag.evidence.from_run.roles import assign_roles
 from tdiag.evidence.from_run.setting import make_environment, make_modules, make_setting
 from tdiag.evidence.from_run.stacks import find_samples, make_stacks
 from tdiag.evidence.from_run.startup import make_startup
+from tdiag.evidence.from_run.storage import read_storage
 from tdiag.evidence.from_run.strip import clean_step
 from tdiag.evidence.from_run.syscalls import make_syscalls
 from tdiag.evidence.from_run.system import make_system
@@ -84,6 +85,8 @@ def load_run(run_dir: Path) -> Evidence:
         for found in (make_inputs(lead), make_compiles(lead)):
             if found is not None:
                 evidence.add(found)
+        if storage := read_storage(run_dir):
+            evidence.add(storage)
         if startup := make_startup(lead, processes, run, config):
             evidence.add(startup)
         if syscalls := make_syscalls(run_dir, lead):

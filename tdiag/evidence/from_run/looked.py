@@ -52,7 +52,6 @@ class DdpRecord(Record):
 class CallsRecord(Record):
     steps: int
     rows: list[tuple[str, int, str, int, int, int]]
-    total: int | None = None
     number: int = msgspec.field(name="pass", default=1)
 
 

@@ -66,22 +66,18 @@ class Capture:
 
 
 def make_capture(probe: Probe, window: Window) -> Any:
-    """The capture of a window; None for ``baseline``, where only the hooks are on, unless the
-    program is one of two that take turns."""
+    """The capture of a window; None for ``baseline``, where only the hooks are on."""
     from .calls import CallsCapture
     from .ops import OpsCapture
     from .sample import SampleCapture
     from .syscalls import SyscallsCapture
     from .trace import TraceCapture
-    from .turns import TurnsCapture
 
-    kinds: dict[str, type[Capture]] = {
+    kinds = {
         "sample": SampleCapture,
         "trace": TraceCapture,
         "calls": CallsCapture,
         "ops": OpsCapture,
         "syscalls": SyscallsCapture,
     }
-    if probe.config.get("plan") == "turns":
-        kinds["baseline"] = TurnsCapture
     return kinds[window.name](probe, window) if window.name in kinds else None

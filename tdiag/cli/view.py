@@ -1,0 +1,180 @@
+"""`tdiag view`: a run or a trace in TensorBoard; as a file for Perfetto or speedscope."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from tdiag.view.tensorboard import View
+
+# How quickly the plugin reads a trace: measured on one slow core, 600,000 events.
+PLUGIN_EVENTS_PER_S = 10_000
+LONG_S = 5
+
+OPENING = {
+    "trace.perfetto.json.gz": (
+        "in a browser: https://ui.perfetto.dev, Open trace file (it stays on your machine)",
+        "offline:      the same page, once visited; or chrome://tracing in Chrome, Load",
+    ),
+    "stacks.speedscope.json": (
+        "in a browser: https://www.speedscope.app, drop the file (it stays on your machine)",
+        "offline:      npm install -g speedscope, then speedscope FILE",
+    ),
+}
+
+
+def view(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN",
+            help="Run directories or their names in .tdiag/runs, traces, or folders of ranks;"
+            " else the latest run.",
+        ),
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")
+    ] = True,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0: a free one.")
+    ] = 0,
+    perfetto: Annotated[
+        bool,
+        typer.Option("--perfetto", help="Instead: write the run's merged trace for Perfetto."),
+    ] = False,
+    speedscope: Annotated[
+        bool, typer.Option("--speedscope", help="Instead: write the run's stacks for speedscope.")
+    ] = False,
+) -> None:
+    """Show runs in TensorBoard, until Ctrl-C.
+
+    Step times, budget, system curves and the report are there offline. The PYTORCH_PROFILER tab
+    reads the trace; its charts need the internet, its Trace view does not.
+
+    tdiag view --perfetto writes trace.perfetto.json.gz into the run directory, and
+    --speedscope stacks.speedscope.json, and say how to open it.
+    """
+    if perfetto or speedscope:
+        from tdiag.view import perfetto as merged
+        from tdiag.view import speedscope as stacks
+
+        wanted = [(perfetto, merged.write), (speedscope, stacks.write)]
+        for run in _named(runs):
+            for asked, write in wanted:
+                if asked:
+                    _write(run, write)
+    else:
+        _serve(_named(runs), browser, port)
+
+
+def _named(runs: list[str] | None) -> Sequence[str | None]:
+    return runs or (None,)
+
+
+def _write(run: str | None, write: Callable[[Path], tuple[Path, list[str]]]) -> None:
+    """Write one file into a run directory, and say how to open it."""
+    from tdiag.cli.streams import say
+    from tdiag.errors import UsageError
+    from tdiag.launch.rundir import find, unwritable
+
+    if _is_trace(run):
+        raise UsageError(f"{run} is a trace, which opens as it is", "name a run to merge its lanes")
+    run_dir = find(run)
+    try:
+        path, notes = write(run_dir)
+    except OSError as error:
+        raise unwritable(run_dir, error) from None
+    print(os.path.relpath(path))
+    for line in OPENING[path.name]:
+        print(f"  {line}")
+    for note in notes:
+        say(f"tdiag: {note}")
+
+
+def _is_trace(run: str | None) -> bool:
+    """A path that is no run: neither one by its name, nor a folder with a run.json."""
+    from tdiag.launch.rundir import RUNS
+
+    return run is not None and Path(run).exists() and not any(
+        (place / "run.json").is_file() for place in (Path(run), RUNS / run)
+    )  # fmt: skip
+
+
+def _serve(runs: Sequence[str | None], open_browser: bool, port: int) -> None:
+    """Prepare each run, serve them all, and wait for Ctrl-C."""
+    import tempfile
+
+    from tdiag.cli.streams import say
+    from tdiag.view.server import serve
+    from tdiag.view.tensorboard import gather
+
+    # Whoever ends us means TensorBoard too: kill, or closing the terminal.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    with tempfile.TemporaryDirectory(prefix="tdiag-view-") as folder:
+        scratch = Path(folder)
+        try:
+            views = [_view(run, scratch / str(number)) for number, run in enumerate(runs)]
+            for note in (note for view in views for note in view.notes):
+                say(f"tdiag: {note}")
+            logdir = gather(views, scratch / "runs")
+            title = "tdiag: " + ", ".join(view.folder.name for view in views)
+            with serve(logdir, title, scratch, port) as server:
+                _tell(server.url, sum(view.events for view in views))
+                if open_browser and _has_browser():
+                    import webbrowser
+
+                    webbrowser.open(server.url)
+                server.wait()
+        except KeyboardInterrupt:
+            pass
+
+
+def _view(run: str | None, scratch: Path) -> View:
+    """The folder of one run, trace or folder of ranks."""
+    from tdiag.cli.analyze import read_ranks
+    from tdiag.cli.conclude import conclude
+    from tdiag.diagnose import diagnose
+    from tdiag.launch.rundir import find, unwritable
+    from tdiag.report import load_diagnosis
+    from tdiag.view import tensorboard
+
+    try:
+        if run is not None and _is_trace(run):
+            ranks, evidence = read_ranks([Path(run)])
+            name = Path(run).resolve().name
+            return tensorboard.of_traces(name, ranks, diagnose(evidence), scratch)
+        run_dir = find(run)
+        kept = (run_dir / "diagnosis.json").is_file()
+        diagnosis = load_diagnosis(run_dir) if kept else conclude(run_dir)
+        return tensorboard.of_run(run_dir, diagnosis, scratch)
+    except OSError as error:
+        raise unwritable(scratch, error) from None
+
+
+def _tell(url: str, events: int) -> None:
+    """Where it is, what to expect, and how it ends."""
+    print(f"TensorBoard: {url}")
+    print("  Time Series and Text: steps, budget, system and the report; complete offline")
+    if events:
+        seconds = events / PLUGIN_EVENTS_PER_S
+        wait = f"; ready in about {seconds:.0f} s" if seconds > LONG_S else ""
+        print(f"  PyTorch Profiler: the trace{wait}; its charts need the internet")
+    if "SSH_CONNECTION" in os.environ:
+        there = url.split("://")[1].strip("/")
+        print(f"  From your own machine: ssh -L {there.split(':')[1]}:{there} THIS-HOST")
+    print("Ctrl-C ends it.", flush=True)
+
+
+def _has_browser() -> bool:
+    """Not where only a text browser could start, in the place of this command's own words."""
+    return sys.platform == "darwin" or any(
+        os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
+    )

@@ -1,0 +1,46 @@
+"""``tdiag.load``: a diagnosis in a notebook or a program of one's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from tdiag.diagnose.model import Diagnosis
+
+
+class Shown(Diagnosis, frozen=True, kw_only=True):
+    """A diagnosis that a notebook shows as its verdict, budget and findings."""
+
+    def _repr_html_(self) -> str:
+        from tdiag.report.html import fragment
+
+        return fragment(self, Path.cwd())
+
+
+def load(run_or_trace: str | os.PathLike[str] = "latest") -> Diagnosis:
+    """The diagnosis of a run (its directory, its name below ``.tdiag/runs``, or ``latest``), of a
+    ``diagnosis.json``, or of a trace of torch.profiler (a file, or a folder of ranks).
+
+    Raises :class:`~tdiag.errors.TdiagError` for anything else; its ``hint`` says what to do.
+    """
+    found = _load(os.fspath(run_or_trace))
+    return Shown(**msgspec.structs.asdict(found))
+
+
+def _load(name: str) -> Diagnosis:
+    from tdiag.cli.analyze import read_ranks
+    from tdiag.cli.conclude import conclude
+    from tdiag.diagnose import diagnose
+    from tdiag.launch.rundir import find
+    from tdiag.report import load_diagnosis
+
+    path = Path(name)
+    if path.name == "diagnosis.json" and path.is_file():
+        return load_diagnosis(path)
+    if path.is_file() or (path.is_dir() and not (path / "run.json").is_file()):
+        return diagnose(read_ranks([path])[1])
+    run_dir = find(None if name == "latest" else name)
+    kept = (run_dir / "diagnosis.json").is_file()
+    return load_diagnosis(run_dir) if kept else conclude(run_dir)

@@ -1,0 +1,111 @@
+"""The model's inputs are not normalised
+
+## What it measures
+Mean and standard deviation, by channel, of the largest tensor that reaches the model in the first
+training steps, whatever was done to the batch on the way.
+
+## Why it is slow
+It is not: no step time is claimed. Inputs that are mostly of one sign push all weights of the first
+layer the same way, and inputs far from unit scale do not suit the initial weights: training takes
+more steps, or a smaller learning rate.
+
+## What to do
+Subtract the mean and divide by the standard deviation, channel by channel, on the device.
+
+## How the gain is computed
+Nothing is predicted: it is about how many steps training takes, not about how long one is.
+
+## When this advice is wrong
+Models that begin with a norm, and pretrained ones that expect another range, want their own. Masks,
+probabilities and one-hot inputs stay as they are. Two batches are few to take statistics from.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.data import Inputs, InputTensor
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Found, where
+from tdiag.rules.examples import at
+from tdiag.rules.measures import text
+
+CODE = "TD003"
+NAME = "inputs-not-normalised"
+CLASS = "compute"
+
+# LeCun et al., "Efficient BackProp" (1998), 4.3: each input's average over the data should be close
+# to zero. Further off than one standard deviation, its values are mostly of one sign.
+OFF_CENTRE = 1.0
+# ... and its scale about that of the others. An order of magnitude away from one is not, and the
+# initial weights that torch draws assume one.
+OFF_SCALE = 10.0
+
+
+def check(inputs: Inputs) -> Found | None:
+    largest = max(inputs.tensors, key=_numbers, default=None)
+    if largest is None or not any(_off(*channel) for channel in _channels(largest)):
+        return None
+    means, stds = _listed(largest.channel_mean), _listed(largest.channel_std)
+    place = where(largest.module_at)
+    return Found(
+        summary=(
+            f"{largest.module}{place} takes values of {largest.minimum:.3g} to"
+            f" {largest.maximum:.3g} with mean {means} and standard deviation {stds}."
+        ),
+        evidence=(
+            text("mean, by channel", means, "probe"),
+            text("standard deviation, by channel", stds, "probe"),
+            text("range", f"{largest.minimum:.4g} to {largest.maximum:.4g}", "probe"),
+            text("shape", "×".join(map(str, largest.shape)), "probe"),
+        ),
+        fix=Fix(
+            f"x = (x - mean) / std on the device before {largest.module}{place}, with mean={means}"
+            f" and std={stds}, taken over the whole dataset.",
+            "review",
+        ),
+        at=largest.module_at,
+    )
+
+
+def _numbers(tensor: InputTensor) -> int:
+    return math.prod(tensor.shape)
+
+
+def _channels(tensor: InputTensor) -> list[tuple[float, float]]:
+    return list(zip(tensor.channel_mean, tensor.channel_std, strict=True))
+
+
+def _off(mean: float, std: float) -> bool:
+    """A channel that never changes tells nothing."""
+    if not std:
+        return False
+    return abs(mean) > OFF_CENTRE * std or not 1 / OFF_SCALE <= std <= OFF_SCALE
+
+
+def _listed(values: tuple[float, ...]) -> str:
+    """The first few of them."""
+    shown = ", ".join(f"{value:.3g}" for value in values[:3])
+    return f"({shown}, …)" if len(values) > 3 else f"({shown})" if len(values) > 1 else shown
+
+
+def fires() -> Evidence:
+    """Pixels of 0 to 255, made floats."""
+    return _taking((123.7, 116.3, 103.5), (58.4, 57.1, 57.4), 0.0, 255.0)
+
+
+def clear() -> Evidence:
+    """Normalised, whether by the dataset or on the device."""
+    return _taking((0.02, -0.01, 0.04), (1.02, 0.99, 0.97), -2.12, 2.64)
+
+
+def _taking(
+    mean: tuple[float, ...], std: tuple[float, ...], minimum: float, maximum: float
+) -> Evidence:
+    images = InputTensor(
+        name="0", module="Net", module_at=at(10, "forward"), dtype="float32",
+        shape=(64, 3, 224, 224), channel_mean=mean, channel_std=std, minimum=minimum,
+        maximum=maximum,
+    )  # fmt: skip
+    return Evidence().add(Inputs(tensors=(images,)))

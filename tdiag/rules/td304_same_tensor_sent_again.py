@@ -1,0 +1,106 @@
+"""The same tensor is sent to the device in every step
+
+## What it measures
+Copies between devices whose source is the very tensor of the step before, unchanged, counted by
+line; and modules that are moved within a step.
+
+## Why it is slow
+A constant that lives on the host (class weights, positions, a mask, a lookup table) is copied as
+often as it is used. Moving a model that is there already walks all of its parameters.
+
+## What to do
+Move it once, before the loop: `self.register_buffer("weights", weights)` goes where the model goes;
+`model.to(device)` belongs before the optimizer is made.
+
+## How the gain is computed
+From the device's idle time during copies to it. These copies' share of it by bytes and by count are
+the ends of the range: a copy costs its bytes and a start of its own.
+
+## When this advice is wrong
+A tensor too large to stay on the device, or one that other code changes through NumPy, which leaves
+no trace in the tensor.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.device import DeviceTime, Transfers
+from tdiag.evidence.kinds import Budget, Ops
+from tdiag.evidence.store import Evidence
+from tdiag.rules.base import Found, Gain, held, size, where
+from tdiag.rules.examples import MB, budget, copy, device_time, op_line, ops
+from tdiag.rules.measures import bytes_, count, ns
+
+CODE = "TD304"
+NAME = "same-tensor-sent-again"
+CLASS = "h2d"
+
+
+def check(
+    budget: Budget, ops: Ops, transfers: Transfers | None, device: DeviceTime | None
+) -> Found | None:
+    again = sorted((x for x in ops.lines if x.moved_again), key=lambda x: -x.moved_bytes)
+    if not again:
+        return None
+    first, times = again[0], sum(x.moved_again for x in again)
+    moved = sum(x.moved_bytes for x in again)
+    return Found(
+        summary=(
+            f"{times:.3g} copies a step{where(first.at)} send a tensor that the step before had"
+            f" sent, too, unchanged: {size(moved)}."
+        ),
+        evidence=(
+            count("copies of the same tensor", times, "ops", "per_step"),
+            bytes_("their bytes, per step", moved, "ops"),
+            *(ns("copies to the device, exposed", held(budget, "h2d"), "budget"),),
+            *(
+                count(f"modules moved{where(x.at)}", x.per_step, "ops", "per_step")
+                for x in ops.module_moves[:1]
+            ),
+        ),
+        fix=Fix(
+            f"Send it once, before the loop, and use the copy{where(first.at)}; in a module,"
+            ' self.register_buffer("name", tensor) moves with the model.',
+            "safe",
+        ),
+        gain=_gain(budget, transfers, device, times, moved),
+        at=first.at,
+    )
+
+
+def _gain(
+    budget: Budget,
+    transfers: Transfers | None,
+    device: DeviceTime | None,
+    times: float,
+    moved: float,
+) -> Gain | None:
+    """None where the device's copies were not traced: the pattern is told all the same."""
+    sent = [x for x in transfers.copies if x.direction == "h2d"] if transfers else []
+    total, number = sum(x.bytes or 0.0 for x in sent), sum(x.count for x in sent)
+    if device is None or not total or not number:
+        return None
+    low, high = sorted((min(1.0, moved / total), min(1.0, times / number)))
+    return Gain(
+        low * held(budget, "h2d"),
+        high * held(budget, "h2d"),
+        "from their share of the bytes to their share of the copies.",
+        ("h2d",),
+    )
+
+
+def fires() -> Evidence:
+    """Class weights and a table of positions, sent along with each batch."""
+    again = replace(op_line(58, "forward", 6), moved_again=2.0, moved_bytes=24.0 * MB)
+    step = budget(device=True, compute=20, h2d=12, other=1)
+    sent = Transfers(copies=(copy(count=3.0, bytes=38.5 * MB, exposed_ns=12e6),))
+    return Evidence().add(step, ops(again), sent, device_time(33))
+
+
+def clear() -> Evidence:
+    """As many copies, of tensors that are new in each step."""
+    step = budget(device=True, compute=20, h2d=12, other=1)
+    sent = Transfers(copies=(copy(count=3.0, bytes=38.5 * MB, exposed_ns=12e6),))
+    return Evidence().add(step, ops(op_line(58, "forward", 6)), sent, device_time(33))

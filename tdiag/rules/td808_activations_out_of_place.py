@@ -1,0 +1,101 @@
+"""Activations are written beside their inputs
+
+## What it measures
+Calls of ReLU-like functions that are not in place, by line, and the bytes of those inputs that
+still lie in memory when backward begins, though nothing needs them: what `inplace` would free.
+
+## Why it is slow
+It costs memory, not time: each such input is held from the forward pass to backward beside the
+result, which alone is needed.
+
+## What to do
+`inplace=True` where the input is used by nothing else and its maker's backward does not need it, as
+after a convolution, a linear layer or a batch norm.
+
+## How the gain is computed
+Nothing is predicted per step; the memory is. It is reported if it is a noticeable part of what is
+in use.
+
+## When this advice is wrong
+In-place functions fail where something else needs the input, in backward or in a residual path;
+torch then raises an error. A compiled model frees such inputs by itself.
+"""
+
+from __future__ import annotations
+
+from tdiag.diagnose.model import Fix
+from tdiag.evidence.kinds import Environment, System
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Activation, Layers
+from tdiag.rules.base import Abstain, Found, percent, size, where
+from tdiag.rules.examples import GB, MB, at, environment, system
+from tdiag.rules.measures import bytes_, count
+from tdiag.rules.shares import NOTICEABLE_FRAC
+
+CODE = "TD808"
+NAME = "activations-out-of-place"
+CLASS = "memory"
+
+
+def check(layers: Layers, system: System, environment: Environment) -> Found | None:
+    if layers.out_of_place is None:
+        raise Abstain("the model's calls were not followed (window ops)")
+    mine = sorted((x for x in layers.out_of_place if x.held_bytes), key=lambda x: -x.held_bytes)
+    if not mine:
+        return None
+    held = sum(x.held_bytes for x in mine)
+    used = _in_use(system, environment)
+    if held < NOTICEABLE_FRAC * used:
+        return None
+    first = mine[0]
+    names = " and ".join(sorted({x.name for x in mine[:2]}))
+    return Found(
+        summary=(
+            f"{names}{where(first.at)}: {size(held)} of inputs are held until backward, and nothing"
+            f" needs them: {percent(held / used)} of the {size(used)} in use."
+        ),
+        evidence=(
+            bytes_("inputs held for nothing", held, "ops"),
+            count("calls", sum(x.calls for x in mine), "ops", "per_step"),
+            bytes_("memory in use, peak", used, "system"),
+        ),
+        fix=Fix(
+            f"{first.name} with inplace=True{where(first.at)}"
+            f" ({size(first.held_bytes)} there), and alike at {len(mine) - 1} more lines."
+            if len(mine) > 1
+            else f"{first.name} with inplace=True{where(first.at)}.",
+            "review",
+        ),
+        at=first.at,
+    )
+
+
+def _in_use(system: System, environment: Environment) -> float:
+    """Bytes at the peak where the activations lie."""
+    if environment.device_count > 1:
+        raise Abstain("several devices are visible: whose memory was measured cannot be told")
+    used = system.gpu_memory_used_bytes if environment.device_count else system.rss_bytes
+    if not used:
+        raise Abstain("the memory in use was not measured")
+    return float(used)
+
+
+def fires() -> Evidence:
+    return _training(held=900 * MB)
+
+
+def clear() -> Evidence:
+    """Little against what is in use."""
+    return _training(held=50 * MB)
+
+
+def _training(held: float) -> Evidence:
+    relu = Activation(
+        name="relu", at=at(24, "forward"), calls=16.0, bytes=1200.0 * MB, held_bytes=float(held)
+    )
+    layers = Layers(
+        classes={"Conv2d": 20, "ReLU": 16}, mode_dependent=(),
+        dtypes={"torch.float32": 45_000_000}, conv_bytes=45_000_000, channels_last_bytes=0,
+        bias_before_norm=(), out_of_place=(relu,),
+    )  # fmt: skip
+    return Evidence().add(layers, system(rss_bytes=6 * GB), environment())

@@ -1,0 +1,98 @@
+"""One merged trace of a run, for Perfetto and chrome://tracing: what torch.profiler recorded, and
+around it, over the whole run, the probe's and the system sampler's lanes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from tdiag.errors import RunError
+from tdiag.evidence.from_run.events import Process, read_events
+from tdiag.evidence.from_run.history import make_history
+from tdiag.evidence.from_run.records import ProcessRecord, TraceRecord
+from tdiag.evidence.from_run.traced import clock_shift, trace_file
+from tdiag.trace import read_trace
+from tdiag.view.events import Event, Reader, Writer, is_number, to_ns
+from tdiag.view.lanes import Clock, counters, lanes, unix_offset
+
+FILE = "trace.perfetto.json.gz"
+# What Kineto calls a process of ours would compete with the name that its lanes give it.
+ABOUT_PROCESS = ("process_name", "process_labels", "process_sort_index")
+
+
+def write(run_dir: Path) -> tuple[Path, list[str]]:
+    """Write ``trace.perfetto.json.gz`` into the run directory, in one step. Returns its path, and
+    what the reader must know: what could not be read. Time 0 is where the first record was written.
+
+    Raises RunError where nothing was recorded, OSError where the file cannot be written.
+    """
+    processes = read_events(run_dir)
+    offset = unix_offset(processes)
+    if offset is None:
+        hint = "tdiag run SCRIPT --profiling records a run"
+        raise RunError(f"no process of {run_dir} wrote anything down", hint)
+    path = run_dir / FILE
+    part = path.with_name(f"{FILE}.{os.getpid()}.part")
+    try:
+        notes = _write(part, run_dir, processes, offset)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path, notes
+
+
+def _write(part: Path, run_dir: Path, processes: list[Process], offset: int) -> list[str]:
+    history = make_history(run_dir / "system.jsonl", None)
+    began = [about.t for p in processes if (about := p.last(ProcessRecord))]
+    origin = offset + min([*began, *(history.t_ns[:1] if history else ())])
+    clock = Clock(offset, origin)
+    notes: list[str] = []
+    with Writer(part, {"displayTimeUnit": "ms", "baseTimeNanoseconds": origin}) as writer:
+        for events in lanes(processes, clock):
+            writer.write(events)
+        if history:
+            writer.write(counters(history, clock))
+        for process in processes:
+            for record in process.all(TraceRecord):
+                path = trace_file(run_dir / record.file)
+                if path is None:
+                    notes.append(f"{record.file} is gone")
+                    continue
+                try:
+                    for events in _kineto(path, record, process, clock, notes):
+                        writer.write(events)
+                except RunError as error:
+                    notes.append(error.message)
+    return notes
+
+
+def _kineto(
+    path: Path, record: TraceRecord, process: Process, clock: Clock, notes: list[str]
+) -> Iterator[list[Event]]:
+    """The trace's events, on the merged trace's time."""
+    trace = read_trace(path)
+    base = trace.metadata.get("baseTimeNanoseconds")
+    shift = clock_shift(trace, record, process)
+    if shift is None:
+        notes.append(f"{path.name} is left out: nothing tells how its clock stands to the others")
+        return
+    add_ns = (base if isinstance(base, int) else 0) - shift + clock.shift
+    reader = Reader(path)
+    for events in reader:
+        yield [event for event in events if _moved(event, add_ns, (process.pid,))]
+    if reader.lost:
+        notes.append(f"{reader.lost} events of {path.name} could not be read")
+
+
+def _moved(event: Event, add_ns: int, ours: Collection[int]) -> bool:
+    """Set the event's time; whether it is wanted."""
+    if event.get("ph") == "M":
+        event["ts"] = 0
+        return not (event.get("name") in ABOUT_PROCESS and event.get("pid") in ours)
+    if not is_number(event.get("ts")) or (
+        event.get("ph") == "X" and not is_number(event.get("dur"))
+    ):
+        return False
+    event["ts"] = (to_ns(event["ts"]) + add_ns) / 1000
+    return True

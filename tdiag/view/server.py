@@ -1,0 +1,92 @@
+"""TensorBoard as a child process: on loopback, on a free port, gone with all its own children."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tdiag.errors import LaunchError, UsageError
+
+ADDRESS = "127.0.0.1"
+TICK_S = 0.05
+POINTS = 20_000  # of a curve; a run watched for a minute has fewer steps, if not very short ones
+_URL = re.compile(r"http://\S+?:\d+\S*")
+GRACE_S = 3.0  # to end by itself, which it cannot while the plugin waits for a child of its own
+# The plugin tells every step of its work; pandas and TensorFlow tell what they miss.
+QUIET = {"TORCH_PROFILER_LOG_LEVEL": "ERROR", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+class Server:
+    """TensorBoard, listening at ``url``."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+        self.url, self._process, self._log = url, process, log
+
+    def wait(self) -> None:
+        """For ever: TensorBoard ends only when told to. Raises LaunchError when it failed."""
+        code = self._process.wait()
+        raise LaunchError(f"TensorBoard ended with exit code {code}", _last(self._log), 1)
+
+
+@contextmanager
+def serve(logdir: Path, title: str, scratch: Path, port: int = 0) -> Iterator[Server]:
+    """Start TensorBoard; at the end, however it comes, it and all its children are gone.
+
+    ``port`` 0: a free one. ``scratch``: a folder of the caller's, for its words and temporary
+    files, some of which it leaves behind. It runs in a session of its own, so that Ctrl-C reaches
+    only us. Raises UsageError where the port is taken, LaunchError where it does not start.
+    """
+    log = scratch / "tensorboard.log"
+    environment = {**os.environ, **QUIET, "TMPDIR": os.fspath(scratch)}
+    command = [
+        sys.executable, "-m", "tensorboard.main", "--logdir", os.fspath(logdir),
+        "--host", ADDRESS, "--port", str(port), "--window_title", title,
+        "--samples_per_plugin", f"scalars={POINTS}",
+    ]  # fmt: skip
+    with log.open("wb") as words:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=words, stderr=words,
+            start_new_session=True, env=environment,
+        )  # fmt: skip
+    try:
+        yield Server(process, _listening(process, log, port), log)
+    finally:
+        _end(process)
+
+
+def _listening(process: subprocess.Popen[bytes], log: Path, port: int) -> str:
+    """The URL, once TensorBoard has printed it, which it does when it answers there."""
+    while True:
+        ended = process.poll() is not None
+        text = log.read_text(errors="replace")
+        if found := _URL.search(text):
+            return found[0]
+        if ended and "already in use" in text:
+            raise UsageError(f"port {port} is taken", "leave --port out: a free one is found")
+        if ended:
+            raise LaunchError("TensorBoard did not start", _last(log), 1)
+        time.sleep(TICK_S)
+
+
+def _last(log: Path) -> str:
+    lines = log.read_text(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the whole session to end, then make it; a second Ctrl-C must not leave it behind."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+    signal.signal(signal.SIGINT, before)

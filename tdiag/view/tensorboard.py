@@ -1,0 +1,182 @@
+"""The folder that TensorBoard is started on: relabelled traces, event files.
+
+A run's is kept in the run directory (``view/<run>/``) and made again when anything that it was
+made from has changed; that of a foreign trace is temporary. One folder is one TensorBoard run, a
+rank of several is one below it; their traces lie together, as the plugin's Distributed view needs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tdiag import __version__
+from tdiag.diagnose.model import Diagnosis
+from tdiag.errors import RunError
+from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.from_run.events import Process, lead_of, read_events
+from tdiag.evidence.from_run.history import make_history
+from tdiag.evidence.from_run.records import TraceRecord
+from tdiag.evidence.from_run.traced import clock_shift, trace_file
+from tdiag.evidence.from_trace.files import HANDLER_NAME, TracedFile
+from tdiag.trace import Trace, read_trace
+from tdiag.view import curves, eventfile
+from tdiag.view.events import Event
+from tdiag.view.lanes import Clock, counters, lanes, unix_offset
+from tdiag.view.relabel import relabel
+
+FOLDER, STAMP = "view", "made.json"
+_NODE_AND_NUMBER = re.compile(r".+_\d+")  # a worker name of which the plugin makes node and rank
+
+
+@dataclass
+class View:
+    """``folder``: one TensorBoard run. ``events``: how many the plugin will have to read.
+    ``notes``: what is missing from it, and why."""
+
+    folder: Path
+    events: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def of_run(run_dir: Path, diagnosis: Diagnosis, scratch: Path) -> View:
+    """A run's view, kept in the run directory, or in ``scratch`` where that cannot be written.
+
+    Raises RunError where the run cannot be read, OSError where the view cannot be written.
+    """
+    home = (run_dir if os.access(run_dir, os.W_OK) else scratch) / FOLDER
+    view = View(home / run_dir.name)
+    made_from = _state(run_dir)
+    stamp = home / STAMP
+    try:
+        kept = json.loads(stamp.read_text())
+        if kept["from"] == made_from and view.folder.is_dir():
+            view.events, view.notes = kept["events"], kept["notes"]
+            return view
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # none yet, or a broken one: it is made anew
+    shutil.rmtree(home, ignore_errors=True)
+    view.folder.mkdir(parents=True)
+    _make_run(run_dir, diagnosis, view)
+    kept = {"from": made_from, "events": view.events, "notes": view.notes}
+    stamp.write_text(json.dumps(kept, indent=1) + "\n")
+    return view
+
+
+def _state(run_dir: Path) -> list[str]:
+    """Everything that the view depends on, so that a change of it shows."""
+    parts = ("run.json", "diagnosis.json", "system.jsonl", "events/*", "tensorboard/*")
+    files = [path for part in parts for path in sorted(run_dir.glob(part))]
+    about = [(str(path.relative_to(run_dir)), path.stat()) for path in files]
+    return [f"tdiag {__version__}", *(f"{n} {st.st_size} {st.st_mtime_ns}" for n, st in about)]
+
+
+def _make_run(run_dir: Path, diagnosis: Diagnosis, view: View) -> None:
+    processes = read_events(run_dir)
+    offset = unix_offset(processes) or 0
+    lead = lead_of(processes)
+    training = [p for p in processes if p.steps]
+    history = make_history(run_dir / "system.jsonl", None)
+    shown = {view.folder: curves.of_system(history, offset) if history else {}}
+    for process in training if lead else ():
+        steps = curves.of_process(process, lead or process, offset)
+        if process is lead:
+            steps |= curves.of_budget({c.component: c.ns for c in diagnosis.budget}, steps)
+        place = view.folder / f"rank {process.rank}" if len(training) > 1 else view.folder
+        shown[place] = shown.get(place, {}) | steps
+        _copy_trace(run_dir, process, processes, view)
+    began = (history.t_ns[0] + offset) / 1e9 if history else 0.0
+    _write(shown, view, diagnosis, began)
+
+
+def _write(
+    shown: Mapping[Path, curves.Curves], view: View, diagnosis: Diagnosis, unix_s: float
+) -> None:
+    for place, found in shown.items():
+        texts = curves.report_texts(diagnosis) if place == view.folder else {}
+        eventfile.write(place, found, texts, unix_s)
+
+
+def _copy_trace(run_dir: Path, process: Process, processes: list[Process], view: View) -> None:
+    """The trace that the diagnosis read: that of most steps, the later one if equal."""
+    records = sorted(process.all(TraceRecord), key=lambda record: (record.steps, record.number))
+    for record in reversed(records):
+        path = trace_file(run_dir / record.file)
+        if path is None:
+            view.notes.append(f"{record.file} is gone")
+            continue
+        try:
+            trace = read_trace(path)
+        except RunError as error:
+            view.notes.append(error.message)
+            continue
+        shift = clock_shift(trace, record, process)
+        around = (
+            _lanes(run_dir, processes, trace, shift) if shift is not None and len(trace) else []
+        )
+        _relabelled(trace, view, process.rank, around)
+        return
+
+
+def _lanes(
+    run_dir: Path, processes: list[Process], trace: Trace, shift: int
+) -> Iterator[list[Event]]:
+    """The run's lanes as far as the trace goes."""
+    begin, end = int(trace.ts_ns.min()), int(trace.end_ns.max())
+    clock, length_us = Clock(shift, begin), (end - begin) / 1e3
+    history = make_history(run_dir / "system.jsonl", None)
+    for events in (*lanes(processes, clock), counters(history, clock) if history else []):
+        yield [
+            e
+            for e in events
+            if e["ph"] == "M" or (e["ts"] < length_us and e["ts"] + e.get("dur", 0) > 0)
+        ]
+
+
+def _relabelled(trace: Trace, view: View, rank: int, around: Iterable[list[Event]] = ()) -> None:
+    match = HANDLER_NAME.match(trace.path.name)
+    worker = match["worker"] if match else re.sub(r"\.json(\.gz)?$", "", trace.path.name)
+    if not _NODE_AND_NUMBER.fullmatch(worker):
+        worker = f"{worker}_{rank}"
+    target = view.folder / f"{worker}.pt.trace.json.gz"
+    if lost := relabel(trace, target, around):
+        view.notes.append(f"{lost} events of {trace.path.name} could not be read")
+    view.events += len(trace)
+
+
+def of_traces(
+    name: str, ranks: Mapping[int, TracedFile], diagnosis: Diagnosis, scratch: Path
+) -> View:
+    """The view of foreign traces, by rank, in ``scratch``; ``name`` is what it is called."""
+    view = View(scratch / (re.sub(r"[^\w.-]+", "_", name) or "trace"))
+    view.folder.mkdir(parents=True)
+    shown: dict[Path, curves.Curves] = {view.folder: {}}
+    for rank, found in ranks.items():
+        device = found.evidence.get(DeviceTime)
+        budget = {c.component: float(c.ns) for c in diagnosis.budget}
+        place = view.folder
+        if len(ranks) > 1:
+            place, budget = place / f"rank {rank}", device.components_ns if device else {}
+        steps = curves.of_trace(found.evidence)
+        shown[place] = steps | curves.of_budget(budget, steps)
+        _relabelled(read_trace(found.path), view, rank)
+    _write(shown, view, diagnosis, 0.0)
+    return view
+
+
+def gather(views: Sequence[View], folder: Path) -> Path:
+    """A log folder that holds these views, each under a name of its own."""
+    folder.mkdir()
+    for view in views:
+        place = folder / view.folder.name
+        number = 1
+        while place.exists():
+            number += 1
+            place = folder / f"{view.folder.name}-{number}"
+        place.symlink_to(view.folder.resolve())
+    return folder

@@ -1,0 +1,188 @@
+"""TensorBoard itself, asked over HTTP: what the plugin makes of the copies agrees with tdiag."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tdiag.diagnose import diagnose
+from tdiag.diagnose.model import Diagnosis
+from tdiag.evidence.from_run import load_run
+from tdiag.evidence.from_trace.files import read_file
+from tests.launch.harness import TDIAG, Terminal, tdiag, wait_for
+from tests.trace.making import call, copy, kernel, note, op, step, write
+
+from .making import NEXT_CALL, make_run
+from .serving import PLUGIN, Shown, loaded, serving, shown
+
+RUN, DEVICE, RANKS = "some-run", "device.json", "job"
+
+
+def device_trace(path: Path) -> Path:
+    """Three steps of 100 ms: 40 waiting, 5 copying, 30 in a matrix kernel, the rest other."""
+    events = []
+    for number in range(3):
+        at, first, second = number * 100_000, 2 * number + 1, 2 * number + 2
+        external = {"External id": 10 * number + 1}
+        events += [
+            step(number, at, 100_000),
+            note(NEXT_CALL, at, 40_000),
+            op("aten::to", at + 41_000, 6_000, **external),
+            call("cudaMemcpyAsync", at + 41_000, 10, first),
+            copy("Memcpy HtoD (Pageable -> Device)", at + 42_000, 5_000, first),
+            op("aten::mm", at + 50_000, 200, **{"External id": 10 * number + 2}),
+            call("cudaLaunchKernel", at + 50_000, 10, second),
+            kernel("ampere_sgemm_128x64_nn", at + 50_100, 30_000, second),
+        ]
+        events[-5]["args"] |= external
+        events[-4]["args"] |= external
+        for event in events[-2:]:
+            event["args"]["External id"] = 10 * number + 2
+    return write(path, events)
+
+
+def rank_traces(folder: Path) -> Path:
+    folder.mkdir()
+    for rank in range(2):
+        events: list[dict[str, Any]] = []
+        for number in range(2):
+            at = number * 10_000
+            gather = note("gloo:all_reduce", at + 5_000, 3_000 - 1_000 * rank)
+            gather["args"] |= {"External id": 5 + number}
+            events += [step(number, at, 10_000), op("aten::mm", at + 100, 4_000), gather]
+        write(folder / f"host_{rank}.pt.trace.json", events, distributedInfo={"rank": rank})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served")
+    make_run(folder / ".tdiag" / "runs" / RUN, start_unix_ns=1)
+    device_trace(folder / DEVICE)
+    rank_traces(folder / RANKS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(here: Path) -> Iterator[Shown]:
+    with shown(here, RUN, DEVICE, RANKS) as page:
+        loaded(page, 3)
+        yield page
+
+
+def test_every_run_and_rank_is_a_run_of_tensorboard(page: Shown) -> None:
+    runs = page.ask("data/runs")
+    assert set(runs) == {RUN, DEVICE, RANKS, f"{RANKS}/rank 0", f"{RANKS}/rank 1"}
+    assert page.ask(f"{PLUGIN}/runs")["runs"] == sorted([RUN, DEVICE, RANKS])
+    workers = page.ask(f"{PLUGIN}/workers", run=RANKS, view="Overview")
+    assert workers == ["host_0", "host_1"]
+
+
+def test_scalars_and_texts_are_served(page: Shown) -> None:
+    tags = page.ask("data/plugin/scalars/tags")
+    assert {"step/clean ms", "budget/forward ms", "system/cores in use"} <= set(tags[RUN])
+    points = page.ask("data/plugin/scalars/scalars", run=RUN, tag="step/clean ms")
+    assert [value for _, _, value in points] == [30.0] * 30
+    (text,) = page.ask("data/plugin/text/text", run=RUN, tag="report/00 verdict")
+    assert "<h3>" in text["text"] and "&lt;" not in text["text"]
+
+
+def test_overview_of_a_run_shows_the_wait_for_data(page: Shown, here: Path) -> None:
+    diagnosis = diagnose(load_run(here / ".tdiag" / "runs" / RUN))
+    found = page.overview(RUN, "host_100")
+    waited = sum(c.ns for c in diagnosis.budget if c.component.startswith("data_wait"))
+    assert diagnosis.step
+    share = waited / diagnosis.step.mean_ns
+    assert share == pytest.approx(4 / 30)
+    # The step's span opens 0.2 ms late, and the call lies 20 µs inside its marks.
+    assert found["DataLoader"] / found["step"] == pytest.approx(share, abs=0.005)
+    table = page.plugin("operation/table", RUN, "host_100", group_by="Operation")["data"]
+    assert {row["name"]: row["calls"] for row in table}["aten::linear"] == 2
+
+
+@pytest.fixture(scope="module")
+def device(here: Path) -> Diagnosis:
+    return diagnose(read_file(here / DEVICE).evidence)
+
+
+def test_overview_of_a_device_is_the_budget(page: Shown, device: Diagnosis) -> None:
+    budget = {part.component: part.ns / 1e6 for part in device.budget}
+    found = page.overview(DEVICE, "device_0")
+    assert found["step"] == pytest.approx(100)
+    assert found["Kernel"] == pytest.approx(budget["compute"]) == pytest.approx(30)
+    assert found["Memcpy"] == pytest.approx(budget["h2d"]) == pytest.approx(5)
+    assert found["DataLoader"] == pytest.approx(budget["data_wait"])
+    assert found["Runtime"] + found["CPU Exec"] == pytest.approx(budget["launch"])
+    assert found["Other"] == pytest.approx(budget["other"])
+
+
+def test_operator_and_kernel_views_have_the_devices_time(page: Shown, device: Diagnosis) -> None:
+    rows = page.plugin("operation/table", DEVICE, "device_0", group_by="Operation")["data"]
+    found = {row["name"]: row for row in rows}
+    assert found["aten::mm"]["device_total_duration"] == pytest.approx(3 * 30_000)
+    table = page.plugin("kernel/table", DEVICE, "device_0", group_by="Kernel")["data"]
+    total = {row[0]: row for row in table["rows"]}["ampere_sgemm_128x64_nn"]
+    names = [column["name"] for column in table["columns"]]
+    assert total[names.index("Calls")] == 3
+    assert total[names.index("Total Duration (us)")] == pytest.approx(3 * 30_000)
+    (compute,) = (part.ns for part in device.budget if part.component == "compute")
+    assert total[names.index("Mean Duration (us)")] == pytest.approx(compute / 1e3)
+
+
+def test_the_distributed_view_sees_both_ranks(page: Shown) -> None:
+    assert "Distributed" in page.ask(f"{PLUGIN}/views", run=RANKS)
+    waits = page.plugin("distributed/waittime", RANKS, "All")["data"]
+    assert waits["all"] == {"host_0": [2000, 1000], "host_1": [2000, 0]}  # transfer, waiting, µs
+
+
+def test_the_originals_are_untouched_and_the_runs_view_is_kept(page: Shown, here: Path) -> None:
+    run = here / ".tdiag" / "runs" / RUN
+    assert [p.name for p in (run / "tensorboard").iterdir()] == [
+        "host_100.1700000003000.pt.trace.json"
+    ]
+    assert (run / "view" / RUN / "host_100.pt.trace.json.gz").is_file()
+    assert sorted(p.name for p in here.iterdir()) == [".tdiag", DEVICE, RANKS]
+
+
+def test_kill_ends_it_with_all_its_children(here: Path) -> None:
+    terminal = Terminal([*TDIAG, "view", "--no-browser", str(here / DEVICE)], here)
+    try:
+        terminal.read("Ctrl-C ends it.")  # the plugin is still reading
+        left = serving(terminal.process.pid)
+        os.kill(terminal.process.pid, signal.SIGTERM)
+        assert terminal.end() == 0
+        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
+    finally:
+        terminal.kill()
+
+
+def test_a_port_that_is_taken_is_refused(here: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = tdiag("view", str(here / DEVICE), "--no-browser", "--port", str(port), cwd=here)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"port {port} is taken" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [["no-such-run"], ["--perfetto", DEVICE], ["--speedscope"]])
+def test_what_cannot_be_shown_is_said(words: list[str], here: Path) -> None:
+    done = tdiag("view", "--no-browser", *words, cwd=here)
+    assert done.returncode == 2
+    assert done.stdout == "" and done.stderr.startswith("tdiag: ")
+    assert done.stderr.count("\n") == 2 and "Traceback" not in done.stderr
+
+
+def test_perfetto_writes_a_file_and_says_how_to_open_it(here: Path) -> None:
+    done = tdiag("view", "--perfetto", RUN, cwd=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    path, *how = done.stdout.splitlines()
+    assert (here / path).is_file() and path.endswith(f"{RUN}/trace.perfetto.json.gz")
+    assert "ui.perfetto.dev" in how[0] and "offline" in how[1]
