@@ -88,7 +88,7 @@ def test_the_verdict_the_findings_and_the_budget_read_without_a_script(name: str
 
 def test_the_first_screen_comes_before_all_else() -> None:
     text = Parsed(page(CPU_BOUND)).text
-    order = ["Preprocessing-bound : 62% of the step", "Best fix:", "What to change", "TD201",
+    order = ["Preprocessing-bound: 62% of the step", "Best fix:", "What to change", "TD201",
              "Where the step goes", "Ranks", "Step times over the run", "One median step",
              "The machine over the run", "Flame graphs", "What the profilers saw",
              "Could not check", "How it was measured"]  # fmt: skip

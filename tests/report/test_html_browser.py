@@ -199,6 +199,11 @@ def test_paper_shows_what_is_folded_in_black_on_white(browser: Browser, file: Pa
         assert js(shown.page, "getComputedStyle(document.body).backgroundColor") == (
             "rgb(255, 255, 255)"
         )
+        tick = "getComputedStyle(document.querySelector('#steps .xtick text')).fill"
+        assert js(shown.page, tick) == "rgb(0, 0, 0)"
+        paper_px = 703  # 186 mm at 96 a inch
+        wide = "document.querySelector('#steps svg').getBoundingClientRect().width"
+        assert js(shown.page, wide) <= paper_px
         js(shown.page, "window.dispatchEvent(new Event('afterprint'))")
         shown.page.emulate_media(media="screen")
         assert not shown.page.locator("#finding-1 .evidence").first.is_visible()

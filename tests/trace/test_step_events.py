@@ -54,9 +54,9 @@ def test_each_lane_names_what_ran_there_in_the_median_step(tmp_path: Path) -> No
         [("aten::linear", 100, 160), ("cudaDeviceSynchronize", 400, 600)]
     ]
     assert shown["phases host"][0] == ("data_wait", 0, 100)
-    assert shown["device GPU 0 stream 7"] == [("gemm", 200, 400), ("runs on", 950, 1000)]
-    assert shown["device GPU 0 stream 8"] == [("relu", 300, 600)]
-    assert shown["comm GPU 0 stream 9"] == [("ncclAllReduce", 550, 800)]
+    assert shown["device device 0 stream 7"] == [("gemm", 200, 400), ("runs on", 950, 1000)]
+    assert shown["device device 0 stream 8"] == [("relu", 300, 600)]
+    assert shown["comm device 0 stream 9"] == [("ncclAllReduce", 550, 800)]
     assert shown["copies host to device"] == [("Memcpy HtoD (Pinned -> Device)", 150, 180)]
 
 

@@ -121,7 +121,8 @@ class _Step:
         busy = np.bincount(which.ravel(), trace.dur_ns[rows], len(streams))
         for number in np.argsort(-busy, kind="stable")[:MOST_LANES].tolist():
             device, stream = streams[number].tolist()
-            yield f"GPU {device} stream {stream}", rows[which.ravel() == number]
+            where = f"device {device} " if device >= 0 else ""
+            yield f"{where}stream {stream}", rows[which.ravel() == number]
 
     def copies(self) -> Iterator[EventLane]:
         for kind, name in ((H2D, "host to device"), (D2H, "device to host")):

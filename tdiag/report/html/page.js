@@ -77,8 +77,9 @@ function load() {
 
 function themed(figure) {
   const style = getComputedStyle(document.body);
-  const [fg, quiet, line, bg] = ["--fg", "--quiet", "--line", "--bg"].map((name) =>
-    style.getPropertyValue(name).trim());
+  const paper = document.body.classList.contains("paper");
+  const [fg, quiet, line, bg] = paper ? ["#000", "#444", "#bbb", "#fff"]
+    : ["--fg", "--quiet", "--line", "--bg"].map((name) => style.getPropertyValue(name).trim());
   const layout = structuredClone(figure.layout);
   Object.assign(layout, {
     paper_bgcolor: "rgba(0,0,0,0)",
@@ -197,13 +198,17 @@ for (const button of all("button[data-reset]")) {
 
 // --- paper ----------------------------------------------------------------------------------
 
+// What is folded is printed, but for what is said of each rule; charts in black, as wide as paper.
+
 let folded = [];
 addEventListener("beforeprint", () => {
-  folded = all("details:not([open])");
+  folded = all("details:not([open], .rule)");
   for (const details of folded) details.open = true;
-  for (const chart of drawn()) draw(chart);
+  document.body.classList.add("paper");
+  for (const chart of drawn()) drawSafely(chart);
 });
 addEventListener("afterprint", () => {
   for (const details of folded) details.open = false;
-  for (const chart of drawn()) draw(chart);
+  document.body.classList.remove("paper");
+  for (const chart of drawn()) drawSafely(chart);
 });

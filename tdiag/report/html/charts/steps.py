@@ -29,7 +29,7 @@ WINDOWS = {
     "sample": ("py-spy", rgb("color(32)")),
     "trace": ("torch.profiler", rgb("color(162)")),
     "calls": ("cProfile", rgb("color(98)")),
-    "ops": ("torch calls counted", rgb("color(166)")),
+    "ops": ("torch calls", rgb("color(166)")),
     "other": ("not judged", rgb("color(244)")),
 }
 
@@ -79,7 +79,7 @@ def _chart(steps: StepHistory) -> Chart:
             **({"type": "log"} if tall else {"rangemode": "tozero"}),
         },
         "shapes": [_epoch(int(at)) for at in epochs[:200]],
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "entrywidth": 100},
         "margin": {"t": 40},
     }
     if len(clean):
