@@ -20,6 +20,7 @@ from tdiag.evidence.device import Part as Part
 from tdiag.evidence.device import Ranks as Ranks
 from tdiag.evidence.device import TracedSteps as TracedSteps
 from tdiag.evidence.history import CallTrees as CallTrees
+from tdiag.evidence.history import Event as Event
 from tdiag.evidence.history import EventLane as EventLane
 from tdiag.evidence.history import Frame as Frame
 from tdiag.evidence.history import History as History

@@ -70,13 +70,21 @@ class CallTrees(Kind, frozen=True, kw_only=True):
 
 
 class Event(Kind, frozen=True, kw_only=True):
-    """Something that went on for a while; ns since the begin of its step. ``merged``: how many
-    events, too short to be told apart, it stands for; ``name`` is then that of the longest."""
+    """Something that went on for a while; ns since the begin of its step.
+
+    ``merged``: how many events, too short to be told apart, it stands for; ``name`` is then that
+    of the longest, and ``idle_ns`` is how much of it lies between them.
+    """
 
     name: str
     begin_ns: int
     end_ns: int
     merged: int = 1
+    idle_ns: int = 0
+
+    @property
+    def busy_ns(self) -> int:
+        return self.end_ns - self.begin_ns - self.idle_ns
 
 
 class EventLane(Kind, frozen=True, kw_only=True):

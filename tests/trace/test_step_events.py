@@ -67,6 +67,7 @@ def test_events_too_short_to_be_seen_are_one_named_after_the_longest() -> None:
     found = list(merge(names.__getitem__, np.array(begin), np.array(end), finest_ns=100))
     assert [(e.name, e.merged) for e in found] == [("k8", 8), ("gemm", 1), ("late", 1)]
     assert (found[0].begin_ns, found[0].end_ns) == (10, 88)
+    assert found[0].busy_ns == sum(range(1, 9)), "what lies between them is not work"
 
 
 def test_a_step_of_very_many_kernels_stays_drawable(tmp_path: Path) -> None:

@@ -67,13 +67,23 @@ def merge(
         return
     begin, end = begin[order], end[order]
     tiny = end - begin < finest_ns
-    joins = tiny[1:] & tiny[:-1] & (begin[1:] - end[:-1] < finest_ns)
-    group = np.cumsum(np.r_[True, ~joins]) - 1
-    first = np.flatnonzero(np.r_[True, ~joins])
+    joins = np.r_[False, tiny[1:] & tiny[:-1] & (begin[1:] - end[:-1] < finest_ns)]
+    group = np.cumsum(~joins) - 1
+    first = np.flatnonzero(~joins)
     longest = np.lexsort((end - begin, group))[np.r_[first[1:], len(group)] - 1]
-    columns = begin[first], np.maximum.reduceat(end, first), order[longest], np.bincount(group)
-    for start, stop, number, count in zip(*(column.tolist() for column in columns), strict=True):
-        yield Event(name=name(number), begin_ns=start, end_ns=stop, merged=count)
+    gaps = np.r_[0, np.maximum(begin[1:] - np.maximum.accumulate(end)[:-1], 0)]
+    idle = np.add.reduceat(np.where(joins, gaps, 0), first)
+    columns = (
+        begin[first],
+        np.maximum.reduceat(end, first),
+        order[longest],
+        np.bincount(group),
+        idle,
+    )
+    for start, stop, number, count, between in zip(*(c.tolist() for c in columns), strict=True):
+        yield Event(
+            name=name(number), begin_ns=start, end_ns=stop, merged=count, idle_ns=between
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from tdiag.diagnose.details import Details, EventLane, StepEvents
+from tdiag.diagnose.details import Details, Event, EventLane, StepEvents
 from tdiag.report.html.parts import Cell, Chart, Table
 from tdiag.report.html.text import label, rgb
 from tdiag.report.units import duration, percent, plural
@@ -14,6 +14,7 @@ from tdiag.report.words import component
 LANE_PX, AXIS_PX = 34, 60
 MOST_WORKERS = 16
 MOST_ROWS = 200  # of the table: a lane's longest
+FAINTEST = 0.15  # opacity at which a bar can still be seen
 NAMED_FRAC = 0.03  # of the step: a shorter bar has no room for its name
 ROLES = {
     "host": rgb("color(67)"),
@@ -69,6 +70,7 @@ def _bars(row: int, lane: EventLane, step_ns: int) -> dict[str, Any]:
         "base": [round(event.begin_ns / 1e6, 5) for event in lane.events],
         "x": [round(ns / 1e6, 5) for ns in lengths],
         "marker": {"color": [_color(event.name, lane) for event in lane.events],
+                   "opacity": [max(FAINTEST, _density(event)) for event in lane.events],
                    "line": {"width": 0}},
         "text": [
             label(name, 60) if ns >= NAMED_FRAC * step_ns else ""
@@ -79,12 +81,22 @@ def _bars(row: int, lane: EventLane, step_ns: int) -> dict[str, Any]:
         "textangle": 0,
         "insidetextfont": {"color": "#fff"},
         "hovertext": [
-            f"{label(name)}{f' and {event.merged - 1} more' if event.merged > 1 else ''}"
-            f"<br>{duration(ns)} from {duration(event.begin_ns)}"
+            f"{label(name)}{_others(event)}<br>{duration(ns)} from {duration(event.begin_ns)}"
             for name, ns, event in zip(names, lengths, lane.events, strict=True)
         ],
         "hoverinfo": "text",
     }  # fmt: skip
+
+
+def _density(event: Event) -> float:
+    """The share of it that is work."""
+    return round(event.busy_ns / (event.end_ns - event.begin_ns or 1), 2)
+
+
+def _others(event: Event) -> str:
+    if event.merged == 1:
+        return ""
+    return f" and {plural(event.merged - 1, 'other')}, {percent(_density(event))} busy"
 
 
 def _named(name: str, lane: EventLane) -> str:
@@ -99,7 +111,8 @@ def _note(step: StepEvents, lanes: list[EventLane]) -> str:
     said = (
         f"Step {step.number} of {step.of} traced, the one of median length"
         f" ({duration(step.duration_ns)}); torch.profiler slows the host. Drag to zoom in, double"
-        " click to zoom out. Events too short to be seen are drawn together."
+        " click to zoom out. Events too short to be seen are drawn as one, the fainter the more"
+        " idle time lies between them."
     )
     if any(lane.partial for lane in lanes):
         said += " Of a worker's fetches only some are measured."
@@ -115,7 +128,7 @@ def _table(step: StepEvents, lanes: list[EventLane]) -> Table:
         count: dict[str, int] = defaultdict(int)
         for event in lane.events:
             name = _named(event.name, lane) + (" …" if event.merged > 1 else "")
-            total[name] += event.end_ns - event.begin_ns
+            total[name] += event.busy_ns
             count[name] += event.merged
         for name, ns in total.items():
             share = ns / step.duration_ns
