@@ -1,96 +1,69 @@
 """Measures a bare training step against the same step under tdiag's hooks, by turn-taking.
 
-Two processes run the same steps, one plain, one with the probe injected and all its windows but
-the hooks left out. They take turns of ``TURN_STEPS`` steps, the order swapped each turn, so that
-whatever else the machine does hits both alike; separate runs vary by 9–16 % here. A pair of
-processes keeps a bias of its own (up to 2 % here, memory layout), so there are ``PAIRS`` of them.
+The turns are the product's own (``tdiag/duel``); since a bare process has no probe to hold it, the
+worker speaks the protocol itself, on both sides. ``PAIRS`` fresh pairs of processes, because a
+pair keeps a bias of its own (up to 2 % here, memory layout).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
-from typing import IO, cast
 
 TURN_STEPS = 20
-WARM_UP_TURNS = 3
 PAIRS = 8
-RESAMPLES = 2000
 # Width of the model, four times the batch size: about 5 ms a step, and next to no arithmetic.
 FULL, TINY = 256, 8
 
 
 @dataclass(frozen=True)
-class Ratio:
-    """``b ÷ a`` of pairs of turns: median, 95 % interval of it (bootstrap), and quartiles."""
-
-    median: float
-    low: float
-    high: float
-    quartiles: tuple[float, float]
-
-    def __str__(self) -> str:
-        interval = f"95 % interval [{self.low - 1:+.2%}, {self.high - 1:+.2%}]"
-        first, third = self.quartiles
-        return f"{self.median - 1:+.2%}, {interval}, quartiles {first - 1:+.1%} to {third - 1:+.1%}"
-
-
-def ratio(a: list[int], b: list[int]) -> Ratio:
-    pairs = [y / x for x, y in zip(a, b, strict=True)]
-    draw = random.Random(0)
-    medians = sorted(statistics.median(draw.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
-    low, high = medians[RESAMPLES // 40], medians[-RESAMPLES // 40]
-    first, _, third = statistics.quantiles(pairs, n=4)
-    return Ratio(statistics.median(pairs), low, high, (first, third))
-
-
-@dataclass(frozen=True)
 class Turns:
-    """ns of each turn: wall time and on-CPU time of the training process."""
+    """ns a step in each turn of each pair: wall time, and on-CPU time of the training process."""
 
-    wall_ns: list[int]
-    cpu_ns: list[int]
+    wall_ns: list[list[float]] = field(default_factory=list)
+    cpu_ns: list[list[float]] = field(default_factory=list)
 
 
-def measure(turns: int, run_dir: Path | None, size: int = FULL) -> tuple[Turns, Turns]:
+def ratio(a: list[list[float]], b: list[list[float]]) -> str:
+    """``b ÷ a``: the median over turns, with the interval that `tdiag check` would give."""
+    from tdiag.duel.estimate import paired
+
+    found = paired([[y / x for x, y in zip(*pair, strict=True)] for pair in zip(a, b, strict=True)])
+    interval = f"95 % interval [{found.low - 1:+.2%}, {found.high - 1:+.2%}]"
+    return f"{found.ratio - 1:+.2%}, {interval}"
+
+
+def measure(turns: int, hooks: Path | None, size: int = FULL) -> tuple[Turns, Turns]:
     """Takes ``turns`` turns each, shared out among fresh pairs of processes; the second of each
-    is watched if ``run_dir`` is given."""
-    both = Turns([], []), Turns([], [])
-    for _ in range(PAIRS):
-        for side, more in zip(both, _one_pair(turns // PAIRS, run_dir, size), strict=True):
-            side.wall_ns.extend(more.wall_ns)
-            side.cpu_ns.extend(more.cpu_ns)
+    is watched by hooks that write to the run directory ``hooks``, if one is given."""
+    from tdiag.duel.group import Pace, take_turns
+    from tdiag.duel.side import Program
+    from tdiag.launch.session import environment
+
+    one_core = {"OMP_NUM_THREADS": "1"}
+    watched = {**environment(hooks), **one_core} if hooks else one_core
+    command = (sys.executable, __file__, str(size))
+    both = Turns(), Turns()
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(PAIRS):
+            programs = [
+                Program(name, command, Path.cwd(), variables, own_protocol=True)
+                for name, variables in (("bare", one_core), ("other", watched))
+            ]
+            pace = Pace(turns // PAIRS, inf)
+            pair = take_turns(programs, Path(folder) / str(number), pace)
+            for side, taken in zip(both, pair, strict=True):
+                cpu = (taken.run_dir / "cpu.txt").read_text().split()
+                side.wall_ns.append(taken.mean_ns)
+                side.cpu_ns.append([float(ns) for ns in cpu[-len(taken.mean_ns) :]])
     return both
-
-
-def _one_pair(turns: int, run_dir: Path | None, size: int) -> tuple[Turns, Turns]:
-    plain = {**os.environ, "OMP_NUM_THREADS": "1"}
-    watched = plain
-    if run_dir:
-        from tdiag.launch.session import environment
-
-        watched = {**environment(run_dir), "OMP_NUM_THREADS": "1"}
-    with _start(plain, size) as a, _start(watched, size) as b:
-        results = {a: Turns([], []), b: Turns([], [])}
-        for turn in range(-WARM_UP_TURNS, turns):
-            for process in (a, b) if turn % 2 else (b, a):
-                wall, cpu = _take_turn(process)
-                if turn >= 0:
-                    results[process].wall_ns.append(wall)
-                    results[process].cpu_ns.append(cpu)
-        for process in (a, b):
-            cast(IO[str], process.stdin).close()
-            process.wait()
-    return results[a], results[b]
 
 
 def hooks_only(turns: int, size: int = FULL) -> tuple[Turns, Turns]:
@@ -113,22 +86,8 @@ def hooks_only(turns: int, size: int = FULL) -> tuple[Turns, Turns]:
     return results
 
 
-def _start(environ: dict[str, str], size: int) -> subprocess.Popen[str]:
-    command = [sys.executable, __file__, str(size)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environ, stdin=pipe, stdout=pipe, text=True)
-
-
-def _take_turn(process: subprocess.Popen[str]) -> tuple[int, int]:
-    stdin, stdout = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
-    stdin.write("go\n")
-    stdin.flush()
-    wall, cpu = stdout.readline().split()
-    return int(wall), int(cpu)
-
-
 def worker(size: int) -> None:
-    """Runs ``TURN_STEPS`` training steps for each line on stdin; ``size``: width of the model."""
+    """Runs ``TURN_STEPS`` training steps each time it is let go; ``size``: width of the model."""
     import torch
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
@@ -151,13 +110,30 @@ def worker(size: int) -> None:
                 optimizer.step()
                 yield
 
-    training = steps()
-    for _ in sys.stdin:
-        next(training)  # not timed: the other process's turn has left the caches cold
-        start, on_cpu = time.perf_counter_ns(), time.process_time_ns()
-        for _ in range(TURN_STEPS):
-            next(training)
-        print(time.perf_counter_ns() - start, time.process_time_ns() - on_cpu, flush=True)
+    take_turns(steps())
+
+
+def take_turns(training: Iterator[None]) -> None:
+    """The program's side of the protocol (docs/run-directory.md, ``control/``)."""
+    control = Path(os.environ["TDIAG_CONTROL"])
+    cpu = control.parent / "cpu.txt"
+    with (
+        (control / "turns.go").open() as go,
+        (control / "turns.done").open("w") as done,
+        cpu.open("w") as on_cpu,
+    ):
+        told = {"ready": time.perf_counter_ns(), "step": 0, "world_size": 1, "outside": []}
+        print(json.dumps(told), file=done, flush=True)
+        for words in go:
+            if not words.startswith("go"):
+                return
+            next(training)  # not timed: the other process's turn has left the caches cold
+            start, busy = time.perf_counter_ns(), time.process_time_ns()
+            for _ in range(TURN_STEPS):
+                next(training)
+            wall, busy = time.perf_counter_ns() - start, time.process_time_ns() - busy
+            print(busy / TURN_STEPS, file=on_cpu, flush=True)
+            print(json.dumps({"turn": [wall // TURN_STEPS]}), file=done, flush=True)
 
 
 def keep_hooks_on() -> None:
@@ -165,8 +141,7 @@ def keep_hooks_on() -> None:
     if "tdiag_probe" in sys.modules:
         from tdiag_probe import plan  # type: ignore[import-not-found]
 
-        plan.FIRST = (plan.Window("baseline", 1, 10**9, 1e9, 1e9),)
-        plan.SECOND = ()
+        plan.PLANS["diagnose"] = (plan.Window("baseline", 1, 10**9, 1e9, 1e9),)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ MAY_IMPORT = {
     "rules": {"errors", "evidence", "diagnose.model"},
     "diagnose": {"errors", "evidence", "rules"},
     "report": {"errors", "diagnose.model", "diagnose.details"},
+    "duel": {"errors", "launch"},
+    "gate": {"errors", "launch", "sample", "evidence", "diagnose", "duel", "report"},
     # Not in report, which renders the diagnosis alone: a table shows what the profilers saw.
     "tables": {"evidence", "report", "diagnose.model"},
     # Nor this: it hands on what was recorded, to viewers of others.

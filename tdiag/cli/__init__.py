@@ -9,7 +9,18 @@ from typing import Annotated
 import typer
 
 from tdiag import __version__
-from tdiag.cli import analyze, doctor, explain, report, rules, run, streams, view
+from tdiag.cli import (
+    analyze,
+    check,
+    compare,
+    doctor,
+    explain,
+    report,
+    rules,
+    run,
+    streams,
+    view,
+)
 from tdiag.errors import RunError, TdiagError
 
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says
@@ -38,6 +49,8 @@ def _options(
 
 
 app.command("run", cls=run.RunCommand)(run.run)
+app.command("check", cls=run.RunCommand)(check.check)
+app.command("compare")(compare.compare)
 app.command("analyze")(analyze.analyze)
 app.command("report")(report.report)
 app.command("view")(view.view)

@@ -79,13 +79,13 @@ def rendered(
                   details=details)  # fmt: skip
 
 
-def page_for(stream: TextIO, *, all_findings: bool = False) -> Page:
+def page_for(stream: TextIO, *, all_findings: bool = False, base_dir: Path | None = None) -> Page:
     """This stream's width, and colour only where it shows (NO_COLOR counts)."""
     from tdiag.report.page import Page
 
     terminal = stream.isatty()
     color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return Page(min(_columns(stream), MAX_WIDTH), color, all_findings)
+    return Page(min(_columns(stream), MAX_WIDTH), color, all_findings, base_dir)
 
 
 def paper(stream: TextIO) -> tuple[int, bool]:

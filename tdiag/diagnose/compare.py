@@ -154,7 +154,7 @@ def _lacking(
 def _counts(sides: tuple[Evidence, Evidence]) -> Iterator[ChangeTable]:
     """The largest factor first, what is new or gone before all others; then what of the counts
     cannot be compared."""
-    before, after = (_counted(evidence) for evidence in sides)
+    before, after = (counted(evidence) for evidence in sides)
     changes = [
         Change(name, unit, value, after[name][1])
         for name, (unit, value) in before.items()
@@ -173,7 +173,7 @@ def _counts(sides: tuple[Evidence, Evidence]) -> Iterator[ChangeTable]:
             yield ChangeTable(title=title, why=why)
 
 
-def _counted(evidence: Evidence) -> dict[str, tuple[Literal["bytes", "count"], float]]:
+def counted(evidence: Evidence) -> dict[str, tuple[Literal["bytes", "count"], float]]:
     """What was counted, by name; without its source a count is absent, not nothing."""
     found: dict[str, tuple[Literal["bytes", "count"], float]] = {}
     if ops := evidence.get(HostOps):

@@ -20,6 +20,7 @@ from tdiag.errors import RunError
 
 SCHEMA = 1
 RUNS = Path(".tdiag") / "runs"
+CHECKS = Path(".tdiag") / "checks"
 LATEST = "latest"
 # The largest thing a run writes is a trace: 14–31 bytes an event compressed (twelve traces of as
 # many sources), some 300 before, which torch.profiler writes first. Less room than this would end
@@ -57,6 +58,22 @@ def create(label: str, out: Path | None = None) -> Path:
         raise unwritable(path, error) from None
     if out is None:
         _link(path)
+    return path
+
+
+def create_check(label: str) -> Path:
+    """Make the folder of a check, which holds a run directory for each process that it starts.
+
+    Raises RunError where it cannot be written.
+    """
+    path = (CHECKS / _name(label)).absolute()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _ignore(path.parent.parent)
+        path = _fresh(path)
+        path.mkdir(mode=0o700)
+    except OSError as error:
+        raise unwritable(path, error) from None
     return path
 
 

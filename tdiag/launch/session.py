@@ -6,7 +6,7 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,11 +56,11 @@ class Outcome:
     notes: tuple[str, ...]
 
 
-def environment(run_dir: Path) -> dict[str, str]:
-    """The program's environment: ours, ``TDIAG_RUN``, and the probe first on PYTHONPATH."""
-    mine = os.environ.get("PYTHONPATH")
+def environment(run_dir: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The program's environment: ``base``, ``TDIAG_RUN``, and the probe first on PYTHONPATH."""
+    mine = base.get("PYTHONPATH")
     path = str(INJECT) + (os.pathsep + mine if mine else "")
-    return {**os.environ, "TDIAG_RUN": str(run_dir), "PYTHONPATH": path}
+    return {**base, "TDIAG_RUN": str(run_dir), "PYTHONPATH": path}
 
 
 def launch(target: Target, options: Options, out: Path | None = None) -> Outcome:

@@ -46,9 +46,23 @@ WARM_UP = Window("warmup", 1, 2, 0.0, 20.0)
 WHOLE_EPOCHS = "baseline"
 
 
+# For `tdiag check`: one clean window without end, of which the parent takes turns
+# (capture/turns.py); and what is counted, `ops` twice so that counts that vary from step to step
+# show as such.
+TURNS = (Window("baseline", 1, 10**12, 1e12, 1e12),)
+COUNTS = (
+    Window("baseline", 1, 5, 0.0, 4.0),
+    Window("ops", 1, 2, 0.0, 6.0),
+    Window("calls", 1, 2, 0.0, 6.0),
+    Window("trace", 1, 2, 0.0, 8.0),
+    Window("ops", 2, 2, 0.0, 6.0),
+)
+PLANS = {"diagnose": FIRST + SECOND, "turns": TURNS, "counts": COUNTS}
+
+
 def windows(config: dict[str, Any]) -> list[Window]:
-    """The windows of both passes that the run asked for, in order."""
+    """The windows of the plan that the run asked for, in order."""
     wanted = set(config.get("windows", ())) | {"baseline"}
     if config.get("sampler") == "off":
         wanted.discard("sample")
-    return [w for w in FIRST + SECOND if w.name in wanted]
+    return [w for w in PLANS[config.get("plan", "diagnose")] if w.name in wanted]

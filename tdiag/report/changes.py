@@ -35,33 +35,34 @@ def _parts(comparison: Comparison, page: Page) -> Iterator[RenderableType]:
     yield from heading("What changed", "per step, largest change first", page)
     classes = comparison.verdict_before, comparison.verdict_after
     before, after = (inert(verdict_class(name)) for name in classes)
-    yield _indented(Text(prose(f"verdict before: {before}, now: {after}")))
+    yield indented(Text(prose(f"verdict before: {before}, now: {after}")))
     step = comparison.step
     if step:
         times = f"{duration(step.before)}, now: {duration(step.after)} ({_relative(step)})"
-        yield _indented(Text(prose(f"step before: {times}")))
+        yield indented(Text(prose(f"step before: {times}")))
     closing: dict[str, list[str]] = {}
     for table in comparison.tables:
         if table.rows:
             yield Text()
-            yield from _table(table, max(step.before, step.after) if step else 0.0, page)
+            yield from table_lines(table, max(step.before, step.after) if step else 0.0, page)
         else:
             said = f"Not compared ({table.why})" if table.why else "No noticeable difference"
             closing.setdefault(said, []).append(table.title.lower())
     if closing:
         yield Text()
     for said, titles in closing.items():
-        yield _indented(Text(prose(f"{said}: {', '.join(titles)}")))
+        yield indented(Text(prose(f"{said}: {', '.join(titles)}")))
     for text in comparison.notes_before:  # the report above has those of the trace now
-        yield _indented(Text(prose(f"trace before: {text}"), QUIET))
+        yield indented(Text(prose(f"trace before: {text}"), QUIET))
 
 
-def _indented(text: Text) -> RenderableType:
+def indented(text: Text) -> RenderableType:
+    """Two cells in, like a table's title."""
     return Padding(text, (0, 1, 0, 2))
 
 
-def _table(table: ChangeTable, longest_ns: float, page: Page) -> Iterator[RenderableType]:
-    """``longest_ns``: the longer step, by which one unit is chosen for all times."""
+def table_lines(table: ChangeTable, longest_ns: float, page: Page) -> Iterator[RenderableType]:
+    """The lines of one. ``longest_ns``: the longer step, by which one unit is chosen for times."""
     shown = table.rows if page.all_findings else table.rows[:_ROWS]
     unit, decimals, ns_per_digit = scale_for(longest_ns)
     title = f"{table.title}, {unit}" if shown[0].unit == "ns" else table.title
@@ -74,7 +75,7 @@ def _table(table: ChangeTable, longest_ns: float, page: Page) -> Iterator[Render
     for row in rows:
         yield _line(row, widths, room, HEAD if row is rows[0] else "")
     if hidden := len(table.rows) - len(shown):
-        yield _indented(Text(f"… {plural(hidden, 'more change')} with --all", QUIET))
+        yield indented(Text(f"… {plural(hidden, 'more change')} with --all", QUIET))
 
 
 def _line(row: tuple[str, ...], widths: list[int], room: int, style: str) -> Text:

@@ -11,7 +11,7 @@ from tdiag.report.text import inert, relative
 def render(diagnosis: Diagnosis, page: Page) -> str:
     """One line a finding, ranked ones as warnings; GitHub shows the first ten of each kind."""
     title = ": ".join(filter(None, headline(diagnosis.verdict)))
-    verdict = _command("notice", {"title": f"tdiag: {title}"}, diagnosis.verdict.summary)
+    verdict = command("notice", {"title": f"tdiag: {title}"}, diagnosis.verdict.summary)
     return (
         "\n".join([verdict, *(_annotation(f, diagnosis, page) for f in diagnosis.findings)]) + "\n"
     )
@@ -26,10 +26,10 @@ def _annotation(finding: Finding, diagnosis: Diagnosis, page: Page) -> str:
     at["title"] = f"{finding.code} {finding.name}"
     level = "notice" if finding.advisory or diagnosis.verdict.healthy else "warning"
     sentences = (finding.summary, f"Fix: {finding.fix.text}", why(finding, diagnosis))
-    return _command(level, at, "\n".join(s for s in sentences if s))
+    return command(level, at, "\n".join(s for s in sentences if s))
 
 
-def _command(level: str, properties: dict[str, str], message: str) -> str:
+def command(level: str, properties: dict[str, str], message: str) -> str:
     """Escaped as the runner unescapes it; a name can neither end the command nor add a property."""
     shown = ",".join(
         f"{key}={_escape(inert(value)).replace(':', '%3A').replace(',', '%2C')}"

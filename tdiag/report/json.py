@@ -24,18 +24,18 @@ def encode(value: msgspec.Struct) -> str:
     none (``"nan"``), for JSON would make it null: unmeasured.
     """
     plain = msgspec.to_builtins(value, order="deterministic", enc_hook=str)
-    text = msgspec.json.encode(_jsonable(plain))
+    text = msgspec.json.encode(jsonable(plain))
     return msgspec.json.format(text, indent=2).decode() + "\n"
 
 
-def _jsonable(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
     """The same value without what JSON cannot hold: lone surrogates, NaN and infinities."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {_jsonable(k): _jsonable(v) for k, v in value.items()}
+        return {jsonable(k): jsonable(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_jsonable(v) for v in value]
+        return [jsonable(v) for v in value]
     return value

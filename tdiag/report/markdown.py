@@ -40,25 +40,25 @@ def sections(diagnosis: Diagnosis, page: Page) -> Iterator[tuple[str, list[str]]
             [*_finding(number, finding, diagnosis, page)],
         )
     if notes := [*advisories(diagnosis)]:
-        lines = [f"- {f.code}: {_prose(f.summary)} → {_prose(f.fix.text)}" for f in notes]
+        lines = [f"- {f.code}: {prose(f.summary)} → {prose(f.fix.text)}" for f in notes]
         yield "worth knowing", ["**Worth knowing** (no measured cost)", "", *lines]
     if diagnosis.abstained:
         n = len(diagnosis.abstained)
-        lines = [f"- {_prose(why)}: {_text(' '.join(c))}" for why, c in unchecked(diagnosis)]
+        lines = [f"- {prose(why)}: {plain(' '.join(c))}" for why, c in unchecked(diagnosis)]
         fold = f"<details><summary>Could not check: {n}</summary>"
         yield "could not check", [fold, "", *lines, "", "</details>"]
     if diagnosis.notes:
-        yield "notes", [f"> {_prose(note)}" for note in diagnosis.notes]
+        yield "notes", [f"> {prose(note)}" for note in diagnosis.notes]
 
 
 def _verdict(diagnosis: Diagnosis) -> Iterator[str]:
     title, share = headline(diagnosis.verdict)
-    yield f"### {_text(title)}{f': {share}' if share else ''}"
+    yield f"### {plain(title)}{f': {share}' if share else ''}"
     yield ""
-    yield _prose(diagnosis.verdict.summary)
+    yield prose(diagnosis.verdict.summary)
     if (top := best(diagnosis)) and top.speedup:
         gain = faster(top.speedup.low, top.speedup.high)
-        yield f"**Best fix**, predicted {gain} faster: {_prose(top.fix.text)}"
+        yield f"**Best fix**, predicted {gain} faster: {prose(top.fix.text)}"
     yield from ("", *_budget(diagnosis)) if diagnosis.budget else ()
 
 
@@ -69,7 +69,7 @@ def _budget(diagnosis: Diagnosis) -> Iterator[str]:
     for part in sorted(diagnosis.budget, key=lambda c: -c.ns):
         words = component(part.component)
         share = percent(part.ns / total) if total else "–"
-        yield f"| {_text(words.label)} | {duration(part.ns)} | {share} | {_text(words.meaning)} |"
+        yield f"| {plain(words.label)} | {duration(part.ns)} | {share} | {plain(words.meaning)} |"
     if step := diagnosis.step:
         spread = f"median {duration(step.median_ns)}, p90 {duration(step.p90_ns)}"
         yield f"| **step** | **{duration(step.mean_ns)}** | | {spread}, {step.count} steps |"
@@ -77,25 +77,25 @@ def _budget(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _finding(number: int, finding: Finding, diagnosis: Diagnosis, page: Page) -> Iterator[str]:
     gain = finding.speedup
-    title = f"**{number}. {_text(finding.code)} {_text(finding.name)}**"
+    title = f"**{number}. {plain(finding.code)} {plain(finding.name)}**"
     yield title + (f" · {faster(gain.low, gain.high)} faster" if gain else "")
     if finding.location:
-        yield f"at {_code(spot(finding.location, page.base_dir))}"
-    yield from ("", _prose(finding.summary), "")
-    yield f"→ {_prose(finding.fix.text)} ({SAFETY[finding.fix.safety]})"
+        yield f"at {code_span(spot(finding.location, page.base_dir))}"
+    yield from ("", prose(finding.summary), "")
+    yield f"→ {prose(finding.fix.text)} ({SAFETY[finding.fix.safety]})"
     yield from ("", "<details><summary>Evidence</summary>", "", "| | | |", "|---|--:|---|")
     for m in finding.evidence:
-        yield f"| {_text(measure_name(m))} | {_text(measure_value(m))} | {_text(m.source)} |"
-    yield from ("", _prose(why(finding, diagnosis)), "", "</details>")
+        yield f"| {plain(measure_name(m))} | {plain(measure_value(m))} | {plain(m.source)} |"
+    yield from ("", prose(why(finding, diagnosis)), "", "</details>")
 
 
-def _text(text: str) -> str:
+def plain(text: str) -> str:
     """Plain text in Markdown: no syntax, and no ``@name`` that would notify somebody."""
     escaped = _BLOCK.sub(r"\1\\\2", _SYNTAX.sub(r"\\\1", inert(text)))
     return escaped.replace("@", "@\u200b")
 
 
-def _code(text: str) -> str:
+def code_span(text: str) -> str:
     """A code span whose fence is longer than any run of backticks within it."""
     shown = inert(text).replace("|", "\\|")
     longest = max((len(run) for run in re.findall(r"`+", shown)), default=0)
@@ -103,9 +103,9 @@ def _code(text: str) -> str:
     return f"{'`' * (longest + 1)}{pad}{shown}{pad}{'`' * (longest + 1)}"
 
 
-def _prose(text: str) -> str:
+def prose(text: str) -> str:
     """A rule's sentence: what it put between backticks stays code."""
     parts = inert(" ".join(text.split()), 1200).split("`")
     if len(parts) % 2 == 0:
-        return _text(text)
-    return "".join(_code(p) if i % 2 and p else _text(p) for i, p in enumerate(parts))
+        return plain(text)
+    return "".join(code_span(p) if i % 2 and p else plain(p) for i, p in enumerate(parts))

@@ -64,11 +64,11 @@ def _result(finding: Finding, rule: int, diagnosis: Diagnosis, page: Page) -> di
         share = finding.recoverable_ns / diagnosis.step.mean_ns * 100
         result["rank"] = round(min(100.0, max(0.0, share)), 1)
     if finding.location:
-        result["locations"] = [{"physicalLocation": _physical(finding.location, page.base_dir)}]
+        result["locations"] = [{"physicalLocation": physical(finding.location, page.base_dir)}]
     return result
 
 
-def _physical(place: Place, base: Path | None) -> dict[str, Any]:
+def physical(place: Place, base: Path | None) -> dict[str, Any]:
     """Relative to the repository root where the file lies below it, as code scanning wants it."""
     shown = relative(place.file, base)
     if Path(shown).is_absolute():

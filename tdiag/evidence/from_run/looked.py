@@ -52,6 +52,7 @@ class DdpRecord(Record):
 class CallsRecord(Record):
     steps: int
     rows: list[tuple[str, int, str, int, int, int]]
+    total: int | None = None
     number: int = msgspec.field(name="pass", default=1)
 
 

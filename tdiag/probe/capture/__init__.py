@@ -66,18 +66,22 @@ class Capture:
 
 
 def make_capture(probe: Probe, window: Window) -> Any:
-    """The capture of a window; None for ``baseline``, where only the hooks are on."""
+    """The capture of a window; None for ``baseline``, where only the hooks are on, unless the
+    program is one of two that take turns."""
     from .calls import CallsCapture
     from .ops import OpsCapture
     from .sample import SampleCapture
     from .syscalls import SyscallsCapture
     from .trace import TraceCapture
+    from .turns import TurnsCapture
 
-    kinds = {
+    kinds: dict[str, type[Capture]] = {
         "sample": SampleCapture,
         "trace": TraceCapture,
         "calls": CallsCapture,
         "ops": OpsCapture,
         "syscalls": SyscallsCapture,
     }
+    if probe.config.get("plan") == "turns":
+        kinds["baseline"] = TurnsCapture
     return kinds[window.name](probe, window) if window.name in kinds else None

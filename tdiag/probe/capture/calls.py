@@ -45,8 +45,11 @@ class CallsCapture(Capture):
                 [*place, entry.callcount, int(entry.inlinetime * 1e9), int(entry.totaltime * 1e9)]
             )
         rows.sort(key=lambda row: -row[4])
+        total = sum(row[3] for row in rows)
         rows = rows[:MOST_ROWS] + [row for row in rows[MOST_ROWS:] if row[2] in ALWAYS]
-        self.probe.recorder.write("calls", steps=steps, rows=rows, **{"pass": self.window.number})
+        self.probe.recorder.write(
+            "calls", steps=steps, rows=rows, total=total, **{"pass": self.window.number}
+        )
         self.profile.dump_stats(os.path.join(self.probe.run_dir, "cprofile.pstats"))
 
     def abort(self) -> None:

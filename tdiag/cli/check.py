@@ -1,0 +1,138 @@
+"""`tdiag check`: has a training step become slower, or does it do more than it did?"""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from tdiag.cli.run import TARGET
+
+_SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(%?)")
+
+
+def check(
+    context: typer.Context,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REV",
+            help="A git revision: both are run, taking turns, and compared here and now.",
+        ),
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A stored baseline to compare with."),
+    ] = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Measure, and write the baseline instead.")
+    ] = False,
+    max_regression: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Slow-down of the step that fails: 1.5% with --against, 5% with --baseline.",
+        ),
+    ] = None,
+    max_growth: Annotated[
+        str, typer.Option(metavar="SHARE", help="Growth of a work counter that fails.")
+    ] = "5%",
+    groups: Annotated[
+        int,
+        typer.Option(
+            min=5, metavar="N", help="Groups of fresh processes at most; looked at each third."
+        ),
+    ] = 15,
+    soft: Annotated[bool, typer.Option("--soft", help="Report only: exit 0 or 2.")] = False,
+    python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Interpreter of the script's environment.")
+    ] = None,
+    format: Annotated[
+        str,
+        typer.Option(
+            "--format", "-f", help="terminal, json, line, markdown, sarif, junit or github."
+        ),
+    ] = "terminal",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write to this file instead of stdout."
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress lines.")] = False,
+) -> None:
+    """Fail when a training step has become slower, or does more work.
+
+    tdiag check train.py --against origin/main
+
+    tdiag check train.py --baseline tdiag-baseline.json --update
+
+    tdiag check train.py --baseline tdiag-baseline.json --max-regression 5%
+
+    Exit code: 0 pass, 1 regressed, 2 usage, or the script itself failed, 3 inconclusive: the noise
+    is larger than the question.
+    """
+    from tdiag.cli.conclude import open_output
+    from tdiag.cli.outcome import put
+    from tdiag.cli.streams import say
+    from tdiag.errors import UsageError
+    from tdiag.gate import against as duels
+    from tdiag.gate import stored
+    from tdiag.gate.against import Options
+    from tdiag.gate.report import FORMATS
+    from tdiag.launch import rundir
+
+    if (against is None) == (baseline is None):
+        raise UsageError("compare with what? name one of --against REV and --baseline FILE",
+                         "tdiag check train.py --against origin/main")  # fmt: skip
+    if update and baseline is None:
+        raise UsageError("--update writes a baseline: --baseline FILE says which")
+    if format not in FORMATS:
+        raise UsageError(f"no report format {format!r}", f"there are: {', '.join(FORMATS)}")
+    usual = stored.THRESHOLD if against is None else duels.THRESHOLD
+    threshold = share(max_regression, "--max-regression") if max_regression else usual
+    tolerance = share(max_growth, "--max-growth")
+    target = context.meta[TARGET]
+    signal.signal(signal.SIGTERM, _terminated)
+    with open_output(output) as file:
+        options = Options(
+            folder=rundir.create_check(target.label()),
+            threshold=threshold,
+            tolerance=tolerance,
+            python=python,
+            looks=looks(groups),
+            told=(lambda line: None) if quiet else (lambda line: say(f"tdiag: {line}")),
+        )
+        if baseline is not None and update:
+            say(f"tdiag: {stored.update(target, baseline, options)}")
+            return
+        if baseline is not None:
+            outcome = stored.check_stored(target, baseline, options)
+        else:
+            outcome = duels.check_against(target, str(against), options)
+        put(outcome, format, file)
+    raise typer.Exit(0 if soft else outcome.exit_code)
+
+
+def share(text: str, option: str) -> float:
+    """``5%`` or ``0.05`` as 0.05. Raises UsageError for what is neither."""
+    from tdiag.errors import UsageError
+
+    found = _SHARE.fullmatch(text.strip())
+    value = float(found[1]) / (100 if found[2] else 1) if found else 0.0
+    if not 0 < value <= 10:
+        raise UsageError(f"{option} {text}: not a share", f"write {option} 5% or {option} 0.05")
+    return value
+
+
+def looks(groups: int) -> tuple[int, ...]:
+    """Three looks at equal distances (tdiag/duel/estimate.py), of at least five groups."""
+    return tuple(sorted({max(5, round(groups * third / 3)) for third in (1, 2, 3)}))
+
+
+def _terminated(number: int, frame: object) -> NoReturn:
+    """As an exception, so that everything started is ended and the worktree removed."""
+    raise SystemExit(128 + number)

@@ -1,0 +1,63 @@
+"""`tdiag compare`: what differs between two finished runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def compare(
+    before: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_A", help="The run before: its directory, or its name in .tdiag/runs."
+        ),
+    ],
+    now: Annotated[str, typer.Argument(metavar="RUN_B", help="The run now.")],
+    max_regression: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE", help="Slow-down of the step that fails: 16%, as two runs may differ."
+        ),
+    ] = None,
+    max_growth: Annotated[
+        str, typer.Option(metavar="SHARE", help="Growth of a work counter that fails.")
+    ] = "5%",
+    soft: Annotated[bool, typer.Option("--soft", help="Report only: exit 0 or 2.")] = False,
+    format: Annotated[
+        str,
+        typer.Option(
+            "--format", "-f", help="terminal, json, line, markdown, sarif, junit or github."
+        ),
+    ] = "terminal",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write to this file instead of stdout."
+        ),
+    ] = None,
+) -> None:
+    """Compare two finished runs, whenever they ran: work exactly, time as far as it goes.
+
+    To measure a difference of a few per cent, let both take turns: tdiag check --against REV.
+
+    Exit code: 0 pass, 1 regressed, 2 usage, 3 inconclusive.
+    """
+    from tdiag.cli.check import share
+    from tdiag.cli.conclude import open_output
+    from tdiag.cli.outcome import put
+    from tdiag.errors import UsageError
+    from tdiag.gate.offline import RUN_TO_RUN, compare_runs
+    from tdiag.gate.report import FORMATS
+    from tdiag.launch.rundir import find
+
+    if format not in FORMATS:
+        raise UsageError(f"no report format {format!r}", f"there are: {', '.join(FORMATS)}")
+    threshold = share(max_regression, "--max-regression") if max_regression else RUN_TO_RUN
+    with open_output(output) as file:
+        tolerance = share(max_growth, "--max-growth")
+        outcome = compare_runs(find(before), find(now), threshold, tolerance)
+        put(outcome, format, file)
+    raise typer.Exit(0 if soft else outcome.exit_code)

@@ -1,0 +1,48 @@
+"""Where `tdiag check` and `tdiag compare` put what they found."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from tdiag.gate.outcome import Outcome
+
+SUMMARY, ACTIONS, WORKSPACE = "GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS", "GITHUB_WORKSPACE"
+
+
+def put(outcome: Outcome, format: str, file: TextIO | None) -> None:
+    """Print the report or write it to the file of ``-o``. In GitHub Actions the job's summary gets
+    it too, and the terminal's is followed by annotations. Raises RunError where it cannot be
+    written."""
+    from tdiag.cli.conclude import page_for
+    from tdiag.cli.streams import write
+    from tdiag.gate.report import render
+    from tdiag.report.page import Page
+
+    stream = file or sys.stdout
+    # What GitHub shows is named from the root of the repository, whatever folder this ran in.
+    root = Page(base_dir=Path(os.environ.get(WORKSPACE) or Path.cwd()))
+    if format == "terminal":
+        text = render(format, outcome, page_for(stream, base_dir=Path.cwd()))
+        if os.environ.get(ACTIONS) == "true" and file is None:
+            text += render("github", outcome, root)
+    else:
+        text = render(format, outcome, root)
+    if file is not None:
+        file.truncate(0)
+    write(stream, text)
+    if summary := os.environ.get(SUMMARY):
+        _append(Path(summary), render("markdown", outcome, root))
+
+
+def _append(path: Path, text: str) -> None:
+    from tdiag.errors import RunError
+
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise RunError(f"cannot write {path} (${SUMMARY}): {error.strerror}") from None

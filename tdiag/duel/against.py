@@ -1,0 +1,56 @@
+"""Two programs against each other: groups of fresh processes until it is clear, or enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tdiag.duel.estimate import LOOKS, Estimate, Ratios, paired
+from tdiag.duel.group import Pace, Taken, take_turns
+from tdiag.duel.side import Program
+
+
+@dataclass(frozen=True)
+class Duel:
+    """``groups``: (before, now) of each group of fresh processes."""
+
+    ratios: Ratios
+    groups: tuple[tuple[Taken, Taken], ...]
+
+
+def duel(
+    before: Program,
+    now: Program,
+    folder: Path,
+    threshold: float,
+    *,
+    pace: Pace | None = None,
+    looks: Sequence[int] = LOOKS,
+    told: Callable[[int, Estimate | None], None] = lambda *_: None,
+) -> Duel:
+    """Measure until the answer is clear at one of ``looks``, at the last of them at the latest.
+
+    ``told(groups, estimate)`` is called after each group; the estimate is None before the first
+    look. Raises what :func:`tdiag.duel.group.take_turns` raises.
+    """
+    groups: list[tuple[Taken, Taken]] = []
+    while True:
+        number = len(groups) + 1
+        # Which is started first changes too: it may get the better memory.
+        order = (before, now) if number % 2 else (now, before)
+        taken = take_turns(order, folder / f"group-{number}", pace or Pace())
+        groups.append((taken[0], taken[1]) if number % 2 else (taken[1], taken[0]))
+        if len(groups) not in looks:
+            told(len(groups), None)
+            continue
+        found = _duel(groups)
+        told(len(groups), found.ratios.typical)
+        if len(groups) == looks[-1] or found.ratios.answer(threshold) != "unclear":
+            return found
+
+
+def _duel(groups: list[tuple[Taken, Taken]]) -> Duel:
+    typical = [[y / x for x, y in zip(a.typical_ns, b.typical_ns, strict=True)] for a, b in groups]
+    means = [[sum(b.mean_ns) / sum(a.mean_ns)] for a, b in groups]
+    return Duel(Ratios(paired(typical), paired(means)), tuple(groups))

@@ -1,0 +1,134 @@
+"""How much slower, how sure, and whether that settles the question.
+
+A process keeps a bias of its own for as long as it lives (where its memory came to lie), so what
+is independent is a group of fresh processes, not a turn. The spread comes from a bootstrap that
+resamples groups, then turns within them; the interval is centre ± t × that spread with the
+degrees of freedom of the groups, which percentiles of so few would make too narrow (Hesterberg,
+*What Teachers Should Know about the Bootstrap*, The American Statistician 69, 2015, 4.1).
+
+The interval is looked at up to three times, and stopping at the first clear answer would inflate
+errors; hence Pocock's constant nominal level for three looks at equal distances (Pocock,
+Biometrika 64, 1977; Jennison & Turnbull 2000, table 2.1: 2.289).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Answer = Literal["slower", "faster", "same", "unclear"]
+
+LOOKS = (5, 10, 15)  # groups; five are the fewest whose rank test can reach RANK_LEVEL (1/2⁵)
+OVERALL_LEVEL = 0.05  # of all looks together, both sides
+NOMINAL_LEVEL = 0.0221  # of one look: 2 × (1 − Φ(2.289))
+RANK_LEVEL = 0.05
+RESAMPLES = 1000  # standard error of a standard error from so many: 1/√(2·1000) = 2 %
+MORE_AT_MOST = 1000  # groups; beyond this the answer is "not by repeating"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """``ratio``: step time now ÷ before; ``low``, ``high``: its interval, error ``NOMINAL_LEVEL``.
+    ``p_slower``: rank test of "not slower". ``groups``: of fresh processes (the fewer side's)."""
+
+    ratio: float
+    low: float
+    high: float
+    p_slower: float
+    groups: int
+
+    def answer(self, threshold: float) -> Answer:
+        """``threshold``: the change worth telling, 0.05 = 5 %. ``same``: less than that for sure.
+        ``faster`` is as sure as ``slower`` and lies within ``same``'s side of the question."""
+        if self.low > 1 + threshold:
+            return "slower" if self.p_slower < RANK_LEVEL else "unclear"
+        if self.high > 1 + threshold:
+            return "unclear"
+        return "faster" if self.high < 1 / (1 + threshold) else "same"
+
+    def more_groups(self, threshold: float) -> int | None:
+        """About how many more would settle it, were the ratio as found: an interval narrows with
+        the root of their number. None where no number in reach would."""
+        distance = abs(math.log(self.ratio) - math.log1p(threshold))
+        half = (math.log(self.high) - math.log(self.low)) / 2
+        if half <= 0:
+            return 1
+        needed = self.groups * (half / distance) ** 2 if distance else math.inf
+        more = max(1.0, needed - self.groups)
+        return math.ceil(more) if more <= MORE_AT_MOST else None
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """``typical``: of median steps, by turns. ``mean``: of mean steps, one a group, which holds
+    what only some steps do."""
+
+    typical: Estimate
+    mean: Estimate
+
+    def answer(self, threshold: float) -> Answer:
+        """The typical step's; or ``slower`` where only the mean tells it, a slow-down of few steps.
+        The mean is the noisier one, so it never makes a clear answer unclear."""
+        if self.mean.answer(threshold) == "slower":
+            return "slower"
+        return self.typical.answer(threshold)
+
+
+def paired(ratios: Sequence[Sequence[float]]) -> Estimate:
+    """From the ratios now ÷ before of each turn of each group."""
+    from scipy import stats
+
+    groups = [np.log(np.asarray(group, np.float64)) for group in ratios]
+    centre, error = _centre(groups), _error(groups)
+    medians = [float(np.median(group)) for group in groups]
+    # All alike: no evidence of anything, which the test would refuse to compute.
+    p = float(stats.wilcoxon(medians, alternative="greater").pvalue) if any(medians) else 1.0
+    return _estimate(centre, error, len(groups) - 1, p, len(groups))
+
+
+def unpaired(before: Sequence[Sequence[float]], now: Sequence[Sequence[float]]) -> Estimate:
+    """From values of each turn of each group, of two measurements at different times (Welch)."""
+    from scipy import stats
+
+    sides = [[np.log(np.asarray(g, np.float64)) for g in side] for side in (before, now)]
+    errors = [_error(side) for side in sides]
+    variances = [error**2 for error in errors]
+    medians = [[float(np.median(group)) for group in side] for side in sides]
+    p = float(stats.mannwhitneyu(medians[1], medians[0], alternative="greater").pvalue)
+    parts = [v**2 / (len(side) - 1) for v, side in zip(variances, sides, strict=True)]
+    freedom = sum(variances) ** 2 / sum(parts) if sum(parts) else 1.0
+    centre = _centre(sides[1]) - _centre(sides[0])
+    return _estimate(centre, math.hypot(*errors), freedom, p, min(map(len, sides)))
+
+
+def _estimate(centre: float, error: float, freedom: float, p: float, groups: int) -> Estimate:
+    from scipy import stats
+
+    half = float(stats.t.ppf(1 - NOMINAL_LEVEL / 2, freedom)) * error
+    return Estimate(math.exp(centre), math.exp(centre - half), math.exp(centre + half), p, groups)
+
+
+def _centre(groups: Sequence[Floats]) -> float:
+    """The median over all turns."""
+    return float(np.median(np.concatenate(groups)))
+
+
+def _error(groups: Sequence[Floats]) -> float:
+    """Standard error of the centre. √(n/(n−1)): resampling n groups spreads by the variance with
+    n in its denominator (Hesterberg 2015, 3.2)."""
+    draw = np.random.default_rng(0)
+    n, lengths = len(groups), np.array([len(group) for group in groups])
+    padded = np.zeros((n, lengths.max()))
+    for row, group in zip(padded, groups, strict=True):
+        row[: len(group)] = group
+    turns = round(float(lengths.mean()))  # of each group drawn: groups are of about one length
+    chosen = draw.integers(n, size=(RESAMPLES, n, 1))
+    which = (draw.random((RESAMPLES, n, turns)) * lengths[chosen]).astype(np.intp)
+    centres = np.median(padded[chosen, which].reshape(RESAMPLES, -1), axis=1)
+    return float(centres.std()) * math.sqrt(n / (n - 1))

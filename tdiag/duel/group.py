@@ -1,0 +1,115 @@
+"""A group of fresh processes that take turns, the order swapped every turn."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+from tdiag.duel.side import Ended, Program, Side
+from tdiag.errors import UsageError
+
+# A turn is long against what swapping costs (two signals, cold caches: well under 1 ms) and short
+# against the drift of a machine (other programs come and go in seconds).
+TURN_NS = 50_000_000
+FEWEST_STEPS, MOST_STEPS = 3, 100
+# From this length on a step is a turn by itself: cold caches are long warm within it.
+LONG_STEP_NS = 200_000_000
+WARM_UP_TURNS = 3
+FEWEST_TURNS = 3  # of each side; fewer have no median
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long a group is watched: ``turns`` of each side, or ``most_s`` seconds of turns if that
+    comes first (``FEWEST_TURNS`` all the same)."""
+
+    turns: int = 40
+    most_s: float = 10.0
+
+
+@dataclass
+class Taken:
+    """One program's turns. ``typical_ns``: the median step of each turn; ``mean_ns``: the mean.
+    ``start_ns``: from its start until it was warm; ``peak_bytes``: of its main process."""
+
+    run_dir: Path
+    start_ns: int = 0
+    peak_bytes: int | None = None
+    typical_ns: list[float] = field(default_factory=list)
+    mean_ns: list[float] = field(default_factory=list)
+
+    def add(self, turn: Sequence[int]) -> None:
+        self.typical_ns.append(statistics.median(turn))
+        self.mean_ns.append(statistics.fmean(turn))
+
+
+def take_turns(programs: Sequence[Program], folder: Path, pace: Pace) -> list[Taken]:
+    """Start the programs, let them take turns, end them.
+
+    Each gets a run directory below ``folder``. One that runs out of steps ends the group early.
+    Raises UsageError where that is too early, where a program is a distributed job, and where it
+    imports from ``Program.outside``; :class:`ProgramFailed` where one fails.
+    """
+    with ExitStack() as stack:
+        sides = [stack.enter_context(Side(p, folder / p.name)) for p in programs]
+        taken = [Taken(side.run_dir) for side in sides]
+        try:
+            for side, mine in zip(sides, taken, strict=True):
+                mine.start_ns = _ready(side)
+            _play(sides, taken, pace)
+            for side, mine in zip(sides, taken, strict=True):
+                mine.peak_bytes = side.peak_bytes()
+        except Ended:
+            if min(len(mine.typical_ns) for mine in taken) < FEWEST_TURNS:
+                raise UsageError(
+                    "the script ends too soon to be measured: some hundred steps are needed",
+                    "let it run longer (more epochs or steps); tdiag ends it when it has enough",
+                ) from None
+    shortest = min(len(mine.typical_ns) for mine in taken)
+    for mine in taken:  # the turn in which one ended has no counterpart
+        del mine.typical_ns[shortest:], mine.mean_ns[shortest:]
+    return taken
+
+
+def _ready(side: Side) -> int:
+    ready = side.ready()
+    if ready.world_size > 1:
+        raise UsageError(
+            f"this is a distributed job of {ready.world_size} processes: its ranks cannot be held"
+            " at one step yet",
+            "check one rank alone, or compare two finished runs: tdiag compare RUN_A RUN_B",
+        )
+    if ready.outside:
+        raise UsageError(
+            f"the side {side.program.name!r} imports {ready.outside[0]}, which is not its own"
+            " revision: both sides would run the same code",
+            "the package is installed in editable mode, it seems; name its source folder, e.g."
+            " PYTHONPATH=src tdiag check …",
+        )
+    return ready.start_ns
+
+
+def _play(sides: list[Side], taken: list[Taken], pace: Pace) -> None:
+    steps = FEWEST_STEPS
+    for _ in range(WARM_UP_TURNS):
+        lengths = [(side, statistics.median(side.turn(steps))) for side in sides]
+        # A program with the protocol of its own knows itself how long its turns are.
+        watched = [ns for side, ns in lengths if not side.program.own_protocol]
+        steps = steps_of_a_turn(min(watched or [ns for _, ns in lengths]))
+    began, turn = monotonic(), 0
+    while turn < FEWEST_TURNS or (turn < pace.turns and monotonic() - began < pace.most_s):
+        pairs = list(zip(sides, taken, strict=True))
+        for side, mine in pairs if turn % 2 else reversed(pairs):
+            mine.add(side.turn(steps))
+        turn += 1
+
+
+def steps_of_a_turn(step_ns: float) -> int:
+    """As many as fill ``TURN_NS``, within bounds."""
+    if step_ns >= LONG_STEP_NS:
+        return 1
+    return max(FEWEST_STEPS, min(MOST_STEPS, round(TURN_NS / max(1.0, step_ns))))

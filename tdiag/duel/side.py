@@ -1,0 +1,203 @@
+"""One live program that runs only in its turns.
+
+The probe holds the training thread at a step boundary (probe/capture/turns.py). Meanwhile the
+whole process group is stopped by SIGSTOP: DataLoader workers would refill their queue, other
+threads would take a core. The group is not a session of its own: should tdiag die, even of
+SIGKILL, the kernel sends the then orphaned group SIGHUP and SIGCONT (POSIX, Process.exit), so
+nothing is left behind stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tdiag
+from tdiag.errors import LaunchError, TdiagError
+from tdiag.launch import rundir
+from tdiag.launch.session import environment
+
+GO, DONE = "turns.go", "turns.done"  # named pipes in control/, as in probe/capture/turns.py
+CONTROL = "TDIAG_CONTROL"  # tells a program that opens the pipes itself where they are
+OUTPUT = "output.txt"  # in the run directory: what the program printed
+POLL_S = 0.2
+# A script that is asked to stop runs its own `finally` and `atexit` (a last checkpoint, say).
+PATIENCE_S, HURRY_S = 10.0, 2.0  # the latter when all is given up (Ctrl-C, the other failed)
+TAIL_BYTES = 8 << 10  # of the program's output: a traceback is shorter
+
+
+class Ended(Exception):
+    """The program ended by itself with exit code 0: it has no more steps."""
+
+
+class ProgramFailed(TdiagError):
+    """The program failed. ``output``: the end of what it printed, its traceback as a rule."""
+
+    def __init__(self, side: str, code: int, output: str) -> None:
+        died = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        super().__init__(f"the script itself failed ({side}: {died}): nothing was compared", output)
+        self.output = output
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a side runs. ``variables`` are added to tdiag's own environment. ``own_protocol``: it
+    opens the pipes itself and needs no probe. ``outside``: a folder of which it must not import
+    anything (its modules there are reported in :class:`Ready`)."""
+
+    name: str
+    command: Sequence[str]
+    cwd: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
+    own_protocol: bool = False
+    outside: str = ""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """``start_ns``: from the start of the process to its first hold, warm-up included."""
+
+    start_ns: int
+    steps: int
+    world_size: int
+    outside: tuple[str, ...]
+
+
+class Side:
+    """A started program. Use as a context manager: whatever happens, nothing stays behind."""
+
+    def __init__(self, program: Program, run_dir: Path) -> None:
+        self.program = program
+        self.run_dir = rundir.create(program.name, run_dir)
+        config = {"plan": "turns", "profiling": False, "steps": None, "time_budget_s": 1e9,
+                  "windows": [], "sampler": "off", "sampler_hint": "",
+                  "outside": program.outside}  # fmt: skip
+        rundir.write_json(self.run_dir / "config.json", config)
+        write_record(program, self.run_dir)
+        control = self.run_dir / "control"
+        for name in (GO, DONE):
+            os.mkfifo(control / name, 0o600)
+        # Both ends: never a SIGPIPE, and no end of file before the program has opened its own.
+        flags = os.O_RDWR | os.O_CLOEXEC
+        self._go, self._done = (os.open(control / name, flags) for name in (GO, DONE))
+        self._unread = b""
+        self.began_ns = time.perf_counter_ns()
+        self.process = spawn(program, self.run_dir)
+
+    def __enter__(self) -> Side:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(HURRY_S if kind and not issubclass(kind, Ended) else PATIENCE_S)
+
+    def ready(self) -> Ready:
+        """Wait until it is warm and held; it is stopped then. Raises Ended, ProgramFailed."""
+        message = self._message()
+        self._signal(signal.SIGSTOP)
+        return Ready(
+            start_ns=int(message["ready"]) - self.began_ns,
+            steps=int(message["step"]),
+            world_size=int(message["world_size"]),
+            outside=tuple(message["outside"]),
+        )
+
+    def turn(self, steps: int) -> list[int]:
+        """Let it run ``steps`` steps after a first one that is left out: ns of each, on a device
+        one number, the mean. Raises Ended, ProgramFailed."""
+        self._signal(signal.SIGCONT)
+        os.write(self._go, b"go %d\n" % steps)
+        message = self._message()
+        self._signal(signal.SIGSTOP)
+        if "turn" not in message:  # a better kind of step boundary was found: all anew
+            return self.turn(steps)
+        return [int(ns) for ns in message["turn"]]
+
+    def peak_bytes(self) -> int | None:
+        """The most resident memory that the held process ever had; None where it is not told."""
+        try:
+            text = Path(f"/proc/{self.process.pid}/status").read_text()
+        except OSError:
+            return None
+        found = re.search(r"^VmHWM:\s+(\d+) kB", text, re.MULTILINE)
+        return int(found[1]) << 10 if found else None
+
+    def close(self, patience_s: float = PATIENCE_S) -> None:
+        """End the program at its step boundary, by force where it does not."""
+        try:
+            if self.process.poll() is None:
+                self._signal(signal.SIGCONT)
+                os.write(self._go, b"stop\n")
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(patience_s)
+        finally:
+            end(self.process)
+            os.close(self._go)
+            os.close(self._done)
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _message(self) -> dict[str, Any]:
+        """The next line of the probe."""
+        while b"\n" not in self._unread:
+            if select.select([self._done], [], [], POLL_S)[0]:
+                self._unread += os.read(self._done, 1 << 16)
+            elif (code := self.process.poll()) is not None:
+                if code:
+                    raise ProgramFailed(self.program.name, code, tail(self.run_dir))
+                raise Ended
+        line, _, self._unread = self._unread.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+
+def spawn(program: Program, run_dir: Path) -> subprocess.Popen[bytes]:
+    """Start it in a process group of its own, under the probe; its output goes to a file."""
+    variables = {**os.environ, **program.variables}
+    if program.own_protocol:
+        variables[CONTROL] = str(run_dir / "control")
+    else:
+        variables = environment(run_dir, variables)
+    try:
+        with (run_dir / OUTPUT).open("wb") as output:
+            return subprocess.Popen(
+                program.command, cwd=program.cwd, env=variables, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=subprocess.STDOUT, preexec_fn=lambda: os.setpgid(0, 0),
+            )  # fmt: skip
+    except OSError as error:
+        raise LaunchError(f"cannot start {program.command[0]}: {error.strerror}") from None
+
+
+def write_record(program: Program, run_dir: Path, code: int | None = None) -> None:
+    """``run.json``: what ran, so that it can be read as any other run (``code``: once it ended)."""
+    record = {"schema": rundir.SCHEMA, "command": list(program.command), "cwd": str(program.cwd),
+              "exit_code": code, "hostname": platform.node(), "platform": platform.platform(),
+              "tdiag": tdiag.__version__, "notes": []}  # fmt: skip
+    rundir.write_json(run_dir / "run.json", record)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill whatever of its group is still there, a worker without a parent, say."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def tail(run_dir: Path) -> str:
+    """The end of what the program printed."""
+    data = (run_dir / OUTPUT).read_bytes()[-TAIL_BYTES:]
+    return data.decode(errors="replace").strip()

@@ -1,0 +1,110 @@
+"""The baseline file: what a script cost when somebody said "no worse than this".
+
+JSON, sorted, one value a line, so that a diff reads and two branches merge; one entry a script
+and its arguments. Written in one step: a crash leaves the old file.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tdiag.errors import RunError
+from tdiag.gate.counters import Counter, Unit
+from tdiag.gate.machine import Machine
+from tdiag.launch import rundir
+
+VERSION = 1
+
+
+class StoredCounter(msgspec.Struct, frozen=True, kw_only=True):
+    """As :class:`tdiag.gate.counters.Counter`; ``lines``: per step by line."""
+
+    unit: Unit
+    low: float
+    high: float
+    lines: dict[str, float] = {}
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One script with its arguments. ``step_ns``: the median step of each group of fresh processes;
+    ``mean_step_ns`` the mean one; ``yardstick_ns``: of each kind of fixed work, as many values,
+    taken by turns with the script."""
+
+    command: str
+    machine: Machine
+    step_ns: list[float]
+    mean_step_ns: list[float]
+    yardstick_ns: dict[str, list[float]]
+    components_ns: dict[str, float]
+    counters: dict[str, StoredCounter]
+    rules: list[str]
+    start_ns: list[float]
+    peak_bytes: list[float]
+    tdiag: str
+
+
+class _File(msgspec.Struct, frozen=True):
+    tdiag_baseline: int
+    scripts: dict[str, Entry] = {}
+
+
+class _Version(msgspec.Struct):
+    tdiag_baseline: int
+
+
+def read(path: Path) -> dict[str, Entry]:
+    """The entries by command; none where there is no file yet.
+
+    Raises RunError for a file that is no baseline, is broken, or was written by a newer tdiag.
+    """
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        version = msgspec.json.decode(raw, type=_Version).tdiag_baseline
+        if version > VERSION:
+            raise RunError(f"{path} was written by a newer tdiag (baseline version {version})",
+                           "upgrade tdiag, or write it anew with --update")  # fmt: skip
+        return msgspec.json.decode(raw, type=_File).scripts
+    except msgspec.MsgspecError as error:
+        conflict = b"<<<<<<<" in raw
+        raise RunError(
+            f"{path} is no baseline: " + ("it holds a merge conflict" if conflict else str(error)),
+            "take either side, or write it anew: delete it and run with --update",
+        ) from None
+
+
+def write(path: Path, entries: dict[str, Entry]) -> None:
+    """Replace the file. Raises RunError where it cannot be written; the old one is kept then."""
+    value = {"tdiag_baseline": VERSION, "scripts": msgspec.to_builtins(entries)}
+    text = json.dumps(_rounded(value), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rundir.write_text(path, text)
+    except (OSError, RunError) as error:
+        why = error.message if isinstance(error, RunError) else error.strerror
+        raise RunError(f"cannot write {path}: {why}", "name another file") from None
+
+
+def stored(counter: Counter) -> StoredCounter:
+    lines = {key: line.per_step for key, line in counter.lines.items()}
+    return StoredCounter(unit=counter.unit, low=counter.low, high=counter.high, lines=lines)
+
+
+def _rounded(value: Any) -> Any:
+    """Numbers as a person would write them: six digits tell any two apart that differ."""
+    if isinstance(value, float):
+        short = float(f"{value:.6g}")
+        return int(short) if short.is_integer() else short
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_rounded(inner) for inner in value]
+    return value

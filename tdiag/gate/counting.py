@@ -1,0 +1,71 @@
+"""A short watched run of each side for what noise cannot touch: counts, and which rules fire."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tdiag.diagnose import diagnose
+from tdiag.diagnose.model import Diagnosis
+from tdiag.duel.side import Program, ProgramFailed, end, spawn, tail, write_record
+from tdiag.evidence.from_run import load_run
+from tdiag.evidence.from_run.events import Process, lead_of, read_events
+from tdiag.evidence.store import Evidence
+from tdiag.launch import rundir
+from tdiag.launch.session import WINDOWS
+
+TIME_BUDGET_S = 60.0
+COUNTED = tuple(name for name in WINDOWS if name != "sample")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """``lead``: None where no step was seen."""
+
+    run_dir: Path
+    evidence: Evidence
+    diagnosis: Diagnosis
+    lead: Process | None
+
+
+def count(programs: Sequence[Program], folder: Path) -> list[Counted]:
+    """Run the programs beside each other, since nothing is timed, each into its own run directory.
+
+    Raises ProgramFailed where one fails.
+    """
+    run_dirs = [rundir.create(p.name, folder / f"counts-{p.name}") for p in programs]
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for program, run_dir in zip(programs, run_dirs, strict=True):
+            started.append(_start(program, run_dir))
+        for process, program, run_dir in zip(started, programs, run_dirs, strict=True):
+            code = process.wait()
+            write_record(program, run_dir, code)
+            forced = -code == signal.SIGTERM and _forced(run_dir)
+            if code and not forced:
+                raise ProgramFailed(program.name, code, tail(run_dir))
+    finally:
+        for process in started:
+            end(process)
+    return [_read(run_dir) for run_dir in run_dirs]
+
+
+def _start(program: Program, run_dir: Path) -> subprocess.Popen[bytes]:
+    config = {"plan": "counts", "profiling": True, "steps": None, "time_budget_s": TIME_BUDGET_S,
+              "windows": COUNTED, "sampler": "off", "sampler_hint": ""}  # fmt: skip
+    rundir.write_json(run_dir / "config.json", config)
+    return spawn(program, run_dir)
+
+
+def _forced(run_dir: Path) -> bool:
+    """The script swallowed SystemExit, so the probe ended it: our doing, not its failure."""
+    return any(b'"forced"' in file.read_bytes() for file in (run_dir / "events").iterdir())
+
+
+def _read(run_dir: Path) -> Counted:
+    evidence = load_run(run_dir)
+    diagnosis = diagnose(evidence)
+    return Counted(run_dir, evidence, diagnosis, lead_of(read_events(run_dir)))

@@ -1,0 +1,195 @@
+"""From what was measured and counted to the outcome: one place decides."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tdiag
+from tdiag.diagnose.model import Change, Diagnosis, Finding, Place
+from tdiag.duel.estimate import Answer, Estimate, Ratios
+from tdiag.gate.counters import Counter, Moved, compare
+from tdiag.gate.outcome import CounterChange, LineChange, Outcome, StepChange, Verdict
+from tdiag.report.text import relative
+from tdiag.report.units import count, duration, percent, size
+
+MINOR_FRAC = 0.005  # of the step: components that changed by less are not listed, as in the budget
+MOST_LINES = 5  # of a counter; the first explains it as a rule
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The step's time on both sides, ``turns`` of each in all."""
+
+    ratios: Ratios
+    before_ns: float
+    now_ns: float
+    turns: int
+    how: str
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is known of one side beside its step time. ``root``: its files are named relative to
+    it. ``components_ns``: of the clean step. ``rules``: codes that fire, with a measured cost."""
+
+    root: Path
+    counters: Mapping[str, Counter]
+    components_ns: Mapping[str, float]
+    rules: frozenset[str]
+    start_ns: Sequence[float] = ()
+    peak_bytes: Sequence[float] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is to be judged. ``changed``: files that differ between the sides, relative to their
+    roots; ``now_findings``: of the side now, from which those that are new are told."""
+
+    command: str
+    against: str
+    threshold: float
+    tolerance: float
+    before: Side
+    now: Side
+    step: Measured | None
+    why_no_step: str = ""
+    now_findings: Sequence[Finding] = ()
+    changed: Sequence[str] = ()
+    notes: list[str] = field(default_factory=list)
+
+
+def judge(case: Case) -> Outcome:
+    """The verdict: regressed where the whole interval of the step's ratio lies beyond the
+    threshold or a counter grew beyond the tolerance; inconclusive where only the time is open."""
+    answer: Answer = case.step.ratios.answer(case.threshold) if case.step else "same"
+    moved = compare(case.before.counters, case.now.counters, case.tolerance)
+    counters = tuple(_counter(m, case) for m in moved)
+    failing = [c for c in counters if c.failing]
+    # What has no line only adds up what the lines say.
+    named = [c for c in failing if c.lines] or failing
+    verdict: Verdict = "pass"
+    if answer == "slower" or failing:
+        verdict = "regressed"
+    elif answer == "unclear":
+        verdict = "inconclusive"
+    reasons = [*_of_time(case, answer), *(_of_counter(c, case.now.root) for c in named)]
+    new = [f for f in case.now_findings if not f.advisory and f.code not in case.before.rules]
+    told = verdict == "regressed"  # a rule near its threshold comes and goes by itself
+    return Outcome(
+        verdict=verdict,
+        command=case.command,
+        against=case.against,
+        threshold=case.threshold,
+        tolerance=case.tolerance,
+        reasons=tuple(reasons),
+        step=_step(case.step) if case.step else None,
+        why_no_step=case.why_no_step,
+        components=_components(case.before.components_ns, case.now.components_ns),
+        side_costs=tuple(_side_costs(case)),
+        counters=counters,
+        findings=tuple(new) if told else (),
+        changed_files=tuple(case.changed),
+        improved=answer == "faster" and not failing,
+        more_groups=_more(case.step, case.threshold) if verdict == "inconclusive" else None,
+        notes=tuple(case.notes),
+        tdiag=tdiag.__version__,
+    )
+
+
+def findings_of(diagnosis: Diagnosis) -> list[Finding]:
+    """Those with a measured cost."""
+    return [found for found in diagnosis.findings if not found.advisory]
+
+
+def interval(estimate: Estimate) -> str:
+    """``+4.1% [+2.9%, +5.5%]``."""
+    return f"{estimate.ratio - 1:+.1%} [{estimate.low - 1:+.1%}, {estimate.high - 1:+.1%}]"
+
+
+def _of_time(case: Case, answer: Answer) -> Iterable[str]:
+    step = case.step
+    if step is None:
+        return
+    typical, mean, limit = step.ratios.typical, step.ratios.mean, percent(case.threshold)
+    times = f"{duration(step.before_ns)} → {duration(step.now_ns)}"
+    if answer == "slower" and typical.answer(case.threshold) == "slower":
+        yield f"step time {interval(typical)}, {times}; allowed is +{limit}"
+    elif answer == "slower":
+        few = typical.answer(case.threshold) == "same"
+        yield (
+            f"mean step time {interval(mean)}, the typical step's {interval(typical)}"
+            f"{': few steps became slow' if few else ''}; allowed is +{limit}"
+        )
+    elif answer == "unclear":
+        yield (
+            f"step time {interval(typical)}, {times}: that may be more than the +{limit} allowed,"
+            " or less"
+        )
+
+
+def _of_counter(counter: CounterChange, root: Path) -> str:
+    """``loss.py:42 now issues 4,096 .item() per step, was 0``."""
+    shown = size if counter.unit == "bytes" else count
+    whole = f"{counter.what}: {shown(counter.now)}, was {shown(counter.before)}"
+    first = next((line for line in counter.lines if line.place), None)
+    if first is None or first.place is None:
+        return whole
+    where = f"{relative(first.place.file, root)}:{first.place.line}"
+    issued = f"{count(first.now)} {counter.name} per step, was {count(first.before)}"
+    return f"{where} now issues {issued}"
+
+
+def _counter(moved: Moved, case: Case) -> CounterChange:
+    lines = [
+        LineChange(
+            text=line.key, place=line.place, before=was, now=line.per_step,
+            in_diff=_in_diff(line.place, case),
+        )
+        for line, was in moved.lines[:MOST_LINES]
+    ]  # fmt: skip
+    return CounterChange(
+        name=moved.name, unit=moved.unit, before=moved.before, now=moved.now,
+        failing=moved.grew, lines=tuple(lines),
+    )  # fmt: skip
+
+
+def _in_diff(place: Place | None, case: Case) -> bool:
+    return place is not None and relative(place.file, case.now.root) in case.changed
+
+
+def _step(step: Measured) -> StepChange:
+    typical, mean = step.ratios.typical, step.ratios.mean
+    return StepChange(
+        before_ns=step.before_ns, now_ns=step.now_ns, ratio=typical.ratio, low=typical.low,
+        high=typical.high, p_slower=typical.p_slower, mean_ratio=mean.ratio, mean_low=mean.low,
+        mean_high=mean.high, groups=typical.groups, turns=step.turns, how=step.how,
+    )  # fmt: skip
+
+
+def _components(before: Mapping[str, float], now: Mapping[str, float]) -> tuple[Change, ...]:
+    if not before or not now:
+        return ()
+    least = MINOR_FRAC * max(sum(before.values()), sum(now.values()))
+    changes = [
+        Change(name, "ns", before.get(name, 0.0), now.get(name, 0.0))
+        for name in {**before, **now}
+    ]  # fmt: skip
+    listed = [c for c in changes if max(c.before, c.after) >= least]
+    return tuple(sorted(listed, key=lambda c: -abs(c.difference)))
+
+
+def _side_costs(case: Case) -> Iterable[Change]:
+    before, now = case.before, case.now
+    if before.start_ns and now.start_ns:
+        values = statistics.median(before.start_ns), statistics.median(now.start_ns)
+        yield Change("start to warm", "ns", *values)
+    if before.peak_bytes and now.peak_bytes:
+        values = statistics.median(before.peak_bytes), statistics.median(now.peak_bytes)
+        yield Change("peak memory", "bytes", *values)
+
+
+def _more(step: Measured | None, threshold: float) -> int | None:
+    return step.ratios.typical.more_groups(threshold) if step else None

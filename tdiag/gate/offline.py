@@ -1,0 +1,92 @@
+"""`tdiag compare RUN_A RUN_B`: two finished runs, whenever and wherever they ran.
+
+Counts are compared as `tdiag check` does. Step times come from one process each: what a process
+and its hour add by themselves is in neither run, so a difference counts only beyond what two runs
+of one program differ by.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from tdiag.diagnose import diagnose
+from tdiag.diagnose.budget import make_budget
+from tdiag.duel.estimate import Ratios, unpaired
+from tdiag.evidence.from_run import load_run
+from tdiag.evidence.kinds import Environment, Steps
+from tdiag.evidence.store import Evidence
+from tdiag.gate.counters import counters
+from tdiag.gate.judge import Case, Measured, Side, findings_of, judge
+from tdiag.gate.outcome import Outcome
+
+# Separate runs of one program on a busy machine varied by up to so much (DESIGN: 9 to 16 %).
+RUN_TO_RUN = 0.16
+BLOCKS = 10  # of neighbouring steps: the machine's drift within a run is between blocks
+FEWEST_STEPS = 2 * BLOCKS
+
+
+def compare_runs(before: Path, now: Path, threshold: float, tolerance: float) -> Outcome:
+    """What differs between two run directories. Raises RunError where one cannot be read."""
+    evidence = [load_run(path) for path in (before, now)]
+    diagnoses = [diagnose(one) for one in evidence]
+    where = [_cwd(path) for path in (before, now)]
+    sides = [
+        Side(
+            root=root,
+            counters=counters(path, one, root),
+            components_ns=budget.components_ns if (budget := make_budget(one)) else {},
+            rules=frozenset(found.code for found in findings_of(diagnosis)),
+        )
+        for path, one, diagnosis, root in zip(
+            (before, now), evidence, diagnoses, where, strict=True
+        )
+    ]
+    step, why_not = _step(evidence)
+    return judge(
+        Case(
+            command=now.name,
+            against=before.name,
+            threshold=threshold,
+            tolerance=tolerance,
+            before=sides[0],
+            now=sides[1],
+            step=step,
+            why_no_step=why_not,
+            now_findings=findings_of(diagnoses[1]),
+            notes=[note for diagnosis in diagnoses for note in diagnosis.notes],
+        )
+    )
+
+
+def _step(evidence: Sequence[Evidence]) -> tuple[Measured | None, str]:
+    """The clean steps side by side, and why they cannot be ("" if they can)."""
+    found = [one.get(Steps) for one in evidence]
+    before, now = found
+    if before is None or now is None or min(before.count, now.count) < FEWEST_STEPS:
+        return None, f"one of the runs has fewer than {FEWEST_STEPS} clean steps"
+    places = [(e.hostname, e.device) for one in evidence if (e := one.get(Environment))]
+    if len(set(places)) > 1:
+        return None, "the runs are of two machines"
+    blocks = [_blocks(before), _blocks(now)]
+    means = [[[sum(block) / len(block)] for block in side] for side in blocks]
+    return Measured(
+        Ratios(unpaired(*blocks), unpaired(*means)),
+        before_ns=before.median_ns,
+        now_ns=now.median_ns,
+        turns=BLOCKS,
+        how="one run each, so that only what is beyond the difference of two runs of one program"
+        " counts",
+    ), ""
+
+
+def _blocks(steps: Steps) -> list[list[int]]:
+    edges = [round(i * steps.count / BLOCKS) for i in range(BLOCKS + 1)]
+    return [list(steps.durations_ns[a:b]) for a, b in pairwise(edges)]
+
+
+def _cwd(run_dir: Path) -> Path:
+    """Where the run ran: what its files are named relative to."""
+    return Path(json.loads((run_dir / "run.json").read_text()).get("cwd") or "/")

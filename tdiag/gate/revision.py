@@ -1,0 +1,133 @@
+"""Another revision of the user's repository beside the working tree: a git worktree.
+
+Only what is tracked is in it. What the working tree has beside that, data and generated files, is
+linked in, since the script needs it there as it needs it here; the rest, outputs of the script
+included, stays apart. Git's own hooks do not run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tdiag.errors import UsageError
+from tdiag.launch.target import Target
+
+# Caches and tdiag's own output are nobody's input.
+NOT_LINKED = {".tdiag", "__pycache__", ".git", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+# A hook of git's own (pre-push, say) sets these; they would turn every call to its repository.
+_GIT_OWN = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
+
+
+@dataclass(frozen=True)
+class Revision:
+    """``name`` as the user wrote it, ``tree``: where it is checked out, ``root``: the working
+    tree. ``changed``: files that differ, relative to either."""
+
+    name: str
+    commit: str
+    root: Path
+    tree: Path
+    changed: tuple[str, ...]
+
+    def moved(self, path: Path) -> Path | None:
+        """The same place in this revision's tree; None for what lies outside the repository."""
+        whole = Path(os.path.abspath(path))  # noqa: PTH100 - links stay as they are
+        return self.tree / whole.relative_to(self.root) if whole.is_relative_to(self.root) else None
+
+    def target(self, target: Target) -> Target:
+        """The same program there. Raises UsageError where the revision does not have it."""
+        if target.kind == "launcher":
+            raise UsageError("--against cannot check a launcher's command yet",
+                             "name the script itself, or use --baseline")  # fmt: skip
+        source = target.source_file()
+        if target.kind == "script" or source is not None:
+            there = self.moved(source or Path(target.name))
+            if there is None:
+                raise UsageError(f"{target.name} lies outside this repository",
+                                 "both sides would run the same file")  # fmt: skip
+            if not there.exists() or there.is_symlink():
+                raise UsageError(f"{target.name} is not in {self.name}",
+                                 "there is nothing to compare it with")  # fmt: skip
+        if target.kind == "script" and Path(target.name).is_absolute():
+            return replace(target, name=str(self.moved(Path(target.name))))
+        return target
+
+    def variables(self) -> dict[str, str]:
+        """PYTHONPATH with this tree's folders in the place of the working tree's."""
+        path = os.environ.get("PYTHONPATH")
+        if not path:
+            return {}
+        entries = [str(self.moved(Path(e)) or e) if e else e for e in path.split(os.pathsep)]
+        return {"PYTHONPATH": os.pathsep.join(entries)}
+
+
+@contextmanager
+def checked_out(name: str) -> Iterator[Revision]:
+    """``name`` in a worktree of a temporary folder, gone afterwards.
+
+    Raises UsageError outside a repository, for a revision that is not there, and where git fails.
+    """
+    root = Path(_git(Path.cwd(), "rev-parse", "--show-toplevel").rstrip("\n"))
+    commit = _commit(root, name)
+    folder = Path(tempfile.mkdtemp(prefix="tdiag-check-")).resolve()
+    tree = folder / root.name  # its path shows in tracebacks
+    try:
+        _git(root, "-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--detach", "--quiet",
+             "--force", str(tree), commit)  # fmt: skip
+        _link_untracked(root, tree)
+        changed = _git(root, "diff", "--name-only", "-z", commit).split("\0")
+        yield Revision(name, commit, root, tree, tuple(filter(None, changed)))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        _git(root, "worktree", "prune")
+
+
+def _commit(root: Path, name: str) -> str:
+    if not name.startswith("-"):
+        done = _run(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        if not done.returncode:
+            return done.stdout.strip()
+    shallow = _git(root, "rev-parse", "--is-shallow-repository").strip() == "true"
+    raise UsageError(
+        f"no revision {name} in this repository",
+        "the clone is shallow: fetch it, in GitHub Actions with `fetch-depth: 0` of"
+        " actions/checkout" if shallow else "git fetch, or name one that `git log` shows",
+    )  # fmt: skip
+
+
+def _link_untracked(root: Path, tree: Path) -> None:
+    """Untracked files and folders, ignored ones included, into the worktree by symbolic links."""
+    listed = _git(root, "ls-files", "--others", "--directory", "-z").split("\0")
+    for entry in filter(None, listed):
+        path = Path(entry)
+        link = tree / path
+        if NOT_LINKED.intersection(path.parts) or path.suffix == ".pyc" or link.exists():
+            continue
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(root / path)
+
+
+def _git(where: Path, *words: str) -> str:
+    done = _run(where, *words)
+    if done.returncode:
+        told = done.stderr.strip().splitlines() or ["git failed"]
+        raise UsageError(f"git {words[0]}: {told[-1]}", "--against needs a git repository")
+    return done.stdout
+
+
+def _run(where: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    variables = {k: v for k, v in os.environ.items() if k not in _GIT_OWN}
+    try:
+        return subprocess.run(
+            ["git", *words], cwd=where, env=variables, text=True, errors="surrogateescape",
+            capture_output=True, check=False,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise UsageError("git is not installed", "--against checks out a revision") from None

@@ -1,0 +1,113 @@
+"""Live programs under the probe: who runs when, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tdiag.duel.group import Pace, steps_of_a_turn, take_turns
+from tdiag.duel.side import ProgramFailed, Side
+from tdiag.errors import UsageError
+
+from .scripts import TRAIN, program
+
+
+def until(true: Callable[[], bool], seconds: float = 30.0) -> bool:
+    """Whether it came true in time; nothing is concluded from how long it took."""
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.02)
+    return true()
+
+
+def stopped(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+
+
+def test_it_runs_in_its_turns_alone_and_its_workers_too(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    with Side(program(tmp_path, WORKERS="1", COUNT=str(count)), tmp_path / "run") as side:
+        side.ready()
+        family = [side.process.pid, *(c.pid for c in psutil.Process(side.process.pid).children())]
+        assert len(family) == 2
+        assert until(lambda: all(stopped(pid) for pid in family))
+        before = int(count.read_text())
+        time.sleep(0.1)
+        assert int(count.read_text()) == before
+        turn = side.turn(5)
+        assert len(turn) == 5 and all(ns >= 2_000_000 for ns in turn)  # it sleeps so long
+        assert until(lambda: all(stopped(pid) for pid in family))
+        assert int(count.read_text()) == before + 6  # the first one is left out
+        assert side.peak_bytes() > 50 << 20
+    assert until(lambda: not any(psutil.pid_exists(pid) for pid in family))
+    assert side.process.returncode == 0  # ended at a step boundary, as `tdiag run` ends one
+
+
+def test_a_ratio_of_turns_is_the_ratio_of_steps(tmp_path: Path) -> None:
+    sides = [program(tmp_path, "a"), program(tmp_path, "b", SLEEP="0.006")]
+    a, b = take_turns(sides, tmp_path / "group", Pace(turns=4))
+    assert len(a.typical_ns) == len(b.typical_ns) == 4
+    # 2 ms against 6 ms of sleep, and the same little work.
+    assert all(1.5 < y / x < 3.5 for x, y in zip(a.typical_ns, b.typical_ns, strict=True))
+    assert a.start_ns > 0 and a.peak_bytes
+
+
+def test_a_script_that_fails_is_told_with_its_own_traceback(tmp_path: Path) -> None:
+    sides = [program(tmp_path, "a"), program(tmp_path, "b", FAIL_AT="20")]
+    with pytest.raises(ProgramFailed) as caught:
+        take_turns(sides, tmp_path / "group", Pace(turns=4))
+    assert "the script itself failed (b: exit code 1)" in caught.value.message
+    assert caught.value.output.endswith("ValueError: the script's own fault")
+    assert caught.value.exit_code == 2
+
+
+def test_a_script_that_ends_too_soon_is_told(tmp_path: Path) -> None:
+    code = TRAIN.replace("torch.randn(64,", "torch.randn(16,")
+    with pytest.raises(UsageError, match="ends too soon"):
+        take_turns([program(tmp_path, code=code, EPOCHS="1")], tmp_path / "group", Pace(turns=4))
+
+
+def test_a_distributed_job_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="distributed job of 2"):
+        take_turns([program(tmp_path, WORLD_SIZE="2")], tmp_path / "group", Pace(turns=4))
+
+
+def test_should_tdiag_be_killed_nothing_stays_behind(tmp_path: Path) -> None:
+    """Not even stopped: the kernel wakes and hangs up an orphaned process group."""
+    program(tmp_path)
+    code = f"""
+import sys
+from pathlib import Path
+from tdiag.duel.side import Program, Side
+folder = Path({str(tmp_path)!r})
+script = Program("side", ({sys.executable!r}, "side.py"), folder)
+side = Side(script, folder / "run")
+side.ready()
+print(side.process.pid, flush=True)
+sys.stdin.read()
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    assert parent.stdout is not None
+    held = int(parent.stdout.readline())
+    assert until(lambda: stopped(held))
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.communicate()
+    assert until(lambda: not psutil.pid_exists(held))
+
+
+@pytest.mark.parametrize(
+    ("step_ns", "steps"), [(1e3, 100), (2.5e6, 20), (10e6, 5), (60e6, 3), (300e6, 1)]
+)
+def test_a_turn_is_some_50_ms(step_ns: float, steps: int) -> None:
+    assert steps_of_a_turn(step_ns) == steps
