@@ -1,0 +1,59 @@
+"""What a DistributedDataParallel was told, and what its backward passes did."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tdiag.evidence.from_run import load_run
+from tdiag.evidence.training import Ddp
+from tests.zoo.table import BY_NAME
+
+from .harness import environment
+
+CODE = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
+model = DistributedDataParallel(net, find_unused_parameters=True, bucket_cap_mb=2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(40):
+    optimizer.zero_grad()
+    for part in range(3):
+        if part < 2:
+            with model.no_sync():
+                model(torch.randn(8, 4)).mean().backward()
+        else:
+            model(torch.randn(8, 4)).mean().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_settings_unused_parameters_and_synchronised_backwards(tmp_path: Path) -> None:
+    entry = BY_NAME["ddp"]
+    script = tmp_path / "script.py"
+    script.write_text(CODE)
+    run_dir = tmp_path / "run"
+    env = environment(run_dir, entry.environment(), windows=["baseline", "ops"])
+    python = entry.command(1)[0]
+    done = subprocess.run(
+        [python, *entry.launcher, str(script)], env=env, cwd=tmp_path, capture_output=True,
+        text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (run_dir / "run.json").write_text(json.dumps({"schema": 1, "command": ["torchrun"]}))
+    evidence = load_run(run_dir)
+    ddp = evidence.get(Ddp)
+    assert ddp, evidence.notes
+    assert ddp.find_unused_parameters and not ddp.static_graph
+    assert (ddp.unused_parameters, ddp.bucket_bytes) == (0, 2 * 1024 * 1024)
+    assert ddp.parameter_bytes == 4 * (4 * 8 + 8 + 8 + 1)
+    assert (ddp.backwards, ddp.synced) == (3, 1)
+    assert not any("probe failed" in note for note in evidence.notes)
