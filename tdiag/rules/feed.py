@@ -84,7 +84,9 @@ class Feed:
 
     @property
     def blocked_mostly(self) -> bool:
-        return self.blocked > MAJORITY_FRAC * self.wall
+        """Of the time that is the fetches' own. Waiting for a core is not: other programs may take
+        the cores, and it is shared out in proportion, as in the budget."""
+        return self.blocked > MAJORITY_FRAC * (self.blocked + self.cpu)
 
     @property
     def queued_mostly(self) -> bool:
