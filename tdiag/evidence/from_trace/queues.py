@@ -14,7 +14,7 @@ from tdiag.evidence.from_trace.kernels import (
     is_float32,
 )
 from tdiag.evidence.from_trace.transfers import memory_kind
-from tdiag.evidence.from_trace.view import COMM, D2H, H2D, Rows, View
+from tdiag.evidence.from_trace.view import COMM, D2H, H2D, Rows, View, queue_of
 from tdiag.evidence.replay import NONE
 
 # Launching takes 5 to 10 µs; what begins or returns this much later waited for something else.
@@ -47,8 +47,7 @@ def queues(view: View, rows: Rows, call: Ints, called: Ints, returned: Ints, ori
     order = np.lexsort((view.trace.ts_ns[rows], call))
     rows, call = rows[order], call[order]
     begin, end = view.trace.ts_ns[rows] - origin, view.trace.end_ns[rows] - origin
-    places = np.stack([view.trace.device[rows], view.trace.stream[rows]], axis=1)
-    stream = np.unique(places, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    stream = np.unique(queue_of(view.trace, rows), return_inverse=True)[1].astype(np.int64)
     issued = np.where(call >= 0, called[call], 0) if len(called) else np.zeros_like(begin)
     after = _before_in_stream(stream)
     after[(after >= 0) & (end[after] > begin + CLOCK_NS)] = NONE  # they ran at once

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdiag.evidence.from_trace.host_ops import Phase
-from tdiag.evidence.from_trace.intervals import Ints, Spans
+from tdiag.evidence.from_trace.intervals import Ints, Spans, clip
 from tdiag.evidence.from_trace.nesting import outermost
 from tdiag.evidence.from_trace.steps import Window
 from tdiag.evidence.from_trace.timeline import median_step, of_host
-from tdiag.evidence.from_trace.view import COMM, COMPUTE, D2H, H2D, Rows, View
+from tdiag.evidence.from_trace.view import COMM, COMPUTE, D2H, H2D, Rows, View, queue_of
 from tdiag.evidence.history import Event, EventLane, StepEvents
 
 # A picture of the step is some thousand pixels wide: what is shorter is drawn with its neighbours.
@@ -33,7 +33,7 @@ def step_events(
     begin, end = median_step(window)
     step = _Step(view, begin, end)
     host = of_host(view, states).items()
-    spans = [(name, b, e) for name, found in host for b, e in found.tolist()]
+    spans = [(name, b, e) for name, found in host for b, e in clip(found, begin, end).tolist()]
     told = [lane("phases", "phases", phases, begin, end), lane("host", "phases", spans, begin, end)]
     lanes = [*told, *step.threads(), *step.streams(), *step.copies()]
     return StepEvents(
@@ -126,13 +126,13 @@ class _Step:
     def _by_stream(self, rows: Rows) -> Iterator[tuple[str, Rows]]:
         """The busiest streams among these events."""
         trace = self.view.trace
-        pairs = np.stack([trace.device[rows], trace.stream[rows]], axis=1)
-        streams, which = np.unique(pairs, axis=0, return_inverse=True)
-        busy = np.bincount(which.ravel(), trace.dur_ns[rows], len(streams))
+        streams, which = np.unique(queue_of(trace, rows), return_inverse=True)
+        busy = np.bincount(which, trace.dur_ns[rows], len(streams))
         for number in np.argsort(-busy, kind="stable")[:MOST_LANES].tolist():
-            device, stream = streams[number].tolist()
+            mine = rows[which == number]
+            device, stream = int(trace.device[mine[0]]), int(trace.stream[mine[0]])
             where = f"device {device} " if device >= 0 else ""
-            yield f"{where}stream {stream}", rows[which.ravel() == number]
+            yield f"{where}stream {stream}", mine
 
     def copies(self) -> Iterator[EventLane]:
         for kind, name in ((H2D, "host to device"), (D2H, "device to host")):

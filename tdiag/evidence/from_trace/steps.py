@@ -20,7 +20,7 @@ OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 # allocation): those are known to take several times a step, ordinary variation does not.
 WARM_UP_RATIO = 2.0
 MIN_NUMBERED = 20  # ops below which a median of gaps says nothing
-ENOUGH_NUMBERED = 100_000  # ops beyond which it says nothing new
+ENOUGH_NUMBERED = 20_000  # ops beyond which it says nothing new
 MIN_REST = 2  # steps that must remain to tell warm-up by
 
 

@@ -116,6 +116,12 @@ def view(trace: Trace) -> View:
     )
 
 
+def queue_of(trace: Trace, rows: Rows) -> Rows:
+    """A number for each of these events that those on one stream of one device share."""
+    number: Rows = (trace.device[rows].astype(np.int64) << 32) + trace.stream[rows]
+    return number
+
+
 def _of_category(trace: Trace, matches: Callable[[str], object]) -> Rows:
     """Events whose category, in lower case, matches."""
     answers = [bool(matches(category.lower())) for category in trace.categories]
