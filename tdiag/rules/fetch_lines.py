@@ -7,7 +7,7 @@ import re
 
 from msgspec.structs import replace
 
-from tdiag.evidence.from_run.places import is_user_file
+from tdiag.evidence.base import is_user_file
 from tdiag.evidence.kinds import Loader, Location, StackLine, Stacks
 from tdiag.rules.base import same_function
 from tdiag.rules.feed import Feed

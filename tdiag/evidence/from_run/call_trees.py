@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from tdiag.evidence.from_run.places import is_user_file
+from tdiag.evidence.base import is_user_file
 from tdiag.evidence.from_run.stacks import SampledFrame, Samples, Stack
 from tdiag.evidence.history import CallTrees, Frame
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from tdiag.evidence.base import is_user_file
 from tdiag.evidence.from_run.events import Process, workers_of
-from tdiag.evidence.from_run.places import is_user_file
 from tdiag.evidence.kinds import Location, StackLine, Stacks
 
 IN_PROCESS = "in-process"
