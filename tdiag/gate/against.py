@@ -22,6 +22,7 @@ from tdiag.gate.outcome import Outcome
 from tdiag.gate.revision import Revision, checked_out
 from tdiag.launch import preflight
 from tdiag.launch.target import Target
+from tdiag.report.units import plural
 
 # Halfway between no change at all and the 3 % that turn-taking is to tell from it.
 THRESHOLD = 0.015
@@ -132,12 +133,18 @@ def _case(
             before_ns=typical_ns([pair[0] for pair in pairs]),
             now_ns=typical_ns([pair[1] for pair in pairs]),
             turns=sum(len(pair[0].typical_ns) for pair in pairs),
-            how="both alive at once, taking turns",
+            how=f"{counted_groups(pairs)}, both sides alive at once, taking turns",
         ),
         now_findings=findings_of(counted[1].diagnosis),
         changed=other.changed,
         notes=notes,
     )  # fmt: skip
+
+
+def counted_groups(groups: Sequence[Sequence[Taken]]) -> str:
+    """``5 groups of fresh processes, 200 turns a side``."""
+    turns = sum(len(group[0].typical_ns) for group in groups)
+    return f"{plural(len(groups), 'group')} of fresh processes, {plural(turns, 'turn')} a side"
 
 
 def typical_ns(taken: Sequence[Taken]) -> float:

@@ -3,7 +3,7 @@
 Counted per step in the windows of a short run (probe/plan.py, COUNTS). A count that varies from
 step to step, or from batch to batch, is kept as its range: it has moved only where the ranges lie
 apart. Lines are told apart by file, function and their own text, since their numbers change with
-every edit above them.
+every edit above them. Where the source of then is gone (two finished runs), the function must do.
 """
 
 from __future__ import annotations
@@ -74,15 +74,22 @@ class Moved:
         return self.now > self.before
 
 
-def counters(run_dir: Path, evidence: Evidence, root: Path) -> dict[str, Counter]:
-    """Every counter of a run, by name. ``root``: files are named relative to it.
+def counters(
+    run_dir: Path, evidence: Evidence, root: Path, source: bool = True
+) -> dict[str, Counter]:
+    """Every counter of a run, by name. ``root``: files are named relative to it. ``source``: they
+    are what they were when it ran.
 
     One whose window did not come to an end is absent.
     """
     found: dict[str, Counter] = {}
     processes = read_events(run_dir)
     if lead := lead_of(processes):
-        for counter in (*_ops(lead.all(OpsRecord), root), *_calls(lead), *_fetches(processes)):
+        for counter in (
+            *_ops(lead.all(OpsRecord), root, source),
+            *_calls(lead),
+            *_fetches(processes),
+        ):
             found[counter.name] = counter
     for name, (unit, value) in counted(evidence).items():
         found[name] = Counter(name, unit, value, value)
@@ -120,29 +127,32 @@ def _lines(before: Counter, now: Counter, grew: bool) -> tuple[tuple[Line, float
 # --- from the records -------------------------------------------------------------------------
 
 
-def _ops(records: Iterable[OpsRecord], root: Path) -> list[Counter]:
-    windows = [_window(record, root) for record in records if record.steps > 0]
+def _ops(records: Iterable[OpsRecord], root: Path, source: bool) -> list[Counter]:
+    windows = [_window(record, root, source) for record in records if record.steps > 0]
     names = {name for window in windows for name in window}
     return [_over_windows(name, [w.get(name, {}) for w in windows]) for name in sorted(names)]
 
 
-def _window(record: OpsRecord, root: Path) -> dict[str, dict[str, Line]]:
+def _window(record: OpsRecord, root: Path, source: bool) -> dict[str, dict[str, Line]]:
     """Counter → line key → line, of one window."""
     values: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     places: dict[str, Place | None] = {}
+    most: dict[str, float] = {}  # of one line's calls: where a key is a function, its busiest line
     values[TORCH_CALLS], values[FROM_PYTHON] = defaultdict(float), defaultdict(float)
     for name in CONVERSIONS.values():  # never seen is none, and one that comes is told
         values[name] = defaultdict(float)
     for line in record.lines:
-        key = _key(line.at, root)
-        places.setdefault(key, Place(line.at[0], line.at[1]) if line.at else None)
+        key = _key(line.at, root, source)
+        if line.calls > most.get(key, -1.0):
+            most[key] = line.calls
+            places[key] = Place(line.at[0], line.at[1]) if line.at else None
         values[TORCH_CALLS][key] += line.calls / record.steps
         values[FROM_PYTHON][key] += line.constructions / record.steps
         for kind, number in line.conversions.items():
             if kind in CONVERSIONS:
                 values[CONVERSIONS[kind]][key] += number / record.steps
     for at, number in record.syncs or ():
-        key = _key(at, root)
+        key = _key(at, root, source)
         places.setdefault(key, Place(at[0], at[1]) if at else None)
         values[SYNC_LINES][key] += number / record.steps
     return {
@@ -173,11 +183,11 @@ def _fetches(processes: Iterable[Process]) -> list[Counter]:
     return [Counter(n, unit, min(x), max(x)) for n, unit, x in ranges if x]
 
 
-def _key(at: At, root: Path) -> str:
+def _key(at: At, root: Path, source: bool) -> str:
     if at is None:
         return "(library code)"
     file, line, function = at
     path = Path(file)
     shown = str(path.relative_to(root)) if path.is_relative_to(root) else file
-    text = linecache.getline(file, line).strip()
-    return f"{shown}: {function}: {text or line}"
+    text = linecache.getline(file, line).strip() or str(line) if source else ""
+    return f"{shown}: {function}: {text}"

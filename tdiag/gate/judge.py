@@ -13,7 +13,7 @@ from tdiag.duel.estimate import Answer, Estimate, Ratios
 from tdiag.gate.counters import Counter, Moved, compare
 from tdiag.gate.outcome import CounterChange, LineChange, Outcome, StepChange, Verdict
 from tdiag.report.text import relative
-from tdiag.report.units import count, duration, percent, size
+from tdiag.report.units import count, duration, percent, plural, size
 
 MINOR_FRAC = 0.005  # of the step: components that changed by less are not listed, as in the budget
 MOST_LINES = 5  # of a counter; the first explains it as a rule
@@ -46,7 +46,8 @@ class Side:
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """What is to be judged. ``changed``: files that differ between the sides, relative to their
-    roots; ``now_findings``: of the side now, from which those that are new are told."""
+    roots; ``settle``: what would settle an open question ("": more groups); ``now_findings``: of
+    the side now, from which those that are new are told."""
 
     command: str
     against: str
@@ -56,6 +57,7 @@ class Case:
     now: Side
     step: Measured | None
     why_no_step: str = ""
+    settle: str = ""
     now_findings: Sequence[Finding] = ()
     changed: Sequence[str] = ()
     notes: list[str] = field(default_factory=list)
@@ -93,7 +95,7 @@ def judge(case: Case) -> Outcome:
         findings=tuple(new) if told else (),
         changed_files=tuple(case.changed),
         improved=answer == "faster" and not failing,
-        more_groups=_more(case.step, case.threshold) if verdict == "inconclusive" else None,
+        settle=_settle(case) if verdict == "inconclusive" and case.step else "",
         notes=tuple(case.notes),
         tdiag=tdiag.__version__,
     )
@@ -191,5 +193,14 @@ def _side_costs(case: Case) -> Iterable[Change]:
         yield Change("peak memory", "bytes", *values)
 
 
-def _more(step: Measured | None, threshold: float) -> int | None:
-    return step.ratios.typical.more_groups(threshold) if step else None
+def _settle(case: Case) -> str:
+    """What would make the answer clear."""
+    more = case.step.ratios.typical.more_groups(case.threshold) if case.step else None
+    if case.settle:
+        return case.settle
+    if more is None:
+        return "no number of further runs in reach would settle it: choose another --max-regression"
+    return (
+        f"about {plural(more, 'more group')} of fresh processes would settle it: raise --groups, or"
+        " run where the machine is quieter"
+    )

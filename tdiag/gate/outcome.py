@@ -69,8 +69,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     ``reasons``: why it regressed or why it cannot be told, most decisive first. ``step`` None: its
     time was not compared, ``why_no_step`` says why. ``components``: of the budget, ns per step,
     largest change first. ``side_costs``: time until warm (ns), peak memory (bytes).
-    ``findings``: rules that fire now and did not before. ``more_groups``: about how many more
-    groups of processes would make an inconclusive one clear, None if no number in reach would."""
+    ``findings``: rules that fire now and did not before. ``settle``: what would make an
+    inconclusive one clear."""
 
     schema_version: int = SCHEMA_VERSION
     verdict: Verdict
@@ -87,7 +87,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     changed_files: tuple[str, ...] = ()
     improved: bool = False
-    more_groups: int | None = None
+    settle: str = ""
     notes: tuple[str, ...] = ()
     tdiag: str = ""
 

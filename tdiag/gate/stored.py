@@ -22,7 +22,7 @@ from tdiag.duel.side import Program
 from tdiag.errors import UsageError
 from tdiag.gate import baseline as files
 from tdiag.gate import yardstick
-from tdiag.gate.against import Options, interpreter, side, teller, typical_ns
+from tdiag.gate.against import Options, counted_groups, interpreter, side, teller, typical_ns
 from tdiag.gate.baseline import Entry
 from tdiag.gate.counters import Counter, Line
 from tdiag.gate.counting import Counted, count
@@ -144,10 +144,10 @@ def _measured(entry: Entry, here: Machine, groups: Sequence[Sequence[Taken]]) ->
         {kind: [[ns] for ns in values] for kind, values in entry.yardstick_ns.items()},
     )
     same = entry.machine.same_hardware(here)
-    how = "against the stored baseline, by turns with work of fixed size"
+    how = f"{counted_groups(groups)}, taking turns with work of fixed size, as the baseline did"
     if here.device != "cpu":
         by: list[Sequence[str]] = [()]
-        how = "against the stored baseline as they are"
+        how = f"{counted_groups(groups)}, compared with the baseline's as they are"
     elif same:
         by = [yardstick.KINDS]
     else:

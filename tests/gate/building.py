@@ -66,7 +66,7 @@ def regressed() -> Outcome:
                  "loss.py:42 now issues 4,096 .item() per step, was 0"),
         step=StepChange(before_ns=10.2e6, now_ns=11.0e6, ratio=1.082, low=1.061, high=1.104,
                         p_slower=0.031, mean_ratio=1.08, mean_low=1.05, mean_high=1.12, groups=5,
-                        turns=200, how="both alive at once, taking turns"),
+                        turns=200, how="5 groups of fresh processes, 200 turns a side"),
         components=(Change("loss", "ns", 1e6, 1.9e6), Change("forward", "ns", 9.2e6, 9.1e6)),
         side_costs=(Change("start to warm", "ns", 3.1e9, 3.2e9),
                     Change("peak memory", "bytes", 4e8, 4.1e8)),

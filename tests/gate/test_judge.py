@@ -25,7 +25,7 @@ def test_only_time_beyond_doubt_beyond_the_threshold_fails(
     outcome = judge(case(measured(ratio, half)))
     assert (outcome.verdict, outcome.exit_code) == (verdict, code)
     assert outcome.improved == (ratio < 0.95)
-    assert (outcome.more_groups is not None) == (verdict == "inconclusive")
+    assert bool(outcome.settle) == (verdict == "inconclusive")
     assert bool(outcome.reasons) == (verdict != "pass")
 
 

@@ -35,7 +35,7 @@ def render(outcome: Outcome, page: Page) -> str:
 
 
 def _parts(outcome: Outcome, page: Page) -> Iterator[RenderableType]:
-    yield from heading("tdiag check", inert(f"{outcome.command} against {outcome.against}"), page)
+    yield from heading(inert(outcome.command), inert(f"against {outcome.against}"), page)
     style = f"bold {STYLES[outcome.verdict]}"
     said = Text.assemble((title(outcome), style), ": ", prose(summary(outcome)))
     yield Padding(said, (0, 1, 0, 1))
@@ -43,7 +43,8 @@ def _parts(outcome: Outcome, page: Page) -> Iterator[RenderableType]:
         yield indented(Text(prose(f"also {reason}")))
     for text in advice(outcome):
         yield indented(Text(prose(text), ACCENT))
-    yield Text()
+    if outcome.step or outcome.side_costs:
+        yield Text()
     if step := outcome.step:
         before, now = duration(step.before_ns), duration(step.now_ns)
         yield _row("typical step", f"{before} → {now}", interval(step))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tdiag.diagnose.model import Change
 from tdiag.gate.outcome import CounterChange, Outcome, StepChange
-from tdiag.report.units import count, duration, percent, plural, size
+from tdiag.report.units import count, duration, percent, size
 
 TITLES = {"pass": "Pass", "regressed": "Regressed", "inconclusive": "Inconclusive"}
 
@@ -46,27 +46,20 @@ def advice(outcome: Outcome) -> Iterator[str]:
             "faster by more than the threshold: keep the win with --update where a baseline is"
             " stored"
         )
-    if outcome.verdict == "inconclusive":
-        more = outcome.more_groups
-        yield (
-            "no number of further runs in reach would settle it: choose another --max-regression"
-            if more is None
-            else f"about {plural(more, 'more group')} of fresh processes would settle it: raise"
-            " --groups, or run where the machine is quieter"
-        )
+    if outcome.settle:
+        yield outcome.settle
 
 
 def method(outcome: Outcome) -> Iterator[str]:
     """How the figures came about."""
     if step := outcome.step:
         yield (
-            f"{plural(step.groups, 'group')} of fresh processes, {plural(step.turns, 'turn')} a"
-            f" side, {step.how}; clean steps only; interval 95% over all looks, rank test p ="
+            f"{step.how}; clean steps only; interval 95% over all looks, rank test p ="
             f" {step.p_slower:.2g}"
         )
     else:
         yield f"step time not compared: {outcome.why_no_step}"
-    yield "work is counted in short profiled windows of a run of its own"
+    yield "work is counted in short profiled windows"
 
 
 def value(row: Change | CounterChange, number: float) -> str:
