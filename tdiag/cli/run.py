@@ -183,7 +183,9 @@ def _report(
         else:
             text = terminal_text(diagnosis, outcome.run_dir, sys.stderr, hourly_cost=hourly_cost)
             write(sys.stderr, text)
-        write_page(outcome.run_dir, diagnosis, evidence)  # last, since nobody waits for it
+        page = write_page(outcome.run_dir, diagnosis, evidence)  # last: nobody waits for it
+        if not (as_json or quiet):
+            say(f"tdiag: as a page: {os.path.relpath(page)}")
         return
     except TdiagError as error:
         complain(TdiagError(error.message, error.hint or again))

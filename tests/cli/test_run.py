@@ -35,7 +35,9 @@ def test_stdout_is_the_scripts_and_the_report_goes_to_stderr(tmp_path: Path) -> 
     assert done.returncode == 0
     assert "Step time" in done.stderr and latest(tmp_path).name in done.stderr
     assert (latest(tmp_path) / "diagnosis.json").is_file()
-    assert (latest(tmp_path) / "report.html").read_text().rstrip().endswith("</html>")
+    page = latest(tmp_path) / "report.html"
+    assert done.stderr.endswith(f"tdiag: as a page: {page.relative_to(tmp_path)}\n")
+    assert page.read_text().rstrip().endswith("</html>")
 
 
 def test_json_has_stdout_for_itself_and_o_writes_the_same(tmp_path: Path) -> None:
@@ -165,13 +167,13 @@ def test_bad_input_is_one_message_and_leaves_nothing_behind(words: str, tmp_path
 
 
 def test_a_report_can_be_shown_again(tmp_path: Path) -> None:
-    first = tdiag("run", "-q", script(tmp_path, "events.step()", training=True), cwd=tmp_path)
+    first = tdiag("run", script(tmp_path, "events.step()", training=True), cwd=tmp_path)
     again = tdiag("report", cwd=tmp_path)
-    assert again.stdout == first.stderr
+    assert again.stdout in first.stderr, "between progress and where the page is"
     as_json = json.loads(tdiag("report", str(latest(tmp_path)), "--json", cwd=tmp_path).stdout)
     assert as_json == json.loads((latest(tmp_path) / "diagnosis.json").read_text())
     (latest(tmp_path) / "diagnosis.json").unlink()
-    assert tdiag("report", latest(tmp_path).name, cwd=tmp_path).stdout == first.stderr
+    assert tdiag("report", latest(tmp_path).name, cwd=tmp_path).stdout == again.stdout
     assert tdiag("report", "elsewhere", cwd=tmp_path).returncode == 2
 
 
@@ -193,7 +195,7 @@ def test_a_program_that_failed_is_told_so_once_without_advice(tmp_path: Path) ->
 
 def test_the_report_names_its_run_unless_it_is_the_latest(tmp_path: Path) -> None:
     name = script(tmp_path, "pass")
-    assert "again     tdiag report --all" in tdiag("run", "-q", name, cwd=tmp_path).stderr
+    assert "again     tdiag report --all" in tdiag("run", name, cwd=tmp_path).stderr
     first = latest(tmp_path).name
     tdiag("run", "-q", name, cwd=tmp_path)
     shown = tdiag("report", first, cwd=tmp_path).stdout
