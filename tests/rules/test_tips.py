@@ -1,0 +1,36 @@
+"""docs/tips.md: every tip of the source articles is found by `tdiag explain`, and leads to a rule."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tdiag.rules.catalogue import all_rules, speaking_of
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "tips.md"
+ROW = re.compile(r"^\| (.+) \| `(.+)` \| ([\d ]+) \| ([TD\d ]+) \|$", re.MULTILINE)
+ROWS = [(tip, words, codes.split()) for tip, words, _, codes in ROW.findall(PAGE.read_text())]
+# What none of the articles speaks of; the rest of the catalogue is theirs.
+OURS = {
+    "TD105", "TD213", "TD603", "TD604", "TD608", "TD609", "TD610", "TD701", "TD707", "TD708",
+    "TD709", "TD710", "TD711", "TD903", "TD904",
+}  # fmt: skip
+
+
+def test_the_page_is_read_whole() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    assert len(ROWS) == len(rows) - 1
+
+
+@pytest.mark.parametrize(("tip", "words", "codes"), ROWS, ids=[words for _, words, _ in ROWS])
+def test_a_tip_is_found_by_its_words(tip: str, words: str, codes: list[str]) -> None:
+    found = [rule.code for rule in speaking_of(words)]
+    assert set(codes) <= set(found), f"{tip}: {found}"
+
+
+def test_every_rule_is_a_tip_or_our_own() -> None:
+    told = {code for _, _, codes in ROWS for code in codes}
+    assert told | OURS == {rule.code for rule in all_rules()}
+    assert not told & OURS
