@@ -10,8 +10,8 @@ Storage answers one request after the other while cores and device idle. Reading
 the page cache is copying, not storage, and is not counted here.
 
 ## What to do
-Keep the data in memory if it fits, let several workers wait side by side, raise the number of
-batches fetched ahead, pack many small files into few, or move the data to a faster disk.
+Read the data into memory once if they fit, let several workers wait side by side, raise the number
+of batches fetched ahead, pack many small files into few, or move the data to a faster disk.
 
 ## How the gain is computed
 High end: the fetches overlap in workers, or come from memory. Low end: storage serves no more per

@@ -254,3 +254,14 @@ def test_the_example_of_ranks_is_merged_as_traces_are() -> None:
         total = rank.communication_ns or 0.0
         traced[rank.rank].add(Communication(total_ns=total, exposed_ns=total, count=1))
     assert compare_ranks(traced) == example
+
+
+@pytest.mark.parametrize(("used_gb", "given_back"), [(71, True), (72, False)])
+def test_memory_is_full_or_given_back_never_both(used_gb: int, given_back: bool) -> None:
+    evidence = Evidence().add(
+        budget(device=True, compute=44, alloc=6), device_time(50, allocations_per_step=12.0),
+        system(gpu_memory_used_bytes=used_gb * GB, gpu_memory_total_bytes=80 * GB),
+        environment(device="NVIDIA H200", device_count=1),
+    )  # fmt: skip
+    assert isinstance(run_rule(find("TD809"), evidence), Finding) is given_back
+    assert isinstance(run_rule(FULL, evidence), Finding) is not given_back

@@ -1,4 +1,4 @@
-"""docs/tips.md: every tip of the source articles is found by `tdiag explain`, and leads to a rule."""
+"""docs/tips.md: every tip of the articles is found by `tdiag explain`, and leads to a rule."""
 
 from __future__ import annotations
 
