@@ -25,11 +25,7 @@ CACHED_FETCH = {**CPU_FETCH, "read_bytes": 0.0, "rchar_bytes": 300e6}
 QUEUED_FETCH = {**CPU_FETCH, "load_cpu_ns": 25e6, "runqueue_ns": 34e6}
 NO_SCHEDSTAT = {**CPU_FETCH, "load_cpu_ns": 25e6, "runqueue_ns": None}
 
-# Mostly waiting for a core that others have; of its own time, mostly for storage.
-CROWDED_OUT = {**CPU_FETCH, "load_cpu_ns": 1e6, "runqueue_ns": 33e6, "read_bytes": 20e6}
-
 TWO_IDLE = {"cores_allowed": 2.0, "cores_machine": 64, "cores_used": 1.0}
-TWO_TAKEN = {"cores_allowed": 2.0, "cores_machine": 2, "machine_busy_cores": 2.0, "cores_used": 0.6}
 TWO_FULL = {"cores_allowed": 2.0, "cores_machine": 64, "cores_used": 1.95}
 ONE_CORE = {"cores_allowed": 1.0, "cores_machine": 64, "cores_used": 0.98}
 EIGHT_IDLE = {"cores_allowed": 8.0, "cores_used": 1.5}
@@ -62,7 +58,6 @@ def starved(fetch: dict[str, Any], cores: dict[str, Any], workers: int = 0) -> E
         (CPU_FETCH, TWO_FULL, 2, {"TD202"}),
         (QUEUED_FETCH, TWO_FULL, 4, {"TD202"}),
         (NO_SCHEDSTAT, TWO_FULL, 4, {"TD202"}),
-        (CROWDED_OUT, TWO_TAKEN, 0, {"TD101"}),
         (CACHED_FETCH, EIGHT_IDLE, 0, {"TD201"}),
         (COLD_FETCH, EIGHT_IDLE, 0, {"TD101"}),
         (COLD_FETCH, TWO_IDLE, 0, {"TD101"}),

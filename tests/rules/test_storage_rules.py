@@ -178,3 +178,14 @@ def test_data_that_do_not_fit_are_packed_instead() -> None:
     assert text.startswith("The data (17.5 GiB) do not fit on the machine's own disk (9.31 GiB")
     small = finding("TD104", tried, dataset_len=1000, **cold).fix.text
     assert "Copy /mnt/x to the machine's own disk" in small
+
+
+def test_waiting_for_a_core_that_others_have_makes_no_preprocessing_of_a_blocked_read() -> None:
+    crowded_out = {
+        "load_ns": 60.0 * MS, "load_cpu_ns": 1.0 * MS, "runqueue_ns": 33.0 * MS,
+        "collate_ns": 0.0, "collate_cpu_ns": 0.0, "read_bytes": 20.0 * MB, "num_workers": 0,
+    }  # fmt: skip
+    taken = system(cores_allowed=2.0, cores_machine=2, cores_used=0.6, machine_busy_cores=2.0)
+    evidence = Evidence().add(STEP, loaders(**crowded_out), taken)
+    fired = [c for c in ("TD101", "TD201", "TD202") if run_rule(find(c), evidence)]
+    assert fired == ["TD101"]
