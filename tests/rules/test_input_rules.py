@@ -6,7 +6,6 @@ differ, and with them the rule that fires.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -261,40 +260,3 @@ def test_a_dataset_or_collate_function_of_ones_own_is_not_torchs() -> None:
     for mine in ({"dataset_at": at(12, "__getitem__")}, {"collate_at": at(30, "pad")}):
         assert "TD213" not in from_memory(ONE_CORE, **mine)
         assert "TD202" in from_memory(ONE_CORE, **mine)
-
-
-LOADING = "load (PIL/ImageFile.py)"
-IMAGE_FOLDER = {
-    **CPU_FETCH,
-    "dataset_class": "ImageFolder",
-    "dataset_at": at(245, "__getitem__", "/env/lib/python3.11/site-packages/torchvision/folder.py"),
-}
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_loop_over_a_librarys_dataset_stands_for_the_loader(workers: int) -> None:
-    """Its function trains as well, so the samples below it are the dataset's."""
-    taking = stack(43, 0.6, LOADING, "data_wait", function="main")
-    training = (stack(44, 0.2, phase="backward", function="main"), taking)
-    evidence = starved(IMAGE_FOLDER, TWO_FULL, workers).add(
-        stacks(training, (replace(taking, phase=""),) if workers else ())
-    )
-    found = run(evidence)["TD202"]
-    assert found.location is not None and found.location.line == 41
-    assert f"what ImageFolder does ({LOADING}) for the loader at train.py:41" in found.fix.text
-
-
-def test_torchs_own_collating_under_the_loop_is_no_line_of_the_users() -> None:
-    collating = stack(43, 0.5, "collate_tensor_fn (_utils/collate.py)", "data_wait", "main")
-    mine = stack(15, 0.3, "resize (PIL/Image.py)", "data_wait", "__getitem__")
-    training = (stack(44, 0.2, phase="backward", function="main"), collating, mine)
-    found = run(starved(CPU_FETCH, ONE_CORE).add(stacks(training)))["TD202"]
-    assert found.location is not None and found.location.line == 15
-
-
-def test_a_loop_is_told_by_its_text_where_another_function_trains(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("for batch in loader:\n    step(batch)\n")
-    taking = replace(stack(1, 0.6, LOADING, "data_wait", "fit"), at=at(1, "fit", str(script)))
-    found = run(starved(IMAGE_FOLDER, ONE_CORE).add(stacks((taking,))))["TD202"]
-    assert found.location is not None and found.location.line == 41
