@@ -47,7 +47,7 @@ def serve(logdir: Path, title: str, scratch: Path, port: int = 0) -> Iterator[Se
     log = scratch / "tensorboard.log"
     environment = {**os.environ, **QUIET, "TMPDIR": os.fspath(scratch)}
     command = [
-        sys.executable, "-m", "tensorboard.main", "--logdir", os.fspath(logdir),
+        sys.executable, "-m", "tdiag.view.charts", "--logdir", os.fspath(logdir),
         "--host", ADDRESS, "--port", str(port), "--window_title", title,
         "--samples_per_plugin", f"scalars={POINTS}",
     ]  # fmt: skip

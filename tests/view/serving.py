@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from tests.launch.harness import TDIAG, Terminal, wait_for
 
+RUN, DEVICE, RANKS = "some-run", "device.json", "job"  # what the one server shows
 PLUGIN = "data/plugin/pytorch_profiler"
 
 
