@@ -38,6 +38,16 @@ def write_process(probe: Probe) -> None:
     )
 
 
+def clocks() -> tuple[int, int]:
+    """Both clocks at one moment, ns. Between two readings the process may lose its core for
+    milliseconds, so of several tries the one counts that was held up least."""
+    tries = []
+    for _ in range(5):
+        before, unix_ns, after = time.perf_counter_ns(), time.time_ns(), time.perf_counter_ns()
+        tries.append((after - before, (before + after) // 2, unix_ns))
+    return min(tries)[1:]
+
+
 def write_training(probe: Probe) -> None:
     """The `role` and `torch` records, once the process has trained a step."""
     probe.recorder.write("role", role="training", tid=threading.get_native_id())

@@ -26,16 +26,15 @@ if (!window.google) {
 
 def soften(plugin: Any) -> None:
     """Make the plugin (its class) serve its page with the replacement behind Google's loader."""
-    from werkzeug import Request, Response
+    from werkzeug import Response
 
     original = plugin.static_file_route
 
-    @Request.application
-    def route(self: Any, request: Request) -> Response:
-        response = Response.from_app(partial(original, self), request.environ)
-        if request.path.endswith("/index.html"):
+    def route(self: Any, environ: Any, start: Any) -> Any:
+        response = Response.from_app(partial(original, self), environ)
+        if environ["PATH_INFO"].endswith("/index.html"):
             response.set_data(response.get_data().replace(LOADER, LOADER + NOTHING))
-        return response
+        return response(environ, start)
 
     plugin.static_file_route = route
 

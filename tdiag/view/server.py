@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -44,6 +45,7 @@ def serve(logdir: Path, title: str, scratch: Path, port: int = 0) -> Iterator[Se
     files, some of which it leaves behind. It runs in a session of its own, so that Ctrl-C reaches
     only us. Raises UsageError where the port is taken, LaunchError where it does not start.
     """
+    _check(port)
     log = scratch / "tensorboard.log"
     environment = {**os.environ, **QUIET, "TMPDIR": os.fspath(scratch)}
     command = [
@@ -57,20 +59,29 @@ def serve(logdir: Path, title: str, scratch: Path, port: int = 0) -> Iterator[Se
             start_new_session=True, env=environment,
         )  # fmt: skip
     try:
-        yield Server(process, _listening(process, log, port), log)
+        yield Server(process, _listening(process, log), log)
     finally:
         _end(process)
 
 
-def _listening(process: subprocess.Popen[bytes], log: Path, port: int) -> str:
+def _check(port: int) -> None:
+    """A port that somebody listens on is told at once, not after TensorBoard's seconds."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((ADDRESS, port))
+        except OSError as error:
+            hint = "leave --port out: a free one is found"
+            raise UsageError(f"port {port} cannot be had: {error.strerror}", hint) from None
+
+
+def _listening(process: subprocess.Popen[bytes], log: Path) -> str:
     """The URL, once TensorBoard has printed it, which it does when it answers there."""
     while True:
         ended = process.poll() is not None
         text = log.read_text(errors="replace")
         if found := _URL.search(text):
             return found[0]
-        if ended and "already in use" in text:
-            raise UsageError(f"port {port} is taken", "leave --port out: a free one is found")
         if ended:
             raise LaunchError("TensorBoard did not start", _last(log), 1)
         time.sleep(TICK_S)
