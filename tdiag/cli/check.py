@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from tdiag.cli.run import TARGET
+from tdiag.cli.run import MISSES, TARGET
 
 _SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(%?)")
 
@@ -96,6 +96,8 @@ def check(
     threshold = share(max_regression, "--max-regression") if max_regression else usual
     tolerance = share(max_growth, "--max-growth")
     target = context.meta[TARGET]
+    for word, meant in context.meta[MISSES]:
+        say(f"tdiag: {word} is handed to the script; did you mean {meant}?")
     signal.signal(signal.SIGTERM, _terminated)
     with open_output(output) as file:
         options = Options(

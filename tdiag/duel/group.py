@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
-from tdiag.duel.side import Ended, Program, Side
+from tdiag.duel.side import Anew, Ended, Program, Side
 from tdiag.errors import UsageError
 
 # A turn is long against what swapping costs (two signals, cold caches: well under 1 ms) and short
@@ -60,7 +60,8 @@ def take_turns(programs: Sequence[Program], folder: Path, pace: Pace) -> list[Ta
         try:
             for side, mine in zip(sides, taken, strict=True):
                 mine.start_ns = _ready(side)
-            _play(sides, taken, pace)
+            while not _play(sides, taken, pace):
+                pass
             for side, mine in zip(sides, taken, strict=True):
                 mine.peak_bytes = side.peak_bytes()
         except Ended:
@@ -93,7 +94,19 @@ def _ready(side: Side) -> int:
     return ready.start_ns
 
 
-def _play(sides: list[Side], taken: list[Taken], pace: Pace) -> None:
+def _play(sides: list[Side], taken: list[Taken], pace: Pace) -> bool:
+    """Whether it came to its end; else all is to be played anew."""
+    for mine in taken:
+        mine.typical_ns.clear()
+        mine.mean_ns.clear()
+    try:
+        _turns(sides, taken, pace)
+    except Anew:
+        return False
+    return True
+
+
+def _turns(sides: list[Side], taken: list[Taken], pace: Pace) -> None:
     steps = FEWEST_STEPS
     for _ in range(WARM_UP_TURNS):
         lengths = [(side, statistics.median(side.turn(steps))) for side in sides]

@@ -41,6 +41,11 @@ class Ended(Exception):
     """The program ended by itself with exit code 0: it has no more steps."""
 
 
+class Anew(Exception):
+    """A better kind of step boundary was found (training began after an evaluation, say): what was
+    measured until then were no steps. The program is held at the first of them."""
+
+
 class ProgramFailed(TdiagError):
     """The program failed. ``output``: the end of what it printed, its traceback as a rule."""
 
@@ -114,13 +119,13 @@ class Side:
 
     def turn(self, steps: int) -> list[int]:
         """Let it run ``steps`` steps after a first one that is left out: ns of each, on a device
-        one number, the mean. Raises Ended, ProgramFailed."""
+        one number, the mean. Raises Anew, Ended, ProgramFailed."""
         self._signal(signal.SIGCONT)
         os.write(self._go, b"go %d\n" % steps)
         message = self._message()
         self._signal(signal.SIGSTOP)
-        if "turn" not in message:  # a better kind of step boundary was found: all anew
-            return self.turn(steps)
+        if "turn" not in message:
+            raise Anew
         return [int(ns) for ns in message["turn"]]
 
     def peak_bytes(self) -> int | None:

@@ -15,6 +15,7 @@ from tdiag.duel.group import Pace, Taken
 from tdiag.duel.side import Program
 from tdiag.errors import UsageError
 from tdiag.evidence.from_run import load_run
+from tdiag.evidence.kinds import Ops
 from tdiag.gate.counters import compare, counters
 from tdiag.gate.counting import Counted, count
 from tdiag.gate.judge import Case, Measured, Side, findings_of, judge
@@ -108,6 +109,12 @@ def teller(options: Options) -> Callable[[int, Estimate | None], None]:
     return tell
 
 
+def uncounted(counted: Sequence[Counted]) -> list[str]:
+    """Why there are no counts by line, where there are none."""
+    reasons = {why for c in counted if (why := c.evidence.missing.get(Ops))}
+    return [f"no calls were counted by line: {why}" for why in sorted(reasons)]
+
+
 def _looks(counted: Sequence[Counted], roots: Sequence[Path], options: Options) -> Sequence[int]:
     """One look where the counters have already decided: the time then only explains."""
     found = [counters(c.run_dir, c.evidence, root) for c, root in zip(counted, roots, strict=True)]
@@ -120,7 +127,9 @@ def _case(
     counted: Sequence[Counted], found: Duel,
 ) -> Case:  # fmt: skip
     pairs = found.groups
-    notes = [] if other.changed else [f"the working tree does not differ from {other.name}"]
+    notes = uncounted(counted)
+    if not other.changed:
+        notes.append(f"the working tree does not differ from {other.name}")
     return Case(
         command=" ".join([target.name, *target.args]),
         against=f"{other.name} ({other.commit[:10]})",

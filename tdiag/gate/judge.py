@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import tdiag
@@ -60,7 +60,7 @@ class Case:
     settle: str = ""
     now_findings: Sequence[Finding] = ()
     changed: Sequence[str] = ()
-    notes: list[str] = field(default_factory=list)
+    notes: Sequence[str] = ()
 
 
 def judge(case: Case) -> Outcome:

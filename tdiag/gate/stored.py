@@ -22,7 +22,15 @@ from tdiag.duel.side import Program
 from tdiag.errors import UsageError
 from tdiag.gate import baseline as files
 from tdiag.gate import yardstick
-from tdiag.gate.against import Options, counted_groups, interpreter, side, teller, typical_ns
+from tdiag.gate.against import (
+    Options,
+    counted_groups,
+    interpreter,
+    side,
+    teller,
+    typical_ns,
+    uncounted,
+)
 from tdiag.gate.baseline import Entry
 from tdiag.gate.counters import Counter, Line
 from tdiag.gate.counting import Counted, count
@@ -106,7 +114,7 @@ def _case(
     path: Path, entry: Entry, here: Machine, options: Options, counted: Counted,
     groups: Sequence[Sequence[Taken]], step: Measured | None, why_not: str,
 ) -> Case:  # fmt: skip
-    notes = []
+    notes = uncounted([counted])
     if not entry.machine.same_hardware(here):
         notes.append(f"the baseline is of another machine: {entry.machine}; this one: {here}")
     if entry.machine.torch != here.torch:

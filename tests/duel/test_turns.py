@@ -75,6 +75,19 @@ def test_a_script_that_ends_too_soon_is_told(tmp_path: Path) -> None:
         take_turns([program(tmp_path, code=code, EPOCHS="1")], tmp_path / "group", Pace(turns=4))
 
 
+def test_what_is_measured_before_training_begins_is_forgotten(tmp_path: Path) -> None:
+    """An evaluation of 60 batches: each looks like a step until the first backward."""
+    evaluation = """
+    for _ in range(1):
+        for x, y in loader:
+            time.sleep(0.001)
+    for epoch in"""
+    code = TRAIN.replace("\n    for epoch in", evaluation)
+    side = program(tmp_path, code=code, SLEEP="0.02")
+    (taken,) = take_turns([side], tmp_path / "group", Pace(turns=3))
+    assert len(taken.typical_ns) == 3 and min(taken.typical_ns) > 20_000_000
+
+
 def test_a_distributed_job_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="distributed job of 2"):
         take_turns([program(tmp_path, WORLD_SIZE="2")], tmp_path / "group", Pace(turns=4))

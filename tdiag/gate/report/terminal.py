@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -26,6 +27,7 @@ from tdiag.report.units import duration, plural
 from tdiag.report.words import ACCENT, BAD, GOOD, HEAD, QUIET, WARN
 
 STYLES = {"pass": GOOD, "regressed": BAD, "inconclusive": WARN}
+_TABLE_WIDTH = 80
 _FILES = 5  # of the diff, named; the rest are counted
 
 
@@ -67,7 +69,14 @@ def _where(outcome: Outcome, page: Page) -> Iterator[RenderableType]:
         longest = max(sum(c.before for c in outcome.components),
                       sum(c.after for c in outcome.components))  # fmt: skip
         yield Text()
-        yield from table_lines(ChangeTable(title="Budget", rows=outcome.components), longest, page)
+        yield from table_lines(
+            ChangeTable(title="Budget", rows=outcome.components), longest, _narrow(page)
+        )
+
+
+def _narrow(page: Page) -> Page:
+    """Names here are short: their numbers need not stand at the far end of a wide line."""
+    return replace(page, width=min(page.width, _TABLE_WIDTH))
 
 
 def _work(outcome: Outcome, page: Page) -> Iterator[RenderableType]:
@@ -75,7 +84,7 @@ def _work(outcome: Outcome, page: Page) -> Iterator[RenderableType]:
         return
     rows = tuple(Change(c.name, c.unit, c.before, c.now) for c in outcome.counters)
     yield Text()
-    yield from table_lines(ChangeTable(title="Work per step", rows=rows), 0.0, page)
+    yield from table_lines(ChangeTable(title="Work per step", rows=rows), 0.0, _narrow(page))
     for counter in outcome.counters:
         if counter.lines:
             yield indented(Text(prose(f"{counter.name}:"), QUIET))
