@@ -16,7 +16,7 @@ from tdiag.duel.side import Program
 from tdiag.errors import UsageError
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.kinds import Ops
-from tdiag.gate.counters import compare, counters
+from tdiag.gate.counters import Counter, compare, counters
 from tdiag.gate.counting import Counted, count
 from tdiag.gate.judge import Case, Measured, Side, findings_of, judge
 from tdiag.gate.outcome import Outcome
@@ -60,7 +60,11 @@ def check_against(target: Target, revision: str, options: Options) -> Outcome:
         now = Program("now", target.command(python), Path.cwd())
         options.told("counting what a step of each side does")
         counted = count([before, now], options.folder)
-        options = replace(options, looks=_looks(counted, (other.tree, other.root), options))
+        counts = [
+            counters(c.run_dir, c.evidence, root)
+            for c, root in zip(counted, (other.tree, other.root), strict=True)
+        ]
+        options = replace(options, looks=looks(counts[0], counts[1], options))
         found = duel(before, now, options.folder, options.threshold, pace=options.pace,
                      looks=options.looks, told=teller(options))  # fmt: skip
         sides = [
@@ -115,10 +119,11 @@ def uncounted(counted: Sequence[Counted]) -> list[str]:
     return [f"no calls were counted by line: {why}" for why in sorted(reasons)]
 
 
-def _looks(counted: Sequence[Counted], roots: Sequence[Path], options: Options) -> Sequence[int]:
+def looks(
+    before: Mapping[str, Counter], now: Mapping[str, Counter], options: Options
+) -> Sequence[int]:
     """One look where the counters have already decided: the time then only explains."""
-    found = [counters(c.run_dir, c.evidence, root) for c, root in zip(counted, roots, strict=True)]
-    decided = any(moved.grew for moved in compare(found[0], found[1], options.tolerance))
+    decided = any(moved.grew for moved in compare(before, now, options.tolerance))
     return options.looks[: 1 if decided else None]
 
 

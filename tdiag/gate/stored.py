@@ -26,13 +26,14 @@ from tdiag.gate.against import (
     Options,
     counted_groups,
     interpreter,
+    looks,
     side,
     teller,
     typical_ns,
     uncounted,
 )
 from tdiag.gate.baseline import Entry
-from tdiag.gate.counters import Counter, Line
+from tdiag.gate.counters import Counter, Line, counters
 from tdiag.gate.counting import Counted, count
 from tdiag.gate.judge import Case, Measured, Side, findings_of, judge
 from tdiag.gate.machine import Machine, this_machine
@@ -96,6 +97,8 @@ def check_stored(target: Target, path: Path, options: Options) -> Outcome:
     why_not = _incomparable(entry.machine, here)
     step: Measured | None = None
     groups: list[list[Taken]] = []
+    counts = counters(counted.run_dir, counted.evidence, Path.cwd())
+    options = replace(options, looks=looks(_counters(entry), counts, options))
     told = teller(options)
     while not why_not:
         groups.append(_group(program, options, len(groups) + 1))
