@@ -10,14 +10,20 @@ import pytest
 
 from tests.gate.building import commit, repository
 from tests.gate.test_check import LOSS, SLOW, TRAIN
-from tests.launch.harness import tdiag
+from tests.launch.harness import TDIAG
+
+PATIENCE_S = 1800.0  # only so that a broken test ends
 
 
 def check(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return tdiag("check", "train.py", *words, "-f", "json", "-q", cwd=folder)
+    return subprocess.run(
+        [*TDIAG, "check", "train.py", *words, "-f", "json", "-q"], cwd=folder, text=True,
+        capture_output=True, timeout=PATIENCE_S / 3, check=False,
+    )  # fmt: skip
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_S)
 def test_a_good_commit_does_not_fail_and_a_bad_one_does(tmp_path: Path) -> None:
     folder = repository(tmp_path / "repo", train_py=TRAIN, loss_py=LOSS)
     commit(folder, loss_py=f"# says more and does the same\n{LOSS}")
@@ -34,6 +40,7 @@ def test_a_good_commit_does_not_fail_and_a_bad_one_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_S)
 def test_a_stored_baseline_is_passed_and_then_failed(tmp_path: Path) -> None:
     folder = repository(tmp_path / "repo", train_py=TRAIN, loss_py=LOSS)
     stored = ("--baseline", "tdiag-baseline.json")
