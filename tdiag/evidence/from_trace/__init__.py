@@ -27,6 +27,7 @@ from tdiag.evidence.from_trace.matrices import matrix_ops
 from tdiag.evidence.from_trace.memory import device_memory
 from tdiag.evidence.from_trace.nesting import Nested, nest
 from tdiag.evidence.from_trace.parts import device_parts
+from tdiag.evidence.from_trace.processes import one_process
 from tdiag.evidence.from_trace.replay import Unexplained, replay
 from tdiag.evidence.from_trace.stacks import Stacks
 from tdiag.evidence.from_trace.step_events import step_events
@@ -63,7 +64,9 @@ def device_evidence(
     evidence = Evidence()
     if damage := trace.damage.describe():
         evidence.notes.append(damage)
-    seen = view(trace)
+    seen, others = one_process(view(trace))
+    if others:
+        evidence.notes.append(others)
     window = find_window(seen, steps)
     if window is None:
         why = "the trace holds no host and no device events"

@@ -85,8 +85,8 @@ def _bounds(view: View) -> tuple[Ints | None, str]:
     trace = view.trace
     steps = view.matching(view.annotations, PROFILER_STEP)
     if len(steps):
-        start = np.sort(trace.ts_ns[steps])
-        return np.r_[start, trace.end_ns[steps].max()], "ProfilerStep"
+        lanes = trace.lane[steps].astype(np.int64)
+        return _profiler_steps(trace.ts_ns[steps], trace.end_ns[steps], lanes), "ProfilerStep"
     span = _span(view)
     if span is None:
         return None, "span"
@@ -97,6 +97,24 @@ def _bounds(view: View) -> tuple[Ints | None, str]:
                 return np.unique(trace.ts_ns[rows]), found_by
             return np.unique(trace.end_ns[rows]), found_by
     return span, "span"
+
+
+def _profiler_steps(start: Ints, end: Ints, lane: Ints) -> Ints:
+    """Their bounds: of the thread that has most of them, and of its longest unbroken recording.
+
+    A schedule that repeats leaves pauses between its recordings, which are in no step.
+    """
+    lanes, counts = np.unique(lane, return_counts=True)
+    mine = lane == lanes[np.argmax(counts)]
+    start, end = start[mine], end[mine]
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    usual = np.median(np.diff(np.r_[start, end[-1]]))
+    first = np.flatnonzero(np.r_[True, start[1:] - end[:-1] > usual])
+    last = np.r_[first[1:], len(start)]
+    run = int(np.argmax(last - first))
+    bounds: Ints = np.r_[start[first[run] : last[run]], end[last[run] - 1]]
+    return bounds
 
 
 def _span(view: View) -> Ints | None:

@@ -15,8 +15,8 @@ from tdiag.evidence.from_trace.view import COMPUTE, D2H, H2D, Rows, View
 from tdiag.evidence.kinds import Location
 
 MEMORY_WORDS = {
-    "pageable": re.compile("Pageable", re.IGNORECASE),
-    "pinned": re.compile("Pinned", re.IGNORECASE),
+    "pageable": re.compile(r"Pageable|\((M2D|D2M)\)", re.IGNORECASE),
+    "pinned": re.compile(r"Pinned|ze\w+Copy\((H2D|D2H)\)", re.IGNORECASE),
 }
 
 

@@ -24,13 +24,14 @@ HOST_CATEGORIES = frozenset({
     "cpu_op", "operator", "user_annotation", "gpu_user_annotation", "python_function",
     "external_correlation", "cpu_instant_event", "overhead", "trace", "cuda_sync", "cuda_event",
     "cuda_profiler_range", "collective_comm", "hpu_op", "mtia_counters", "mtia_insight",
-    "gpu_pm_counter", "ac2g", "fwdbwd", "async", "",
+    "gpu_pm_counter", "xpu_sync", "ac2g", "fwdbwd", "async", "",
 })  # fmt: skip
 RUNTIME = re.compile(r"(^|_)(runtime|driver)$")  # cuda_runtime, mtia_runtime, xpu_runtime, …
 OP_CATEGORIES = frozenset({"cpu_op", "operator", "hpu_op"})
 ANNOTATION_CATEGORIES = frozenset({"user_annotation"})
 KERNEL_CATEGORIES = frozenset({"kernel", "concurrent_kernel"})
 OLD_ANNOTATION = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)|Optimizer\.|nccl:")
+DEVICE_WORK = re.compile(r"kernel|memcpy|memset")
 MOSTLY = 0.5  # by definition
 
 # Names of what moves data between devices; it counts as busy even while it only waits.
@@ -39,8 +40,9 @@ COMMUNICATION = re.compile(
     r"deep_?ep|dpsk::ep|nvshmem|userbuffers|cross_device|(one|two)_shot|symm_?mem|Memcpy PtoP",
     re.IGNORECASE,
 )
-HOST_TO_DEVICE = re.compile(r"HtoD|Host ?To ?Device|Host -> Device|H2D", re.IGNORECASE)
-DEVICE_TO_HOST = re.compile(r"DtoH|Device ?To ?Host|Device -> Host|D2H", re.IGNORECASE)
+# Level Zero: M is memory of the system, H memory that was allocated for sharing with the device.
+HOST_TO_DEVICE = re.compile(r"HtoD|Host ?To ?Device|Host -> Device|H2D|\(M2D\)", re.IGNORECASE)
+DEVICE_TO_HOST = re.compile(r"DtoH|Device ?To ?Host|Device -> Host|D2H|\(D2M\)", re.IGNORECASE)
 # Accelerators that record waiting on their own queue among their work (MTIA: event_wait).
 DEVICE_WAIT = re.compile(r"(^|_)(event_)?wait|synchroni[sz]e", re.IGNORECASE)
 
@@ -134,9 +136,9 @@ def _device_categories(trace: Trace) -> set[str]:
         category = spelled.lower()
         if category in HOST_CATEGORIES or RUNTIME.search(category):
             continue
-        # An accelerator unknown to us: its work has a stream.
+        # An accelerator unknown to us: its work is called so, or has a stream.
         streams = trace.stream[trace.category == number]
-        if len(streams) and (streams >= 0).mean() > MOSTLY:
+        if DEVICE_WORK.search(category) or (len(streams) and (streams >= 0).mean() > MOSTLY):
             found.add(category)
     return found
 
