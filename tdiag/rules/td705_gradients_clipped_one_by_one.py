@@ -49,9 +49,7 @@ def check(budget: Budget, clips: ClipCalls, ops: Ops) -> Found | None:
     if not slow:
         return None
     worst = max(slow, key=_elapsed)
-    elapsed = sum(x.elapsed_ns for x in ops.lines if x.phase == "optimizer")
-    share = min(1.0, worst.elapsed_ns / elapsed) if elapsed else 0.0
-    cost = share * held(budget, "optimizer")
+    cost = _share(worst, ops) * held(budget, "optimizer")
     if cost < NOTICEABLE_FRAC * budget.step_ns:
         return None
     looped = worst.calls > USUAL_CALLS
@@ -86,6 +84,14 @@ def check(budget: Budget, clips: ClipCalls, ops: Ops) -> Found | None:
         ),
         at=worst.at,
     )
+
+
+def _share(clip: Clip, ops: Ops) -> float:
+    """What the torch calls of its line take of those between backward and the end of the step."""
+    lines = [x for x in ops.lines if x.phase == "optimizer"]
+    mine = [x for x in lines if clip.at and (x.at.file, x.at.line) == (clip.at.file, clip.at.line)]
+    every = sum(x.elapsed_ns for x in lines)
+    return sum(x.elapsed_ns for x in mine) / every if every else 0.0
 
 
 def _elapsed(clip: Clip) -> float:

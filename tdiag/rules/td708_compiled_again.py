@@ -26,6 +26,7 @@ kernels somewhat slower than fixed ones.
 from __future__ import annotations
 
 from tdiag.diagnose.model import Fix
+from tdiag.evidence.from_run.places import is_user_file
 from tdiag.evidence.kinds import Budget, Location
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Compiles, Recompiled
@@ -48,7 +49,7 @@ def check(budget: Budget, compiles: Compiles | None) -> Found | None:
     if not compiles.clean_recompiles and not compiles.limit_hit:
         return None
     worst = max(compiles.reasons, key=_times, default=None)
-    at = worst.at if worst else None
+    at = worst.at if worst and worst.at and is_user_file(worst.at.file) else None
     return Found(
         summary=_summary(budget, compiles, at),
         evidence=(

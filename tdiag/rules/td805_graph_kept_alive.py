@@ -24,11 +24,13 @@ backpropagation keeps the state of the last steps on purpose.
 
 from __future__ import annotations
 
+import math
+
 from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.kinds import Environment, Location, System
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Kept, MemoryGrowth
-from tdiag.rules.base import Found, significant, size, where
+from tdiag.rules.base import Found, size, where
 from tdiag.rules.examples import GB, MB, at, environment, system
 from tdiag.rules.measures import bytes_, count
 
@@ -38,6 +40,8 @@ CLASS = "memory"
 
 # Without a graph, less is not worth a word: ten thousand steps keep 10 GiB.
 LARGE_BYTES = 1 << 20
+# Few trainings take more steps than this; memory that lasts longer is not worth a word. Ours.
+MANY_STEPS = 1_000_000
 
 
 def check(growth: MemoryGrowth, system: System | None, environment: Environment) -> Found | None:
@@ -47,11 +51,13 @@ def check(growth: MemoryGrowth, system: System | None, environment: Environment)
     at = _place(growth, graphs)
     grows = max(growth.bytes_per_step, growth.device_bytes_per_step or 0.0)
     free = _free(system, environment)
-    until = f", which fills what is free in {significant(free / grows)} steps" if (
-        free and grows
-    ) else ""  # fmt: skip
+    full_in = free / grows if free and grows else math.inf
+    until = f", which fills what is free in {full_in:.0f} steps" if full_in < MANY_STEPS else ""
+    graph = " and what its graph holds" if graphs else ""
     return Found(
-        summary=f"{_what(growth, graphs)}{where(at)}: {size(grows)} more in each step{until}.",
+        summary=(
+            f"{_what(growth, graphs)}{where(at)}: {size(grows)}{graph} more in each step{until}."
+        ),
         evidence=tuple(_measures(growth, graphs, free)),
         fix=Fix(_advice(bool(graphs or growth.graphs), where(at)), "safe"),
         at=at,

@@ -93,7 +93,9 @@ def clipping(calls: float, foreach: bool | None, elapsed_ms: float = 3.0) -> tup
         name="clip_grad_norm_", at=at(72), calls=calls, elapsed_ns=elapsed_ms * MS,
         total_ns=None, tensors=60, foreach=foreach,
     )  # fmt: skip
-    lines = ops(op_line(72, "optimizer", 9, elapsed_ns=10.0 * MS))
+    clipped = op_line(72, "optimizer", 9, elapsed_ns=elapsed_ms * MS)
+    stepped = op_line(73, "optimizer", 9, elapsed_ns=(10.0 - elapsed_ms) * MS)
+    lines = ops(clipped, stepped)
     return budget(forward=50, optimizer=50), ClipCalls(clips=(clip,)), lines
 
 
@@ -146,6 +148,8 @@ def test_the_steps_until_memory_is_full_are_told_where_it_is_known() -> None:
     spare = system(gpu_memory_used_bytes=60 * GB, gpu_memory_total_bytes=80 * GB)
     assert "fills what is free in 1000 steps" in finding("TD805", grown, spare, ON_DEVICE).summary
     assert "fills" not in finding("TD805", grown, ON_DEVICE).summary
+    little = growth(graphs=1.0, per_step=4.0)
+    assert "fills" not in finding("TD805", little, spare, ON_DEVICE).summary
 
 
 def twice(used_gb: int, inside_ms: float | None = 20.0) -> tuple[Kind, ...]:
