@@ -110,6 +110,13 @@ def failed(diagnosis: Diagnosis) -> dict[str, list[str]]:
     return reasons
 
 
+def what_to_do(diagnosis: Diagnosis) -> str:
+    """The next try for a run without steps; "" for others, and where the program itself failed."""
+    if diagnosis.step is not None or diagnosis.environment.get("exit_code"):
+        return ""
+    return "let the script take at least a dozen training steps, then run it again."
+
+
 def unchecked(diagnosis: Diagnosis) -> list[tuple[str, list[str]]]:
     """What evidence was lacking and the codes of the rules that needed it, commonest first."""
     groups: dict[str, list[str]] = {}

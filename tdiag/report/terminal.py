@@ -27,6 +27,7 @@ from tdiag.report.summary import (
     headline,
     ranked,
     unchecked,
+    what_to_do,
 )
 from tdiag.report.terminal_budget import budget
 from tdiag.report.terminal_findings import advice, findings
@@ -157,8 +158,7 @@ def _what_to_do(diagnosis: Diagnosis, page: Page) -> Iterator[RenderableType]:
         (why, codes), *_ = unchecked(diagnosis)
         because = "" if why == said else f": {why}"
         yield Text(prose(f"No check could be made (of {len(codes)}){because}."), QUIET)
-    if diagnosis.step is None and not diagnosis.environment.get("exit_code"):
-        need = "let the script take at least a dozen training steps, then run it again."
+    if need := what_to_do(diagnosis):
         yield Text.assemble(("What to do: ", HEAD), need)
 
 

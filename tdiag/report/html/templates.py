@@ -49,6 +49,8 @@ def environment(folder: Path) -> Environment:
         "doubtful": summary.doubtful,
         "doubts": summary.doubts,
         "unchecked": summary.unchecked,
+        "failed": summary.failed,
+        "what_to_do": summary.what_to_do,
         "measure_name": summary.measure_name,
         "measure_value": summary.measure_value,
         "why": summary.why,
