@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import random
 import re
+import string
 import zlib
 from html.parser import HTMLParser
 from typing import Any
@@ -14,12 +16,17 @@ import msgspec
 import pytest
 
 from tdiag.diagnose.model import Diagnosis, Place
+from tdiag.evidence.device import DeviceParts, HostOp, Part
+from tdiag.evidence.from_trace.step_events import MOST_EVENTS
+from tdiag.evidence.history import CallTrees, Event, EventLane, Frame
+from tdiag.evidence.kinds import Calls
 from tdiag.report import render
 from tdiag.report.html import fragment
 from tdiag.report.html.charts.steps import MOST_POINTS, chart
 from tdiag.report.html.text import rgb
 from tdiag.report.text import inert
 from tdiag.report.words import component
+from tests.tables.building import call
 
 from .building import HOME, RUN_DIR
 from .detailing import OUTLIER, STEPS, details, steps, with_source
@@ -68,8 +75,12 @@ def page(diagnosis: Diagnosis, name: str = "plain", **more: Any) -> str:
 def figures(text: str) -> dict[str, Any]:
     found = Parsed(text)
     index = [a.get("id") for t, a in found.tags if t == "script"].index("figures")
-    decoded: dict[str, Any] = json.loads(found.scripts[index])
+    decoded: dict[str, Any] = json.loads(unpacked(found.scripts[index]))
     return decoded
+
+
+def unpacked(script: str) -> bytes:
+    return zlib.decompress(base64.b64decode(script))
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))
@@ -111,6 +122,35 @@ def test_the_page_is_one_small_file_that_asks_nothing_of_the_network() -> None:
     assert styles and not any(re.search(r"url\(|@import", style) for style in styles)
 
 
+def test_the_page_of_a_run_with_very_much_of_everything_stays_small() -> None:
+    """As many events, frames and rows as the evidence holds at most, each with a long name."""
+    numbers = random.Random(0)
+
+    def name() -> str:
+        return "".join(numbers.choices(string.ascii_letters, k=300))
+
+    plain = details(CPU_BOUND)
+    assert plain.step_events and plain.host_ops and plain.device_parts and plain.calls
+    events = tuple(Event(name=name(), begin_ns=i, end_ns=i + 1) for i in range(MOST_EVENTS // 10))
+    lanes = tuple(EventLane(name=f"l{n}", role="host", events=events) for n in range(10))
+    frames = tuple(
+        Frame(name=name(), file=f"/u/{name()}.py", line=i, parent=max(-1, i - 50), frac=0.9,
+              user=True) for i in range(3_000)
+    )  # fmt: skip
+    kernels = tuple(Part(name=name(), count=1, device_ns=9.9) for _ in range(1_000))
+    ops = tuple(HostOp(name=name(), count=1, self_ns=1.5, total_ns=2.5) for _ in range(1_000))
+    rows = tuple(call(f"/u/{name()}.py", 1, name()) for _ in range(1_000))
+    much = msgspec.structs.replace(
+        plain,
+        step_events=msgspec.structs.replace(plain.step_events, lanes=lanes),
+        call_trees=CallTrees(training=frames, workers=frames),
+        device_parts=DeviceParts(kernels=kernels, ops=kernels, modules=kernels, functions=kernels),
+        host_ops=msgspec.structs.replace(plain.host_ops, ops=ops),
+        calls=Calls(steps=1, rows=rows),
+    )
+    assert len(page(CPU_BOUND, details=much).encode()) < MOST_BYTES
+
+
 def test_only_its_own_scripts_may_run_by_digest() -> None:
     found = Parsed(page(CPU_BOUND))
     policy = next(
@@ -119,8 +159,8 @@ def test_only_its_own_scripts_may_run_by_digest() -> None:
     assert policy is not None and policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe" not in policy.partition("script-src")[2].partition(";")[0]
     kinds = [attributes.get("type") for tag, attributes in found.tags if tag == "script"]
-    assert kinds == ["application/json", "application/octet-stream", None]
-    plotly = zlib.decompress(base64.b64decode(found.scripts[1]))
+    assert kinds == ["application/octet-stream", "application/octet-stream", None]
+    plotly = unpacked(found.scripts[1])
     assert b"plotly.js" in plotly[:200]
     for script in (plotly, found.scripts[2].encode()):
         digest = base64.b64encode(hashlib.sha256(script).digest()).decode()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tdiag.evidence.from_trace.step_events import RESOLUTION, merge
+from tdiag.evidence.from_trace.step_events import MOST_EVENTS, RESOLUTION, merge
 from tdiag.evidence.history import StepEvents
 from tdiag.evidence.store import Evidence
 from tests.trace.making import call, copy, evidence_of, kernel, note, op, step
@@ -76,3 +76,21 @@ def test_a_step_of_very_many_kernels_stays_drawable(tmp_path: Path) -> None:
     drawn = [lane for lane in events_of(found).lanes if lane.role == "device"]
     assert sum(e.merged for e in drawn[0].events) == 5 * RESOLUTION
     assert len(drawn[0].events) <= 2 * RESOLUTION
+
+
+def test_a_step_of_very_many_lanes_is_drawn_more_coarsely(tmp_path: Path) -> None:
+    """Seven lanes of five hundred events each."""
+    length = 20 * RESOLUTION
+    events = [
+        kernel("k", 1000 + at, 15, stream=stream)
+        for stream in range(4)
+        for at in range(0, length, 40)
+    ]
+    events += [copy("Memcpy HtoD", 1000 + at, 15) for at in range(0, length, 40)]
+    events += [copy("Memcpy DtoH", 1000 + at, 15) for at in range(0, length, 40)]
+    events += [kernel("nccl", 1000 + at, 15, stream=9) for at in range(0, length, 40)]
+    found = events_of(evidence_of(tmp_path, [step(1, 1000, length), *events]))
+    assert len(events) > MOST_EVENTS >= sum(len(lane.events) for lane in found.lanes)
+    drawn = [lane for lane in found.lanes if lane.role == "copies"]
+    busy = sum(event.busy_ns for event in drawn[0].events)
+    assert busy == 15 * US * length // 40, "as much work as there was"

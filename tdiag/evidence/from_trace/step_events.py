@@ -17,6 +17,7 @@ from tdiag.evidence.history import Event, EventLane, StepEvents
 
 # A picture of the step is some thousand pixels wide: what is shorter is drawn with its neighbours.
 RESOLUTION = 1_000
+MOST_EVENTS = 3_000  # of all lanes together: what a browser draws without delay
 MOST_LANES = 4  # threads, and streams of one role: those that did most
 
 
@@ -31,11 +32,13 @@ def step_events(
     if window.sampled:
         return None
     begin, end = median_step(window)
-    step = _Step(view, begin, end)
     host = of_host(view, states).items()
     spans = [(name, b, e) for name, found in host for b, e in clip(found, begin, end).tolist()]
-    told = [lane("phases", "phases", phases, begin, end), lane("host", "phases", spans, begin, end)]
-    lanes = [*told, *step.threads(), *step.streams(), *step.copies()]
+    finest = (end - begin) / RESOLUTION
+    lanes = _lanes(_Step(view, begin, end, finest), phases, spans)
+    while sum(len(found.events) for found in lanes) > MOST_EVENTS:
+        finest *= 2
+        lanes = _lanes(_Step(view, begin, end, finest), phases, spans)
     return StepEvents(
         number=int(np.searchsorted(window.bounds, begin)) + 1,
         of=window.count,
@@ -45,13 +48,22 @@ def step_events(
     )
 
 
+def _lanes(step: _Step, phases: Sequence[Phase], host: Sequence[Phase]) -> list[EventLane]:
+    told = [
+        lane(name, "phases", spans, step.begin, step.end, step.finest_ns)
+        for name, spans in (("phases", phases), ("host", host))
+    ]
+    return [*told, *step.threads(), *step.streams(), *step.copies()]
+
+
 def lane(
-    name: str, role: str, spans: Sequence[tuple[str, int, int]], begin: int, end: int
-) -> EventLane:
+    name: str, role: str, spans: Sequence[tuple[str, int, int]], begin: int, end: int,
+    finest_ns: float = 0.0,
+) -> EventLane:  # fmt: skip
     """``spans``: name, begin and end on the clock of the step's ``begin`` and ``end``."""
     names, begins, ends = map(list, zip(*spans, strict=True)) if spans else ([], [], [])
     at = np.clip(np.array([begins, ends], np.int64), begin, end) - begin
-    found = merge(names.__getitem__, at[0], at[1], (end - begin) / RESOLUTION)
+    found = merge(names.__getitem__, at[0], at[1], finest_ns)
     return EventLane(name=name, role=role, events=tuple(found))
 
 
@@ -91,6 +103,7 @@ class _Step:
     view: View
     begin: int
     end: int
+    finest_ns: float
 
     def _during(self, rows: Rows) -> Rows:
         """Those of ``rows`` that went on during the step."""
@@ -100,9 +113,8 @@ class _Step:
     def _lane(self, name: str, role: str, rows: Rows) -> EventLane:
         trace = self.view.trace
         at = np.clip([trace.ts_ns[rows], trace.end_ns[rows]], self.begin, self.end) - self.begin
-        finest = (self.end - self.begin) / RESOLUTION
         names = trace.names, trace.name[rows]
-        found = merge(lambda number: names[0][names[1][number]], at[0], at[1], finest)
+        found = merge(lambda number: names[0][names[1][number]], at[0], at[1], self.finest_ns)
         return EventLane(name=name, role=role, events=tuple(found))
 
     def threads(self) -> Iterator[EventLane]:

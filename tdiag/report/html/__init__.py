@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 def render(diagnosis: Diagnosis, page: Page) -> str:
     """The whole page. ``page.details`` is what its charts and tables show; without it the page
     holds what the diagnosis does."""
-    from tdiag.report.html.library import digest, plotly
+    from tdiag.report.html.library import digest, pack, plotly
     from tdiag.report.html.source import source
     from tdiag.report.html.tables import tables
 
@@ -39,7 +39,7 @@ def render(diagnosis: Diagnosis, page: Page) -> str:
         details=details,
         page=page,
         charts={chart.id: chart for chart in charts},
-        figures=_as_data({chart.id: chart.figure for chart in charts}),
+        figures=pack(_json({chart.id: chart.figure for chart in charts})),
         tables=list(tables(details, diagnosis, page.base_dir)) if page.details else [],
         source=lambda place: source(place, details, page.base_dir),
         library=library,
@@ -77,10 +77,8 @@ def _policy(scripts: list[str]) -> str:
     )
 
 
-def _as_data(value: Any) -> str:
-    """JSON that cannot end the element it stands in."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _styles(*names: str) -> str:

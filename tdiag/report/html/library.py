@@ -1,4 +1,4 @@
-"""Plotly's script, out of its own wheel, packed so that a page with it stays small."""
+"""What a page carries packed, so that it stays small: its figures, and Plotly's script."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEVEL = 6  # 9 takes four times as long for one per cent
 
 @dataclass(frozen=True)
 class Script:
-    """``packed``: base64 of the zlib stream. ``sha256``: of the script, as a policy names it."""
+    """``packed``: see :func:`pack`. ``sha256``: of the script, as a policy names it."""
 
     packed: str
     sha256: str
@@ -32,9 +32,13 @@ def plotly() -> Script | None:
         if file.is_file():
             # As the browser's decoder will see it, else the digest would differ.
             text = file.read_text(encoding="utf-8").encode()
-            packed = base64.b64encode(zlib.compress(text, LEVEL)).decode()
-            return Script(packed, digest(text))
+            return Script(pack(text), digest(text))
     return None
+
+
+def pack(data: bytes) -> str:
+    """Base64 of the zlib stream, which the page unpacks."""
+    return base64.b64encode(zlib.compress(data, LEVEL)).decode()
 
 
 def digest(script: bytes) -> str:

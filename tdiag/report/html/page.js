@@ -56,23 +56,26 @@ for (const input of all("input[aria-controls]")) {
 
 // --- charts ---------------------------------------------------------------------------------
 
-const figures = JSON.parse(document.getElementById("figures").textContent);
 const charts = all(".chart");
-let library; // a promise of Plotly, once a chart is near
+let figures; // chart id → what Plotly draws, once a chart is near
+let loading; // a promise of Plotly, with the figures there
 
-function load() {
-  const packed = document.getElementById("library");
+async function unpack(id) {
+  const packed = document.getElementById(id);
   if (!packed || typeof DecompressionStream === "undefined") {
-    return Promise.reject(new Error("this browser cannot unpack the charts"));
+    throw new Error("this browser cannot unpack the charts");
   }
   const bytes = Uint8Array.from(atob(packed.textContent), (c) => c.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Response(stream).text().then((text) => {
-    const script = document.createElement("script");
-    script.textContent = text; // the page's policy names its digest
-    document.head.append(script);
-    return window.Plotly;
-  });
+  return new Response(stream).text();
+}
+
+async function load() {
+  figures = JSON.parse(await unpack("figures"));
+  const script = document.createElement("script");
+  script.textContent = await unpack("library"); // the page's policy names its digest
+  document.head.append(script);
+  return window.Plotly;
 }
 
 function themed(figure) {
@@ -103,7 +106,7 @@ function themed(figure) {
 }
 
 async function draw(chart) {
-  const plotly = await (library ??= load());
+  const plotly = await (loading ??= load());
   const { data, layout } = themed(figures[chart.id]);
   chart.querySelector(".wait")?.remove();
   await plotly.react(chart, data, layout, { displayModeBar: false, responsive: true });
@@ -153,6 +156,7 @@ function find(trace, text) {
 
 function search(input) {
   const chart = document.getElementById(input.dataset.flame);
+  if (!chart.dataset.drawn) return;
   const trace = figures[chart.id].data[0];
   const status = input.closest(".tools").querySelector("[role=status]");
   const text = input.value.trim();
@@ -165,7 +169,7 @@ function search(input) {
     status.textContent = count
       ? `${count} found, ${(100 * share).toFixed(1)}% of the samples` : "nothing found";
   }
-  if (chart.dataset.drawn) window.Plotly.restyle(chart, { "marker.colors": [colors] });
+  window.Plotly.restyle(chart, { "marker.colors": [colors] });
 }
 
 function zoom(chart, id) {
@@ -177,7 +181,7 @@ for (const input of all("input[data-flame]")) {
   input.addEventListener("input", () => search(input));
   input.addEventListener("keydown", (event) => {
     if (event.key === "Escape") zoom(chart, "0");
-    if (event.key !== "Enter" || !input.value.trim()) return;
+    if (event.key !== "Enter" || !input.value.trim() || !chart.dataset.drawn) return;
     const trace = figures[chart.id].data[0];
     const { matches } = find(trace, input.value.trim());
     let widest = -1;

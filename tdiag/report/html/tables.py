@@ -8,12 +8,12 @@ from pathlib import Path
 from tdiag.diagnose.details import Details, Location, Part, StackLine
 from tdiag.diagnose.model import Diagnosis, Place
 from tdiag.report.html.parts import NOTHING, Cell, Table
-from tdiag.report.text import kernel_name, spot
+from tdiag.report.text import clip_head, clip_middle, inert, kernel_name, spot
 from tdiag.report.units import count, disturbance, duration, percent
 from tdiag.report.words import component
 
-ROOM = 120  # characters of a kernel's name shown whole
-MOST_ROWS = 250  # of a table: no one reads further, and the page stays small
+ROOM = 160  # characters of a name
+MOST_ROWS = 150  # of a table: no one reads further, and the page stays small
 
 
 def tables(details: Details, diagnosis: Diagnosis, base: Path | None) -> Iterator[Table]:
@@ -69,7 +69,7 @@ def _ops(details: Details, step_ns: float, slowed: dict[str, float]) -> Table:
     found = details.host_ops
     ops = sorted(found.ops, key=lambda op: -op.self_ns)[:MOST_ROWS] if found else ()
     rows = [
-        [Cell(op.name), _count(op.count), _time(op.self_ns), _share_of(op.self_ns, step_ns),
+        [_name(op.name), _count(op.count), _time(op.self_ns), _share_of(op.self_ns, step_ns),
          _time(op.total_ns)]
         for op in ops
     ]  # fmt: skip
@@ -86,7 +86,7 @@ def _ops(details: Details, step_ns: float, slowed: dict[str, float]) -> Table:
 
 def _parts(name: str, title: str, parts: Sequence[Part], step_ns: float) -> Table:
     rows = [
-        [Cell(kernel_name(part.name, ROOM)), _count(part.count), _time(part.device_ns),
+        [_name(kernel_name(part.name, ROOM)), _count(part.count), _time(part.device_ns),
          _share_of(part.device_ns, step_ns),
          _time(part.device_ns / part.count if part.count else 0.0)]
         for part in parts[:MOST_ROWS]
@@ -124,7 +124,7 @@ def _conversions(by_kind: dict[str, float]) -> list[tuple[str, str]]:
 def _calls(details: Details, base: Path | None, slowed: dict[str, float]) -> Table:
     found = details.calls
     rows = [
-        [Cell(row.at.function), _at(row.at, base), _count(row.calls), _time(row.own_ns),
+        [_name(row.at.function), _at(row.at, base), _count(row.calls), _time(row.own_ns),
          _time(row.total_ns)]
         for row in (found.rows[:MOST_ROWS] if found else ())
     ]  # fmt: skip
@@ -146,7 +146,12 @@ def _cost(note: str, window: str, slowed: dict[str, float]) -> str:
 
 
 def _at(at: Location, base: Path | None) -> Cell:
-    return Cell(spot(Place(at.file, at.line), base) if at.file else "built-in")
+    said = spot(Place(at.file, at.line), base) if at.file else "built-in"
+    return Cell(clip_head(said, ROOM))
+
+
+def _name(text: str) -> Cell:
+    return Cell(clip_middle(inert(text, 1_000), ROOM))
 
 
 def _phase(name: str) -> Cell:

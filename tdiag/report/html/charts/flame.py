@@ -8,10 +8,12 @@ from typing import Any
 from tdiag.diagnose.details import Details, Frame
 from tdiag.report.html.parts import Chart
 from tdiag.report.html.text import label, rgb
+from tdiag.report.text import clip_head, inert
 from tdiag.report.units import percent, plural
 
 ROW_PX, LEAST_PX, MOST_PX = 21, 160, 1_000
-MOST_FRAMES = 1_200  # of a graph: what more would show is narrower than a pixel
+MOST_FRAMES = 700  # of a graph, the widest: further ones are some pixels wide
+NAME_CHARS = 80  # of a function's or a file's name
 LEAST_FRAC = 0.001  # of the samples
 PARTS = 10**9  # that all samples together are drawn as
 USER, TORCH, LIBRARY, ROOT = (rgb(f"color({n})") for n in (166, 32, 244, 240))
@@ -92,7 +94,7 @@ def _values(frames: Sequence[Frame], kept: Sequence[int]) -> list[int]:
 
 
 def _label(frame: Frame) -> str:
-    return label(f"{frame.name}:{frame.line}" if frame.user else frame.name, 90)
+    return label(f"{frame.name}:{frame.line}" if frame.user else frame.name, NAME_CHARS)
 
 
 def _color(frame: Frame) -> str:
@@ -102,5 +104,6 @@ def _color(frame: Frame) -> str:
 
 
 def _hover(frame: Frame) -> str:
-    place = f"<br>{label(frame.file)}{f':{frame.line}' if frame.line else ''}" if frame.file else ""
-    return f"{label(frame.name)}{place}<br>{percent(frame.frac)} of the samples"
+    line = f":{frame.line}" if frame.line else ""
+    place = f"<br>{label(clip_head(inert(frame.file), NAME_CHARS))}{line}" if frame.file else ""
+    return f"{label(frame.name, NAME_CHARS)}{place}<br>{percent(frame.frac)} of the samples"

@@ -113,7 +113,7 @@ def _axis(strip: Strip, number: int, count: int) -> dict[str, Any]:
 
 def _title(strip: Strip, axis: str) -> dict[str, Any]:
     unit = "" if strip.unit == "cores" else f", {_UNITS.get(strip.unit, strip.unit)}"
-    limit = f" of {_number(strip.limit, strip.unit)}" if strip.limit else ""
+    limit = f" (of {_number(strip.limit, strip.unit)})" if strip.limit else ""
     said = strip.name + unit + ("" if strip.unit == "frac" else limit)
     return {"text": label(said), "xref": "paper", "x": 0,
             "yref": f"{axis} domain", "y": 1, "yanchor": "bottom", "xanchor": "left",

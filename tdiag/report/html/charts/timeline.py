@@ -8,12 +8,14 @@ from typing import Any
 from tdiag.diagnose.details import Details, Event, EventLane, StepEvents
 from tdiag.report.html.parts import Cell, Chart, Table
 from tdiag.report.html.text import label, rgb
+from tdiag.report.text import clip
 from tdiag.report.units import duration, percent, plural
 from tdiag.report.words import component
 
 LANE_PX, AXIS_PX = 34, 60
 MOST_WORKERS = 16
-MOST_ROWS = 200  # of the table: a lane's longest
+MOST_ROWS = 100  # of the table: a lane's longest
+NAME_CHARS = 80
 FAINTEST = 0.15  # opacity at which a bar can still be seen
 NAMED_FRAC = 0.03  # of the step: a shorter bar has no room for its name
 ROLES = {
@@ -73,7 +75,7 @@ def _bars(row: int, lane: EventLane, step_ns: int) -> dict[str, Any]:
                    "opacity": [max(FAINTEST, _density(event)) for event in lane.events],
                    "line": {"width": 0}},
         "text": [
-            label(name, 60) if ns >= NAMED_FRAC * step_ns else ""
+            label(name, NAME_CHARS) if ns >= NAMED_FRAC * step_ns else ""
             for name, ns in zip(names, lengths, strict=True)
         ],
         "textposition": "inside",
@@ -81,7 +83,8 @@ def _bars(row: int, lane: EventLane, step_ns: int) -> dict[str, Any]:
         "textangle": 0,
         "insidetextfont": {"color": "#fff"},
         "hovertext": [
-            f"{label(name)}{_others(event)}<br>{duration(ns)} from {duration(event.begin_ns)}"
+            f"{label(name, NAME_CHARS)}{_others(event)}"
+            f"<br>{duration(ns)} from {duration(event.begin_ns)}"
             for name, ns, event in zip(names, lengths, lane.events, strict=True)
         ],
         "hoverinfo": "text",
@@ -133,8 +136,9 @@ def _table(step: StepEvents, lanes: list[EventLane]) -> Table:
         for name, ns in total.items():
             share = ns / step.duration_ns
             rows.append(
-                [Cell(lane.name), Cell(name), Cell(f"{count[name]:,}", count[name]),
-                 Cell(duration(ns), ns), Cell(percent(share), share)]
+                [Cell(lane.name), Cell(clip(name, NAME_CHARS)),
+                 Cell(f"{count[name]:,}", count[name]), Cell(duration(ns), ns),
+                 Cell(percent(share), share)]
             )  # fmt: skip
     rows.sort(key=lambda row: -(row[3].value or 0))
     columns = {
