@@ -26,7 +26,7 @@ kernels somewhat slower than fixed ones.
 from __future__ import annotations
 
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.from_run.places import is_user_file
+from tdiag.evidence.base import is_user_file
 from tdiag.evidence.kinds import Budget, Location
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Compiles, Recompiled
