@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from tdiag.errors import RunError
     from tdiag.view.tensorboard import View
 
 # How quickly the plugin reads a trace: 136,000 events in 11 s of one slow core.
@@ -19,15 +20,16 @@ PLUGIN_EVENTS_PER_S = 12_000
 LONG_S = 5
 
 OPENING = {
-    "trace.perfetto.json.gz": (
-        "in a browser: https://ui.perfetto.dev, Open trace file (it stays on your machine)",
-        "offline:      the same page, if it was visited before; or chrome://tracing in Chrome, Load"
-        " (newer ones: first switch internal pages on, at chrome://chrome-urls)",
-    ),
-    "stacks.speedscope.json": (
-        "in a browser: https://www.speedscope.app, drop the file (it stays on your machine)",
-        "offline:      npm install -g speedscope, then speedscope FILE",
-    ),
+    "trace.perfetto.json.gz": """
+  in a browser: https://ui.perfetto.dev, Open trace file (it is not uploaded)
+  offline:      the same page, if it was visited before;
+                or chrome://tracing in Chrome or Chromium, Load (newer ones: first
+                enable internal pages at chrome://chrome-urls)
+""",
+    "stacks.speedscope.json": """
+  in a browser: https://www.speedscope.app, drop the file (it is not uploaded)
+  offline:      npm install -g speedscope; speedscope FILE
+""",
 }
 
 
@@ -83,18 +85,17 @@ def _write(run: str | None, write: Callable[[Path], tuple[Path, list[str]]]) -> 
     """Write one file into a run directory, and say how to open it."""
     from tdiag.cli.streams import say
     from tdiag.errors import UsageError
-    from tdiag.launch.rundir import find, unwritable
+    from tdiag.launch.rundir import find
 
     if _is_trace(run):
-        raise UsageError(f"{run} is a trace, which opens as it is", "name a run to merge its lanes")
+        hint = "a trace opens in these viewers as it is"
+        raise UsageError(f"{run} is no run, so there is nothing to merge", hint)
     run_dir = find(run)
     try:
         path, notes = write(run_dir)
     except OSError as error:
-        raise unwritable(run_dir, error) from None
-    print(os.path.relpath(path))
-    for line in OPENING[path.name]:
-        print(f"  {line}")
+        raise _unwritable(run_dir, error) from None
+    print(os.path.relpath(path) + OPENING[path.name], end="", flush=True)
     for note in notes:
         say(f"tdiag: {note}")
 
@@ -143,7 +144,7 @@ def _view(run: str | None, scratch: Path) -> View:
     from tdiag.cli.analyze import read_ranks
     from tdiag.cli.conclude import conclude
     from tdiag.diagnose import diagnose
-    from tdiag.launch.rundir import find, unwritable
+    from tdiag.launch.rundir import find
     from tdiag.report import load_diagnosis
     from tdiag.view import tensorboard
 
@@ -157,17 +158,26 @@ def _view(run: str | None, scratch: Path) -> View:
         diagnosis = load_diagnosis(run_dir) if kept else conclude(run_dir)
         return tensorboard.of_run(run_dir, diagnosis, scratch)
     except OSError as error:
-        raise unwritable(scratch, error) from None
+        raise _unwritable(scratch, error) from None
+
+
+def _unwritable(folder: Path, error: OSError) -> RunError:
+    from tdiag.errors import RunError
+
+    return RunError(
+        f"cannot write in {folder}: {error.strerror or error}",
+        "make room there, or copy the run to where you may write",
+    )
 
 
 def _tell(url: str, events: int) -> None:
     """Where it is, what to expect, and how it ends."""
     print(f"TensorBoard: {url}")
-    print("  Time Series and Text: steps, budget, system and the report; complete offline")
+    print("  Time Series, Text: steps, budget, system, the report; complete offline")
     if events:
         seconds = events / PLUGIN_EVENTS_PER_S
         wait = f"; ready in about {seconds:.0f} s" if seconds > LONG_S else ""
-        print(f"  PyTorch Profiler: the trace{wait}; charts and Trace view need the internet")
+        print(f"  PyTorch Profiler: the trace{wait}; its charts need the internet")
     if "SSH_CONNECTION" in os.environ:
         there = url.split("://")[1].strip("/")
         print(f"  From your own machine: ssh -L {there.split(':')[1]}:{there} THIS-HOST")

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from tdiag.errors import RunError
+from tdiag.evidence.from_run import read_run
 from tdiag.evidence.from_run.events import Process, read_events
 from tdiag.evidence.from_run.history import make_history
 from tdiag.evidence.from_run.records import ProcessRecord, TraceRecord
@@ -27,6 +28,7 @@ def write(run_dir: Path) -> tuple[Path, list[str]]:
 
     Raises RunError where nothing was recorded, OSError where the file cannot be written.
     """
+    read_run(run_dir)
     processes = read_events(run_dir)
     offset = unix_offset(processes)
     if offset is None:

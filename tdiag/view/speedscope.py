@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from tdiag.errors import RunError
+from tdiag.evidence.from_run import read_run
 from tdiag.evidence.from_run.events import Process, read_events, workers_of
 from tdiag.evidence.from_run.stacks import thread_of
 from tdiag.view.lanes import worker_name
@@ -43,6 +44,7 @@ def write(run_dir: Path) -> tuple[Path, list[str]]:
 
     Raises RunError where no stacks were sampled, OSError where the file cannot be written.
     """
+    read_run(run_dir)
     files = sorted(p for p in run_dir.glob("stacks-*.speedscope.json"))
     text = merge(files, read_events(run_dir))
     if text is None:

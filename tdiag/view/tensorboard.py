@@ -19,6 +19,7 @@ from tdiag import __version__
 from tdiag.diagnose.model import Diagnosis
 from tdiag.errors import RunError
 from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.from_run import read_run
 from tdiag.evidence.from_run.events import Process, lead_of, read_events
 from tdiag.evidence.from_run.history import make_history
 from tdiag.evidence.from_run.records import TraceRecord
@@ -49,6 +50,7 @@ def of_run(run_dir: Path, diagnosis: Diagnosis, scratch: Path) -> View:
 
     Raises RunError where the run cannot be read, OSError where the view cannot be written.
     """
+    read_run(run_dir)
     home = (run_dir if os.access(run_dir, os.W_OK) else scratch) / FOLDER
     view = View(home / run_dir.name)
     made_from = _state(run_dir)

@@ -58,6 +58,14 @@ def test_a_run_of_a_newer_tdiag_is_refused(words: list[str], run_dir: Path, tmp_
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("option", ["--no-browser", "--perfetto", "--speedscope"])
+def test_records_of_a_newer_tdiag_are_not_shown(option: str, run_dir: Path, tmp_path: Path) -> None:
+    (run_dir / "run.json").write_text('{"schema": 99}')
+    done = tdiag("view", str(run_dir), option, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "newer tdiag (run schema 99)" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_sarif_explains_its_rules(run_dir: Path, tmp_path: Path) -> None:
     done = tdiag("report", str(run_dir), "-f", "sarif", cwd=tmp_path)
     rules = json.loads(done.stdout)["runs"][0]["tool"]["driver"]["rules"]

@@ -92,14 +92,23 @@ def test_the_originals_are_untouched_and_the_runs_view_is_kept(page: Shown, here
     assert sorted(p.name for p in here.iterdir()) == [".tdiag", DEVICE, RANKS]
 
 
-def test_kill_ends_it_with_all_its_children(here: Path) -> None:
-    terminal = Terminal([*TDIAG, "view", "--no-browser", str(here / DEVICE)], here)
+def test_it_opens_the_browser_and_kill_ends_it_with_all_its_children(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/asked\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(browser))
+    terminal = Terminal([*TDIAG, "view", str(here / DEVICE)], here)
     try:
         terminal.read("Ctrl-C ends it.")  # the plugin is still reading
+        asked = tmp_path / "asked"
+        wait_for(lambda: asked.exists() and asked.read_text())
         left = serving(terminal.process.pid)
         os.kill(terminal.process.pid, signal.SIGTERM)
         assert terminal.end() == 0
         wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
+        assert asked.read_text().strip() in terminal.text
     finally:
         terminal.kill()
 

@@ -42,7 +42,18 @@ from tdiag.evidence.store import Evidence
 
 SCHEMA = 1
 
-__all__ = ["load_run"]
+__all__ = ["load_run", "read_run"]
+
+
+def read_run(run_dir: Path) -> dict[str, Any]:
+    """``run.json``. Raises RunError if this is no run directory, or one of a newer tdiag."""
+    run = _read_json(run_dir / "run.json", required=True)
+    if run.get("schema", SCHEMA) > SCHEMA:
+        raise RunError(
+            f"{run_dir} was written by a newer tdiag (run schema {run['schema']})",
+            "upgrade tdiag, or read it with the version that wrote it",
+        )
+    return run
 
 
 def load_run(run_dir: Path) -> Evidence:
@@ -51,12 +62,7 @@ def load_run(run_dir: Path) -> Evidence:
     Judged is the lead process: the training process of the lowest rank, with the most steps.
     Raises RunError if this is no run directory, or one of a newer tdiag.
     """
-    run = _read_json(run_dir / "run.json", required=True)
-    if run.get("schema", SCHEMA) > SCHEMA:
-        raise RunError(
-            f"{run_dir} was written by a newer tdiag (run schema {run['schema']})",
-            "upgrade tdiag, or read it with the version that wrote it",
-        )
+    run = read_run(run_dir)
     config = _read_json(run_dir / "config.json")
     processes = read_events(run_dir)
     lead = lead_of(processes)
