@@ -28,7 +28,7 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(256, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10)
+            nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
         )
     def forward(self, x):
         return self.layers(x)
@@ -95,7 +95,10 @@ TABLE: tuple[tuple[Waste, str, str], ...] = (
     (step.LOGS, "trainer", ""),
     (step.CLIPS, "functions", ""),
     (step.DOUBLE, "config", ""),
+    (loss.BRANCHES, "gan", ""),
+    (data.TOKENS, "gan", ""),
     (HEALTHY, "plain", ""),
+    (HEALTHY, "gan", ""),
     (HEALTHY, "package", ""),
     (HEALTHY, "lightning", "*"),
     (HEALTHY, "stream", ""),

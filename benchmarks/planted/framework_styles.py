@@ -1,4 +1,4 @@
-"""Scripts that work as the two common frameworks do, as templates like those of ``styles``."""
+"""Scripts built as the two common frameworks do it, and a GAN: templates like ``styles``."""
 
 from __future__ import annotations
 
@@ -94,5 +94,41 @@ class Trainer:
 torch.manual_seed(0)
 $SETUP
 Trainer(WithLoss(), AsDict(Data())).train()
+"""
+}
+
+GAN = {
+    "adversarial.py": HEAD
+    + PARTS
+    + """
+class Generator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 256))
+    def forward(self, noise):
+        return self.body(noise)
+
+torch.manual_seed(0)
+$SETUP
+critic, generator = Net(), Generator()
+critic_optimizer = make_optimizer(critic)
+generator_optimizer = torch.optim.Adam(generator.parameters(), lr=2e-4)
+loader = DataLoader(Data(), $LOADER)  # FIX
+step = 0
+while True:
+    for real, y in loader:
+        fake = generator(torch.randn(len(real), 32))
+        critic_loss = loss_of(critic(real), y) + critic(fake.detach()).square().mean()
+        critic_optimizer.zero_grad()
+        critic_loss.backward()
+        critic_optimizer.step()
+        generator_loss = -critic(fake).mean()
+        generator_optimizer.zero_grad()
+        generator_loss.backward()
+        generator_optimizer.step()
+        after_step(step, critic, critic_loss)
+        step += 1
+        if clock():
+            sys.exit()
 """
 }

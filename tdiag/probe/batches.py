@@ -99,7 +99,7 @@ def describe_loader(loader: Any, at: Any) -> dict[str, Any]:
         "drop_last": bool(loader.drop_last),
         "in_order": getattr(loader, "in_order", None),
         "start_method": method,
-        "dataset_class": type(dataset).__name__,
+        "dataset_class": _class_name(dataset),
         "dataset_at": places.definition(read),
         "dataset_len": length(dataset),
         "collate_name": getattr(
@@ -107,6 +107,14 @@ def describe_loader(loader: Any, at: Any) -> dict[str, Any]:
         ),
         "collate_at": places.definition(loader.collate_fn),
     }
+
+
+def _class_name(dataset: Any) -> str:
+    """Of its class; of torch's where a subclass reads its samples as that does."""
+    kind = type(dataset)
+    reads = [base for base in kind.__mro__ if {"__getitem__", "__iter__"} & vars(base).keys()]
+    torchs = reads and reads[0].__module__.startswith("torch.utils.data.")
+    return (reads[0] if torchs else kind).__name__
 
 
 def _innermost(dataset: Any) -> Any:

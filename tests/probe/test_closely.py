@@ -42,6 +42,30 @@ for epoch in range(2):
 """
 
 
+IN_MEMORY = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Mine(TensorDataset):
+    def __init__(self):
+        super().__init__(torch.randn(512, 4))
+        self.name = "kept in memory"
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for (x,) in DataLoader(Mine(), batch_size=16):
+    optimizer.zero_grad()
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_subclass_that_reads_as_torchs_dataset_does_is_called_that(tmp_path: Path) -> None:
+    run = watch_code(tmp_path, IN_MEMORY, windows=["baseline"])
+    (loader,) = run.of("loader")
+    assert (loader["dataset_class"], loader["dataset_at"]) == ("TensorDataset", None)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_files_random_numbers_and_values_of_a_fetch(workers: int, tmp_path: Path) -> None:
     run = watch_code(tmp_path, CODE, str(workers), windows=["baseline"])

@@ -36,12 +36,29 @@ for x in DataLoader(Points(), batch_size=16):
 """
 
 
-def line_of(mark: str) -> int:
-    return next(n for n, text in enumerate(CODE.splitlines(), 1) if f"# {mark}" in text)
+CLOSURE = """
+import torch
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+def loss_of(output):
+    return sum(row.sum() for row in output)  # LOSS
+for step in range(40):
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of(model(torch.randn(8, 4)))  # MODEL
+        loss.backward()
+        torch.stack([p.grad.norm() for p in model.parameters()]).norm()  # NORM
+        return loss
+    optimizer.step(closure)
+"""
 
 
-def counted(tmp_path: Path) -> tuple[int, dict[int, dict[str, Any]]]:
-    run = watch_code(tmp_path, CODE, windows=["baseline", "ops"])
+def line_of(mark: str, code: str = CODE) -> int:
+    return next(n for n, text in enumerate(code.splitlines(), 1) if f"# {mark}" in text)
+
+
+def counted(tmp_path: Path, code: str = CODE) -> tuple[int, dict[int, dict[str, Any]]]:
+    run = watch_code(tmp_path, code, windows=["baseline", "ops"])
     assert run.returncode == 0, run.err
     assert run.of("failure") == []
     ops = run.of("ops")[-1]
@@ -63,3 +80,9 @@ def test_each_line_is_in_its_phase(tmp_path: Path) -> None:
     assert lines[line_of("BRANCH")]["phase"] == "loss"  # inside a loss module's forward
     assert lines[line_of("CONSTRUCT")]["phase"] == "data_wait"
     assert lines[line_of("MODEL")]["phase"] == "forward"
+
+
+def test_a_closures_lines_are_in_their_phases_though_the_optimizer_runs_it(tmp_path: Path) -> None:
+    _, lines = counted(tmp_path, CLOSURE)
+    assert lines[line_of("LOSS", CLOSURE)]["phase"] == "loss"
+    assert lines[line_of("NORM", CLOSURE)]["phase"] == "optimizer"

@@ -18,6 +18,7 @@ from ..marks import (
     FORWARD_END,
     NEXT_BEGIN,
     NEXT_END,
+    OPTIMIZER_BEGIN,
     OPTIMIZER_END,
 )
 from . import Capture
@@ -167,8 +168,6 @@ class OpsCapture(Capture):
         values = self.probe.marks.values
         if self.probe.boundary.backward_depth:
             return "backward"
-        if self.probe.boundary.depth:
-            return "optimizer"
         losses = self.probe.boundary.losses
         for code, argument in zip(reversed(values[0::4]), reversed(values[3::4])):
             if code == NEXT_BEGIN:
@@ -177,8 +176,8 @@ class OpsCapture(Capture):
                 return "loss" if argument >> 2 in losses else "forward"
             if code == FORWARD_END:
                 return "loss"
-            if code in (BACKWARD_BEGIN, BACKWARD_END):
-                return "optimizer"
+            if code in (BACKWARD_BEGIN, BACKWARD_END, OPTIMIZER_BEGIN):
+                return "optimizer"  # or about to be: a closure's own marks come after its begin
             if code in (NEXT_END, OPTIMIZER_END):
                 return "prepare"
         return "prepare"
