@@ -92,6 +92,11 @@ class Feed:
     def queued_mostly(self) -> bool:
         return self.queued > MAJORITY_FRAC * self.wall
 
+    def with_queueing(self, cpu_ns: float) -> float:
+        """What so much less work on a core takes off the fetch, ns: the wait for a core goes by the
+        work that waits."""
+        return cpu_ns * (self.cpu + self.queued) / self.cpu if self.cpu else 0.0
+
     def cores_wanted(self) -> float:
         """Cores that fetching and training would keep busy if they were there."""
         return (self.cpu + self.queued + self.rest) / self.step

@@ -90,6 +90,7 @@ def _gain(fed: Feed, excess: float, share: float) -> tuple[float, float]:
     """Low and high end, ns per step."""
     each = fed.batches * excess * 1e9
     fast, slow = (min(fed.cpu, each / rate) for rate in (FAST_COPY_BYTES_PER_S, COPY_BYTES_PER_S))
+    fast, slow = fed.with_queueing(fast), fed.with_queueing(slow)
     return fed.gain_of_saving(fast), fed.gain_of_saving(share * fed.blocked + slow)
 
 

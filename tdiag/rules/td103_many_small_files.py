@@ -59,7 +59,7 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
         raise Abstain("the size of the files that fetches open is not known")
     if loader.opened_bytes >= SMALL_BYTES:
         return None
-    opening = min(fed.wall, fed.batches * loader.opens * OPEN_NS)
+    opening = fed.with_queueing(min(fed.cpu, fed.batches * loader.opens * OPEN_NS))
     folder = loader.open_folders[0][0] if loader.open_folders else ""
     from_folder = f", most of them in {folder}" if folder else ""
     at = dataset_place(loader)

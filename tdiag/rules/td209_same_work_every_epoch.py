@@ -60,7 +60,7 @@ def check(
         raise Abstain("whether fetches draw random numbers was not seen")
     if fed.loader.random:
         return None
-    saved = max(0.0, loading - fed.copying)
+    saved = fed.with_queueing(max(0.0, loading - fed.copying))
     each = fed.loader.batch_bytes / samples
     whole = each * fed.loader.dataset_len
     lines = top_fetch_lines(fed, stacks)

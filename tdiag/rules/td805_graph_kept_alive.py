@@ -54,10 +54,9 @@ def check(growth: MemoryGrowth, system: System | None, environment: Environment)
     full_in = free / grows if free and grows else math.inf
     until = f", which fills what is free in {full_in:.0f} steps" if full_in < MANY_STEPS else ""
     graph = " and what its graph holds" if graphs else ""
+    more = f": {size(grows)}{graph} more in each step" if grows else ""
     return Found(
-        summary=(
-            f"{_what(growth, graphs)}{where(at)}: {size(grows)}{graph} more in each step{until}."
-        ),
+        summary=f"{_what(growth, graphs)}{where(at)}{more}{until}.",
         evidence=tuple(_measures(growth, graphs, free)),
         fix=Fix(_advice(bool(graphs or growth.graphs), where(at)), "safe"),
         at=at,

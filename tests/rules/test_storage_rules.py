@@ -40,12 +40,30 @@ def test_reading_counts_where_most_of_it_is_not_returned(read_mb: int, fires: bo
 
 def test_what_reading_too_much_costs_goes_by_the_excess() -> None:
     """30 ms of the fetch are blocked, and 60 MB of excess take 6 to 30 ms to copy."""
-    half = {"load_cpu_ns": 24.5e6, "rchar_bytes": 61.0 * MB, "batch_bytes": 1.0 * MB}
+    half = {
+        "load_cpu_ns": 24.5e6,
+        "runqueue_ns": None,
+        "rchar_bytes": 61.0 * MB,
+        "batch_bytes": 1.0 * MB,
+    }
     found = finding("TD102", **half)
     assert found.speedup is not None
     low, high = (80 * (1 - 1 / x) for x in (found.speedup.low, found.speedup.high))
     assert low == pytest.approx(6, abs=0.1)
-    assert high == pytest.approx(30 * 60 / 61 + 29.5, abs=0.6)  # no more than there is on a core
+    assert high == pytest.approx(30.5 * 60 / 61 + 29.5, abs=0.2)  # no more than there is on a core
+
+
+def test_less_work_waits_less_for_a_core() -> None:
+    """Half of the fetch queues for a core, so that a millisecond of work costs two."""
+    alone = {"load_cpu_ns": 25e6, "runqueue_ns": None, "rchar_bytes": 61.0 * MB, "batch_bytes": 1e6}
+    crowded = alone | {"runqueue_ns": 30e6}
+    full = system(cores_allowed=2.0, cores_machine=2, machine_busy_cores=2.0, cores_used=0.9)
+    lows = []
+    for fetch in (alone, crowded):
+        found = run_rule(find("TD102"), Evidence().add(STEP, loaders(**fetch), full))
+        assert isinstance(found, Finding) and found.speedup is not None
+        lows.append(80 * (1 - 1 / found.speedup.low))
+    assert lows[1] == pytest.approx(2 * lows[0], rel=0.02)
 
 
 def test_bytes_that_were_not_counted_are_not_taken_for_none() -> None:
