@@ -16,6 +16,7 @@ from tdiag.evidence.from_run.traced import clock_shift, trace_file
 from tdiag.trace import read_trace
 from tdiag.view.events import Event, Reader, Writer, is_number, to_ns
 from tdiag.view.lanes import Clock, counters, lanes, unix_offset
+from tdiag.view.overlaps import clipped
 
 FILE = "trace.perfetto.json.gz"
 # What Kineto calls a process of ours would compete with the name that its lanes give it.
@@ -80,8 +81,16 @@ def _kineto(
         notes.append(f"{path.name} is left out: nothing tells how its clock stands to the others")
         return
     add_ns = (base if isinstance(base, int) else 0) - shift + clock.shift
+    # Rows are told by their order, which what could not be read would shift.
+    shorter = {} if trace.damage else clipped(trace)
+    row = 0
     reader = Reader(path)
     for events in reader:
+        for event in events:
+            if event.get("ph") == "X":
+                if row in shorter:
+                    event["dur"] = shorter[row] / 1000
+                row += 1
         yield [event for event in events if _moved(event, add_ns, (process.pid,))]
     if reader.lost:
         notes.append(f"{reader.lost} events of {path.name} could not be read")

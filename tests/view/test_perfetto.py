@@ -40,6 +40,20 @@ def test_no_importer_complains(events: list[Event]) -> None:
     assert overlaps(events) == []
 
 
+def test_a_span_that_crosses_another_is_cut(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (path,) = (run / "tensorboard").iterdir()
+    trace = json.loads(path.read_text())
+    first = trace["traceEvents"][1]
+    crossing = first | {"cat": "python_function", "name": "enter", "ts": first["ts"] - 90,
+                        "dur": 100}  # fmt: skip
+    trace["traceEvents"].append(crossing)
+    path.write_text(json.dumps(trace))
+    found = {e["name"]: e["dur"] for e in merged(run) if e["ph"] == "X"}
+    assert found["enter"] == 90
+    assert found["ProfilerStep#0"] == first["dur"]
+
+
 def test_phases_hold_the_ops_that_ran_in_them(events: list[Event]) -> None:
     """Kineto's clock and the probe's agree to less than the 20 µs between a mark and its op."""
     phases = spans(events, PID, PHASES)

@@ -78,7 +78,8 @@ def test_phases_hold_the_ops_that_ran_in_them(events: list[Event]) -> None:
 def test_no_importer_complains(events: list[Event]) -> None:
     assert complaints(events) == []
     ours = [e for e in events if e.get("cat") == "tdiag"]
-    assert len({(e["pid"], e["tid"]) for e in ours}) == 4 and overlaps(ours) == []
+    assert len({(e["pid"], e["tid"]) for e in ours}) == 4
+    assert overlaps(events) == []
 
 
 def test_the_workers_fetches_are_there(events: list[Event]) -> None:
