@@ -163,14 +163,15 @@ def _report(
     from tdiag.cli.page import write_page
     from tdiag.cli.streams import say, write
     from tdiag.errors import TdiagError
-    from tdiag.evidence.from_run import load_run
-    from tdiag.report import render
 
     again = f"the run is kept: tdiag report {os.path.relpath(outcome.run_dir)}"
     if not outcome.report_wanted:
         complain(TdiagError("interrupted twice, so no report", again))
         return
     try:
+        from tdiag.evidence.from_run import load_run
+        from tdiag.report import render
+
         evidence = load_run(outcome.run_dir)
         diagnosis = conclude(outcome.run_dir, evidence)
         if written is not None:

@@ -9,7 +9,8 @@ from tdiag.evidence.base import is_user_file
 from tdiag.evidence.from_run.stacks import SampledFrame, Samples, Stack
 from tdiag.evidence.history import CallTrees, Frame
 
-_Key: TypeAlias = tuple[int, str, str, int]  # parent, name, file, line
+_Function: TypeAlias = tuple[str, str, int]  # name, file, line
+_Key: TypeAlias = tuple[int, _Function]  # its caller's number, and it
 
 
 def make_call_trees(samples: Samples) -> CallTrees:
@@ -39,15 +40,16 @@ def _tree(stacks: Sequence[Stack]) -> tuple[Frame, ...]:
         return ()
     numbers: dict[_Key, int] = {}
     weights: list[float] = []
+    told: dict[int, _Function | None] = {}  # by identity: the stacks share their frames
     for frames, weight in stacks:
         parent = -1
         for frame in frames:
-            if frame.ours():
+            if id(frame) not in told:
+                told[id(frame)] = _function(frame)
+            function = told[id(frame)]
+            if function is None:
                 continue
-            file = frame.file or ""
-            # Lines of a library tell its reader little and would split every function.
-            key = (parent, frame.name, file, (frame.line or 0) if is_user_file(file) else 0)
-            parent = numbers.setdefault(key, len(numbers))
+            parent = numbers.setdefault((parent, function), len(numbers))
             if parent == len(weights):
                 weights.append(0.0)
             weights[parent] += weight
@@ -60,5 +62,14 @@ def _tree(stacks: Sequence[Stack]) -> tuple[Frame, ...]:
             frac=weights[number] / total,
             user=is_user_file(file),
         )
-        for (parent, name, file, line), number in numbers.items()
+        for (parent, (name, file, line)), number in numbers.items()
     )
+
+
+def _function(frame: SampledFrame) -> _Function | None:
+    """Name, file and line; None for tdiag's own. A library's lines are all one: they tell its
+    reader little and would split every function."""
+    file = frame.file or ""
+    if frame.ours():
+        return None
+    return frame.name, file, (frame.line or 0) if is_user_file(file) else 0
