@@ -48,7 +48,9 @@ Gauges = Mapping[str, Sequence[Sequence[float]]]  # kind of work → group → t
 
 @dataclass(frozen=True)
 class Times:
-    """Of each group of fresh processes the turns: typical and mean step, and the yardsticks."""
+    """Of each group of fresh processes the turns: typical and mean step, and the yardsticks' mean
+    piece of work. Its median would not show a core shared with others: a piece is over before the
+    scheduler takes the core away, a step is not."""
 
     typical: Sequence[Sequence[float]]
     mean: Sequence[Sequence[float]]
@@ -233,10 +235,7 @@ def _times(groups: Sequence[Sequence[Taken]]) -> Times:
     return Times(
         [group[0].typical_ns for group in groups],
         [group[0].mean_ns for group in groups],
-        {
-            kind: [group[i].typical_ns for group in groups]
-            for i, kind in enumerate(yardstick.KINDS, 1)
-        },
+        {kind: [group[i].mean_ns for group in groups] for i, kind in enumerate(yardstick.KINDS, 1)},
     )
 
 
