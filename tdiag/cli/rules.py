@@ -5,31 +5,48 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tdiag.rules.catalogue import Rule
+
+HEADER = ("code", "class", "name", "proven by", "needs")
+WIDE = 120  # cells that all columns take; below, what a rule needs stands under it
 
 
 def rules() -> None:
-    """List every rule: its code, class and name, the evidence it needs, what proves its fix."""
+    """List every rule: its code, class and name, what proves its fix, the evidence it needs."""
     import sys
 
     from rich.console import Console
-    from rich.table import Table
 
-    from tdiag.rules.catalogue import all_rules, needs
+    from tdiag.rules.catalogue import all_rules
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("code", "class", "name", "proven by", "needs"):
-        table.add_column(column, no_wrap=column != "needs", overflow="fold")
-    for rule in all_rules():
-        kinds = needs(rule).values()
-        required = ", ".join(kind.__name__ for kind, required in kinds if required)
-        table.add_row(rule.code, rule.cls, rule.name, _proven_by(rule), required)
-    width = None if sys.stdout.isatty() else 1000  # a line a rule, for grep
-    Console(width=width).print(table)
+    console = Console(width=None if sys.stdout.isatty() else 1000)  # piped: a line a rule
+    rows = [_row(rule) for rule in all_rules()]
+    widths = [max(len(row[i]) for row in (HEADER, *rows)) for i in range(len(HEADER) - 1)]
+    _line(console, HEADER, widths, "bold")
+    for row in rows:
+        _line(console, row, widths, "")
 
 
-def _proven_by(rule: Rule) -> str:
-    """The switch with which `tdiag try` can prove its fix, as its own example names it."""
-    from tdiag.rules.catalogue import example
+def _line(console: Console, row: tuple[str, ...], widths: list[int], style: str) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
 
-    return (example(rule).fix.intervention or "").partition("=")[0]
+    *first, needs = row
+    line = "  ".join(cell.ljust(width) for cell, width in zip(first, widths, strict=True))
+    if console.width >= WIDE:
+        console.print(Text(f"{line}  {needs}".rstrip(), style), soft_wrap=True)
+        return
+    console.print(Text(line.rstrip(), style), soft_wrap=True)
+    if needs:
+        console.print(Padding(Text(needs, style or "dim"), (0, 0, 0, widths[0] + 2)))
+
+
+def _row(rule: Rule) -> tuple[str, ...]:
+    """``proven by``: the switch of `tdiag try` that the fix of its own example names."""
+    from tdiag.rules.catalogue import example, needs
+
+    required = ", ".join(kind.__name__ for kind, must in needs(rule).values() if must)
+    proof = (example(rule).fix.intervention or "").partition("=")[0]
+    return rule.code, rule.cls, rule.name, proof, required

@@ -16,8 +16,7 @@ stand still, which happens when `model.train()` is forgotten after an evaluation
 Nothing is predicted: it is about what is computed, not about how long it takes.
 
 ## When this advice is wrong
-A model without dropout and batch norm computes the same in both modes. Monte Carlo dropout
-evaluates in training mode on purpose; fine-tuning may keep a backbone in evaluation mode.
+Monte Carlo dropout evaluates in training mode on purpose; fine-tuning may keep a backbone in evaluation mode.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from msgspec.structs import replace
 from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.kinds import Modules, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Layers
 from tdiag.rules.base import Abstain, Found, percent, where
 from tdiag.rules.examples import module, phases
 from tdiag.rules.measures import frac
@@ -37,7 +37,9 @@ NAME = "mode-of-the-model"
 CLASS = "eval"
 
 
-def check(phases: Phases, modules: Modules) -> Found | None:
+def check(phases: Phases, modules: Modules, layers: Layers | None) -> Found | None:
+    if layers is not None and not layers.mode_dependent:
+        return None  # both modes compute the same
     evaluating, training = phases.eval_train_mode_frac, phases.train_eval_mode_frac
     if evaluating is None and training is None:
         raise Abstain("no module with parameters was seen evaluating or training")
@@ -58,11 +60,16 @@ def check(phases: Phases, modules: Modules) -> Found | None:
     at = model.at if model else None
     of_model = f" ({model.name}{where(at)})" if model else ""
     return Found(
-        summary=f"{' and '.join(said)}: dropout and batch norm then do the wrong thing.",
+        summary=f"{' and '.join(said)}: {_what(layers)} then do the wrong thing.",
         evidence=tuple(facts),
         fix=Fix(f"{'; '.join(todo)}{of_model}.", "review"),
         at=at,
     )
+
+
+def _what(layers: Layers | None) -> str:
+    """The classes that compute something else in the other mode."""
+    return " and ".join(layers.mode_dependent[:3]) if layers else "dropout and batch norm"
 
 
 def fires() -> Evidence:

@@ -12,7 +12,7 @@ from tdiag.diagnose.model import Abstained, Finding
 from tdiag.evidence.data import Inputs, InputTensor
 from tdiag.evidence.kinds import Kind, Modules, Optimizers
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Compiles, Gradients, Scheduler, Schedulers, Startup
+from tdiag.evidence.training import Compiles, Gradients, Layers, Scheduler, Schedulers, Startup
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
     GB,
@@ -113,6 +113,19 @@ def test_modes(evaluating: float | None, training: float | None, expected: str) 
         phases(forward=10), eval_train_mode_frac=evaluating, train_eval_mode_frac=training
     )
     assert judge("TD005", seen, Modules(modules=(module("Net"),))) == expected
+
+
+def test_modes_do_not_matter_to_layers_that_know_none() -> None:
+    seen = replace(phases(forward=10), eval_train_mode_frac=1.0)
+    layers = Layers(
+        classes={"Linear": 3}, mode_dependent=(), dtypes={}, conv_bytes=0, channels_last_bytes=0,
+        bias_before_norm=(), out_of_place=(),
+    )  # fmt: skip
+    modules = Modules(modules=(module("Net"),))
+    assert judge("TD005", seen, modules, layers) == "clear"
+    dropping = replace(layers, mode_dependent=("Dropout",))
+    found = run_rule(find("TD005"), Evidence().add(seen, modules, dropping))
+    assert isinstance(found, Finding) and "Dropout then do the wrong thing" in found.summary
 
 
 def test_both_wrong_modes_are_named_with_the_model() -> None:
