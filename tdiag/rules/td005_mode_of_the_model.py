@@ -16,7 +16,8 @@ stand still, which happens when `model.train()` is forgotten after an evaluation
 Nothing is predicted: it is about what is computed, not about how long it takes.
 
 ## When this advice is wrong
-Monte Carlo dropout evaluates in training mode on purpose; fine-tuning may keep a backbone in evaluation mode.
+Monte Carlo dropout evaluates in training mode on purpose; fine-tuning may keep a backbone in
+evaluation mode.
 """
 
 from __future__ import annotations
