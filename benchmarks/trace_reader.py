@@ -16,6 +16,7 @@ little: the load average is printed with them.
 from __future__ import annotations
 
 import argparse
+import compileall
 import gzip
 import os
 import subprocess
@@ -25,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+import tdiag
 
 TDIAG = """
 import sys
@@ -104,6 +107,7 @@ def main() -> None:
     parser.add_argument("--hta-python", help="interpreter that has HolisticTraceAnalysis")
     parser.add_argument("--repeat", type=int, default=1, help="the fastest of so many runs counts")
     chosen = parser.parse_args()
+    compileall.compile_dir(Path(tdiag.__file__).parent, quiet=2)  # as pip does for the others
     tools = {"tdiag": (sys.executable, TDIAG), "torch-tb-profiler": (sys.executable, TB)}
     if chosen.hta_python:
         tools["HolisticTraceAnalysis"] = (chosen.hta_python, HTA)

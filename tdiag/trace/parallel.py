@@ -11,17 +11,17 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from tdiag.trace.decode import Block, decode
 from tdiag.trace.inflate import GZIP_MAGIC
-from tdiag.trace.worker import LENGTH_BYTES
+from tdiag.trace.worker import LENGTH_BYTES, READY
 
-# Starting the processes takes as long as decoding some 100 MB here (0.4 s); traces pack to a
-# tenth and less.
-PARALLEL_BYTES = 256 << 20
-PARALLEL_PACKED_BYTES = 16 << 20
+# Starting a process takes as long as decoding some 40 MB here, while this one decodes already;
+# traces pack to a twentieth.
+PARALLEL_BYTES = 48 << 20
+PARALLEL_PACKED_BYTES = 5 << 19
 MAX_PROCESSES = 8  # beyond that the one inflating process is the limit
 IN_FLIGHT = 2  # blocks a process: one being decoded, one waiting
 
@@ -40,41 +40,65 @@ def pays_off(path: Path) -> bool:
 def in_processes(
     blocks: Iterable[tuple[int, bytes]],
 ) -> Iterator[tuple[int, bytes, Block | None]]:
-    """``(offset, block, its columns)`` in order, decoded by as many processes as pay.
+    """``(offset, block, its columns)`` in order. This process decodes, too: whatever finds the
+    others busy, or not yet started.
 
     Plain child processes rather than ``multiprocessing``: that runs the caller's main module
     again in each child, or forks a process that may have threads (a progress display).
     """
-    processes = min(cores(), MAX_PROCESSES)
-    waiting: deque[tuple[int, bytes, Future[Block | None]]] = deque()
+    others = min(cores(), MAX_PROCESSES) - 1
+    waiting: deque[tuple[int, bytes, Future[Block | None] | Block | None]] = deque()
     with ExitStack() as stack:
-        idle: SimpleQueue[_Worker] = SimpleQueue()
-        for _ in range(processes):
-            idle.put(stack.enter_context(_Worker()))
+        # One place a block: a worker stands here once for each that it may be given now.
+        places: SimpleQueue[_Worker] = SimpleQueue()
+        workers = [stack.enter_context(_Worker()) for _ in range(others)]
         # One thread a process: it waits for its pipe while the others run.
-        pool = stack.enter_context(ThreadPoolExecutor(processes))
+        pools = [stack.enter_context(ThreadPoolExecutor(1)) for _ in workers]
+        for worker, pool in zip(workers, pools, strict=True):
+            worker.pool = pool
+            pool.submit(worker.started, places)
+        stack.callback(_kill, workers)
         for offset, block in blocks:
-            waiting.append((offset, block, pool.submit(_decode, idle, block)))
-            if len(waiting) >= processes * IN_FLIGHT:
-                first, text, columns = waiting.popleft()
-                yield first, text, columns.result()
+            try:
+                worker = places.get_nowait()
+            except Empty:
+                waiting.append((offset, block, decode(block)))
+            else:
+                waiting.append((offset, block, worker.pool.submit(_decode, worker, block, places)))
+            while len(waiting) > others * IN_FLIGHT or (waiting and _done(waiting[0][2])):
+                yield _result(*waiting.popleft())
         while waiting:
-            first, text, columns = waiting.popleft()
-            yield first, text, columns.result()
+            yield _result(*waiting.popleft())
 
 
-def _decode(idle: SimpleQueue[_Worker], block: bytes) -> Block | None:
-    worker = idle.get()
+def _done(columns: Future[Block | None] | Block | None) -> bool:
+    return not isinstance(columns, Future) or columns.done()
+
+
+def _result(
+    offset: int, block: bytes, columns: Future[Block | None] | Block | None
+) -> tuple[int, bytes, Block | None]:
+    return offset, block, columns.result() if isinstance(columns, Future) else columns
+
+
+def _decode(worker: _Worker, block: bytes, places: SimpleQueue[_Worker]) -> Block | None:
     try:
-        return worker.decode(block)
+        columns = worker.decode(block)
     except (OSError, EOFError, pickle.UnpicklingError):
-        return decode(block)  # the child is gone (killed, or cannot import tdiag)
-    finally:
-        idle.put(worker)
+        return decode(block)  # the child is gone: it is given no more
+    places.put(worker)
+    return columns
+
+
+def _kill(workers: Iterable[_Worker]) -> None:
+    for worker in workers:
+        worker.kill()
 
 
 class _Worker:
     """A child that decodes one block at a time."""
+
+    pool: ThreadPoolExecutor
 
     def __enter__(self) -> _Worker:
         self._process: subprocess.Popen[bytes] = subprocess.Popen(
@@ -85,18 +109,28 @@ class _Worker:
         )
         return self
 
+    def started(self, places: SimpleQueue[_Worker]) -> None:
+        """Wait until it says that it is there."""
+        assert self._process.stdout is not None
+        if self._process.stdout.read(len(READY)) == READY:
+            for _ in range(IN_FLIGHT):
+                places.put(self)
+
     def decode(self, block: bytes) -> Block | None:
         send, receive = self._process.stdin, self._process.stdout
-        if send is None or receive is None:
-            raise EOFError
+        assert send is not None
+        assert receive is not None
         send.write(len(block).to_bytes(LENGTH_BYTES, "little"))
         send.write(block)
         send.flush()
         found: Block | None = pickle.load(receive)
         return found
 
-    def __exit__(self, *_: Any) -> None:
+    def kill(self) -> None:
         self._process.kill()
+
+    def __exit__(self, *_: Any) -> None:
+        self.kill()
         self._process.communicate()
 
 

@@ -25,8 +25,9 @@ LONGEST_NS = 24 * 3600 * 10**9
 TAIL_LIMIT = 64 << 20  # of metadata after the events
 
 
-def read_trace(path: Path | str, progress: Progress | None = None) -> Trace:
-    """Read a torch.profiler trace, plain or gzipped, list or object.
+def read_trace(path: Path | str, progress: Progress | None = None, *, alone: bool = True) -> Trace:
+    """Read a torch.profiler trace, plain or gzipped, list or object; a large one in several
+    processes, unless others are read at the same time (``alone`` false).
 
     Memory: about 100 bytes an event, whatever the length of its arguments. A truncated or broken
     file gives what can be read, and says the rest in ``trace.damage``. Raises RunError (exit
@@ -36,7 +37,7 @@ def read_trace(path: Path | str, progress: Progress | None = None) -> Trace:
     if path.is_dir():
         raise RunError(f"{path} is a folder, not a trace", "name the trace files in it")
     with _uncollected():
-        return _Reader(path, progress).trace()
+        return _Reader(path, progress, alone).trace()
 
 
 @contextmanager
@@ -53,8 +54,9 @@ def _uncollected() -> Iterator[None]:
 
 
 class _Reader:
-    def __init__(self, path: Path, progress: Progress | None) -> None:
+    def __init__(self, path: Path, progress: Progress | None, alone: bool) -> None:
         self.path = path
+        self.alone = alone
         self.blocks = Blocks(path, progress)
         self.splitter = Splitter(self.blocks, path.name)
         self.damage = Damage()
@@ -65,7 +67,7 @@ class _Reader:
         self._unfinished_at = 0
 
     def trace(self) -> Trace:
-        decoded = in_processes if pays_off(self.path) else _in_this_process
+        decoded = in_processes if self.alone and pays_off(self.path) else _in_this_process
         for offset, block, columns in decoded(self.splitter):
             self._take(offset, block, columns)
         self._finish()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import sys
 
 from tdiag.trace.decode import decode
 
 LENGTH_BYTES = 8
+READY = b"!"  # the first thing it says
 
 
 def main() -> None:
     """Answer every ``length, block`` with the pickled columns, until stdin closes."""
+    gc.disable()  # as in the reader
+    sys.stdout.buffer.write(READY)
+    sys.stdout.buffer.flush()
     while header := sys.stdin.buffer.read(LENGTH_BYTES):
         block = sys.stdin.buffer.read(int.from_bytes(header, "little"))
         sys.stdout.buffer.write(pickle.dumps(decode(block), protocol=5))

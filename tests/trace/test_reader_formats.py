@@ -6,11 +6,13 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tdiag.trace import Trace, inflate, read_trace
+from tdiag.trace import Trace, inflate, parallel, read_trace
 from tests.trace.making import HOST, kernel, op, span, step, trace_of, write
 
 EVENTS = [
@@ -187,6 +189,29 @@ def test_child_processes_decode_the_same(tmp_path: Path, monkeypatch: pytest.Mon
     here = trace_of(tmp_path, events)
     monkeypatch.setattr(inflate, "BLOCK_BYTES", 20_000)
     monkeypatch.setattr("tdiag.trace.reader.pays_off", lambda path: True)
+    monkeypatch.setattr(parallel, "cores", lambda: 3)
+    monkeypatch.setattr(parallel, "SimpleQueue", Patient)
+    monkeypatch.setattr(parallel, "decode", None)  # this process must not
+    assert_same(trace_of(tmp_path, events), here)
+
+
+class Patient(SimpleQueue[Any]):
+    """Every block waits until a child is there for it."""
+
+    def get_nowait(self) -> Any:
+        return self.get(timeout=60)
+
+
+def test_without_children_this_process_decodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They end before they are there."""
+    events = [op(f"op{i % 7}", i, 1, **{"External id": i}) for i in range(3000)]
+    here = trace_of(tmp_path, events)
+    monkeypatch.setattr(inflate, "BLOCK_BYTES", 20_000)
+    monkeypatch.setattr("tdiag.trace.reader.pays_off", lambda path: True)
+    monkeypatch.setattr(parallel, "cores", lambda: 3)
+    monkeypatch.setattr("sys.executable", "/bin/false")
     assert_same(trace_of(tmp_path, events), here)
 
 

@@ -76,9 +76,10 @@ def read_files(
         return list(pool.map(_in_child, paths))
 
 
-def read_file(path: Path, progress: Progress | None = None) -> TracedFile:
-    """The evidence of one trace file. Raises RunError if it is none."""
-    trace = read_trace(path, progress)
+def read_file(path: Path, progress: Progress | None = None, *, alone: bool = True) -> TracedFile:
+    """The evidence of one trace file. ``alone``: no others are read at the same time. Raises
+    RunError if it is none."""
+    trace = read_trace(path, progress, alone=alone)
     evidence = device_evidence(trace)
     rank = _rank(trace)
     evidence.add(_environment(trace, rank or 0))
@@ -86,9 +87,11 @@ def read_file(path: Path, progress: Progress | None = None) -> TracedFile:
     return TracedFile(path, rank, evidence)
 
 
-def _or_error(path: Path, progress: Progress | None = None) -> TracedFile | RunError:
+def _or_error(
+    path: Path, progress: Progress | None = None, *, alone: bool = True
+) -> TracedFile | RunError:
     try:
-        return read_file(path, progress)
+        return read_file(path, progress, alone=alone)
     except RunError as error:
         return error
 
@@ -141,4 +144,4 @@ if __name__ == "__main__":
     # Imported by its own name, so that what is pickled can be found again.
     from tdiag.evidence.from_trace import files
 
-    sys.stdout.buffer.write(pickle.dumps(files._or_error(Path(sys.argv[1]))))
+    sys.stdout.buffer.write(pickle.dumps(files._or_error(Path(sys.argv[1]), alone=False)))
