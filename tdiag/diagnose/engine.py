@@ -22,7 +22,6 @@ __all__ = [
     "rank",
     "run_rule",
     "run_rules",
-    "total_recoverable",
 ]
 
 # No fix leaves a step of no time; keeps 1 ÷ (1 − share) finite when a component is the step.
@@ -143,21 +142,3 @@ def _minor(finding: Finding) -> bool:
 def rank(findings: Iterable[Finding]) -> list[Finding]:
     """By recoverable time per step, largest first; advisories after all of them."""
     return sorted(findings, key=lambda f: (f.advisory, -f.recoverable_ns, f.code))
-
-
-def total_recoverable(findings: Iterable[Finding], budget: Budget) -> int:
-    """What all fixes together can win per step, ns: never the plain sum.
-
-    Each finding's ``recoverable_ns`` is what its fix wins *alone*. Taken best first, a finding
-    can only claim what those before it have left in its budget components.
-    """
-    left = dict(budget.components_ns)
-    total = 0
-    for finding in rank(findings):
-        wanted = finding.recoverable_ns
-        for name in finding.components:
-            claimed = min(wanted, left[name])
-            left[name] -= claimed
-            wanted -= claimed
-            total += claimed
-    return total

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tdiag.diagnose.model import Diagnosis, Finding, Measure
 from tdiag.report.page import Page
-from tdiag.report.summary import advisories, measure_name, measure_value, ranked, why
+from tdiag.report.summary import advisories, measure_name, measure_value, ranked, together, why
 from tdiag.report.text import clip, code, inert, location, prose
 from tdiag.report.units import faster, plural, quantity
 from tdiag.report.words import ACCENT, CODE, GOOD, HEAD, QUIET, SAFETY
@@ -36,6 +36,10 @@ def findings(diagnosis: Diagnosis, page: Page) -> Iterable[RenderableType]:
         yield _brief(finding, page) if brief else _finding(number, finding, diagnosis, page)
     for line in _rest(len(every) - len(shown), "finding"):
         yield Group(Text(), Padding(line, (0, 0, 0, _INDENT)))
+    if (all_of_them := together(diagnosis)) and not brief:
+        said = f"All {len(every)} together {faster(all_of_them, all_of_them)} faster"
+        line = Text(f"{said}: what two fixes both save counts once.", QUIET)
+        yield Group(Text(), Padding(line, (0, 1, 0, _INDENT)))
 
 
 def advice(diagnosis: Diagnosis, page: Page) -> Iterable[RenderableType]:

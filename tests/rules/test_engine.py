@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tdiag.diagnose.engine import needs, rank, run_rule, run_rules, total_recoverable
+from tdiag.diagnose.engine import needs, rank, run_rule, run_rules
 from tdiag.diagnose.model import Abstained, Finding, Fix
 from tdiag.evidence.kinds import Budget, Flags, Phases
 from tdiag.evidence.store import Evidence
@@ -149,16 +149,3 @@ def test_a_healthy_statement_is_kept_only_if_little_is_to_be_won() -> None:
     assert [found.code for found in minor] == ["TD907", "TD905"]
     ranked, _ = run_rules(evidence, [healthy, rule("TD907", winning(2, 6, "other"))])
     assert [found.code for found in ranked] == ["TD907"]
-
-
-def test_overlapping_findings_never_add_up_to_more_than_their_component() -> None:
-    rules = [
-        rule("TD901", winning(50, 60, "data_wait")),
-        rule("TD902", winning(40, 50, "data_wait")),
-        rule("TD903", winning(8, 8, "data_wait", "other")),
-    ]
-    findings, _ = run_rules(Evidence().add(STEP), rules)
-    assert sum(found.recoverable_ns for found in findings) == (55 + 45 + 8) * MS
-    assert total_recoverable(findings, STEP) == 68 * MS  # 55 + the 5 left + 8 elsewhere
-    assert total_recoverable(findings * 3, STEP) <= 70 * MS
-    assert total_recoverable([], STEP) == 0
