@@ -19,19 +19,6 @@ if TYPE_CHECKING:
 PLUGIN_EVENTS_PER_S = 12_000
 LONG_S = 5
 
-OPENING = {
-    "trace.perfetto.json.gz": """
-  in a browser: https://ui.perfetto.dev, Open trace file (it is not uploaded)
-  offline:      the same page, if it was visited before;
-                or chrome://tracing in Chrome or Chromium, Load (newer ones: first
-                enable internal pages at chrome://chrome-urls)
-""",
-    "stacks.speedscope.json": """
-  in a browser: https://www.speedscope.app, drop the file (it is not uploaded)
-  offline:      npm install -g speedscope; speedscope FILE
-""",
-}
-
 
 def view(
     runs: Annotated[
@@ -68,11 +55,11 @@ def view(
         from tdiag.view import perfetto as merged
         from tdiag.view import speedscope as stacks
 
-        wanted = [(perfetto, merged.write), (speedscope, stacks.write)]
         for run in _named(runs):
-            for asked, write in wanted:
-                if asked:
-                    _write(run, write)
+            if perfetto:
+                _write(run, merged.write, merged.OPENING)
+            if speedscope:
+                _write(run, stacks.write, stacks.OPENING)
     else:
         _serve(_named(runs), browser, port)
 
@@ -81,7 +68,7 @@ def _named(runs: list[str] | None) -> Sequence[str | None]:
     return runs or (None,)
 
 
-def _write(run: str | None, write: Callable[[Path], tuple[Path, list[str]]]) -> None:
+def _write(run: str | None, write: Callable[[Path], tuple[Path, list[str]]], opening: str) -> None:
     """Write one file into a run directory, and say how to open it."""
     from tdiag.cli.streams import say
     from tdiag.errors import UsageError
@@ -95,7 +82,7 @@ def _write(run: str | None, write: Callable[[Path], tuple[Path, list[str]]]) -> 
         path, notes = write(run_dir)
     except OSError as error:
         raise _unwritable(run_dir, error) from None
-    print(os.path.relpath(path) + OPENING[path.name], end="", flush=True)
+    print(os.path.relpath(path) + opening, end="", flush=True)
     for note in notes:
         say(f"tdiag: {note}")
 

@@ -19,6 +19,12 @@ from tdiag.view.lanes import Clock, counters, lanes, unix_offset
 from tdiag.view.overlaps import clipped
 
 FILE = "trace.perfetto.json.gz"
+OPENING = """
+  in a browser: https://ui.perfetto.dev, Open trace file (it is not uploaded)
+  offline:      the same page, if it was visited before;
+                or chrome://tracing in Chrome or Chromium, Load (newer ones: first
+                enable internal pages at chrome://chrome-urls)
+"""
 # What Kineto calls a process of ours would compete with the name that its lanes give it.
 ABOUT_PROCESS = ("process_name", "process_labels", "process_sort_index")
 

@@ -16,6 +16,10 @@ from tdiag.evidence.from_run.stacks import thread_of
 from tdiag.view.lanes import worker_name
 
 FILE = "stacks.speedscope.json"
+OPENING = """
+  in a browser: https://www.speedscope.app, drop the file (it is not uploaded)
+  offline:      npm install -g speedscope; speedscope FILE
+"""
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"  # speedscope's importer looks for it
 
 TRAINING, WORKER, OTHER = range(3)
