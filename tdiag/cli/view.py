@@ -35,6 +35,15 @@ def view(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0: a free one.")
     ] = 0,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Only the first N traced steps for the PyTorch Profiler tab: a large trace takes"
+            " it minutes.",
+        ),
+    ] = None,
     perfetto: Annotated[
         bool,
         typer.Option("--perfetto", help="Instead: write the run's merged trace for Perfetto."),
@@ -61,7 +70,7 @@ def view(
             if speedscope:
                 _write(run, stacks.write, stacks.OPENING)
     else:
-        _serve(_named(runs), browser, port)
+        _serve(_named(runs), browser, port, steps)
 
 
 def _named(runs: list[str] | None) -> Sequence[str | None]:
@@ -96,7 +105,7 @@ def _is_trace(run: str | None) -> bool:
     )  # fmt: skip
 
 
-def _serve(runs: Sequence[str | None], open_browser: bool, port: int) -> None:
+def _serve(runs: Sequence[str | None], open_browser: bool, port: int, steps: int | None) -> None:
     """Prepare each run, serve them all, and wait for Ctrl-C."""
     import tempfile
 
@@ -110,7 +119,7 @@ def _serve(runs: Sequence[str | None], open_browser: bool, port: int) -> None:
     with tempfile.TemporaryDirectory(prefix="tdiag-view-") as folder:
         scratch = Path(folder)
         try:
-            views = [_view(run, scratch / str(number)) for number, run in enumerate(runs)]
+            views = [_view(run, scratch / str(n), steps) for n, run in enumerate(runs)]
             for note in (note for view in views for note in view.notes):
                 say(f"tdiag: {note}")
             logdir = gather(views, scratch / "runs")
@@ -126,7 +135,7 @@ def _serve(runs: Sequence[str | None], open_browser: bool, port: int) -> None:
             pass
 
 
-def _view(run: str | None, scratch: Path) -> View:
+def _view(run: str | None, scratch: Path, steps: int | None) -> View:
     """The folder of one run, trace or folder of ranks."""
     from tdiag.cli.analyze import read_ranks
     from tdiag.cli.conclude import conclude
@@ -139,11 +148,11 @@ def _view(run: str | None, scratch: Path) -> View:
         if run is not None and _is_trace(run):
             ranks, evidence = read_ranks([Path(run)])
             name = Path(run).resolve().name
-            return tensorboard.of_traces(name, ranks, diagnose(evidence), scratch)
+            return tensorboard.of_traces(name, ranks, diagnose(evidence), scratch, steps)
         run_dir = find(run)
         kept = (run_dir / "diagnosis.json").is_file()
         diagnosis = load_diagnosis(run_dir) if kept else conclude(run_dir)
-        return tensorboard.of_run(run_dir, diagnosis, scratch)
+        return tensorboard.of_run(run_dir, diagnosis, scratch, steps)
     except OSError as error:
         raise _unwritable(scratch, error) from None
 
@@ -163,8 +172,9 @@ def _tell(url: str, events: int) -> None:
     print("  Time Series, Text: steps, budget, system, the report; complete offline")
     if events:
         seconds = events / PLUGIN_EVENTS_PER_S
-        wait = f"; ready in about {seconds:.0f} s" if seconds > LONG_S else ""
-        print(f"  PyTorch Profiler: the trace{wait}; its charts need the internet")
+        print("  PyTorch Profiler: the trace; its charts need the internet")
+        if seconds > LONG_S:
+            print(f"    ready in about {seconds:.0f} s; --steps N shows N of its steps only")
     if "SSH_CONNECTION" in os.environ:
         there = url.split("://")[1].strip("/")
         print(f"  From your own machine: ssh -L {there.split(':')[1]}:{there} THIS-HOST")

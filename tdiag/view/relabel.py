@@ -7,25 +7,28 @@ end without their kernels; one event without a category or a duration makes it d
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from tdiag.evidence.from_trace.view import RUNTIME
 from tdiag.trace import Trace
+from tdiag.view.cut import STEP, Cut
 from tdiag.view.events import Event, Reader, Writer, is_number, to_ns
 
-STEP = re.compile(r"ProfilerStep#\d+$")
 # Categories whose events the plugin hangs into the tree of a thread, whose id it takes as a number.
 _IN_TREE = ("cpu_op", "operator", "python_function", "user_annotation", "python")
 SKIPPED = "tdiag_skipped"  # a category that the plugin does not know, and so leaves alone
 
 
-def relabel(trace: Trace, target: Path, lanes: Iterable[list[Event]] = ()) -> int:
+def relabel(
+    trace: Trace, target: Path, lanes: Iterable[list[Event]] = (), cut: Cut | None = None
+) -> int:
     """Write the copy, with more ``lanes``, to ``target`` (``.json.gz``); returns how many events
     could not be read. ``trace``: the original, already read; its file is streamed once more and
-    never changed. Times start near 0, where float64 microseconds still tell nanoseconds apart.
+    never changed. ``cut``: the part to copy. Times start near 0, where float64 microseconds still
+    tell nanoseconds apart.
     """
     begin_ns = int(trace.ts_ns.min()) if len(trace) else 0
     base = trace.metadata.get("baseTimeNanoseconds")
@@ -35,12 +38,17 @@ def relabel(trace: Trace, target: Path, lanes: Iterable[list[Event]] = ()) -> in
     reader = Reader(trace.path)
     with Writer(target, metadata) as writer:
         for events in reader:
-            kept = [e for e in events if adapt(e, threads)]
-            for event in kept:
-                event["ts"] = (to_ns(event["ts"]) + base_ns - begin_ns) / 1000
+            kept = []
+            for event in events:
+                if adapt(event, threads):
+                    at_ns = to_ns(event["ts"]) + base_ns
+                    event["ts"] = 0 if event.get("ph") == "M" else (at_ns - begin_ns) / 1000
+                    if cut is None or cut.holds(event, at_ns):
+                        kept.append(event)
             writer.write(kept)
         for events in lanes:
-            writer.write(events)
+            last_us = math.inf if cut is None else (cut.end_ns - begin_ns) / 1000
+            writer.write([event for event in events if event["ts"] < last_us])
     return reader.lost
 
 

@@ -27,6 +27,7 @@ from tdiag.evidence.from_run.traced import clock_shift, trace_file
 from tdiag.evidence.from_trace.files import HANDLER_NAME, TracedFile
 from tdiag.trace import Trace, read_trace
 from tdiag.view import curves, eventfile
+from tdiag.view.cut import Cut
 from tdiag.view.events import Event
 from tdiag.view.lanes import Clock, counters, lanes, unix_offset
 from tdiag.view.relabel import relabel
@@ -37,23 +38,25 @@ _NODE_AND_NUMBER = re.compile(r".+_\d+")  # a worker name of which the plugin ma
 
 @dataclass
 class View:
-    """``folder``: one TensorBoard run. ``events``: how many the plugin will have to read.
-    ``notes``: what is missing from it, and why."""
+    """``folder``: one TensorBoard run. ``steps``: how many of a trace's to copy; None = all.
+    ``events``: how many the plugin will have to read. ``notes``: what is missing, and why."""
 
     folder: Path
+    steps: int | None = None
     events: int = 0
     notes: list[str] = field(default_factory=list)
 
 
-def of_run(run_dir: Path, diagnosis: Diagnosis, scratch: Path) -> View:
+def of_run(run_dir: Path, diagnosis: Diagnosis, scratch: Path, steps: int | None = None) -> View:
     """A run's view, kept in the run directory, or in ``scratch`` where that cannot be written.
+    ``steps``: how many of the trace's to copy.
 
     Raises RunError where the run cannot be read, OSError where the view cannot be written.
     """
     read_run(run_dir)
     home = (run_dir if os.access(run_dir, os.W_OK) else scratch) / FOLDER
-    view = View(home / run_dir.name)
-    made_from = _state(run_dir)
+    view = View(home / run_dir.name, steps)
+    made_from = [*_state(run_dir), f"steps {steps}"]
     stamp = home / STAMP
     try:
         kept = json.loads(stamp.read_text())
@@ -146,16 +149,25 @@ def _relabelled(trace: Trace, view: View, rank: int, around: Iterable[list[Event
     if not _NODE_AND_NUMBER.fullmatch(worker):
         worker = f"{worker}_{rank}"
     target = view.folder / f"{worker}.pt.trace.json.gz"
-    if lost := relabel(trace, target, around):
+    cut = None if view.steps is None else Cut(trace, view.steps)
+    if cut is not None and not cut.steps:
+        view.notes.append(f"{trace.path.name} marks no steps: all of it is shown")
+        cut = None
+    if lost := relabel(trace, target, around, cut):
         view.notes.append(f"{lost} events of {trace.path.name} could not be read")
-    view.events += len(trace)
+    view.events += cut.events if cut else len(trace)
 
 
 def of_traces(
-    name: str, ranks: Mapping[int, TracedFile], diagnosis: Diagnosis, scratch: Path
+    name: str,
+    ranks: Mapping[int, TracedFile],
+    diagnosis: Diagnosis,
+    scratch: Path,
+    steps: int | None = None,
 ) -> View:
-    """The view of foreign traces, by rank, in ``scratch``; ``name`` is what it is called."""
-    view = View(scratch / (re.sub(r"[^\w.-]+", "_", name) or "trace"))
+    """The view of foreign traces, by rank, in ``scratch``; ``name`` is what it is called.
+    ``steps``: how many of each trace's to copy."""
+    view = View(scratch / (re.sub(r"[^\w.-]+", "_", name) or "trace"), steps)
     view.folder.mkdir(parents=True)
     shown: dict[Path, curves.Curves] = {view.folder: {}}
     for rank, found in ranks.items():
@@ -164,8 +176,8 @@ def of_traces(
         place = view.folder
         if len(ranks) > 1:
             place, budget = place / f"rank {rank}", device.components_ns if device else {}
-        steps = curves.of_trace(found.evidence)
-        shown[place] = steps | curves.of_budget(budget, steps)
+        traced = curves.of_trace(found.evidence)
+        shown[place] = traced | curves.of_budget(budget, traced)
         _relabelled(read_trace(found.path), view, rank)
     _write(shown, view, diagnosis, 0.0)
     return view

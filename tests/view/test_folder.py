@@ -110,6 +110,13 @@ def test_it_is_made_again_when_something_changed(run: Path, tmp_path: Path) -> N
     assert tensorboard.of_run(run, diagnosis, tmp_path) == first
 
 
+def test_another_number_of_steps_is_another_copy(run: Path, tmp_path: Path) -> None:
+    diagnosis = diagnosed(run)
+    assert tensorboard.of_run(run, diagnosis, tmp_path, 1).events == 3
+    view = tensorboard.of_run(run, diagnosis, tmp_path)
+    assert view.events == 6 and len(list(view.folder.glob("*.gz"))) == 1
+
+
 def test_each_rank_is_a_run_and_the_report_stands_above(run: Path, tmp_path: Path) -> None:
     other = Run(tmp_path / "other", pid=101).steps(40, plain)
     other.lines[0] |= {"rank": 1, "world_size": 2}
