@@ -37,6 +37,11 @@ from tdiag.rules.shares import MOSTLY_FRAC
 CODE = "TD209"
 NAME = "same-work-every-epoch"
 CLASS = "cpu"
+AFTER = {
+    "TD102": "reading only what is used may make the work small enough to stay",
+    "TD207": "arrays instead of lists may make the work small enough to stay",
+    "TD210": "a tensor instead of the table may make the work small enough to stay",
+}
 
 # Of two epochs, the first still has all the work: the least that a cache can win.
 TWO_EPOCHS_FRAC = 0.5
