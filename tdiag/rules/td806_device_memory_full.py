@@ -25,10 +25,11 @@ from __future__ import annotations
 
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceMemory, DeviceTime
-from tdiag.evidence.kinds import Budget, Environment, System
+from tdiag.evidence.kinds import Budget, Environment, Loaders, Modules, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent, size
-from tdiag.rules.examples import GB, budget, device_time, environment, system
+from tdiag.evidence.training import Layers
+from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent, size, where
+from tdiag.rules.examples import GB, budget, device_time, environment, loaders, module, system
 from tdiag.rules.measures import bytes_, count, ns
 from tdiag.rules.shares import USABLE_MEMORY_FRAC
 
@@ -46,6 +47,9 @@ def check(
     system: System,
     environment: Environment,
     memory: DeviceMemory | None,
+    loaders: Loaders | None,
+    modules: Modules | None,
+    layers: Layers | None,
 ) -> Found | None:
     if not budget.has_device:
         return None
@@ -76,9 +80,9 @@ def check(
         ),
         evidence=tuple(evidence),
         fix=Fix(
-            "Half the batch with twice the gradient accumulation, torch.utils.checkpoint around the"
-            " largest blocks, inplace=True activations, del of what is done with; if sizes vary,"
-            " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+            f"{_smaller_batch(loaders, modules, used)}; torch.utils.checkpoint around the largest"
+            f" blocks; inplace=True activations{_in_place(layers)}; del of what is done with; if"
+            " sizes vary, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
             "review",
         ),
         gain=Gain(
@@ -89,6 +93,23 @@ def check(
             high_cuts={"alloc": 0.0},
         ),
     )
+
+
+def _smaller_batch(loaders: Loaders | None, modules: Modules | None, used: int) -> str:
+    """With what it frees at most: activations go by the batch; weights and gradients do not."""
+    loader = loaders.train() if loaders else None
+    text = "Half the batch with twice the gradient accumulation"
+    if loader is not None and loader.batch_size:
+        text += f" (batch_size={max(1, loader.batch_size // 2)}{where(loader.created_at)})"
+    if modules is None:
+        return text
+    fixed = 2 * sum(module.parameter_bytes for module in modules.modules)
+    return f"{text}, which frees {size(max(0, used - fixed) / 2)} at most"
+
+
+def _in_place(layers: Layers | None) -> str:
+    freed = sum(x.held_bytes for x in layers.out_of_place or ()) if layers else 0.0
+    return f" (they free {size(freed)})" if freed else ""
 
 
 def fires() -> Evidence:
@@ -104,5 +125,6 @@ def _training(used: int) -> Evidence:
     return Evidence().add(
         budget(device=True, compute=44, alloc=6), device_time(50, allocations_per_step=12.0),
         system(gpu_memory_used_bytes=used, gpu_memory_total_bytes=80 * GB),
-        environment(device="NVIDIA A100-SXM4-80GB", device_count=1),
+        environment(device="NVIDIA A100-SXM4-80GB", device_count=1), loaders(),
+        Modules(modules=(module("Net", parameter_bytes=4 * GB),)),
     )  # fmt: skip
