@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from tdiag.diagnose.model import Component, Diagnosis, Finding
 from tdiag.report import render
@@ -36,6 +37,7 @@ def test_one_fix_alone_is_not_summed_up() -> None:
     assert "together" not in render("terminal", run(fix(55, "data_wait")))
 
 
-def test_the_report_says_so_below_the_findings() -> None:
-    shown = render("terminal", run(fix(30, "data_wait"), fix(20, "data_wait")))
+@pytest.mark.parametrize("format", ["terminal", "html"])
+def test_the_report_says_so_below_the_findings(format: str) -> None:
+    shown = render(format, run(fix(30, "data_wait"), fix(20, "data_wait")))
     assert "All 2 together about 2.0× faster: what two fixes both save counts once." in shown

@@ -54,6 +54,7 @@ def environment(folder: Path) -> Environment:
         "measure_name": summary.measure_name,
         "measure_value": summary.measure_value,
         "why": summary.why,
+        "together": summary.together,
         "faster": units.faster,
         "plural": units.plural,
         "safety": words.SAFETY,
