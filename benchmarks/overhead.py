@@ -98,7 +98,7 @@ def counts(run_dir: Path) -> tuple[int, int]:
     for file in (run_dir / "events").iterdir():
         for line in file.read_text().splitlines():
             event = json.loads(line)
-            steps += event["kind"] == "step"
+            steps += event["n"] if event["kind"] == "steps" else 0
             traced += event["steps"] if event["kind"] == "trace" else 0
     return steps, traced
 

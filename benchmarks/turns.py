@@ -76,9 +76,10 @@ def hooks_only(turns: int, size: int = FULL) -> tuple[Turns, Turns]:
         rundir.write_json(run_dir / "config.json", {**config, "windows": [], "sampler_hint": ""})
         results = measure(turns, run_dir, size)
         seen = sum(
-            json.loads(line)["kind"] == "step"
+            event["n"]
             for file in (run_dir / "events").iterdir()
-            for line in file.read_text().splitlines()
+            for event in map(json.loads, file.read_text().splitlines())
+            if event["kind"] == "steps"
         )
         assert seen >= turns // PAIRS * PAIRS * TURN_STEPS, (
             f"hooks saw {seen} steps of {turns * TURN_STEPS}"

@@ -1,7 +1,7 @@
 """How far the run is, from tailing ``events/*.jsonl`` while the program writes them.
 
-The reader shares the machine with what it measures. Step and fetch records come hundreds of
-times a second, so they are told apart as bytes, and only the last step of each look is parsed.
+The reader shares the machine with what it measures. Records of steps and fetches may come
+hundreds of times a second, so they are told apart as bytes, and their marks are never parsed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 # Every record begins with its kind (docs/run-directory.md).
-STEP = re.compile(rb'\{"kind": ?"step"')
+STEPS = re.compile(rb'\{"kind": ?"steps", ?"i": ?(\d+), ?"n": ?(\d+), ?"s": ?\d+, ?"t": ?(\d+)')
 # Records the display and the closing note need; each comes a few times in a run.
 RARE = re.compile(rb'\{"kind": ?"(?:window|boundary|finish|forced|role|torch|failure)"')
 # A first look at a file that has grown meanwhile must not hold up the answers to the probe.
@@ -47,31 +47,25 @@ class Process:
             return
         data = data[: data.rfind(b"\n") + 1]
         self.read_bytes += len(data)
-        step = b""
         for line in data.splitlines():
-            if STEP.match(line):
-                self.steps += 1
-                step = line
+            if steps := STEPS.match(line):
+                self._steps(*map(int, steps.groups()))
             elif RARE.match(line):
-                self._take(step)  # a window's end: its last step belongs to it
                 self._take(line)
-                step = b""
-        self._take(step)
 
     def _take(self, line: bytes) -> None:
-        if not line:
-            return
         try:
             record = json.loads(line)
             getattr(self, "_" + record["kind"])(record)
         except (ValueError, KeyError, TypeError):
             return  # a display must not fail over a record that it cannot read
 
-    def _step(self, record: dict[str, Any]) -> None:
+    def _steps(self, first: int, count: int, ended: int) -> None:
+        self.steps += count
         if self.window == "baseline" and self.window_from:
-            steps = int(record["i"]) + 1 - self.window_from[0]
+            steps = first + count - self.window_from[0]
             if steps > 0:
-                self.clean_step_ns = (int(record["t"]) - self.window_from[1]) // steps
+                self.clean_step_ns = (ended - self.window_from[1]) // steps
 
     def _window(self, record: dict[str, Any]) -> None:
         if record["state"] == "begin":

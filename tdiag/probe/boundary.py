@@ -21,7 +21,6 @@ from .marks import (
     BACKWARD_END,
     OPTIMIZER_BEGIN,
     OPTIMIZER_END,
-    UNMEASURED,
     here,
     wall_ns,
 )
@@ -36,6 +35,7 @@ BATCHES_BEFORE_THEY_COUNT = 16
 # A second optimizer takes the lead when the first has been silent for so many of its steps:
 # a GAN's discriminator may step five times between generator steps (Arjovsky 2017, n_critic).
 STEPS_BEFORE_LEAD_CHANGES = 8
+UNKNOWN = (-1, None)  # an optimizer made before the probe came
 
 # False, but for dynamo, which takes it as True and so leaves the wrappers out of its graphs.
 is_compiling = getattr(getattr(torch, "compiler", None), "is_dynamo_compiling", lambda: False)
@@ -85,7 +85,7 @@ class Boundary:
             self.probe.step = 0
             self.probe.recorder.write("boundary", t=now_ns(), source=SOURCES[rank])
             self.probe.guard(self.probe.windows.restart)()
-            self.probe.marks.take()
+            self.probe.marks.cut(now_ns())
 
     def batch(self) -> None:
         """A DataLoader handed out a batch, and nothing stronger has ended a step yet."""
@@ -111,21 +111,21 @@ class Boundary:
             self.probe.patches.set(kind, "step", self._watched(kind.step))
 
     def _watched(self, original: Any) -> Any:
-        boundary, marks = self, self.probe.marks
+        boundary, marks, put = self, self.probe.marks, self.probe.marks.put
+        known = self.known
 
         @functools.wraps(original)
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
             if boundary.depth or is_compiling() or (here() != marks.thread and not marks.mine()):
                 return original(self, *args, **kwargs)
-            known = boundary.known.get(id(self))
-            number = known[0] if known is not None else -1
+            number = known.get(id(self), UNKNOWN)[0]
             boundary.depth = 1
-            marks.values += (OPTIMIZER_BEGIN, wall_ns() - marks.start, UNMEASURED, number)
+            put((OPTIMIZER_BEGIN, wall_ns(), number))
             try:
                 result = original(self, *args, **kwargs)
             finally:
                 boundary.depth = 0
-                marks.values += (OPTIMIZER_END, wall_ns() - marks.start, UNMEASURED, number)
+                put((OPTIMIZER_END, wall_ns(), number))
             boundary.stepped(self)
             return result
 
@@ -147,6 +147,8 @@ class Boundary:
             # Optimizers stepped by hooks within backward: profilers cannot be switched there
             # (torch crashes), so the step ends when the backward does.
             self.pending = True
+        elif self.rank == OPTIMIZER:
+            self.probe.end_step()
         else:
             self.ended(OPTIMIZER)
 
@@ -168,7 +170,7 @@ class Boundary:
     # --- backward ---------------------------------------------------------------------------
 
     def _watch_backward(self) -> None:
-        boundary, marks = self, self.probe.marks
+        boundary, marks, put = self, self.probe.marks, self.probe.marks.put
 
         def watched(original: Any, ends_step: bool) -> Any:
             @functools.wraps(original)
@@ -180,12 +182,12 @@ class Boundary:
                 ):
                     return original(*args, **kwargs)
                 boundary.backward_depth = 1
-                marks.values += (BACKWARD_BEGIN, wall_ns() - marks.start, UNMEASURED, 0)
+                put((BACKWARD_BEGIN, wall_ns(), 0))
                 try:
                     result = original(*args, **kwargs)
                 finally:
                     boundary.backward_depth = 0
-                    marks.values += (BACKWARD_END, wall_ns() - marks.start, UNMEASURED, 0)
+                    put((BACKWARD_END, wall_ns(), 0))
                 if boundary.pending:
                     boundary.pending = False
                     boundary.ended(OPTIMIZER)

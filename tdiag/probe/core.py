@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .invisible import install_filter
-from .marks import Marks
+from .marks import STEP_END, Marks, wall_ns
 from .patches import Patches
-from .record import Recorder
+from .record import STEPS, Recorder
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,6 +35,7 @@ class Probe:
         self.marks = Marks()
         self.failures = 0
         self.step = 0  # steps ended so far
+        self.batches = 0  # batches handed out when the last of them ended
         self.training = False
 
     def install(self) -> None:
@@ -68,24 +69,40 @@ class Probe:
         """
         if not self.training:
             self.guard(self._begin_training)()
-        windows, marks = self.windows, self.marks
-        began = marks.start
-        now, values = marks.take()
-        self.recorder.lines.append((self.step, began, now, windows.name, values))
+        now, marks = wall_ns(), self.marks
+        marks.put((STEP_END, now, 0))
         self.step += 1
-        if now >= windows.quiet_until_ns:
+        if now >= self.windows.quiet_until_ns:
             self._between_steps(now)
+        batches = self.boundary.batches
+        if batches == self.batches:
+            marks.read_cpu_clock()
+        else:
+            self.batches = batches
+            marks.clocked = False
 
     def _between_steps(self, now: int) -> None:
         """More than the marks of a step is due."""
         windows = self.windows
+        self.cut_steps()
         self.recorder.flush_if_due(now)
         self._advance(now)
         if windows.changed:  # tdiag's own work between two windows is in no step
             windows.changed = False
-            self.marks.take()
+            self.marks.cut(wall_ns())
         if windows.stop_now:
             windows.stop.stop()
+
+    def cut_steps(self) -> None:
+        """The steps since the last cut become one record, of the window that they belong to."""
+        marks, log = self.marks, self.marks.log
+        while log and log[-3] != STEP_END:  # of a step that the end of the run broke off
+            del log[-3:]
+        if log:
+            count, began, ended = log[::3].count(STEP_END), marks.start, log[-2]
+            first, window = self.step - count, self.windows.name
+            line = STEPS % (first, count, began, ended, window, marks.cut(ended))
+            self.recorder.lines.append(line)
 
     def guard(self, function: F) -> F:
         """``function`` that never raises: a fault is recorded and None returned."""
@@ -117,6 +134,7 @@ class Probe:
         """Evidence complete in a run that goes on: leave, so that it runs at full speed."""
         self.patches.undo()
         self.marks.unwatch_gc()
+        self.marks.never()  # whoever still holds a wrapper
         self.recorder.flush()
 
     def _begin_training(self) -> None:
@@ -128,7 +146,7 @@ class Probe:
 
     def _after_fork(self) -> None:
         self.marks.thread = None
-        self.marks.values = []
+        self.marks.log.clear()
         self.recorder.forget_parent()
         self.training = False
         self.windows.leave()

@@ -22,7 +22,7 @@ from . import closely, facts, places
 from .batches import count_bytes, describe_loader
 from .boundary import BATCH
 from .invisible import hidden
-from .marks import NEXT_BEGIN, NEXT_END, here
+from .marks import MOST_VALUES, NEXT_BEGIN, NEXT_END, here
 from .procfs import ThreadCounters, kernel_ns
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 # Batches of one loader look alike: weigh the first few, then one in sixteen.
 WEIGH_FIRST, WEIGH_EVERY = 4, 16
-# Measuring a fetch costs about 0.2 ms on a slow core with cold caches: one in 100 ms is 0.2 %.
-MEASURE_EVERY_NS = 100_000_000
+# Measuring a fetch costs about 0.2 ms on a slow core with cold caches: one in 200 ms is 0.1 %.
+MEASURE_EVERY_NS = 200_000_000
 ITERATOR_MADE = -2  # argument of NEXT_END where the pair is ``iter(loader)``
 
 _wall = time.perf_counter_ns
@@ -77,7 +77,7 @@ class LoaderWatch:
         return hidden(init)
 
     def wrap_iter(self, original: Any) -> Any:
-        watch, marks = self, self.probe.marks
+        watch, marks, put = self, self.probe.marks, self.probe.marks.put
 
         @functools.wraps(original)
         def iterate(self: Any) -> Any:
@@ -85,11 +85,11 @@ class LoaderWatch:
                 return original(self)
             number = watch.probe.guard(watch.begin_pass)(self) or 0
             began = _wall()
-            marks.add_next(NEXT_BEGIN, number)
+            put((NEXT_BEGIN, began, number))
             try:
                 iterator = original(self)
             finally:
-                marks.add_next(NEXT_END, ITERATOR_MADE)
+                put((NEXT_END, _wall(), ITERATOR_MADE))
             watch.probe.guard(watch.iterator_made)(self, iterator, number, _wall() - began)
             return iterator
 
@@ -111,18 +111,22 @@ class LoaderWatch:
 
     def wrap_next(self, original: Any) -> Any:
         marks, boundary = self.probe.marks, self.probe.boundary
+        put, log = marks.put, marks.log
 
         @functools.wraps(original)
         def following(self: Any) -> Any:
             number = getattr(self, "tdiag_loader", None)
             if number is None or (here() != marks.thread and not marks.mine()):
                 return original(self)
+            full = len(log) > MOST_VALUES
             ready = _ready(self) if getattr(self, "_num_workers", 0) else -1
-            marks.add_next(NEXT_BEGIN, number)
+            if not full:
+                put((NEXT_BEGIN, _wall(), number))
             try:
                 batch = original(self)
             finally:
-                marks.add_next(NEXT_END, ready)
+                if not full:
+                    put((NEXT_END, _wall(), ready))
             boundary.batches += 1
             if boundary.rank <= BATCH:
                 boundary.batch()

@@ -1,6 +1,8 @@
-"""The time marks of the step in progress, on the training thread.
+"""The time marks of the steps in progress, on the training thread.
 
-Codes and arguments are the table in ``docs/run-directory.md``.
+Codes and arguments are the table in ``docs/run-directory.md``. Each mark costs the training a
+few microseconds with cold caches, so wrappers append to one flat list, and a batch of steps
+becomes a record at once (:meth:`Marks.cut`).
 """
 
 from __future__ import annotations
@@ -16,40 +18,35 @@ BACKWARD_BEGIN, BACKWARD_END = 4, 5
 OPTIMIZER_BEGIN, OPTIMIZER_END = 6, 7
 SAVE_BEGIN, SAVE_END = 8, 9
 GC_BEGIN, GC_END = 10, 11
+STEP_END = 12
+ON_CPU = 13
 
-UNMEASURED = -1
 SEND_AGAIN_S = 0.005  # long enough for the callback to have returned
 # A young-generation collection takes a few microseconds and happens many times a step; only
 # pauses that a person could care about are kept (1 % of a 5 ms step).
 SHORT_GC_NS = 50_000
-# A step as long as a whole evaluation of a big data set stays bounded: 100,000 marks, 16 MB.
-MOST_VALUES = 400_000
+# A step as long as a whole evaluation of a big data set stays bounded: of the pairs that may come
+# without number (batches, forwards) none is taken up beyond 100,000 marks, 12 MB.
+MOST_VALUES = 300_000
 
 wall_ns = time.perf_counter_ns
 _cpu = time.thread_time_ns
 here = threading.get_ident
 
 
-class Full(list):  # type: ignore[type-arg]
-    """The marks of a step that has had its share: takes no more."""
-
-    def __iadd__(self, more: object) -> Full:  # type: ignore[misc]
-        return self
-
-
 class Marks:
-    """Flat fours: code, wall ns and thread CPU ns since the step began, argument."""
+    """``log``: flat threes (code, absolute wall ns, argument), ``put``: appends one such tuple."""
 
-    __slots__ = ("clocked", "cpu_start", "fetched", "gc_began", "start", "thread", "values")
+    __slots__ = ("clocked", "cpu_start", "gc_began", "log", "put", "start", "thread")
 
     def __init__(self) -> None:
         self.thread: int | None = None
-        self.values: list[int] = []
-        self.fetched = False  # a loader was asked for a batch in this step
+        self.log: list[int] = []
+        self.put = self.log.extend
         self.clocked = False  # the thread's CPU clock was read when this step began
+        self.cpu_start = 0
         self.gc_began = 0
-        self.start = wall_ns()
-        self.cpu_start = _cpu()
+        self.start = wall_ns()  # when the first step of the log began
 
     def mine(self) -> bool:
         """True on the training thread; the first thread to ask becomes it."""
@@ -60,41 +57,25 @@ class Marks:
     def never(self) -> None:
         """This process does not train: from now on no thread of it is the training thread."""
         self.thread = -1
-        self.values = []
+        self.log.clear()
 
-    def add(self, code: int, argument: int = 0) -> None:
-        """Something began or ended."""
-        self.values += (code, wall_ns() - self.start, UNMEASURED, argument)
+    def read_cpu_clock(self) -> None:
+        """A step begins without a loader's batch: only the thread's CPU clock tells whether the
+        making of its batch waits or works. A system call, ten times dearer than the wall."""
+        self.clocked = True
+        self.cpu_start = _cpu()
 
-    def add_next(self, code: int, argument: int) -> None:
-        """A loader's next batch begins or ends."""
-        self.fetched = True
+    def made_by_hand(self) -> None:
+        """The step's first forward begins: what came before it made the batch."""
         self.clocked = False
-        self.values += (code, wall_ns() - self.start, UNMEASURED, argument)
-        if len(self.values) > MOST_VALUES:
-            self.values = Full(self.values)
+        self.put((ON_CPU, _cpu() - self.cpu_start, 0))
 
-    def add_forward(self, argument: int) -> None:
-        """Forward begins. The first ends the making of a batch by hand, of which no loader tells
-        whether it waits or works: the thread's CPU clock does, a system call, ten times dearer."""
-        cpu = UNMEASURED
-        if self.clocked:
-            self.clocked = False
-            cpu = _cpu() - self.cpu_start
-        self.values += (FORWARD_BEGIN, wall_ns() - self.start, cpu, argument)
-        if len(self.values) > MOST_VALUES:
-            self.values = Full(self.values)
-
-    def take(self) -> tuple[int, list[int]]:
-        """End the step here: its end time (absolute ns) and its marks; a new one begins."""
-        now, values = wall_ns(), self.values
-        self.values = []
+    def cut(self, now: int) -> list[int]:
+        """The log up to ``now``, a step boundary; a new one begins there."""
+        values = self.log.copy()
+        self.log.clear()
         self.start = now
-        self.clocked = not self.fetched
-        if self.clocked:
-            self.cpu_start = _cpu()
-        self.fetched = False
-        return now, values
+        return values
 
     def on_gc(self, phase: str, info: dict[str, int]) -> None:
         """A ``gc.callbacks`` entry. Python swallows what is raised in one, so a Ctrl-C that
@@ -112,9 +93,8 @@ class Marks:
         if phase == "start":
             self.gc_began = now
         elif now - self.gc_began >= SHORT_GC_NS and self.gc_began >= self.start:
-            generation, began = info["generation"], self.gc_began - self.start
-            self.values += (GC_BEGIN, began, UNMEASURED, generation)
-            self.values += (GC_END, now - self.start, UNMEASURED, generation)
+            self.put((GC_BEGIN, self.gc_began, info["generation"]))
+            self.put((GC_END, now, info["generation"]))
 
     def watch_gc(self) -> None:
         gc.callbacks.append(self.on_gc)

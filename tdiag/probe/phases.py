@@ -17,7 +17,15 @@ from torch.nn.modules.loss import _Loss
 from . import places
 from .boundary import is_compiling
 from .invisible import hidden
-from .marks import FORWARD_END, SAVE_BEGIN, SAVE_END, UNMEASURED, here, wall_ns
+from .marks import (
+    FORWARD_BEGIN,
+    FORWARD_END,
+    MOST_VALUES,
+    SAVE_BEGIN,
+    SAVE_END,
+    here,
+    wall_ns,
+)
 
 if TYPE_CHECKING:
     from .core import Probe
@@ -87,6 +95,7 @@ class Forward:
             return  # a subclass of a watched class
         original = kind.__call__ if own else None  # None: whatever Module.__call__ is by then
         forward, marks, calls = self, self.probe.marks, self.calls
+        put, log = marks.put, marks.log
         module = torch.nn.Module
 
         @functools.wraps(original or self.pristine)
@@ -95,15 +104,17 @@ class Forward:
                 return (original or module.__call__)(self, *args, **kwargs)
             modes = calls.get(id(self))
             known = modes and modes[_grad_enabled() * 2 + bool(self.training)]
-            if not known or forward.discovering:
+            if not known or forward.discovering or len(log) > MOST_VALUES:
                 return forward._outermost(original, self, args, kwargs)
             forward.depth = 1
-            marks.add_forward(known[0])
+            if marks.clocked:
+                marks.made_by_hand()
+            put((FORWARD_BEGIN, wall_ns(), known[0]))
             try:
                 return (original or module.__call__)(self, *args, **kwargs)
             finally:
                 forward.depth = 0
-                marks.values += (FORWARD_END, wall_ns() - marks.start, UNMEASURED, known[1])
+                put((FORWARD_END, wall_ns(), known[1]))
 
         call.tdiag_watched = True  # type: ignore[attr-defined]
         self.probe.patches.set(kind, "__call__", hidden(call))
@@ -122,14 +133,19 @@ class Forward:
         mode = _grad_enabled() * 2 + bool(module.training)
         if resume and _grad_enabled():
             self.probe.guard(self.probe.looks.inputs)(number, module, args, kwargs)
-        marks.add_forward(number * 4 + mode)
+        full = len(marks.log) > MOST_VALUES
+        if not full:
+            if marks.clocked:
+                marks.made_by_hand()
+            marks.put((FORWARD_BEGIN, wall_ns(), number * 4 + mode))
         result = None
         try:
             result = (original or torch.nn.Module.__call__)(module, *args, **kwargs)
         finally:
             self.depth = 0
             scalar = _is_scalar(result)
-            marks.add(FORWARD_END, scalar)
+            if not full:
+                marks.put((FORWARD_END, wall_ns(), scalar))
             if result is not None and id(module) in self.calls:
                 self.calls[id(module)][mode] = number * 4 + mode, scalar
             if resume and not self.probe.windows.warm:
@@ -186,17 +202,17 @@ def _below_module(kind: type) -> tuple[type, ...]:
 
 
 def _watch_save(probe: Probe) -> None:
-    original = torch.save
+    original, put = torch.save, probe.marks.put
 
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
         if not probe.marks.mine():
             return original(*args, **kwargs)
-        probe.marks.add(SAVE_BEGIN)
+        put((SAVE_BEGIN, wall_ns(), 0))
         try:
             return original(*args, **kwargs)
         finally:
-            probe.marks.add(SAVE_END)
+            put((SAVE_END, wall_ns(), 0))
 
     probe.patches.set(torch, "save", hidden(save))
     probe.patches.set(torch.serialization, "save", save)

@@ -9,23 +9,22 @@ from typing import Any
 
 FLUSH_EVERY_NS = 250_000_000  # with stop.POLL_NS: what a killed process can lose at most
 FLUSH_EACH_OF_FIRST = 100  # short runs and early crashes lose nothing
-# As JSON; the general encoder would be thrice as dear for the one record of every step.
-STEP = '{"kind":"step","i":%d,"s":%d,"t":%d,"w":"%s","m":%s}'
+# As JSON; the general encoder would be thrice as dear for the one record with many numbers.
+STEPS = '{"kind":"steps","i":%d,"n":%d,"s":%d,"t":%d,"w":"%s","m":%s}'
 _encode = json.JSONEncoder(default=str, separators=(",", ":")).encode
 
 
 class Recorder:
     """Appends to ``events/<pid>.jsonl``. After a failed write (disk full) it stays silent.
 
-    ``lines``: not yet written; ready text, or the fields of a step, which become text with many
-    others when they are written.
+    ``lines``: not yet written.
     """
 
     def __init__(self, run_dir: str) -> None:
         self.folder = os.path.join(run_dir, "events")
         self.descriptor: int | None = None
         self.pid = -1
-        self.lines: list[str | tuple[Any, ...]] = []
+        self.lines: list[str] = []
         self.count = 0
         self.flushed_ns = 0
         self.broken = False
@@ -45,8 +44,7 @@ class Recorder:
     def flush(self, now: int | None = None) -> None:
         if self.broken or not self.lines or self.pid != os.getpid():
             return
-        texts = [line if isinstance(line, str) else STEP % line for line in self.lines]
-        data = ("\n".join(texts) + "\n").encode()
+        data = ("\n".join(self.lines) + "\n").encode()
         self.lines.clear()
         self.flushed_ns = now or time.perf_counter_ns()
         try:

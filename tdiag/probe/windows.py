@@ -106,6 +106,7 @@ class Windows:
         if self.finished:
             return
         self.finished = True
+        self.probe.cut_steps()
         self._end(look=why not in ("exit", "error"))
         self.name = "done"
         self.changed = True

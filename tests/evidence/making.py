@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tdiag.evidence.from_run.steps import ON_CPU, STEP_END, UNMEASURED
+
 MS = 1_000_000
 NEXT, FORWARD, BACKWARD, OPTIMIZER, SAVE, GC = 0, 2, 4, 6, 8, 10
 MODEL, CRITERION, TEACHER, CRITIC = 0, 1, 2, 3
@@ -74,7 +76,13 @@ class Run:
         self.pair(OPTIMIZER, ms, number)
 
     def end(self) -> None:
-        self.add("step", i=self.number, s=self.began, t=self.now, w=self.window, m=self.marks)
+        log: list[int] = []
+        for code, wall, on_cpu, arg in zip(*(self.marks[i::4] for i in range(4)), strict=True):
+            if on_cpu != UNMEASURED:
+                log += (ON_CPU, on_cpu, 0)
+            log += (code, self.began + wall, arg)
+        log += (STEP_END, self.now, 0)
+        self.add("steps", i=self.number, n=1, s=self.began, t=self.now, w=self.window, m=log)
         self.number += 1
         self.began, self.marks = self.now, []
 

@@ -44,7 +44,7 @@ def test_step_time_is_the_mean_of_the_clean_steps(tmp_path: Path) -> None:
 
 
 def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
-    folder = Run(tmp_path).steps(30, plain).write(torn='{"kind":"step","i":30,"s":')
+    folder = Run(tmp_path).steps(30, plain).write(torn='{"kind":"steps","i":30,"s":')
     assert steps_of(folder).count == 30
 
 
@@ -62,7 +62,7 @@ def test_damaged_lines_are_counted_in_a_note(tmp_path: Path) -> None:
     folder = Run(tmp_path).steps(30, plain).write(torn='{"kind":"st\n{"kind":"gap"}\n')
     evidence = load_run(folder)
     assert "1 line of the event file could not be read" in evidence.notes
-    torn = load_run(Run(tmp_path).steps(30, plain).write(torn='{"kind":"st\n{"kind":"step","i'))
+    torn = load_run(Run(tmp_path).steps(30, plain).write(torn='{"kind":"st\n{"kind":"steps","i'))
     assert "2 lines of the event file could not be read" in torn.notes
 
 

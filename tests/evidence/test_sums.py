@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tdiag.evidence.from_run.phases import phase_of_slices, phases_per_step
-from tdiag.evidence.from_run.records import ModuleRecord, StepRecord
+from tdiag.evidence.from_run.records import ModuleRecord
 from tdiag.evidence.from_run.roles import assign_roles
+from tdiag.evidence.from_run.steps import Step
 from tdiag.evidence.from_run.timeline import cut, durations_of
 
 MODULES = {n: ModuleRecord(id=n, parameters=n % 2, loss=n == 2) for n in range(4)}
@@ -27,13 +28,13 @@ def any_marks(chance: random.Random, length: int) -> list[int]:
     return marks
 
 
-def any_steps(seed: int) -> list[StepRecord]:
+def any_steps(seed: int) -> list[Step]:
     chance = random.Random(seed)
     steps, now = [], 10_000
     for number in range(chance.randrange(1, 20)):
         length = chance.randrange(0, 5_000)
         marks = any_marks(chance, length)
-        steps.append(StepRecord(i=number, s=now, t=now + length, w="baseline", m=marks))
+        steps.append(Step(i=number, s=now, t=now + length, w="baseline", m=marks))
         now += length + chance.randrange(100)
     return steps
 
@@ -61,7 +62,7 @@ def test_every_region_that_matters_has_one_role() -> None:
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_steps_without_any_mark_are_all_gap(boundary: str) -> None:
-    steps = [StepRecord(i=i, s=100 * i, t=100 * i + 90, w="baseline") for i in range(3)]
+    steps = [Step(i=i, s=100 * i, t=100 * i + 90, w="baseline", m=[]) for i in range(3)]
     timeline = cut(steps, durations_of(steps))
     roles = assign_roles(timeline, {}, boundary)
     phases = phase_of_slices(timeline, roles, boundary)

@@ -40,7 +40,8 @@ class Events:
         self.write("window", t=self.now, name=name, state=state, step=self.i, **{"pass": number})
     def step(self, ns=5_310_000):
         self.now += ns
-        self.write("step", i=self.i, s=self.now - ns, t=self.now, w="baseline", m=[])
+        began, end = self.now - ns, [12, self.now, 0]
+        self.write("steps", i=self.i, n=1, s=began, t=self.now, w="baseline", m=end)
         self.i += 1
 
 events = Events()

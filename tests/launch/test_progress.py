@@ -28,7 +28,9 @@ class Events:
 
     def steps(self, first: int, last: int, each: int = 10) -> None:
         for i in range(first, last + 1):
-            self.write("step", i=i, t=(i + 1) * each, w="x", m=[0, 1, 2, 3])
+            self.write(
+                "steps", i=i, n=1, s=i * each, t=(i + 1) * each, w="x", m=[12, (i + 1) * each, 0]
+            )
 
 
 @pytest.fixture
@@ -47,8 +49,7 @@ def test_steps_window_and_step_time_follow_the_file(events: Events, tmp_path: Pa
     lead = progress.lead()
     assert lead is not None and (lead.steps, lead.window, lead.torch) == (3, "baseline", "2.13.0")
     assert lead.clean_step_ns is None
-    events.write("step", i=3, t=3010, m=[])
-    events.write("step", i=4, t=3030, m=[])
+    events.write("steps", i=3, n=2, s=3000, t=3030, m=[12, 3010, 0, 12, 3030, 0])
     progress.look()
     assert (lead.steps, lead.clean_step_ns) == (5, 15)
 

@@ -10,7 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tdiag.evidence.from_run import load_run
+from tdiag.evidence.from_run.records import StepsRecord
+from tdiag.evidence.from_run.steps import steps_of
 from tdiag.evidence.store import Evidence
 
 INJECT = Path(__file__).parents[2] / "tdiag" / "probe" / "inject"
@@ -43,7 +47,8 @@ class Watched:
         """The steps of the first training process since its last ``boundary`` record."""
         records = self.training()[0]
         last = max(i for i, r in enumerate(records) if r["kind"] == "boundary")
-        return [r for r in records[last:] if r["kind"] == "step"]
+        rows = [r for r in records[last:] if r["kind"] == "steps"]
+        return [vars(s) for row in rows for s in steps_of(msgspec.convert(row, StepsRecord))]
 
     def evidence(self) -> Evidence:
         """What tdiag makes of it."""

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tdiag.evidence.from_run.events import Process
-from tdiag.evidence.from_run.records import LoaderRecord, StepRecord, WindowRecord
+from tdiag.evidence.from_run.records import LoaderRecord, WindowRecord
+from tdiag.evidence.from_run.steps import Step
 from tdiag.evidence.kinds import Steps
 
 BASELINE = "baseline"
@@ -109,7 +110,7 @@ def queued_frac(lead: Process, clean: Clean) -> float | None:
     return queued / wall if wall > 0 else None
 
 
-def perturbation(steps: list[StepRecord], durations: list[int], clean: Clean) -> dict[str, float]:
+def perturbation(steps: list[Step], durations: list[int], clean: Clean) -> dict[str, float]:
     """Each profiled window's median step ÷ the clean median − 1."""
     base = float(np.median(np.array(durations)[clean.mask]))
     result = {}

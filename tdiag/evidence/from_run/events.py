@@ -15,8 +15,9 @@ from tdiag.evidence.from_run.records import (
     ProcessRecord,
     Record,
     RoleRecord,
-    StepRecord,
+    StepsRecord,
 )
+from tdiag.evidence.from_run.steps import Step, steps_of
 
 R = TypeVar("R", bound=Record)
 
@@ -33,7 +34,7 @@ class Process:
 
     pid: int
     records: dict[type[Record], list[Record]] = field(default_factory=dict)
-    steps: list[StepRecord] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     broken_lines: int = 0
 
     def all(self, kind: type[R]) -> list[R]:
@@ -87,8 +88,8 @@ def read_process(path: Path) -> Process:
 
 
 def _take(process: Process, record: AnyRecord) -> None:
-    if isinstance(record, StepRecord):
-        process.steps.append(record)
+    if isinstance(record, StepsRecord):
+        process.steps.extend(steps_of(record))
         return
     if isinstance(record, BoundaryRecord):
         process.steps.clear()

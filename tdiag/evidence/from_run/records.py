@@ -156,8 +156,11 @@ class WindowRecord(Record):
     limit: bool = False
 
 
-class StepRecord(Record):
+class StepsRecord(Record):
+    """``n`` steps in a row, all of window ``w``, from ``s`` to ``t``; ``m``: flat threes."""
+
     i: int
+    n: int
     s: int
     t: int
     w: str = ""
@@ -220,7 +223,7 @@ AnyRecord = (
     | DdpRecord
     | BoundaryRecord
     | WindowRecord
-    | StepRecord
+    | StepsRecord
     | TraceRecord
     | CallsRecord
     | OpsRecord

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.from_run.records import StepRecord
+from tdiag.evidence.from_run.steps import Step
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -47,7 +47,7 @@ class Timeline:
     steps: int
 
 
-def cut(steps: Sequence[StepRecord], durations: Sequence[int]) -> Timeline:
+def cut(steps: Sequence[Step], durations: Sequence[int]) -> Timeline:
     """Cut these steps, which follow one another, at their marks.
 
     The slices of a step add up to its duration exactly, whatever its marks look like: marks
@@ -194,6 +194,6 @@ def _inherit(kind: Ints, parent: Ints, level: Ints) -> tuple[npt.NDArray[np.bool
     return covered, heir
 
 
-def durations_of(steps: Sequence[StepRecord]) -> list[int]:
+def durations_of(steps: Sequence[Step]) -> list[int]:
     """Each step's wall time, ns; what tdiag itself did between two steps is in none."""
     return [max(0, step.t - step.s) for step in steps]

@@ -12,7 +12,8 @@ from tdiag.errors import TdiagError
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.phases import PHASES
-from tdiag.evidence.from_run.records import ProcessRecord, StepRecord, TraceRecord
+from tdiag.evidence.from_run.records import ProcessRecord, TraceRecord
+from tdiag.evidence.from_run.steps import Step
 from tdiag.evidence.from_run.timeline import Ints
 from tdiag.evidence.from_run.timeline import Timeline as Slices
 from tdiag.evidence.from_run.worker_lanes import with_workers
@@ -67,7 +68,7 @@ def add_trace(
 
 
 def phase_spans(
-    steps: Sequence[StepRecord],
+    steps: Sequence[Step],
     timeline: Slices,
     phases: Ints,
     windows: Collection[str] = (WINDOW,),

@@ -20,6 +20,7 @@ from ..marks import (
     NEXT_END,
     OPTIMIZER_BEGIN,
     OPTIMIZER_END,
+    STEP_END,
 )
 from . import Capture
 from .flow import MOVES, Flow
@@ -165,11 +166,11 @@ class OpsCapture(Capture):
 
     def _phase(self) -> str:
         """The phase that the marks of the step so far say we are in."""
-        values = self.probe.marks.values
+        log = self.probe.marks.log  # of this step: while calls are counted, each is cut at once
         if self.probe.boundary.backward_depth:
             return "backward"
         losses = self.probe.boundary.losses
-        for code, argument in zip(reversed(values[0::4]), reversed(values[3::4])):
+        for code, argument in zip(reversed(log[0::3]), reversed(log[2::3])):
             if code == NEXT_BEGIN:
                 return "data_wait"
             if code == FORWARD_BEGIN:
@@ -178,7 +179,7 @@ class OpsCapture(Capture):
                 return "loss"
             if code in (BACKWARD_BEGIN, BACKWARD_END, OPTIMIZER_BEGIN):
                 return "optimizer"  # or about to be: a closure's own marks come after its begin
-            if code in (NEXT_END, OPTIMIZER_END):
+            if code in (NEXT_END, OPTIMIZER_END, STEP_END):
                 return "prepare"
         return "prepare"
 
