@@ -5,6 +5,8 @@ of 1 (``_frac``), "per step" is: total over the clean window ÷ its steps."""
 
 from __future__ import annotations
 
+import msgspec
+
 from tdiag.evidence.base import Kind as Kind
 from tdiag.evidence.base import Location as Location
 from tdiag.evidence.data import Loader as Loader
@@ -65,6 +67,8 @@ class OpLine(Kind, frozen=True, kw_only=True):
     constructions: float  # torch.tensor / as_tensor / from_numpy / stack of Python data
     elapsed_ns: float  # wall time inside these calls, measured under the counting mode
     in_loop: bool  # the line issued the same call more than once in a step
+    # The commonest calls ("mul", "linear") and how many of each.
+    names: dict[str, float] = msgspec.field(default_factory=dict)
     # Copies to another device of a tensor that an earlier counted step had copied too, unchanged
     # since; and their bytes.
     moved_again: float = 0.0

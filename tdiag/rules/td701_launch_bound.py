@@ -10,13 +10,14 @@ Python, dispatch and launch take the same few microseconds for every call, howev
 touches. When calls are that small the hardware mostly waits for the next one.
 
 ## What to do
-Give every call more work (a larger batch), or issue fewer (`torch.compile`, on CUDA with
+Where most of the calls come from a Python loop of small calls, say it as one expression. Else give
+every call more work (a larger batch), or issue fewer (`torch.compile`, on CUDA with
 `mode="reduce-overhead"`, which replays the step as one graph).
 
 ## How the gain is computed
-High end: a batch four times as large spreads the fixed costs over four times the samples. Low
-end: half of the measured floor of the fixed costs (device: of the starved time), as with a batch
-twice as large.
+High end: the loop's share of the calls is gone; without such a loop, a batch four times as large
+spreads the fixed costs over four times the samples. Low end: half of the measured floor of the
+fixed costs (device: of the starved time), as with a batch twice as large.
 
 ## When this advice is wrong
 A larger batch changes the optimisation and wants another learning rate. Compiling pays only if
@@ -27,11 +28,12 @@ from __future__ import annotations
 
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.kinds import Budget, Dispatch, Loader, Loaders, Ops, Phases
+from tdiag.evidence.kinds import Budget, Dispatch, Loader, Loaders, OpLine, Ops, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent, where
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
+from tdiag.rules.loops import MIN_LINE_CALLS, rewriting
 from tdiag.rules.measures import count, ns
 
 CODE = "TD701"
@@ -49,6 +51,14 @@ DOUBLED_BATCH = 2
 # Budget components in which the device is idle while the host issues work. What it waits for data
 # or in the loss is starved of launches too, and has rules of its own.
 ISSUING = ("launch", "optimizer", "other")
+# Calls with weights of their own, as torch.nn.functional names them.
+_LAYERS = {
+    "linear", "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+    "conv_transpose3d", "batch_norm", "layer_norm", "group_norm", "instance_norm", "embedding",
+    "lstm", "gru", "lstm_cell", "gru_cell", "rnn_tanh_cell", "multi_head_attention_forward",
+}  # fmt: skip
+# By definition of "mostly": the larger half of the calls.
+MAJORITY_FRAC = 0.5
 # What they are called in the replay of a trace.
 ISSUING_TAGS = ("call", *(f"host {state}" for state in ISSUING))
 
@@ -80,6 +90,12 @@ def _on_cpu(
     if not fixed.calls or fixed.work > FIXED_COST_FACTOR:
         return None
     per_call = fixed.spent_ns / fixed.calls
+    loop = _loop(ops) if ops else []
+    looped = sum(line.calls for line in loop) / fixed.calls
+    if looped <= MAJORITY_FRAC:
+        loop, looped = [], 0.0
+    spread = f"high end: batch × {LARGER_BATCH}, per sample"
+    gone = f"high end: the loop's {percent(looped)} of the calls gone"
     return Found(
         summary=(
             f"Forward and backward take {duration(fixed.spent_ns)} a step"
@@ -91,15 +107,23 @@ def _on_cpu(
             ns("forward and its backward", fixed.spent_ns, "baseline"),
             ns("least these calls cost on this machine", fixed.dispatch_ns, "probe"),
         ),
-        fix=Fix(_advice(loader, "compile"), "review", "compile"),
+        fix=Fix(rewriting(loop) if loop else _advice(loader, "compile"), "review", "compile"),
         gain=Gain(
             fixed.dispatch_ns / DOUBLED_BATCH,
-            fixed.spent_ns * (1 - 1 / LARGER_BATCH),
-            f"high end: batch × {LARGER_BATCH}, per sample; low end: half of the fixed costs.",
+            fixed.spent_ns * max(looped, 1 - 1 / LARGER_BATCH),
+            f"{gone if loop else spread}; low end: half of the fixed costs.",
             ("forward", "backward"),
         ),
-        at=loader.created_at if loader else None,
+        at=loop[0].at if loop else loader.created_at if loader else None,
     )
+
+
+def _loop(ops: Ops) -> list[OpLine]:
+    """Lines of the forward pass that loop over calls without weights of their own, busiest first:
+    a loop over layers cannot be said as one expression."""
+    lines = [x for x in ops.lines if x.phase == "forward" and x.in_loop and x.names]
+    small = [x for x in lines if x.calls >= MIN_LINE_CALLS and not _LAYERS & x.names.keys()]
+    return sorted(small, key=lambda line: -line.calls)
 
 
 def _on_device(budget: Budget, device: DeviceTime, loader: Loader | None) -> Found | None:

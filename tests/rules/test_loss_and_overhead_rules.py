@@ -150,6 +150,17 @@ def test_many_tiny_calls_are_launch_bound_and_large_ones_are_healthy() -> None:
     assert isinstance(result("TD605", large), Finding)
 
 
+@pytest.mark.parametrize(("call", "line"), [("mul", 20), ("linear", None)])
+def test_a_loop_of_small_calls_is_named_and_a_loop_over_layers_is_not(
+    call: str, line: int | None
+) -> None:
+    loop_line = op_line(20, "forward", 200, grad_calls=200.0, in_loop=True, names={call: 200.0})
+    times = {"forward": 2, "backward": 2}
+    tiny = Evidence().add(budget(**times), phases(**times), DISPATCH, ops(loop_line))
+    found = finding("TD701", tiny)
+    assert (found.location and found.location.line) == line
+
+
 def test_the_loops_of_the_loss_do_not_count_as_launch_bound_layers() -> None:
     lines = (op_line(20, "forward", 10, grad_calls=10.0, elapsed_ns=20 * MS), loop(calls=2000))
     evidence = Evidence().add(

@@ -46,6 +46,7 @@ def _ops(record: OpsRecord) -> Ops:
             constructions=line.constructions / steps,
             elapsed_ns=line.elapsed / steps,
             in_loop=line.in_loop,
+            names={name: count / steps for name, count in line.names.items()},
             moved_again=line.moved_again / steps,
             moved_bytes=line.moved_bytes / steps,
         )

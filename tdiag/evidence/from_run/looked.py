@@ -65,6 +65,7 @@ class OpsLine(msgspec.Struct):
     constructions: float = 0
     elapsed: float = 0
     in_loop: bool = False
+    names: dict[str, float] = {}
     moved_again: float = 0
     moved_bytes: float = 0
 

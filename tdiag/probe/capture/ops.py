@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ CONVERSIONS = {
 # Reading .grad, .shape or .data issues no op; backward's own ops are not Python's.
 NOT_OPS = {"__get__", "__set__", "backward", "requires_grad_", "register_hook"}
 CONSTRUCTIONS = {"tensor", "as_tensor", "from_numpy", "asarray", "stack", "FloatTensor"}
+MOST_NAMES = 6  # calls named of a line
 
 
 class _Line:
@@ -47,7 +49,7 @@ class _Line:
         self.calls = self.grad_calls = self.constructions = self.elapsed = 0
         self.moved_again = self.moved_bytes = 0
         self.conversions: dict[str, int] = {}
-        self.names: dict[str, int] = {}
+        self.names: Counter[str] = Counter()
 
 
 class _Counter(TorchFunctionMode):
@@ -105,6 +107,7 @@ class OpsCapture(Capture):
                     "constructions": line.constructions,
                     "elapsed": line.elapsed,
                     "in_loop": max(line.names.values(), default=0) > steps,
+                    "names": dict(line.names.most_common(MOST_NAMES)),
                     "moved_again": line.moved_again,
                     "moved_bytes": line.moved_bytes,
                 }
@@ -155,7 +158,7 @@ class OpsCapture(Capture):
         self.probe.boundary.look_at_autocast()
         line.calls += 1
         line.elapsed += ended - began
-        line.names[name] = line.names.get(name, 0) + 1
+        line.names[name] += 1
         if isinstance(result, torch.Tensor) and result.grad_fn is not None:
             line.grad_calls += 1
         if name in CONVERSIONS:
