@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +134,10 @@ class Trace:
     def __len__(self) -> int:
         return len(self.ts_ns)
 
-    @cached_property
-    def end_ns(self) -> Ints:
-        return self.ts_ns + self.dur_ns
+    def ends(self, rows: Rows | slice = slice(None)) -> Ints:
+        """When these events end, ns; made anew, since a column of it would be held for good."""
+        ends: Ints = self.ts_ns[rows] + self.dur_ns[rows]
+        return ends
 
     @property
     def device_properties(self) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ def clipped(trace: Trace) -> dict[int, int]:
     device = [n for n, c in enumerate(trace.categories) if c.lower() in DEVICE_CATEGORIES]
     rows = np.flatnonzero(~np.isin(trace.category, device))
     order = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows], trace.lane[rows]))]
-    begins, ends = trace.ts_ns[order].tolist(), trace.end_ns[order].tolist()
+    begins, ends = trace.ts_ns[order].tolist(), trace.ends(order).tolist()
     changed: dict[int, int] = {}
     lane, opened = -1, [0]
     for i, its_lane in enumerate(trace.lane[order].tolist()):

@@ -132,7 +132,7 @@ def _lanes(
     run_dir: Path, processes: list[Process], trace: Trace, shift: int
 ) -> Iterator[list[Event]]:
     """The run's lanes as far as the trace goes."""
-    begin, end = int(trace.ts_ns.min()), int(trace.end_ns.max())
+    begin, end = int(trace.ts_ns.min()), int(trace.ends().max())
     clock, length_us = Clock(shift, begin), (end - begin) / 1e3
     history = make_history(run_dir / "system.jsonl", None)
     for events in (*lanes(processes, clock), counters(history, clock) if history else []):

@@ -31,7 +31,7 @@ def blocking_calls(view: View, window: Window) -> Rows:
     syncs = view.matching(view.runtime, SYNC_CALL)
     copied = (view.work_kind == D2H) & (view.launch >= 0)
     calls, copies = view.launch[copied], view.work[copied]
-    waited = view.trace.end_ns[calls] >= view.trace.end_ns[copies]
+    waited = view.trace.ends(calls) >= view.trace.ends(copies)
     rows: Rows = np.union1d(syncs, calls[waited])
     start = view.trace.ts_ns[rows]
     inside: Rows = rows[(start >= window.begin) & (start < window.host_end)]

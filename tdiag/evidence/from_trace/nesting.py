@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from tdiag.evidence.from_trace.intervals import Ints
 from tdiag.evidence.from_trace.view import Rows
 from tdiag.trace import Trace
+from tdiag.trace.columns import Integers
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class Axis:
     origin: int
     width: int
 
-    def key(self, lane: Ints, moment: Ints) -> Ints:
+    def key(self, lane: Integers, moment: Ints) -> Ints:
         inside = np.clip(moment - self.origin, 0, self.width - 1)
         key: Ints = lane.astype(np.int64) * self.width + inside
         return key
@@ -30,10 +32,10 @@ class Nested:
     ``rows``, −1 for an outermost one) and its self time (without direct children), ns."""
 
     rows: Rows
-    lane: Ints
+    lane: npt.NDArray[np.int32]
     start: Ints
     end: Ints
-    parent: Ints
+    parent: npt.NDArray[np.int32]
     self_ns: Ints
     axis: Axis
 
@@ -64,14 +66,14 @@ def outermost(trace: Trace, rows: Rows) -> Rows:
     if not len(rows):
         return rows
     axis = _axis(trace, rows)
-    lane = trace.lane[rows].astype(np.int64)
-    begin, until = axis.key(lane, trace.ts_ns[rows]), axis.key(lane, trace.end_ns[rows])
+    lane = trace.lane[rows]
+    begin, until = axis.key(lane, trace.ts_ns[rows]), axis.key(lane, trace.ends(rows))
     return rows[np.r_[True, begin[1:] >= np.maximum.accumulate(until)[:-1]]]
 
 
 def _axis(trace: Trace, rows: Rows) -> Axis:
     origin = int(trace.ts_ns[rows].min()) if len(rows) else 0
-    return Axis(origin, int(trace.end_ns[rows].max()) - origin + 1 if len(rows) else 1)
+    return Axis(origin, int(trace.ends(rows).max()) - origin + 1 if len(rows) else 1)
 
 
 def nest(trace: Trace, rows: Rows) -> Nested:
@@ -80,20 +82,21 @@ def nest(trace: Trace, rows: Rows) -> Nested:
     Events that overlap without nesting are taken as children, their end clipped.
     """
     rows = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows], trace.lane[rows]))]
-    lane, start, end = trace.lane[rows].astype(np.int64), trace.ts_ns[rows], trace.end_ns[rows]
     axis = _axis(trace, rows)
-    begin, until = axis.key(lane, start), axis.key(lane, end)
-    parent = np.full(len(rows), -1, np.int64)
-    level = np.arange(len(rows))
+    begin = axis.key(trace.lane[rows], trace.ts_ns[rows])
+    until = axis.key(trace.lane[rows], trace.ends(rows))
+    parent = np.full(len(rows), -1, np.int32)
+    level = np.arange(len(rows), dtype=np.int32)
     above = level[:0]
     while len(level):
         if len(above):
             parent[level] = above[np.searchsorted(begin[above], begin[level], side="right") - 1]
             until[level] = np.minimum(until[level], until[parent[level]])
-        reach = np.maximum.accumulate(until[level])
-        outer = np.r_[True, begin[level][1:] >= reach[:-1]]
+        outer = np.r_[True, begin[level][1:] >= np.maximum.accumulate(until[level])[:-1]]
         above, level = level[outer], level[~outer]
-    own = until - begin
+    until -= begin  # from here on how long each lasts
+    del begin
     inner = parent >= 0
-    children = np.bincount(parent[inner], own[inner], len(rows)).astype(np.int64)
-    return Nested(rows, lane, start, start + own, parent, np.maximum(own - children, 0), axis)
+    own = until - np.bincount(parent[inner], until[inner], len(rows)).astype(np.int64)
+    start = trace.ts_ns[rows]
+    return Nested(rows, trace.lane[rows], start, start + until, parent, np.maximum(own, 0), axis)

@@ -46,7 +46,7 @@ def queues(view: View, rows: Rows, call: Ints, called: Ints, returned: Ints, ori
     """``call``: of each row, or −1; ``called``, ``returned``: when each call began and ended."""
     order = np.lexsort((view.trace.ts_ns[rows], call))
     rows, call = rows[order], call[order]
-    begin, end = view.trace.ts_ns[rows] - origin, view.trace.end_ns[rows] - origin
+    begin, end = view.trace.ts_ns[rows] - origin, view.trace.ends(rows) - origin
     stream = np.unique(queue_of(view.trace, rows), return_inverse=True)[1].astype(np.int64)
     issued = np.where(call >= 0, called[call], 0) if len(called) else np.zeros_like(begin)
     after = _before_in_stream(stream)

@@ -53,7 +53,7 @@ def replay(view: View, window: Window, states: Mapping[str, Spans]) -> Replay:
     end = (int(window.bounds[steps]) if steps < window.count else window.host_end) - origin
     mine = calls.issues >= 0
     before = ~mine & (view.trace.ts_ns[view.work] < origin + end)
-    before &= view.trace.end_ns[view.work] > origin
+    before &= view.trace.ends(view.work) > origin
     chosen = np.flatnonzero(mine | before)
     found = queues(view, view.work[chosen], calls.issues[chosen], calls.begin, calls.end, origin)
     waits, tails = _waits(view, calls, found)

@@ -108,11 +108,11 @@ class _Step:
     def _during(self, rows: Rows) -> Rows:
         """Those of ``rows`` that went on during the step."""
         trace = self.view.trace
-        return rows[(trace.ts_ns[rows] < self.end) & (trace.end_ns[rows] > self.begin)]
+        return rows[(trace.ts_ns[rows] < self.end) & (trace.ends(rows) > self.begin)]
 
     def _lane(self, name: str, role: str, rows: Rows) -> EventLane:
         trace = self.view.trace
-        at = np.clip([trace.ts_ns[rows], trace.end_ns[rows]], self.begin, self.end) - self.begin
+        at = np.clip([trace.ts_ns[rows], trace.ends(rows)], self.begin, self.end) - self.begin
         names = trace.names, trace.name[rows]
         found = merge(lambda number: names[0][names[1][number]], at[0], at[1], self.finest_ns)
         return EventLane(name=name, role=role, events=tuple(found))

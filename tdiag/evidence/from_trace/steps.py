@@ -86,7 +86,7 @@ def _bounds(view: View) -> tuple[Ints | None, str]:
     steps = view.matching(view.annotations, PROFILER_STEP)
     if len(steps):
         lanes = trace.lane[steps].astype(np.int64)
-        return _profiler_steps(trace.ts_ns[steps], trace.end_ns[steps], lanes), "ProfilerStep"
+        return _profiler_steps(trace.ts_ns[steps], trace.ends(steps), lanes), "ProfilerStep"
     span = _span(view)
     if span is None:
         return None, "span"
@@ -95,7 +95,7 @@ def _bounds(view: View) -> tuple[Ints | None, str]:
         if len(rows) > 1:
             if found_by == "loader":  # from asking for a batch to asking for the next
                 return np.unique(trace.ts_ns[rows]), found_by
-            return np.unique(trace.end_ns[rows]), found_by
+            return np.unique(trace.ends(rows)), found_by
     return span, "span"
 
 
@@ -121,7 +121,7 @@ def _span(view: View) -> Ints | None:
     rows = np.concatenate([view.work, view.runtime, view.ops, view.annotations])
     if not len(rows):
         return None
-    begin, end = view.trace.ts_ns[rows].min(), view.trace.end_ns[rows].max()
+    begin, end = view.trace.ts_ns[rows].min(), view.trace.ends(rows).max()
     return np.array([begin, end], np.int64) if end > begin else None
 
 
@@ -133,7 +133,7 @@ def _until_device_ends(view: View, bounds: Ints) -> Ints:
     trace = view.trace
     issued = trace.ts_ns[view.launch]
     own = view.work[(view.launch >= 0) & (issued >= bounds[0]) & (issued < bounds[-1])]
-    last = int(trace.end_ns[own].max()) if len(own) else 0
+    last = int(trace.ends(own).max()) if len(own) else 0
     bounds = bounds.copy()
     bounds[-1] = max(int(bounds[-1]), last)
     return bounds

@@ -21,7 +21,7 @@ def syncs(view: View, window: Window, idle: Idle, stacks: Stacks) -> Syncs:
     starts = view.trace.ts_ns[idle.calls]
     before = np.r_[0, np.cumsum(idle.caused)]
     first = np.searchsorted(starts, view.trace.ts_ns[items])
-    last = np.searchsorted(starts, view.trace.end_ns[items])
+    last = np.searchsorted(starts, view.trace.ends(items))
     waited = last > first  # a value that was on the host already makes no call that waits
     caused = (before[last] - before[first])[waited]
     found += _grouped(view, stacks, items[waited], caused, window)

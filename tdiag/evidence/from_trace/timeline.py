@@ -23,7 +23,7 @@ def timeline(view: View, window: Window, states: Mapping[str, Spans]) -> Timelin
     begin, end = median_step(window)
     kinds = {} if window.sampled else {"host": of_host(view, states)}
     work = view.trace.ts_ns[view.work] < end
-    work &= view.trace.end_ns[view.work] > begin
+    work &= view.trace.ends(view.work) > begin
     for name, numbers in DEVICE_LANES.items():
         rows = {kind: view.work[work & (view.work_kind == n)] for kind, n in numbers.items()}
         kinds[name] = {kind: view.spans(found) for kind, found in rows.items()}

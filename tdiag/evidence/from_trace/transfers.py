@@ -28,7 +28,7 @@ def transfers(view: View, window: Window, stacks: Stacks) -> Transfers:
     for kind, direction in ((H2D, "h2d"), (D2H, "d2h")):
         rows = view.of_kind(kind)
         start = view.trace.ts_ns[rows]
-        rows = rows[(start < window.end) & (view.trace.end_ns[rows] > window.begin)]
+        rows = rows[(start < window.end) & (view.trace.ends(rows) > window.begin)]
         memories = [memory_kind(view.trace.names[name]) for name in view.trace.name[rows]]
         groups: dict[tuple[str, Location | None], list[int]] = {}
         for index, key in enumerate(zip(memories, _places(view, stacks, rows), strict=True)):

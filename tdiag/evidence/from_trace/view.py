@@ -64,7 +64,7 @@ class View:
 
     def spans(self, rows: Rows) -> Spans:
         """The instants covered by these events."""
-        return union(self.trace.ts_ns[rows], self.trace.end_ns[rows])
+        return union(self.trace.ts_ns[rows], self.trace.ends(rows))
 
     def of_kind(self, *kinds: int) -> Rows:
         return self.work[np.isin(self.work_kind, kinds)]
