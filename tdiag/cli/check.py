@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, NoReturn
 
 import typer
@@ -46,6 +47,12 @@ def check(
             min=5, metavar="N", help="Groups of fresh processes at most; looked at each third."
         ),
     ] = 15,
+    time_budget: Annotated[
+        float,
+        typer.Option(
+            min=1, metavar="SECONDS", help="Past it the answer is what five groups or more tell."
+        ),
+    ] = 600.0,
     soft: Annotated[bool, typer.Option("--soft", help="Report only: exit 0 or 2.")] = False,
     python: Annotated[
         str | None, typer.Option(metavar="PATH", help="Interpreter of the script's environment.")
@@ -78,6 +85,7 @@ def check(
     from tdiag.cli.conclude import open_output
     from tdiag.cli.outcome import put
     from tdiag.cli.streams import say
+    from tdiag.duel.estimate import Looks
     from tdiag.errors import UsageError
     from tdiag.gate import against as duels
     from tdiag.gate import stored
@@ -105,7 +113,7 @@ def check(
             threshold=threshold,
             tolerance=tolerance,
             python=python,
-            looks=looks(groups),
+            looks=Looks(looks(groups), monotonic() + time_budget),
             told=(lambda line: None) if quiet else (lambda line: say(f"tdiag: {line}")),
         )
         if baseline is not None and update:

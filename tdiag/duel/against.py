@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tdiag.duel.estimate import LOOKS, Estimate, Ratios, paired
+from tdiag.duel.estimate import LOOKS, Estimate, Looks, Ratios, paired
 from tdiag.duel.group import Pace, Taken, take_turns
 from tdiag.duel.side import Program
 
@@ -26,10 +26,10 @@ def duel(
     threshold: float,
     *,
     pace: Pace | None = None,
-    looks: Sequence[int] = LOOKS,
+    looks: Looks = LOOKS,
     told: Callable[[int, Estimate | None], None] = lambda *_: None,
 ) -> Duel:
-    """Measure until the answer is clear at one of ``looks``, at the last of them at the latest.
+    """Measure until the answer is clear at one of ``looks``, to the last of them at most.
 
     ``told(groups, estimate)`` is called after each group; the estimate is None before the first
     look. Raises what :func:`tdiag.duel.group.take_turns` raises.
@@ -41,12 +41,12 @@ def duel(
         order = (before, now) if number % 2 else (now, before)
         taken = take_turns(order, folder / f"group-{number}", pace or Pace())
         groups.append((taken[0], taken[1]) if number % 2 else (taken[1], taken[0]))
-        if len(groups) not in looks:
+        if not looks.due(len(groups)):
             told(len(groups), None)
             continue
         found = _duel(groups)
         told(len(groups), found.ratios.typical)
-        if len(groups) == looks[-1] or found.ratios.answer(threshold) != "unclear":
+        if looks.last(len(groups)) or found.ratios.answer(threshold) != "unclear":
             return found
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Literal
 
 import numpy as np
@@ -24,12 +25,30 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Answer = Literal["slower", "faster", "same", "unclear"]
 
-LOOKS = (5, 10, 15)  # groups; five are the fewest whose rank test can reach RANK_LEVEL (1/2⁵)
 OVERALL_LEVEL = 0.05  # of all looks together, both sides
 NOMINAL_LEVEL = 0.0221  # of one look: 2 × (1 − Φ(2.289))
 RANK_LEVEL = 0.05
 RESAMPLES = 1000  # standard error of a standard error from so many: 1/√(2·1000) = 2 %
 MORE_AT_MOST = 1000  # groups; beyond this the answer is "not by repeating"
+
+
+@dataclass(frozen=True)
+class Looks:
+    """After how many groups the interval is looked at; past the moment ``until_s`` (of
+    :func:`time.monotonic`) the next is the last, which depends on no result."""
+
+    at: tuple[int, ...]
+    until_s: float = math.inf
+
+    def due(self, groups: int) -> bool:
+        return groups in self.at or self.last(groups)
+
+    def last(self, groups: int) -> bool:
+        over = monotonic() > self.until_s and groups >= self.at[0]
+        return over or groups >= self.at[-1]
+
+
+LOOKS = Looks((5, 10, 15))  # five are the fewest whose rank test can reach RANK_LEVEL (1/2⁵)
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,15 @@
 
 The probe holds the training thread at a step boundary (probe/capture/turns.py). Meanwhile the
 whole process group is stopped by SIGSTOP: DataLoader workers would refill their queue, other
-threads would take a core. The group is not a session of its own: should tdiag die, even of
-SIGKILL, the kernel sends the then orphaned group SIGHUP and SIGCONT (POSIX, Process.exit), so
-nothing is left behind stopped.
+threads would take a core. Should tdiag die, even of SIGKILL, nothing is left behind: the kernel
+hangs the program up (PR_SET_PDEATHSIG), and a stopped group, orphaned by that, gets SIGHUP and
+SIGCONT (POSIX, `_exit`; hence it is a group of its own but not a session).
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import platform
@@ -32,9 +33,13 @@ GO, DONE = "turns.go", "turns.done"  # named pipes in control/, as in probe/capt
 CONTROL = "TDIAG_CONTROL"  # tells a program that opens the pipes itself where they are
 OUTPUT = "output.txt"  # in the run directory: what the program printed
 POLL_S = 0.2
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # A script that is asked to stop runs its own `finally` and `atexit` (a last checkpoint, say).
 PATIENCE_S, HURRY_S = 10.0, 2.0  # the latter when all is given up (Ctrl-C, the other failed)
 TAIL_BYTES = 8 << 10  # of the program's output: a traceback is shorter
+
+
+_libc = ctypes.CDLL(None)  # before any fork: loading it in the child might lock up
 
 
 class Ended(Exception):
@@ -181,10 +186,16 @@ def spawn(program: Program, run_dir: Path) -> subprocess.Popen[bytes]:
         with (run_dir / OUTPUT).open("wb") as output:
             return subprocess.Popen(
                 program.command, cwd=program.cwd, env=variables, stdin=subprocess.DEVNULL,
-                stdout=output, stderr=subprocess.STDOUT, preexec_fn=lambda: os.setpgid(0, 0),
+                stdout=output, stderr=subprocess.STDOUT, preexec_fn=_apart,
             )  # fmt: skip
     except OSError as error:
         raise LaunchError(f"cannot start {program.command[0]}: {error.strerror}") from None
+
+
+def _apart() -> None:
+    """In the child, before it becomes the program."""
+    os.setpgid(0, 0)
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGHUP, 0, 0, 0)
 
 
 def write_record(program: Program, run_dir: Path, code: int | None = None) -> None:

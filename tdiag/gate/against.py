@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tdiag.diagnose.budget import make_budget
 from tdiag.duel.against import Duel, duel
-from tdiag.duel.estimate import LOOKS, Estimate
+from tdiag.duel.estimate import LOOKS, Estimate, Looks
 from tdiag.duel.group import Pace, Taken
 from tdiag.duel.side import Program
 from tdiag.errors import UsageError
@@ -40,7 +40,7 @@ class Options:
     tolerance: float = TOLERANCE
     python: str | None = None
     pace: Pace | None = None
-    looks: Sequence[int] = LOOKS
+    looks: Looks = LOOKS
     told: Callable[[str], None] = lambda line: None
 
 
@@ -107,7 +107,7 @@ def teller(options: Options) -> Callable[[int, Estimate | None], None]:
 
     def tell(groups: int, estimate: Estimate | None) -> None:
         so_far = f": {estimate.ratio - 1:+.1%} so far" if estimate else ""
-        most = options.looks[-1]
+        most = options.looks.at[-1]
         options.told(f"group {groups} of fresh processes measured (at most {most}){so_far}")
 
     return tell
@@ -119,12 +119,10 @@ def uncounted(counted: Sequence[Counted]) -> list[str]:
     return [f"no calls were counted by line: {why}" for why in sorted(reasons)]
 
 
-def looks(
-    before: Mapping[str, Counter], now: Mapping[str, Counter], options: Options
-) -> Sequence[int]:
+def looks(before: Mapping[str, Counter], now: Mapping[str, Counter], options: Options) -> Looks:
     """One look where the counters have already decided: the time then only explains."""
     decided = any(moved.grew for moved in compare(before, now, options.tolerance))
-    return options.looks[: 1 if decided else None]
+    return replace(options.looks, at=options.looks.at[:1]) if decided else options.looks
 
 
 def _case(

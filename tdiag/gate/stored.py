@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tdiag
-from tdiag.duel.estimate import Estimate, Ratios, unpaired
+from tdiag.duel.estimate import Estimate, Looks, Ratios, unpaired
 from tdiag.duel.group import Pace, Taken, take_turns
 from tdiag.duel.side import Program
 from tdiag.errors import UsageError
@@ -63,7 +63,7 @@ def update(target: Target, path: Path, options: Options) -> str:
     program = _program(target, options)
     options.told("counting what a step does")
     counted = count([program], options.folder)[0]
-    told, groups = teller(replace(options, looks=(UPDATE_GROUPS,))), []
+    told, groups = teller(replace(options, looks=Looks((UPDATE_GROUPS,)))), []
     for number in range(1, UPDATE_GROUPS + 1):
         groups.append(_group(program, options, number))
         told(number, None)
@@ -104,13 +104,13 @@ def check_stored(target: Target, path: Path, options: Options) -> Outcome:
     told = teller(options)
     while not why_not:
         groups.append(_group(program, options, len(groups) + 1))
-        if len(groups) not in options.looks:
+        if not options.looks.due(len(groups)):
             told(len(groups), None)
             continue
         step = _measured(entry, here, groups)
         told(len(groups), step.ratios.typical)
         settled = step.ratios.answer(options.threshold) != "unclear"
-        if settled or len(groups) == options.looks[-1]:
+        if settled or options.looks.last(len(groups)):
             break
     return judge(_case(path, entry, here, options, counted, groups, step, why_not))
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tdiag.duel.estimate import LOOKS, Estimate, Ratios, paired, unpaired
+from tdiag.duel.estimate import LOOKS, Estimate, Looks, Ratios, paired, unpaired
 
 
 def groups(draw: np.random.Generator, n: int, effect: float, spread: float) -> list[list[float]]:
@@ -40,8 +40,8 @@ def test_three_looks_at_nothing_hardly_ever_alarm() -> None:
     draw = np.random.default_rng(2)
     alarms = 0
     for _ in range(20):
-        taken = groups(draw, LOOKS[-1], 0.0, 0.02)
-        alarms += any(paired(taken[:n]).answer(0.001) == "slower" for n in LOOKS)
+        taken = groups(draw, LOOKS.at[-1], 0.0, 0.02)
+        alarms += any(paired(taken[:n]).answer(0.001) == "slower" for n in LOOKS.at)
     assert alarms <= 3  # at the threshold itself 2.5 % are expected: one half
 
 
@@ -76,6 +76,13 @@ def test_a_slow_down_of_few_steps_is_told_by_the_mean() -> None:
     slow, noisy = Estimate(1.3, 1.2, 1.4, 0.03, 5), Estimate(1.1, 0.7, 1.5, 0.3, 5)
     assert Ratios(typical, slow).answer(0.05) == "slower"
     assert Ratios(typical, noisy).answer(0.05) == "same"
+
+
+def test_past_its_time_the_next_look_is_the_last() -> None:
+    over = Looks((5, 10, 15), until_s=0.0)
+    assert [n for n in range(1, 8) if over.due(n)] == [5, 6, 7] and over.last(5)
+    assert [n for n in range(1, 20) if LOOKS.due(n)] == [5, 10, *range(15, 20)]
+    assert not LOOKS.last(10) and LOOKS.last(15)
 
 
 def test_identical_sides_are_the_same() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -52,19 +53,19 @@ def test_it_runs_in_its_turns_alone_and_its_workers_too(tmp_path: Path) -> None:
 
 
 def test_a_ratio_of_turns_is_the_ratio_of_steps(tmp_path: Path) -> None:
-    sides = [program(tmp_path, "a"), program(tmp_path, "b", SLEEP="0.006")]
+    sides = [program(tmp_path, "a", SLEEP="0.005"), program(tmp_path, "b", SLEEP="0.05")]
     a, b = take_turns(sides, tmp_path / "group", Pace(turns=4))
     assert len(a.typical_ns) == len(b.typical_ns) == 4
-    # 2 ms against 6 ms of sleep, and the same little work.
-    assert all(1.5 < y / x < 3.5 for x, y in zip(a.typical_ns, b.typical_ns, strict=True))
+    # 5 ms against 50 ms of sleep, and the same little work, which others may stretch.
+    ratios = [y / x for x, y in zip(a.typical_ns, b.typical_ns, strict=True)]
+    assert 1.2 < statistics.median(ratios) < 10.5
     assert a.start_ns > 0 and a.peak_bytes
 
 
 def test_a_script_that_fails_is_told_with_its_own_traceback(tmp_path: Path) -> None:
-    sides = [program(tmp_path, "a"), program(tmp_path, "b", FAIL_AT="20")]
     with pytest.raises(ProgramFailed) as caught:
-        take_turns(sides, tmp_path / "group", Pace(turns=4))
-    assert "the script itself failed (b: exit code 1)" in caught.value.message
+        take_turns([program(tmp_path, FAIL_AT="20")], tmp_path / "group", Pace(turns=4))
+    assert "the script itself failed (side: exit code 1)" in caught.value.message
     assert caught.value.output.endswith("ValueError: the script's own fault")
     assert caught.value.exit_code == 2
 
@@ -93,7 +94,8 @@ def test_a_distributed_job_is_refused(tmp_path: Path) -> None:
         take_turns([program(tmp_path, WORLD_SIZE="2")], tmp_path / "group", Pace(turns=4))
 
 
-def test_should_tdiag_be_killed_nothing_stays_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["while it starts", "while it is held"])
+def test_should_tdiag_be_killed_nothing_stays_behind(when: str, tmp_path: Path) -> None:
     """Not even stopped: the kernel wakes and hangs up an orphaned process group."""
     program(tmp_path)
     code = f"""
@@ -103,7 +105,7 @@ from tdiag.duel.side import Program, Side
 folder = Path({str(tmp_path)!r})
 script = Program("side", ({sys.executable!r}, "side.py"), folder)
 side = Side(script, folder / "run")
-side.ready()
+{"side.ready()" if when == "while it is held" else ""}
 print(side.process.pid, flush=True)
 sys.stdin.read()
 """
@@ -113,7 +115,7 @@ sys.stdin.read()
     )  # fmt: skip
     assert parent.stdout is not None
     held = int(parent.stdout.readline())
-    assert until(lambda: stopped(held))
+    assert when == "while it starts" or until(lambda: stopped(held))
     os.kill(parent.pid, signal.SIGKILL)
     parent.communicate()
     assert until(lambda: not psutil.pid_exists(held))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tdiag.duel.estimate import Looks
 from tdiag.duel.group import Pace
 from tdiag.duel.side import ProgramFailed
 from tdiag.errors import UsageError
@@ -55,7 +56,7 @@ def options(tmp_path: Path, name: str) -> Options:
     """Wide open to noise: what is tested is the way, not the machine."""
     folder = tmp_path / name
     folder.mkdir()
-    return Options(folder=folder, threshold=20.0, looks=(2,), pace=Pace(turns=3))
+    return Options(folder=folder, threshold=20.0, looks=Looks((2,)), pace=Pace(turns=3))
 
 
 def test_a_change_is_found_where_it_was_made(repo: Path, tmp_path: Path) -> None:

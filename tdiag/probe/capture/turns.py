@@ -43,8 +43,13 @@ class TurnsCapture(Capture):
         return ""
 
     def begin(self) -> None:
-        go = os.open(os.path.join(self.control, GO), os.O_RDONLY | os.O_CLOEXEC)
-        done = os.open(os.path.join(self.control, DONE), os.O_WRONLY | os.O_CLOEXEC)
+        # Not to wait for a parent that died meanwhile: without it, the one is at its end at once
+        # and the other cannot be opened (a fault, after which the program runs on).
+        flags = os.O_NONBLOCK | os.O_CLOEXEC
+        done = os.open(os.path.join(self.control, DONE), os.O_WRONLY | flags)
+        go = os.open(os.path.join(self.control, GO), os.O_RDONLY | flags)
+        for pipe in (go, done):
+            os.set_blocking(pipe, True)
         self.pipes = go, done
         self._hold(
             {
