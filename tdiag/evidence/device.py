@@ -42,6 +42,9 @@ class DeviceTime(Kind, frozen=True, kw_only=True):
     streams: int
     # Host time in each of these states, whether the device was busy or not, ns per step.
     host_ns: dict[str, float] = msgspec.field(default_factory=dict)
+    # Work that was issued before and not yet done when a call issued more: the median; None where
+    # no launches were traced. 0: the host hands out work one by one.
+    queue_depth: float | None = None
     # Calls that allocate or free memory (cudaMalloc, …); None where no runtime calls were traced.
     allocations_per_step: float | None = None
 
@@ -85,13 +88,16 @@ class Syncs(Kind, frozen=True, kw_only=True):
 
 
 class KernelFamily(Kind, frozen=True, kw_only=True):
-    """family: gemm, conv, attention, elementwise, reduction, copy, optimizer, norm, comm, other."""
+    """family: gemm, conv, attention, elementwise, reduction, copy, optimizer, norm, comm, other.
+    ``occupancy_frac``: the profiler's estimate, 0..1, mean over the time of the kernels that have
+    one; None where none has."""
 
     family: str
     count: float
     device_ns: float
     float32_ns: float  # where name or shapes tell the dtype
     tensor_core_ns: float | None
+    occupancy_frac: float | None = None
 
 
 class Kernels(Kind, frozen=True, kw_only=True):

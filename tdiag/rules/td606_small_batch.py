@@ -23,13 +23,13 @@ varying size have a peak that a few steps need not have met.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
-from tdiag.evidence.device import DeviceTime
+from tdiag.diagnose.model import Fix, Measure
+from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.kinds import Budget, Environment, Loader, Loaders, System
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Abstain, Found, duration, held, percent, size, where
 from tdiag.rules.examples import GB, MS, budget, device_time, environment, loaders, system
-from tdiag.rules.measures import bytes_, count, ns
+from tdiag.rules.measures import bytes_, count, frac, ns
 from tdiag.rules.shares import NOTICEABLE_FRAC, USABLE_MEMORY_FRAC
 
 CODE = "TD606"
@@ -44,7 +44,12 @@ ISSUING = ("launch", "optimizer", "other")
 
 
 def check(
-    budget: Budget, device: DeviceTime, loaders: Loaders, system: System, environment: Environment
+    budget: Budget,
+    device: DeviceTime,
+    loaders: Loaders,
+    system: System,
+    environment: Environment,
+    kernels: Kernels | None,
 ) -> Found | None:
     loader = loaders.train()
     if not budget.has_device or loader is None or not loader.batch_size:
@@ -71,6 +76,7 @@ def check(
             bytes_("device memory", total, "system"),
             count("batch_size", loader.batch_size, "probe"),
             ns("device idle, waiting for a launch", device.launch_starved_ns, "trace"),
+            *_occupancy(kernels),
         ),
         fix=Fix(
             f"batch_size={2 * loader.batch_size} instead of {loader.batch_size}"
@@ -80,6 +86,16 @@ def check(
         ),
         at=loader.created_at,
     )
+
+
+def _occupancy(kernels: Kernels | None) -> tuple[Measure, ...]:
+    """Of the kernels that the profiler estimated one for, weighted by their time."""
+    known = [x for x in kernels.families if x.occupancy_frac is not None] if kernels else []
+    lasted = sum(x.device_ns for x in known)
+    if not lasted:
+        return ()
+    mean = sum((x.occupancy_frac or 0.0) * x.device_ns for x in known) / lasted
+    return (frac("occupancy of the kernels", mean, "trace"),)
 
 
 def _largest(loader: Loader, batch: int, used: int, total: int) -> int:

@@ -26,7 +26,7 @@ shapes repeat. Loops in the loss have a rule of their own.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
+from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.kinds import Budget, Dispatch, Loader, Loaders, OpLine, Ops, Phases
 from tdiag.evidence.store import Evidence
@@ -142,6 +142,7 @@ def _on_device(budget: Budget, device: DeviceTime, loader: Loader | None) -> Fou
             ns("device idle, waiting for a launch", device.launch_starved_ns, "trace"),
             count("kernels", device.kernels_per_step, "trace", "per_step"),
             ns("mean kernel", device.mean_kernel_ns, "trace"),
+            *_queued(device),
         ),
         fix=Fix(_advice(loader, "reduce-overhead"), "review", "compile"),
         gain=Gain(
@@ -155,6 +156,12 @@ def _on_device(budget: Budget, device: DeviceTime, loader: Loader | None) -> Fou
         ),
         at=loader.created_at if loader else None,
     )
+
+
+def _queued(device: DeviceTime) -> tuple[Measure, ...]:
+    if device.queue_depth is None:
+        return ()
+    return (count("kernels queued when one is launched", device.queue_depth, "trace"),)
 
 
 def _advice(loader: Loader | None, mode: str) -> str:

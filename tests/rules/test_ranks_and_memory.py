@@ -30,6 +30,8 @@ from tdiag.rules.examples import (
     copy,
     device_time,
     environment,
+    family,
+    kernels,
     loaders,
     matrix_op,
     sync,
@@ -180,6 +182,18 @@ def test_a_batch_can_grow_if_twice_of_what_is_used_fits(used_gb: float, fires: b
     """Nine tenths of 80 GB are 72."""
     evidence = on_device(SMALL.fires(), gpu_memory_used_bytes=round(used_gb * GB))
     assert isinstance(run_rule(SMALL, evidence), Finding) is fires
+
+
+def test_a_small_batch_is_told_with_the_occupancy_that_it_gives() -> None:
+    """30 ms at a fifth and 10 ms at three fifths, of all that has an estimate: three tenths."""
+    families = (
+        family("gemm", 30, occupancy_frac=0.2),
+        family("norm", 10, occupancy_frac=0.6),
+        family("other", 50),
+    )
+    found = finding("TD606", SMALL.fires().add(kernels(*families)))
+    told = [x.value for x in found.evidence if x.name == "occupancy of the kernels"]
+    assert told == [pytest.approx(0.3)]
 
 
 @pytest.mark.parametrize(("used_gb", "largest"), [(18, 256), (18.1, 128), (9, 512)])

@@ -248,3 +248,26 @@ def test_a_wait_for_data_costs_the_gaps_that_follow(tmp_path: Path) -> None:
     )
     # Without the wait the second kernel runs 200–900, and the host is long done by then.
     assert found == {"compute": 890, "data_wait": 100, "launch": 5, "other": 5}
+
+
+def test_the_queue_is_as_deep_as_the_host_is_ahead(tmp_path: Path) -> None:
+    """Five launches at once, each kernel 100 µs: none, then one, two, three, four are not done."""
+    ahead = [e for i in range(5) for e in launched("k", 10 * i, 20 + 100 * i, 100, i + 1)]
+    assert device(evidence_of(tmp_path, [step(1, 0, 1000), *ahead])).queue_depth == 2
+    one_by_one = [e for i in range(5) for e in launched("k", 110 * i, 110 * i + 8, 90, i + 1)]
+    assert device(evidence_of(tmp_path, [step(1, 0, 1000), *one_by_one])).queue_depth == 0
+    unlaunched = evidence_of(tmp_path, [step(1, 0, 1000), kernel("k", 10, 100)])
+    assert device(unlaunched).queue_depth is None
+
+
+def test_occupancy_is_a_mean_over_time(tmp_path: Path) -> None:
+    events = [step(1, 0, 1000), kernel("gemm", 0, 300), kernel("gemm", 400, 100)]
+    events += [kernel("vectorized_elementwise", 600, 10)]
+    events[1]["args"]["est. achieved occupancy %"] = 20
+    events[2]["args"]["est. achieved occupancy %"] = 60
+    found = evidence_of(tmp_path, events).get(Kernels)
+    assert found is not None
+    assert {x.family: x.occupancy_frac for x in found.families} == {
+        "gemm": pytest.approx(0.3),
+        "elementwise": None,
+    }

@@ -37,8 +37,21 @@ def device_time(view: View, window: Window, idle: Idle, states: dict[str, Spans]
         launch_starved_ns=starved / window.count,
         streams=len(streams),
         host_ns={name: total(spans) / window.count for name, spans in inside.items()},
+        queue_depth=_queue_depth(view, window),
         allocations_per_step=len(allocations) / window.count if len(view.runtime) else None,
     )
+
+
+def _queue_depth(view: View, window: Window) -> float | None:
+    """How much work was under way or waiting when more was issued, the median."""
+    known = view.launch >= 0
+    issued = view.trace.ts_ns[view.launch[known]]
+    ended = np.sort(view.trace.ends(view.work[known]))
+    now = issued[(issued >= window.begin) & (issued < window.end)]
+    if not len(now):
+        return None
+    before = np.searchsorted(np.sort(issued), now, side="left")
+    return max(0.0, float(np.median(before - np.searchsorted(ended, now, side="right"))))
 
 
 def busy_spans(view: View, window: Window) -> Spans:

@@ -108,4 +108,12 @@ def _of_family(view: View, family: str, rows: Rows, window: Window) -> KernelFam
         device_ns=total(clip(view.spans(rows), window.begin, window.end)) / window.count,
         float32_ns=float(durations[float32].sum()) / window.count,
         tensor_core_ns=float(durations[units].sum()) / window.count if units is not None else None,
+        occupancy_frac=_occupancy(view, rows),
     )
+
+
+def _occupancy(view: View, rows: Rows) -> float | None:
+    percent = view.trace.occupancy[rows].astype(np.float64)
+    known = np.isfinite(percent)
+    lasted = view.trace.dur_ns[rows][known]
+    return float(np.average(percent[known], weights=lasted)) / 100 if lasted.sum() else None
