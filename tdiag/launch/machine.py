@@ -21,6 +21,7 @@ from tdiag.sample import limits
 from tdiag.sample.attached import Attached
 from tdiag.sample.gpu import Gpus
 from tdiag.sample.pyspy import PySpy, allow_hint
+from tdiag.sample.strace import Strace
 
 # py-spy reads the symbols of a bare Python in well under a second; the probe waits 8 s too.
 ATTACH_WITHIN_S = 8.0
@@ -52,6 +53,7 @@ def checks(python: str | None) -> Iterator[Check]:
     yield torch
     yield _writable()
     yield _py_spy()
+    yield _strace()
     yield _disk_reads()
     yield _run_queue()
     yield _cores()
@@ -115,6 +117,13 @@ def _py_spy() -> Check:
     if sampling:
         return Check(name, True, "tried on a child: it samples")
     return Check(name, False, why.partition("; to allow")[0], cost, allow_hint())
+
+
+def _strace() -> Check:
+    name, program = "strace", Strace(Path()).program
+    if program is None:
+        return Check(name, None, "not installed; only `tdiag run --syscalls` asks for it")
+    return Check(name, None, f"{program}, for `tdiag run --syscalls`")
 
 
 def _disk_reads() -> Check:

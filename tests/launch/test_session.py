@@ -113,6 +113,7 @@ def test_doctor_says_what_is_lacking_and_what_to_do(
     assert found["torch"].ok
     spy = found["py-spy attach"]
     assert spy.ok is False and "no workers" in spy.cost and "SYS_PTRACE" in spy.allow
+    assert found["strace"].ok is None and "--syscalls" in found["strace"].found
     assert found["TensorBoard plugin"].allow == "pip install torch-tb-profiler tensorboard"
 
 

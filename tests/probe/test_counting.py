@@ -70,9 +70,7 @@ def test_counts_are_exact_and_lie_on_the_users_lines(tmp_path: Path) -> None:
     assert lines[line_of("BRANCH")]["conversions"] == {"bool": 16 * steps}
     assert lines[line_of("BRANCH")]["calls"] == 3 * 16 * steps  # sum, >, bool
     assert lines[line_of("BRANCH")]["in_loop"]
-    assert lines[line_of("BRANCH")]["names"] == dict.fromkeys(
-        ("sum", "gt", "__bool__"), 16 * steps
-    )
+    assert lines[line_of("BRANCH")]["names"] == dict.fromkeys(("sum", "gt", "__bool__"), 16 * steps)
     assert lines[line_of("CONSTRUCT")]["constructions"] == 16 * steps
     assert lines[line_of("LOGGED")]["conversions"] == {"item": steps}
     assert not lines[line_of("LOGGED")]["in_loop"]
