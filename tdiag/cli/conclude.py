@@ -119,13 +119,18 @@ def _columns(stream: TextIO) -> int:
 @contextmanager
 def open_output(path: Path | None) -> Iterator[TextIO | None]:
     """The file of ``-o``, opened before the long run and as yet unchanged, since the run may come
-    to nothing. Raises RunError where it cannot be written."""
+    to nothing; a new one is then taken away again. Raises RunError where it cannot be written."""
     if path is None:
         yield None
         return
+    fresh = not path.exists()
     try:
         file = path.open("a", encoding="utf-8")
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
-    with file:
-        yield file
+    try:
+        with file:
+            yield file
+    finally:
+        if fresh and path.stat().st_size == 0:
+            path.unlink()

@@ -72,3 +72,11 @@ def test_sarif_explains_its_rules(run_dir: Path, tmp_path: Path) -> None:
     helped = {rule["id"]: rule["help"]["markdown"] for rule in rules if "help" in rule}
     assert "TD201" in helped and helped["TD201"].startswith("# TD201 ")
     assert set(helped) <= {finding.code for finding in SAMPLES["cpu"].findings}
+
+
+def test_nothing_to_report_leaves_no_new_file_and_an_old_one_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "old.md").write_text("kept")
+    for name in ("old.md", "new.md"):
+        assert tdiag("report", "--format", "markdown", "-o", name, cwd=tmp_path).returncode == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["old.md"]
+    assert (tmp_path / "old.md").read_text() == "kept"
