@@ -15,6 +15,7 @@ from tdiag.cli import (
     compare,
     doctor,
     explain,
+    history,
     report,
     rules,
     run,
@@ -51,6 +52,7 @@ def _options(
 app.command("run", cls=run.RunCommand)(run.run)
 app.command("check", cls=run.RunCommand)(check.check)
 app.command("compare")(compare.compare)
+app.command("history")(history.history)
 app.command("analyze")(analyze.analyze)
 app.command("report")(report.report)
 app.command("view")(view.view)

@@ -6,7 +6,7 @@ import re
 import signal
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
@@ -69,6 +69,12 @@ def check(
             "--output", "-o", metavar="FILE", help="Write to this file instead of stdout."
         ),
     ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Append the result to this file, which `tdiag history` shows."
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress lines.")] = False,
 ) -> None:
     """Fail when a training step has become slower, or does more work.
@@ -90,7 +96,9 @@ def check(
     from tdiag.gate import against as duels
     from tdiag.gate import stored
     from tdiag.gate.against import Options
+    from tdiag.gate.history import append, record_of
     from tdiag.gate.report import FORMATS
+    from tdiag.gate.revision import Head, head
     from tdiag.launch import rundir
 
     if (against is None) == (baseline is None):
@@ -102,11 +110,16 @@ def check(
         raise UsageError(f"no report format {format!r}", f"there are: {', '.join(FORMATS)}")
     usual = stored.THRESHOLD if against is None else duels.THRESHOLD
     threshold = share(max_regression, "--max-regression") if max_regression else usual
+    if history is not None and update:
+        raise UsageError(
+            "--update checks nothing that --history could keep", "leave out one of them"
+        )
     tolerance = share(max_growth, "--max-growth")
     target = context.meta[TARGET]
     for word, meant in context.meta[MISSES]:
         say(f"tdiag: {word} is handed to the script; did you mean {meant}?")
     signal.signal(signal.SIGTERM, _terminated)
+    before = head(history) if history is not None else Head()  # the run is long: edits may follow
     with open_output(output) as file:
         options = Options(
             folder=rundir.create_check(target.label()),
@@ -123,6 +136,9 @@ def check(
             outcome = stored.check_stored(target, baseline, options)
         else:
             outcome = duels.check_against(target, str(against), options)
+        if history is not None:
+            kind: Literal["baseline", "revision"] = "revision" if against else "baseline"
+            append(history, record_of(outcome, kind, before))
         put(outcome, format, file)
     raise typer.Exit(0 if soft else outcome.exit_code)
 

@@ -19,6 +19,7 @@ from tdiag.evidence.kinds import Ops
 from tdiag.gate.counters import Counter, compare, counters
 from tdiag.gate.counting import Counted, count
 from tdiag.gate.judge import Case, Measured, Side, findings_of, judge
+from tdiag.gate.machine import this_machine
 from tdiag.gate.outcome import Outcome
 from tdiag.gate.revision import Revision, checked_out
 from tdiag.launch import preflight
@@ -150,6 +151,7 @@ def _case(
         now_findings=findings_of(counted[1].diagnosis),
         changed=other.changed,
         notes=notes,
+        machine=str(this_machine(counted[1].lead)),
     )  # fmt: skip
 
 

@@ -61,6 +61,7 @@ class Case:
     now_findings: Sequence[Finding] = ()
     changed: Sequence[str] = ()
     notes: Sequence[str] = ()
+    machine: str = ""
 
 
 def judge(case: Case) -> Outcome:
@@ -97,6 +98,7 @@ def judge(case: Case) -> Outcome:
         improved=answer == "faster" and not failing,
         settle=_settle(case) if verdict == "inconclusive" and case.step else "",
         notes=tuple(case.notes),
+        machine=case.machine,
         tdiag=tdiag.__version__,
     )
 

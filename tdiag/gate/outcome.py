@@ -70,7 +70,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     time was not compared, ``why_no_step`` says why. ``components``: of the budget, ns per step,
     largest change first. ``side_costs``: time until warm (ns), peak memory (bytes).
     ``findings``: rules that fire now and did not before. ``settle``: what would make an
-    inconclusive one clear."""
+    inconclusive one clear. ``machine``: the one it ran on, "" of runs of another time."""
 
     schema_version: int = SCHEMA_VERSION
     verdict: Verdict
@@ -89,6 +89,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     improved: bool = False
     settle: str = ""
     notes: tuple[str, ...] = ()
+    machine: str = ""
     tdiag: str = ""
 
     @property

@@ -68,6 +68,30 @@ class Revision:
         return {"PYTHONPATH": os.pathsep.join(entries)}
 
 
+@dataclass(frozen=True)
+class Head:
+    """What is checked out. ``dirty``: tracked files differ from it. All empty outside a
+    repository, and before its first commit."""
+
+    commit: str = ""
+    subject: str = ""
+    dirty: bool = False
+
+
+def head(apart_from: Path) -> Head:
+    """Of the folder we are in; ``apart_from`` is a file that may differ. Without git: empty."""
+    try:
+        told = _git(Path.cwd(), "log", "-1", "--format=%H%n%s").splitlines()
+        here = os.path.relpath(apart_from)
+        others = (
+            ["--", ":/"] if here.startswith("..") else ["--", ":/", f":(exclude,literal){here}"]
+        )
+        dirty = bool(_run(Path.cwd(), "diff", "--quiet", "HEAD", *others).returncode)
+    except UsageError:
+        return Head()
+    return Head(told[0], "".join(told[1:2]), dirty)
+
+
 @contextmanager
 def checked_out(name: str) -> Iterator[Revision]:
     """``name`` in a worktree of a temporary folder, gone afterwards.

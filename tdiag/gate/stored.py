@@ -139,6 +139,7 @@ def _case(
         why_no_step=why_not,
         now_findings=findings_of(counted.diagnosis),
         notes=notes,
+        machine=str(here),
     )  # fmt: skip
 
 

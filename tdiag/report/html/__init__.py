@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,23 +25,32 @@ HERE = Path(__file__).parent
 def render(diagnosis: Diagnosis, page: Page) -> str:
     """The whole page. ``page.details`` is what its charts and tables show; without it the page
     holds what the diagnosis does."""
-    from tdiag.report.html.library import digest, pack, plotly
     from tdiag.report.html.source import source
     from tdiag.report.html.tables import tables
 
     details = page.details or Details()
-    charts = list(_charts(details))
-    library = plotly() if charts else None
-    script = (HERE / "page.js").read_text(encoding="utf-8")
-    allowed = [digest(script.encode()), *([library.sha256] if library else [])]
-    return _templates().get_template("page.html").render(
+    return charted(
+        "page.html",
+        list(_charts(details)),
         diagnosis=diagnosis,
         details=details,
         page=page,
-        charts={chart.id: chart for chart in charts},
-        figures=pack(_json({chart.id: chart.figure for chart in charts})),
         tables=list(tables(details, diagnosis, page.base_dir)) if page.details else [],
         source=lambda place: source(place, details, page.base_dir),
+    )
+
+
+def charted(template: str, charts: Sequence[Chart], **told: object) -> str:
+    """A page with its charts, what draws them and its styles. ``told``: the template's own."""
+    from tdiag.report.html.library import digest, pack, plotly
+
+    library = plotly() if charts else None
+    script = (HERE / "page.js").read_text(encoding="utf-8")
+    allowed = [digest(script.encode()), *([library.sha256] if library else [])]
+    return _templates().get_template(template).render(
+        **told,
+        charts={chart.id: chart for chart in charts},
+        figures=pack(_json({chart.id: chart.figure for chart in charts})),
         library=library,
         script=script,
         styles=_styles("core.css", "page.css"),

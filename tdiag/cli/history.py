@@ -1,0 +1,55 @@
+"""`tdiag history`: how the training step's time went over the commits that were checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def history(
+    file: Annotated[
+        Path, typer.Argument(help="What `tdiag check --history FILE` appended to.")
+    ] = Path("tdiag-history.jsonl"),
+    last: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Checks of each script at most, the latest.")
+    ] = 100,
+    format: Annotated[
+        str, typer.Option("--format", "-f", help="terminal, html or json.")
+    ] = "terminal",
+    html: Annotated[bool, typer.Option("--html", help="Short for --format html.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write to this file instead of stdout."
+        ),
+    ] = None,
+) -> None:
+    """Show the step time of each checked commit, and since which one it is another.
+
+    tdiag check train.py --baseline tdiag-baseline.json --history tdiag-history.jsonl
+
+    tdiag history --html -o history.html
+    """
+    import sys
+
+    from tdiag.cli.conclude import open_output, page_for
+    from tdiag.cli.page import chosen_format
+    from tdiag.cli.streams import say, write
+    from tdiag.errors import UsageError
+    from tdiag.gate.history import read, series
+    from tdiag.gate.report.history import FORMATS
+
+    chosen = chosen_format(format, json=False, html=html)
+    if chosen not in FORMATS:
+        raise UsageError(f"no history format {chosen!r}", f"there are: {', '.join(FORMATS)}")
+    records, broken = read(file)
+    if broken:
+        say(f"tdiag: {file}: {broken} of its lines left out: no checks of tdiag")
+    with open_output(output) as opened:
+        stream = opened or sys.stdout
+        text = FORMATS[chosen](series(records, last), page_for(stream))
+        if opened is not None:
+            opened.truncate(0)
+        write(stream, text)

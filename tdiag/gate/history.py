@@ -1,0 +1,153 @@
+"""The history file: one line of JSON a check, appended, so that step times read over commits.
+
+A line is never changed: branches merge with git's ``merge=union``, and a crash while writing costs
+the line that was being written and no other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from tdiag.errors import RunError
+from tdiag.gate.outcome import Outcome, Verdict
+from tdiag.gate.revision import Head
+
+VERSION = 1
+NAME = "tdiag-history.jsonl"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a check found. ``unix``: when, in seconds. ``dirty``: the working tree differed from
+    ``commit`` ("" outside a repository).
+
+    ``step_ns`` is comparable over time as far as its ``kind`` goes. "baseline": the baseline's step
+    times the ratio, so what the machine's drift does is already out of it. "revision": the time
+    as it was measured. ``low_ns`` to ``high_ns``: the interval of the former. ``ratio``: to what
+    the check compared with. ``baseline_ns``: another value says that the baseline was rewritten.
+    """
+
+    tdiag_history: int = msgspec.field(default=VERSION)
+    unix: int
+    commit: str
+    subject: str
+    dirty: bool = False
+    command: str
+    kind: Literal["baseline", "revision"]
+    against: str
+    machine: str
+    verdict: Verdict
+    step_ns: float | None = None
+    low_ns: float | None = None
+    high_ns: float | None = None
+    ratio: float | None = None
+    baseline_ns: float | None = None
+
+    @property
+    def label(self) -> str:
+        """``1a2b3c4d5e+``: the commit, with a plus where it was not all of what ran."""
+        return (self.commit[:10] + "+" * self.dirty) or "no commit"
+
+
+class _Version(msgspec.Struct):
+    tdiag_history: int = 0
+
+
+@dataclass(frozen=True)
+class Series:
+    """Checks whose step times can be laid side by side, by time; all have one."""
+
+    command: str
+    kind: Literal["baseline", "revision"]
+    machine: str
+    records: Sequence[Record]
+
+    @property
+    def title(self) -> str:
+        return f"{self.command} on {self.machine}" if self.machine else self.command
+
+    @property
+    def how(self) -> str:
+        """What its times are."""
+        if self.kind == "baseline":
+            return (
+                "checks with a baseline: step times relative to it, the machine's drift taken out"
+            )
+        return "checks with a revision: step times as measured, the machine's drift is in them"
+
+
+def record_of(outcome: Outcome, kind: Literal["baseline", "revision"], head: Head) -> Record:
+    """The line of a check that has just ended."""
+    step = outcome.step
+    times: dict[str, Any] = {}
+    if step and kind == "baseline":
+        ratios = {"step_ns": step.ratio, "low_ns": step.low, "high_ns": step.high,
+                  "baseline_ns": 1.0}  # fmt: skip
+        times = {name: round(step.before_ns * ratio, 1) for name, ratio in ratios.items()}
+    elif step:
+        times = {"step_ns": round(step.now_ns, 1)}
+    return Record(
+        unix=int(time.time()), commit=head.commit, subject=head.subject, dirty=head.dirty,
+        command=outcome.command, kind=kind, against=outcome.against, machine=outcome.machine,
+        verdict=outcome.verdict, ratio=round(step.ratio, 5) if step else None, **times,
+    )  # fmt: skip
+
+
+def append(path: Path, record: Record) -> None:
+    """In one write, so that checks at the same time do not mix their lines. Raises RunError where
+    it cannot be written."""
+    line = msgspec.json.encode({"tdiag_history": VERSION, **msgspec.to_builtins(record)}) + b"\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, 2)
+                if file.read(1) != b"\n":  # what a crash left stays a line of its own
+                    line = b"\n" + line
+            file.write(line)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}", "name another file") from None
+
+
+def read(path: Path) -> tuple[list[Record], int]:
+    """The checks by time, and how many lines are none.
+
+    Raises RunError where there is no such file or nothing in it can be read, and for lines of a
+    newer tdiag.
+    """
+    try:
+        lines = [line for line in path.read_bytes().splitlines() if line.strip()]
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}",
+                       f"a check writes it: tdiag check … --history {path}") from None  # fmt: skip
+    records = [record for line in lines if (record := _record(line, path))]
+    if not records:
+        raise RunError(f"{path} holds no check of tdiag",
+                       f"a check appends one: tdiag check … --history {path}")  # fmt: skip
+    return sorted(records, key=lambda record: record.unix), len(lines) - len(records)
+
+
+def _record(line: bytes, path: Path) -> Record | None:
+    try:
+        if msgspec.json.decode(line, type=_Version).tdiag_history > VERSION:
+            raise RunError(f"{path} holds lines of a newer tdiag", "upgrade tdiag")
+        return msgspec.json.decode(line, type=Record)
+    except msgspec.MsgspecError:
+        return None
+
+
+def series(records: Sequence[Record], last: int) -> list[Series]:
+    """The ``last`` checks of each script, kind of check and machine; the one seen last is first.
+    Checks that have no step time are left out."""
+    found: dict[tuple[str, Literal["baseline", "revision"], str], list[Record]] = {}
+    for record in records:
+        if record.step_ns is not None:
+            key = (record.command, record.kind, record.machine)
+            found.setdefault(key, []).append(record)
+    latest = sorted(found.items(), key=lambda item: -item[1][-1].unix)
+    return [Series(*key, records=mine[-last:]) for key, mine in latest]
