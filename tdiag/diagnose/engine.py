@@ -34,8 +34,7 @@ def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:
     for name, (kind, required) in needs(rule).items():
         arguments[name] = evidence.get(kind)
         if required and arguments[name] is None:
-            why = evidence.missing.get(kind, f"{kind.__name__} was not captured")
-            return Abstained(rule.code, rule.name, why)
+            return Abstained(rule.code, rule.name, evidence.why_missing(kind))
     try:
         found = rule.check(**arguments)
         return None if found is None else _finding(rule, found, evidence)

@@ -12,7 +12,8 @@ K = TypeVar("K", bound=Kind)
 
 @dataclass
 class Evidence:
-    """``missing`` gives the reason, in the user's words, why a kind is not there.
+    """``missing`` gives the reason, in the user's words, why a kind is not there; ``otherwise``
+    that of all kinds which it does not name.
 
     ``capture``: source → "captured[ in part: why]" | "failed: why" | "not requested".
     ``perturbation``: window → its median step ÷ the baseline's − 1.
@@ -20,6 +21,7 @@ class Evidence:
 
     facts: dict[type[Kind], Kind] = field(default_factory=dict)
     missing: dict[type[Kind], str] = field(default_factory=dict)
+    otherwise: str = "not captured"
     capture: dict[str, str] = field(default_factory=dict)
     perturbation: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -33,3 +35,7 @@ class Evidence:
     def get(self, kind: type[K]) -> K | None:
         found = self.facts.get(kind)
         return found if isinstance(found, kind) else None
+
+    def why_missing(self, kind: type[Kind]) -> str:
+        """Why ``get`` gives None for this kind."""
+        return self.missing.get(kind, self.otherwise)

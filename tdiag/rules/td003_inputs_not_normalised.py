@@ -41,6 +41,7 @@ OFF_CENTRE = 1.0
 # ... and its scale about that of the others. An order of magnitude away from one is not, and the
 # initial weights that torch draws assume one.
 OFF_SCALE = 10.0
+WHOLE_FROM = 1000  # printed without decimals or exponent
 
 
 def check(inputs: Inputs) -> Found | None:
@@ -51,13 +52,13 @@ def check(inputs: Inputs) -> Found | None:
     place = where(largest.module_at)
     return Found(
         summary=(
-            f"{largest.module}{place} takes values of {largest.minimum:.3g} to"
-            f" {largest.maximum:.3g} with mean {means} and standard deviation {stds}."
+            f"{largest.module}{place} takes values of {_shown(largest.minimum)} to"
+            f" {_shown(largest.maximum)} with mean {means} and standard deviation {stds}."
         ),
         evidence=(
             text("mean, by channel", means, "probe"),
             text("standard deviation, by channel", stds, "probe"),
-            text("range", f"{largest.minimum:.4g} to {largest.maximum:.4g}", "probe"),
+            text("range", f"{_shown(largest.minimum)} to {_shown(largest.maximum)}", "probe"),
             text("shape", "×".join(map(str, largest.shape)), "probe"),
         ),
         fix=Fix(
@@ -84,9 +85,14 @@ def _off(mean: float, std: float) -> bool:
     return abs(mean) > OFF_CENTRE * std or not 1 / OFF_SCALE <= std <= OFF_SCALE
 
 
+def _shown(value: float) -> str:
+    """Three significant digits; large values whole, as data sheets give them."""
+    return f"{value:,.0f}" if abs(value) >= WHOLE_FROM else f"{value:.3g}"
+
+
 def _listed(values: tuple[float, ...]) -> str:
     """The first few of them."""
-    shown = ", ".join(f"{value:.3g}" for value in values[:3])
+    shown = ", ".join(map(_shown, values[:3]))
     return f"({shown}, …)" if len(values) > 3 else f"({shown})" if len(values) > 1 else shown
 
 

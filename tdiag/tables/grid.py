@@ -117,7 +117,7 @@ def note(*sentences: str) -> RenderableType:
 
 def absent(what: str, kind: type[Kind], evidence: Evidence, how: str) -> Iterator[RenderableType]:
     """Why there is no such table, and how to get one. ``how`` may hold code between backticks."""
-    why = prose(evidence.missing.get(kind, f"the run holds no {kind.__name__.lower()}"), 300)
+    why = prose(evidence.why_missing(kind), 300)
     yield Padding(Text.assemble(f"No {what}: {why}. ", code(how, CODE)), (1, 1, 0, 1))
 
 

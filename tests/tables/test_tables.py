@@ -64,7 +64,7 @@ def test_markup_stands_there_as_text(name: str) -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_without_evidence_a_sentence_says_why_and_what_to_do(name: str) -> None:
     said = " ".join(drawn(name, Evidence()).split())
-    assert re.match(r"No [\w ]+: the run holds no \w+\. tdiag run ", said)
+    assert re.match(r"No [\w ]+: not captured\. tdiag run ", said)
 
 
 def test_the_reason_is_the_evidences_own() -> None:

@@ -27,6 +27,8 @@ HANDLER_NAME = re.compile(r"^(?P<worker>.+?)(\.(?P<time>\d+))?\.pt\.trace\.json(
 RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)|worker[_-]?(\d+)", re.IGNORECASE)
 SUFFIXES = (".json", ".json.gz")
 
+NOT_IN_A_TRACE = "a trace does not hold it; `tdiag run` measures it"
+
 
 @dataclass(frozen=True)
 class TracedFile:
@@ -81,6 +83,7 @@ def read_file(path: Path, progress: Progress | None = None, *, alone: bool = Tru
     RunError if it is none."""
     trace = read_trace(path, progress, alone=alone)
     evidence = device_evidence(trace)
+    evidence.otherwise = NOT_IN_A_TRACE
     rank = _rank(trace)
     evidence.add(_environment(trace, rank or 0))
     evidence.capture["trace"] = "captured"
