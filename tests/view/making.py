@@ -53,13 +53,13 @@ def make_run(folder: Path, opened_us: float = 200.0, **about: Any) -> Path:
 def _traced_step(at: int, run: Run, number: int, opened_us: float) -> list[Event]:
     """Kineto's events of a step, ``ts`` in ns on the events' clock; ops lie inside their marks."""
     marks = run.lines[-1]["m"]
-    wait = next(marks[i + 1] for i in range(0, len(marks), 4) if marks[i] == NEXT)
-    forward = next(marks[i + 1] for i in range(0, len(marks), 4) if marks[i] == FORWARD)
+    wait = next(marks[i + 1] for i in range(0, len(marks), 3) if marks[i] == NEXT)
+    forward = next(marks[i + 1] for i in range(0, len(marks), 3) if marks[i] == FORWARD)
     late = round(opened_us * 1e3)
     return [
         step(number, at + late, STEP_MS * 1e3 - 2 * opened_us),
-        note(NEXT_CALL, at + wait + 20_000, WAIT_MS * 1e3 - 40),
-        op("aten::linear", at + forward + 20_000, 5_000, **{"Input Dims": [[4, 4]]}),
+        note(NEXT_CALL, wait + 20_000, WAIT_MS * 1e3 - 40),
+        op("aten::linear", forward + 20_000, 5_000, **{"Input Dims": [[4, 4]]}),
     ]
 
 
