@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tdiag.cli.options import HourlyCost, Output
+
 if TYPE_CHECKING:
     from tdiag.diagnose.compare import Side
     from tdiag.evidence.device import Ranks, RankTime
@@ -55,21 +57,8 @@ def analyze(
         bool,
         typer.Option("--all", help="Every finding and every rule that could not be checked."),
     ] = False,
-    hourly_cost: Annotated[
-        float | None,
-        typer.Option(
-            "--hourly-cost",
-            min=0.0,
-            metavar="PRICE",
-            help="What the machine costs an hour: adds time versus money.",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Write to this file instead of stdout."
-        ),
-    ] = None,
+    hourly_cost: HourlyCost = None,
+    output: Output = None,
 ) -> None:
     """Say where the device's time goes in traces recorded by torch.profiler.
 

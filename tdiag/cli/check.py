@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
+from tdiag.cli.options import GateFormat, MaxGrowth, Output, Soft
 from tdiag.cli.run import MISSES, TARGET
 
 _SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(%?)")
@@ -38,9 +39,7 @@ def check(
             help="Slow-down of the step that fails: 1.5% with --against, 5% with --baseline.",
         ),
     ] = None,
-    max_growth: Annotated[
-        str, typer.Option(metavar="SHARE", help="Growth of a work counter that fails.")
-    ] = "5%",
+    max_growth: MaxGrowth = "5%",
     groups: Annotated[
         int,
         typer.Option(
@@ -53,22 +52,12 @@ def check(
             min=1, metavar="SECONDS", help="Past it the answer is what five groups or more tell."
         ),
     ] = 600.0,
-    soft: Annotated[bool, typer.Option("--soft", help="Report only: exit 0 or 2.")] = False,
+    soft: Soft = False,
     python: Annotated[
         str | None, typer.Option(metavar="PATH", help="Interpreter of the script's environment.")
     ] = None,
-    format: Annotated[
-        str,
-        typer.Option(
-            "--format", "-f", help="terminal, json, line, markdown, sarif, junit or github."
-        ),
-    ] = "terminal",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Write to this file instead of stdout."
-        ),
-    ] = None,
+    format: GateFormat = "terminal",
+    output: Output = None,
     history: Annotated[
         Path | None,
         typer.Option(

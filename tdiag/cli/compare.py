@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from tdiag.cli.options import GateFormat, MaxGrowth, Output, Soft
 
 
 def compare(
@@ -22,22 +23,10 @@ def compare(
             metavar="SHARE", help="Slow-down of the step that fails: 16%, as two runs may differ."
         ),
     ] = None,
-    max_growth: Annotated[
-        str, typer.Option(metavar="SHARE", help="Growth of a work counter that fails.")
-    ] = "5%",
-    soft: Annotated[bool, typer.Option("--soft", help="Report only: exit 0 or 2.")] = False,
-    format: Annotated[
-        str,
-        typer.Option(
-            "--format", "-f", help="terminal, json, line, markdown, sarif, junit or github."
-        ),
-    ] = "terminal",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Write to this file instead of stdout."
-        ),
-    ] = None,
+    max_growth: MaxGrowth = "5%",
+    soft: Soft = False,
+    format: GateFormat = "terminal",
+    output: Output = None,
 ) -> None:
     """Compare two finished runs, whenever they ran: work exactly, time as far as it goes.
 

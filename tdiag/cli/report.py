@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from tdiag.cli.options import HourlyCost
+
 if TYPE_CHECKING:
     from tdiag.evidence.store import Evidence
 
@@ -64,15 +66,7 @@ def report(
     syscalls: Annotated[
         bool, typer.Option("--syscalls", help="Instead: strace's system calls.")
     ] = False,
-    hourly_cost: Annotated[
-        float | None,
-        typer.Option(
-            "--hourly-cost",
-            min=0.0,
-            metavar="PRICE",
-            help="What the machine costs an hour: adds time versus money.",
-        ),
-    ] = None,
+    hourly_cost: HourlyCost = None,
     outputs: Annotated[
         list[Path] | None,
         typer.Option(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from tdiag.cli.options import HourlyCost
+
 if TYPE_CHECKING:
     from tdiag.launch.session import Outcome
 
@@ -83,15 +85,7 @@ def run(
             "--json", help="Diagnosis as JSON on stdout; the script's stdout goes to stderr."
         ),
     ] = False,
-    hourly_cost: Annotated[
-        float | None,
-        typer.Option(
-            "--hourly-cost",
-            min=0.0,
-            metavar="PRICE",
-            help="What the machine costs an hour: adds time versus money.",
-        ),
-    ] = None,
+    hourly_cost: HourlyCost = None,
     output: Annotated[
         Path | None,
         typer.Option(
