@@ -104,9 +104,19 @@ def test_the_repeated_step_ends_when_tdiag_says_so(
     ran.stdout.fnmatch_lines(["*tdiag has seen enough*"])
 
 
+# Only here is tdiag imported long before pytest looks for its plugins.
+INI = """
+[pytest]
+addopts = --no-such-option
+filterwarnings =
+    error
+    ignore:Module already imported:pytest.PytestAssertRewriteWarning
+"""
+
+
 def test_the_gate_counts_what_the_step_does(pytester: pytest.Pytester) -> None:
     """A real one, with options of pytest that would be in the way."""
-    pytester.makeini("[pytest]\naddopts = --no-such-option\nfilterwarnings = error\n")
+    pytester.makeini(INI)
     file = pytester.makepyfile(test_it=TRAINING)
     config = pytester.parseconfig("--override-ini=addopts=")
     words = pytest_plugin.repeated(config, "test_it.py::test_step")
