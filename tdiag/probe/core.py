@@ -132,6 +132,7 @@ class Probe:
 
     def detach(self) -> None:
         """Evidence complete in a run that goes on: leave, so that it runs at full speed."""
+        self.windows.end_discovery()
         self.patches.undo()
         self.marks.unwatch_gc()
         self.marks.never()  # whoever still holds a wrapper

@@ -69,6 +69,13 @@ class Windows:
         """Run ``action`` when discovery may end."""
         self.warm_actions.append(action)
 
+    def end_discovery(self) -> None:
+        """Modules are known now, or will not be needed."""
+        if not self.warm:
+            self.warm = True
+            for action in self.warm_actions:
+                action()
+
     def iterator(self, loader: Any, number: int) -> None:
         """A loader began a new pass."""
         self.epochs.setdefault(number, []).append(self.probe.step)
@@ -81,10 +88,8 @@ class Windows:
         if self.finished:
             self.stop_now = self.stop.now()
             return
-        if not self.warm and self.probe.step >= DISCOVER_STEPS:
-            self.warm = True
-            for action in self.warm_actions:
-                action()
+        if self.probe.step >= DISCOVER_STEPS:
+            self.end_discovery()
         if self.stop.due(now, self.first_ns or now):
             self.finish(self.stop.why)
         elif not self.leads:

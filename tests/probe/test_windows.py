@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from .harness import watch_code
 
 LOOP = """
@@ -106,7 +108,8 @@ def test_compiled_graphs_skip_the_counting_window(tmp_path: Path) -> None:
     assert "compiled graphs" in skipped["ops"]
 
 
-def test_when_the_evidence_is_complete_every_hook_is_gone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [3, 20])  # while modules are still discovered, and later
+def test_when_the_evidence_is_complete_every_hook_is_gone(tmp_path: Path, steps: int) -> None:
     code = (
         LOOP
         + """
@@ -121,7 +124,7 @@ names = {
 print([n for n, f in names.items() if "tdiag" in f.__code__.co_filename], gc.callbacks)
 """
     )
-    run = watch_code(tmp_path, code, "0", "60", windows=["baseline"], steps=20)
+    run = watch_code(tmp_path, code, "0", "60", windows=["baseline"], steps=steps)
     assert run.out.splitlines()[-1] == "[] []"
 
 
