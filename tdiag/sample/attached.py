@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 # Writing what was seen takes a tool well under a second; more means that it hangs.
@@ -54,7 +55,7 @@ class Attached:
             self.process.wait()
 
 
-class Attacher:
+class Attacher(ABC):
     """Answers the probe's requests; ``tick`` is called some twenty times a second.
 
     A tool says how it is called and read: ``name``, ``prefix`` of its requests, ``suffix`` of its
@@ -71,20 +72,21 @@ class Attacher:
         self.live: dict[str, Attached] = {}
         self.answered: set[str] = set()
 
+    @abstractmethod
     def command(self, program: str, pid: int, output: Path) -> list[str]:
-        raise NotImplementedError
+        """The words that attach ``program`` to process ``pid`` and make it write ``output``."""
 
+    @abstractmethod
     def watching(self, log: str) -> bool:
         """What the tool has said so far means that it watches the process."""
-        raise NotImplementedError
 
+    @abstractmethod
     def refusal(self, log: str, code: int) -> str:
         """Why the tool gave up, in one line."""
-        raise NotImplementedError
 
+    @abstractmethod
     def final(self, name: str) -> Path:
         """Where readers look for the output of this request."""
-        raise NotImplementedError
 
     def tick(self) -> None:
         """Start what is asked for, answer what has become clear, stop what is over."""
