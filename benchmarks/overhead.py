@@ -1,11 +1,11 @@
 """What tdiag costs: its hooks, a whole `tdiag run --profiling`, and starting the command line.
 
-Usage: ``python benchmarks/overhead.py [hooks] [run] [help] [--turns 200] [--script FILE]``
+Usage: ``python benchmarks/overhead.py [hooks] [run] [help] [--rounds 30] [--script FILE]``
 
-* ``hooks``: a step of about 5 ms bare against the same step with hooks only, by turn-taking
-  (:mod:`turns`), and bare against bare for what the machine's noise alone makes of it. What the
-  hooks of a step cost hardly depends on its arithmetic, so that a step with next to none shows it
-  more sharply: that cost is given in µs, too.
+* ``hooks``: a step of about 5 ms bare against the same step with hooks only, by turns in one
+  process (:mod:`hooks`), and bare against bare for what the machine's noise alone makes of it. What
+  the hooks of a step cost hardly depends on its arithmetic, so that a step with next to none shows
+  it more sharply: that cost is given in µs, too.
   Target: at most 1 % slower, median of pairs.
 * ``run``: wall time of one ``tdiag run --profiling`` against py-spy, cProfile and torch.profiler
   run one after another for as many steps as tdiag's run made. torch.profiler records only as many
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import operator
 import os
 import runpy
 import statistics
@@ -29,10 +28,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import turns
+from hooks import TINY, TURN_STEPS, measure, ratios, told
 
 REPOSITORY = Path(__file__).parents[1]
 TDIAG = (sys.executable, "-m", "tdiag")
@@ -46,34 +45,23 @@ def verdict(met: bool) -> str:
     return "met" if met else "MISSED"
 
 
-def hooks(count: int) -> None:
-    bare, again = turns.measure(count, None)
-    step_ms = _median(bare.wall_ns) / 1e6
-    print(f"hooks: {count} turns of {turns.TURN_STEPS} steps, {step_ms:.2f} ms a bare step")
-    print(f"  bare ÷ bare, wall     {turns.ratio(bare.wall_ns, again.wall_ns)}")
-    bare, hooked = turns.hooks_only(count)
-    wall = _median(_by_turn(bare.wall_ns, hooked.wall_ns, operator.truediv))
-    print(f"  hooks ÷ bare, wall    {turns.ratio(bare.wall_ns, hooked.wall_ns)}")
-    print(f"  hooks ÷ bare, on-CPU  {turns.ratio(bare.cpu_ns, hooked.cpu_ns)}")
-    print(f"  target ≤ {HOOKS_TARGET:.0%}: {verdict(wall - 1 <= HOOKS_TARGET)}")
-    bare, hooked = turns.hooks_only(count, turns.TINY)
-    costs = _by_turn(bare.cpu_ns, hooked.cpu_ns, operator.sub)[0]
-    first, cost, third = statistics.quantiles(costs, n=4)
+def hooks(rounds: int) -> None:
+    groups = measure(rounds)
+    step_ms = statistics.median(a.wall_ns for group in groups for a, _ in group.hooked) / 1e6
+    turns = len(groups) * rounds * 4
+    print(f"hooks: {turns} turns of {TURN_STEPS} steps, {step_ms:.2f} ms a bare step")
+    print(f"  bare ÷ bare, wall     {told([ratios(g.bare, 'wall_ns') for g in groups])}")
+    wall = [ratios(group.hooked, "wall_ns") for group in groups]
+    print(f"  hooks ÷ bare, wall    {told(wall)}")
+    print(f"  hooks ÷ bare, on-CPU  {told([ratios(g.hooked, 'cpu_ns') for g in groups])}")
+    middle = statistics.median(ratio for group in wall for ratio in group)
+    print(f"  target ≤ {HOOKS_TARGET:.0%}: {verdict(middle - 1 <= HOOKS_TARGET)}")
+    small = [pair for group in measure(rounds, TINY) for pair in group.hooked]
+    first, cost, third = statistics.quantiles([b.cpu_ns - a.cpu_ns for a, b in small], n=4)
     print(
         f"  hooks in the same step with next to no arithmetic, on-CPU: {cost / 1e3:.0f} µs a step"
     )
     print(f"  (quartiles {first / 1e3:.0f} to {third / 1e3:.0f}), {cost / STEP_NS:.1%} of 5 ms")
-
-
-def _by_turn(
-    a: list[list[float]], b: list[list[float]], how: Callable[[float, float], float]
-) -> list[list[float]]:
-    """``how(b, a)`` of every turn, in one list."""
-    return [[how(y, x) for ga, gb in zip(a, b, strict=True) for x, y in zip(ga, gb, strict=True)]]
-
-
-def _median(groups: list[list[float]]) -> float:
-    return statistics.median(value for group in groups for value in group)
 
 
 def seconds(command: Sequence[str], folder: Path) -> float:
@@ -161,11 +149,11 @@ def main() -> None:
         return
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("parts", nargs="*", metavar="PART", help="hooks, run, help; default: all")
-    options.add_argument("--turns", type=int, default=200)
+    options.add_argument("--rounds", type=int, default=30)
     options.add_argument("--script", type=Path, default=REPOSITORY / "sample_scripts/healthy.py")
     args = options.parse_args()
     parts = {
-        "hooks": lambda: hooks(args.turns),
+        "hooks": lambda: hooks(args.rounds),
         "run": lambda: whole_run(args.script.resolve()),
         "help": help_start,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -26,6 +26,8 @@ __all__ = [
 
 # No fix leaves a step of no time; keeps 1 ÷ (1 − share) finite when a component is the step.
 MAX_RECOVERABLE_FRAC = 0.99
+# A cause leads over the cure that would hide it if it wins the larger half of that; ours.
+COMES_FIRST_FRAC = 0.5
 
 
 def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:
@@ -114,18 +116,17 @@ def run_rules(
             (statements if rule.only_if_clear else findings).append(result)
     if all(_minor(finding) for finding in findings):
         findings += statements
-    return rank(_with_what_comes_first(findings, checked)), abstained
-
-
-def _with_what_comes_first(findings: list[Finding], rules: Iterable[Rule]) -> list[Finding]:
-    """A fix that would hide the cause of another finding says so, whichever wins more."""
+    after = {rule.code: dict(rule.after) for rule in checked}
+    ranked = rank(findings, after)
     names = {finding.code: finding.name for finding in findings}
-    after = {rule.code: rule.after for rule in rules}
-    return [_after(finding, after[finding.code], names) for finding in findings]
+    return [_saying_what_comes_first(f, after[f.code], names) for f in ranked], abstained
 
 
-def _after(finding: Finding, others: tuple[tuple[str, str], ...], names: dict[str, str]) -> Finding:
-    first = [(code, why) for code, why in others if code in names]
+def _saying_what_comes_first(
+    finding: Finding, others: Mapping[str, str], names: Mapping[str, str]
+) -> Finding:
+    """A fix that would hide the cause of another finding says so, whichever wins more."""
+    first = [(code, why) for code, why in others.items() if code in names]
     if not first:
         return finding
     said = " ".join(f"First {code} {names[code]}: {why}." for code, why in first)
@@ -138,6 +139,26 @@ def _minor(finding: Finding) -> bool:
     return finding.speedup is None or 1 - 1 / finding.speedup.high < NOTICEABLE_FRAC
 
 
-def rank(findings: Iterable[Finding]) -> list[Finding]:
-    """By recoverable time per step, largest first; advisories after all of them."""
-    return sorted(findings, key=lambda f: (f.advisory, -f.recoverable_ns, f.code))
+def rank(
+    findings: Iterable[Finding], after: Mapping[str, Mapping[str, str]] | None = None
+) -> list[Finding]:
+    """By recoverable time per step, largest first; advisories after all of them.
+
+    ``after``: of each code, the codes whose cause its cure would hide. Such a cause comes first
+    where it wins at least ``COMES_FIRST_FRAC`` as much of the same time.
+    """
+    ranked = sorted(findings, key=lambda f: (f.advisory, -f.recoverable_ns, f.code))
+    for cause in list(ranked):
+        hiding = [i for i, f in enumerate(ranked) if _hides(f, cause, after or {})]
+        if hiding and hiding[0] < ranked.index(cause):
+            ranked.remove(cause)
+            ranked.insert(hiding[0], cause)
+    return ranked
+
+
+def _hides(finding: Finding, cause: Finding, after: Mapping[str, Mapping[str, str]]) -> bool:
+    return (
+        cause.code in after.get(finding.code, {})
+        and bool(set(cause.components) & set(finding.components))
+        and cause.recoverable_ns >= COMES_FIRST_FRAC * finding.recoverable_ns
+    )

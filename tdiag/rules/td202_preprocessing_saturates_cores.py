@@ -38,6 +38,11 @@ from tdiag.rules.measures import count, frac
 CODE = "TD202"
 NAME = "preprocessing-saturates-cores"
 CLASS = "cpu"
+AFTER = {
+    "TD206": "collating need not be preprocessed offline, only written otherwise",
+    "TD207": "tensors from arrays instead of lists cost next to nothing, and need no offline copy",
+    "TD210": "a tensor instead of the table costs next to nothing, and needs no offline copy",
+}
 
 # The least a rewrite of one line is expected to save; ours, to keep the low end modest.
 LINE_SAVING_LOW_FRAC = 0.5

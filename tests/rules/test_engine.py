@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -19,14 +20,18 @@ from tdiag.rules.measures import ns
 STEP = budget(data_wait=60, forward=10, backward=20, other=10)
 
 
-def rule(code: str, check: Callable[..., Found | None], only_if_clear: bool = False) -> Rule:
-    return replace_rule(code, check, only_if_clear)
+Check = Callable[..., Found | None]
+
+
+def rule(code: str, check: Check, only_if_clear: bool = False, **changed: Any) -> Rule:
+    return dataclasses.replace(
+        find("TD201"), code=code, name=code.lower(), check=check, only_if_clear=only_if_clear,
+        **{"after": (), **changed},
+    )  # fmt: skip
 
 
 def test_a_cure_that_would_hide_another_cause_says_what_comes_first() -> None:
-    hiding = dataclasses.replace(
-        rule("TD901", winning(30, 50, "data_wait")), after=(("TD902", "it only hides that"),)
-    )
+    hiding = rule("TD901", winning(30, 50, "data_wait"), after=(("TD902", "it only hides that"),))
     cause = rule("TD902", winning(2, 4, "data_wait"))
     evidence = Evidence().add(STEP)
     both, _ = run_rules(evidence, [hiding, cause])
@@ -38,13 +43,7 @@ def test_a_cure_that_would_hide_another_cause_says_what_comes_first() -> None:
     assert [found.fix.text for found in alone] == ["Do it."]
 
 
-def replace_rule(code: str, check: Callable[..., Found | None], only_if_clear: bool) -> Rule:
-    return dataclasses.replace(
-        find("TD201"), code=code, name=code.lower(), check=check, only_if_clear=only_if_clear
-    )
-
-
-def winning(low_ms: float, high_ms: float, *components: str) -> Callable[..., Found | None]:
+def winning(low_ms: float, high_ms: float, *components: str) -> Check:
     def check(budget: Budget) -> Found:
         gain = Gain(low_ms * MS, high_ms * MS, "because.", components)
         return Found("Found.", (ns("time", 1, "baseline"),), Fix("Do it.", "safe"), gain)
@@ -138,6 +137,18 @@ def test_best_first_and_advisories_after_all_that_was_measured() -> None:
     findings, _ = run_rules(Evidence().add(STEP), rules)
     assert [found.code for found in findings] == ["TD903", "TD902", "TD904", "TD901"]
     assert findings == rank(reversed(findings))
+
+
+def test_a_cause_comes_before_the_cure_that_would_hide_it() -> None:
+    hides = rule("TD901", winning(30, 50, "data_wait"), after=(("TD902", "it is only hidden"),))
+
+    def order(cause: Check) -> list[str]:
+        findings, _ = run_rules(Evidence().add(STEP), [hides, rule("TD902", cause)])
+        return [found.code for found in findings]
+
+    assert order(winning(20, 22, "data_wait")) == ["TD902", "TD901"]
+    assert order(winning(18, 20, "data_wait")) == ["TD901", "TD902"], "it wins too little"
+    assert order(winning(19, 21, "forward")) == ["TD901", "TD902"], "of other time"
 
 
 def test_a_healthy_statement_is_kept_only_if_little_is_to_be_won() -> None:
