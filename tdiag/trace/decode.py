@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from decimal import Decimal
-from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -106,9 +105,6 @@ SHAPED = frozenset(
 
 MEMORY_COLUMNS = ("ts_ns", "bytes", "allocated", "reserved", "device_type", "device")
 
-_LANE = attrgetter("pid", "tid")
-_KIND = attrgetter("ph", "cat")
-
 _DECODER = msgspec.json.Decoder(list[Event])
 _EXACT_DECODER = msgspec.json.Decoder(list[ExactEvent])
 
@@ -147,20 +143,20 @@ def columns_of(events: Sequence[Event]) -> Block:
         "ts_ns": _ns([event.ts for event in spans]),
         # Clocks that were set back have left negative durations.
         "dur_ns": np.maximum(_ns([event.dur for event in spans]), 0),
-        "name": np.array([names[event.name] for event in spans], np.int32),
-        "category": np.array([categories[event.cat] for event in spans], np.int16),
-        "lane": np.array([*map(lanes.__getitem__, map(_LANE, spans))], np.int32),
+        "name": _array([names[event.name] for event in spans], np.int32),
+        "category": _array([categories[event.cat] for event in spans], np.int16),
+        "lane": _array([lanes[event.pid, event.tid] for event in spans], np.int32),
         "external": _narrow([a.external for a in args]),
         "correlation": _narrow([a.correlation for a in args]),
         "sequence": _narrow([a.sequence for a in args]),
     }
     if (columns["external"] == ABSENT).all():  # lower case until torch 1.9
         columns["external"] = _narrow([a.external_old for a in args])
-    counts = Counter(map(_KIND, others))
-    for category, number in zip(
-        categories, np.bincount(columns["category"], minlength=len(categories)), strict=True
-    ):
-        counts["X", category] += int(number)
+    kinds: Interned[tuple[str, str]] = Interned()
+    numbers = _array([kinds[event.ph, event.cat] for event in others], np.int16)
+    counts = _counted(kinds, numbers) + _counted(
+        [("X", category) for category in categories], columns["category"]
+    )
     stacks, shapes = _rare(columns, args, [names[name] for name in SHAPED if name in names])
     return Block(
         columns,
@@ -171,6 +167,15 @@ def columns_of(events: Sequence[Event]) -> Block:
         shapes,
         _memory(others),
         counts,
+    )
+
+
+def _counted(
+    kinds: Collection[tuple[str, str]], numbers: npt.NDArray[Any]
+) -> Counter[tuple[str, str]]:
+    """How often each kind's number is there."""
+    return Counter(
+        dict(zip(kinds, np.bincount(numbers, minlength=len(kinds)).tolist(), strict=True))
     )
 
 
@@ -227,7 +232,7 @@ def _ns(microseconds: list[float]) -> Ints:
     """Integer nanoseconds; whole and fraction apart, since float64 cannot hold epoch ns.
 
     Raises Implausible."""
-    us = np.array(microseconds, np.float64)
+    us = _array(microseconds, np.float64)
     if not (np.abs(us) < MAX_US).all():
         raise Implausible
     if microseconds and isinstance(microseconds[0], Decimal):
@@ -237,10 +242,15 @@ def _ns(microseconds: list[float]) -> Ints:
     return ns
 
 
+def _array(values: Collection[Any], dtype: type) -> npt.NDArray[Any]:
+    """What ``np.array`` gives, nearly twice as fast: it need not look for nested lists."""
+    return np.fromiter(values, dtype, len(values))
+
+
 def _ints(values: list[Value]) -> Ints:
     """int64 of whatever stands there: numbers, numbers as text, or nothing (:data:`ABSENT`)."""
     try:
-        return np.array(values, np.int64)
+        return _array(values, np.int64)
     except (TypeError, ValueError, OverflowError):
         return np.array([_int(value) for value in values], np.int64)
 

@@ -24,6 +24,9 @@ PARALLEL_BYTES = 48 << 20
 PARALLEL_PACKED_BYTES = 5 << 19
 MAX_PROCESSES = 8  # beyond that the one inflating process is the limit
 IN_FLIGHT = 2  # blocks a process: one being decoded, one waiting
+# Results that may wait for an earlier block's, for each process: enough that this one never waits
+# for another, a few megabytes in all.
+AHEAD = 8
 
 
 def pays_off(path: Path) -> bool:
@@ -65,7 +68,7 @@ def in_processes(
                 waiting.append((offset, block, decode(block)))
             else:
                 waiting.append((offset, block, worker.pool.submit(_decode, worker, block, places)))
-            while len(waiting) > others * IN_FLIGHT or (waiting and _done(waiting[0][2])):
+            while len(waiting) > others * AHEAD or (waiting and _done(waiting[0][2])):
                 yield _result(*waiting.popleft())
         while waiting:
             yield _result(*waiting.popleft())
