@@ -150,11 +150,15 @@ def _progress(files: list[Path]) -> Iterator[Progress | None]:
         yield None
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+    from rich.table import Column
 
-    columns = (TextColumn("reading {task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(files[0].name, total=None)
+    # The name comes last and takes what room there is, so that a long one hides nothing.
+    name = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))
+    columns = (TextColumn("reading"), BarColumn(bar_width=24), DownloadColumn(), name)
+    with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as bar:
+        task = bar.add_task(escape(files[0].name), total=None)
         yield lambda done, size: bar.update(task, completed=done, total=size)
 
 

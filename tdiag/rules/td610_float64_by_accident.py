@@ -16,8 +16,9 @@ the model in torch's default.
 ## How the gain is computed
 On a CPU: `float32` halves the bytes and doubles the width of a vector, 2 times as fast at least
 where calls do work; 3.9 times was the most where it was tried. With a device, from its compute
-time: a 64th of it is left at best; at worst nothing is won, if kernels are too short to do work.
-Where calls do no more than they must, or were not counted, nothing is predicted.
+time: a 64th of it is left at best (replayed where the trace allows it); at worst nothing is won, if
+kernels are too short to do work. Where calls do no more than they must, or were not counted,
+nothing is predicted.
 
 ## When this advice is wrong
 Ill-conditioned solvers, long sums and some physics need `float64`; `complex64` parameters take 8
@@ -63,6 +64,10 @@ FASTER_HIGH = 3.9
 # float32 units ÷ float64 units of compute capability 8.6 and 8.9 (CUDA C++ Programming Guide,
 # "Throughput of Native Arithmetic Instructions"); 8.0 and 9.0 have half as many.
 DEVICE_FASTER_HIGH = 64.0
+# Kernel families (KernelFamily) that compute in the parameters' type; copies do not.
+COMPUTE_FAMILIES = (
+    "attention", "optimizer", "layout", "conv", "gemm", "norm", "reduction", "elementwise", "other",
+)  # fmt: skip
 # What is computed in the parameters' type, as the budget of a run without a device names it.
 COMPUTING = ("forward", "loss", "backward", "optimizer")
 # How code asks for float64: `x.double()`, `torch.float64`, `dtype="float64"`.
@@ -120,7 +125,9 @@ def _gain(
 ) -> Gain | None:
     if budget.has_device:
         why = "high end: float32 units are 64 times as many; low end: kernels too short to matter."
-        return Gain(0.0, computing * (1 - 1 / DEVICE_FASTER_HIGH), why, ("compute",))
+        cuts = dict.fromkeys(COMPUTE_FAMILIES, 1 / DEVICE_FASTER_HIGH)
+        high = computing * (1 - 1 / DEVICE_FASTER_HIGH)
+        return Gain(0.0, high, why, ("compute",), high_cuts=cuts)
     try:
         works = fixed_cost(phases, ops, dispatch).work > FIXED_COST_FACTOR
     except Abstain:

@@ -12,7 +12,8 @@ there, backward just stores its result.
 calls of `p.grad.zero_()`.
 
 ## How the gain is computed
-High end: the time of the zeroing and, as long again, of the adding. Low end: half of the zeroing.
+High end: the time of the zeroing and, as long again, of the adding. Low end: half of the zeroing;
+with a device nothing, for it may hide what the host does.
 
 ## When this advice is wrong
 Code that reads `p.grad` of parameters that got no gradient then finds None instead of zeros.
@@ -65,9 +66,10 @@ def check(
         ),
         fix=Fix("optimizer.zero_grad(set_to_none=True), torch's default.", "review", "set_to_none"),
         gain=Gain(
-            cost * SAVING_LOW_FRAC,
+            0.0 if budget.has_device else cost * SAVING_LOW_FRAC,
             cost * WITH_ADDING,
-            "high end: no zeroing, and backward stores where it now adds; low end: half of it.",
+            "high end: no zeroing, and backward stores where it now adds; low end: half of it, and"
+            " nothing where a busy device hides what the host does.",
             ("optimizer", "loss", "prepare", "backward", "other", "launch", "unattributed"),
         ),
     )

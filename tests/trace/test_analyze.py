@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -11,8 +12,9 @@ import typer
 from typer.testing import CliRunner
 
 from tdiag import report
-from tdiag.cli.analyze import analyze
+from tdiag.cli.analyze import SHOWN_BYTES, analyze
 from tdiag.errors import RunError, UsageError
+from tests.launch.harness import TDIAG, Terminal
 from tests.trace.making import Event, call, kernel, launched, note, op, step, write
 
 app = typer.Typer()
@@ -179,3 +181,19 @@ def test_output_goes_to_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", steps(10))
     assert run(path, "--json", "-o", tmp_path / "out.json") == ""
     assert json.loads((tmp_path / "out.json").read_text())["schema_version"]
+
+
+def test_a_large_file_is_read_with_a_bar_that_goes_away(tmp_path: Path) -> None:
+    junk = {"Junk": "x" * (1 << 20)}
+    long = [note("long", 0, 10) | {"args": junk} for _ in range(1 + (SHOWN_BYTES >> 20))]
+    name = f"[bold]{'a-long-name' * 10}.pt.trace.json"
+    write(tmp_path / name, [*steps(3000), *long])
+    terminal = Terminal([*TDIAG, "analyze", name], tmp_path)
+    try:
+        assert terminal.end() == 0
+    finally:
+        terminal.kill()
+    plain = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", terminal.text)
+    assert re.search(r"reading ━+ 22\.\d/22\.\d MB \[bold\]a-long", plain)
+    shown = "\n".join(terminal.lines())
+    assert "reading" not in shown and "Input" in shown
