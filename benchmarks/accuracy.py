@@ -10,8 +10,8 @@ so that a run that was cut off can go on. Without cases left it only prints the 
 - class: the verdict's class is the planted one;
 - code: the first ranked finding is of a rule that the case names;
 - line: that finding points at a line of the waste (cases with lines only);
-- range: the measured speed-up lies in what the case's finding predicts (cases with a twin and such
-  a finding);
+- range: the measured speed-up lies in what the finding predicts whose fix the twin makes (cases
+  with a twin and such a finding);
 - false alarm: a healthy case whose class is not ``compute``, or with any ranked finding.
 """
 
@@ -96,7 +96,8 @@ def judge(case: Case, diagnosis: dict[str, Any]) -> dict[str, Any]:
     """What was found against what was planted."""
     ranked = [f for f in diagnosis["findings"] if not f["advisory"] and f["recoverable_ns"] > 0]
     first = ranked[0] if ranked else None
-    mine = next((f for f in ranked if f["code"] in case.waste.codes), None)
+    cures = case.waste.twin or case.waste.codes
+    mine = next((f for f in ranked if f["code"] in cures), None)
     place = first and first["location"]
     right = case.right()
     return {

@@ -49,6 +49,7 @@ COLD_FILES = Waste(
     ("TD101",),
     {"DATA": dataset(FILES, READ_COLD), "LOADER": "batch_size=32"},
     {"DATA": dataset(FILES + "\nself.cache = {}", READ_ONCE)},
+    ("TD209",),
 )
 
 ASK_SERVICE = """
@@ -83,6 +84,7 @@ DECOMPRESS = Waste(
     ("TD201", "TD202", "TD209"),
     {"DATA": dataset(PACKED, UNPACK), "LOADER": "batch_size=16"},
     {"LOADER": "batch_size=16, num_workers=1, persistent_workers=True"},
+    ("TD201",),
 )
 DECOMPRESS_IN_WORKERS = Waste(
     "each sample decompressed by as many workers as there are cores",
@@ -90,6 +92,7 @@ DECOMPRESS_IN_WORKERS = Waste(
     ("TD202", "TD209", "TD205"),
     {"DATA": dataset(PACKED, UNPACK), "LOADER": "batch_size=32, num_workers=$CORES"},
     {"DATA": dataset(PACKED + UNPACKED, "return self.rows[i % 128], i % 10")},
+    ("TD209",),
 )
 
 RECORDS = """
@@ -106,6 +109,7 @@ JSON = Waste(
     ("TD201", "TD202", "TD209"),
     {"DATA": dataset(RECORDS, PARSE), "LOADER": "batch_size=32"},
     {"LOADER": "batch_size=32, num_workers=1, persistent_workers=True"},
+    ("TD201",),
 )
 
 TEXTS = """
@@ -125,6 +129,7 @@ TOKENS = Waste(
     ("TD201", "TD202", "TD209"),
     {"DATA": dataset(TEXTS, TOKENISE), "LOADER": "batch_size=32"},
     {"LOADER": "batch_size=32, num_workers=1, persistent_workers=True"},
+    ("TD201",),
 )
 
 LISTS = Waste(

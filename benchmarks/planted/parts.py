@@ -47,11 +47,14 @@ class Waste:
     """``cls`` and ``codes``: the verdict and the rules that by construction may lead; any of the
     codes is right. ``slow`` replaces parts; ``fixed`` replaces some of those again, as the rules
     advise, {} where there is no twin. Lines that end in ``# HERE`` are the culprit's; where a
-    loader's settings are part of the cure, the line that makes it (``# FIX``) is right, too."""
+    loader's settings are part of the cure, the line that makes it (``# FIX``) is right, too.
+    ``twin``: the rules whose fix ``fixed`` makes, whose prediction it is held against; default: any
+    of ``codes``."""
 
     what: str
     cls: str
     codes: tuple[str, ...]
     slow: dict[str, str]
     fixed: dict[str, str] = field(default_factory=dict)
+    twin: tuple[str, ...] = ()
     one_core: bool = False  # run on one core: its share of work has nothing to do with threads
