@@ -14,8 +14,8 @@ Keep data as arrays or tensors from the start: `torch.from_numpy(array)`, `torch
 or fill a tensor made once.
 
 ## How the gain is computed
-The time inside the calls. Low end: half of it, if the values have to be gathered into an array
-first.
+The time inside the calls, or of the samples on their lines, whichever is more. Low end: half of the
+lesser, if the values have to be gathered into an array first.
 
 ## When this advice is wrong
 `from_numpy` shares memory: a later write to the array shows in the tensor.
@@ -78,18 +78,27 @@ def check(
             " torch.from_numpy(array) (or torch.as_tensor), once for the whole batch.",
             "safe",
         ),
-        gain=_gain(cost),
+        gain=_gain(cost, _sampled(lines, stacks) * budget.step_ns),
         at=worst.at,
     )
+
+
+def _sampled(lines: list[OpLine], stacks: Stacks | None) -> float:
+    """The share of the training thread's samples on these lines."""
+    places = {(line.at.file, line.at.line) for line in lines}
+    training = stacks.training if stacks else ()
+    return sum(x.self_frac for x in training if (x.at.file, x.at.line) in places)
 
 
 def _constructs(line: OpLine) -> bool:
     return line.constructions > MOSTLY_FRAC * line.calls
 
 
-def _gain(cost: float) -> Gain:
+def _gain(counted: float, sampled: float = 0.0) -> Gain:
+    """``counted``, ``sampled``: ns a step in the calls, as two tools saw it at different times."""
+    low, high = sorted((counted, sampled or counted))
     why = "the time inside the constructing calls; low end: half of it, to gather the values first."
-    return Gain(cost * SAVING_LOW_FRAC, cost, why, (*DATA_WAIT, "prepare", "forward", "loss"))
+    return Gain(low * SAVING_LOW_FRAC, high, why, (*DATA_WAIT, "prepare", "forward", "loss"))
 
 
 def _in_workers(

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.diagnose.model import Abstained, Finding
+from tdiag.diagnose.model import Abstained, Finding, Speedup
 from tdiag.evidence.device import Syncs
 from tdiag.evidence.store import Evidence
 from tdiag.rules.catalogue import find
@@ -109,6 +109,15 @@ def test_tensors_from_lists_in_workers_are_found_by_the_text_of_the_sampled_line
             step, loaders(num_workers=2), system(), ops(), stacks(workers=workers)
         )
         assert isinstance(result("TD207", evidence), Finding) is fires
+
+
+def test_the_gain_of_arrays_holds_what_was_counted_and_what_was_sampled() -> None:
+    line = op_line(18, "prepare", 64, constructions=64.0, elapsed_ns=12 * MS, in_loop=True)
+    step = Evidence().add(budget(data_wait_cpu=30, other=10), ops(line))
+    counted, sampled = result("TD207", step), result("TD207", step.add(stacks((stack(18, 0.7),))))
+    assert isinstance(counted, Finding) and isinstance(sampled, Finding)
+    assert counted.speedup == Speedup(round(40 / 34, 3), round(40 / 28, 3))
+    assert sampled.speedup == Speedup(round(40 / 34, 3), round(40 / 12, 3))
 
 
 def test_a_line_that_mostly_does_other_things_is_not_blamed_for_construction() -> None:
