@@ -177,7 +177,8 @@ class System(Kind, frozen=True, kw_only=True):
 
 
 class Module(Kind, frozen=True, kw_only=True):
-    """One outermost module seen in the run."""
+    """One outermost module seen in the run. ``evaluated_at``: the user's line that first called it
+    without recording gradients or in evaluation mode."""
 
     name: str
     at: Location | None
@@ -185,6 +186,7 @@ class Module(Kind, frozen=True, kw_only=True):
     parameter_bytes: int
     is_loss: bool
     calls_per_step: float
+    evaluated_at: Location | None = None
 
 
 class Modules(Kind, frozen=True, kw_only=True):

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MOST_MODULES = 64  # described one by one; a loss made anew every step must not fill the disk
 
+_KNOWN = [(0, 0)] * 4  # of a module made anew every step, whose calls are not described
+
 _grad_enabled = torch.is_grad_enabled
 
 
@@ -131,6 +133,8 @@ class Forward:
         self.depth = 1
         self.probe.boundary.look_at_autocast()
         mode = _grad_enabled() * 2 + bool(module.training)
+        if self.calls.get(id(module), _KNOWN)[mode] is None:
+            self.probe.recorder.write("called", module=number, mode=mode, at=places.caller())
         if resume and _grad_enabled():
             self.probe.guard(self.probe.looks.inputs)(number, module, args, kwargs)
         full = len(marks.log) > MOST_VALUES

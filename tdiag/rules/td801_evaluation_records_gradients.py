@@ -24,9 +24,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Budget, Loaders, Location, Phases
+from tdiag.evidence.kinds import Budget, Loaders, Modules, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent, where
+from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent
+from tdiag.rules.evaluation import evaluation_place, over
 from tdiag.rules.examples import at, budget, loaders, phases
 from tdiag.rules.measures import count, frac, ns
 
@@ -40,7 +41,9 @@ RECORDING_HIGH_FRAC = 0.21
 RECORDING_LOW_FRAC = 0.0
 
 
-def check(budget: Budget, phases: Phases, loaders: Loaders | None) -> Found | None:
+def check(
+    budget: Budget, phases: Phases, loaders: Loaders | None, modules: Modules | None
+) -> Found | None:
     evaluating = held(budget, "evaluation")
     if not evaluating:
         return None
@@ -49,7 +52,7 @@ def check(budget: Budget, phases: Phases, loaders: Loaders | None) -> Found | No
     recording = evaluating * phases.eval_grad_frac
     if not recording:
         return None
-    at = _loader(loaders)
+    at = evaluation_place(loaders, modules)
     return Found(
         summary=(
             f"{percent(phases.eval_grad_frac)} of the evaluation time"
@@ -62,8 +65,8 @@ def check(budget: Budget, phases: Phases, loaders: Loaders | None) -> Found | No
             count("evaluation batches", phases.eval_batches_per_step, "baseline", "per_step"),
         ),
         fix=Fix(
-            f"Run the evaluation{_over(at)} under `with torch.no_grad():` (or decorate it with"
-            " @torch.inference_mode()).",
+            f"Run the evaluation{over(at, loaders)} under `with torch.no_grad():` (or decorate it"
+            " with @torch.inference_mode()).",
             "safe",
             "no_grad_eval",
         ),
@@ -76,16 +79,6 @@ def check(budget: Budget, phases: Phases, loaders: Loaders | None) -> Found | No
         ),
         at=at,
     )
-
-
-def _loader(loaders: Loaders | None) -> Location | None:
-    """Where the evaluation's DataLoader was made: the place of the evaluation that is known."""
-    mine = [loader for loader in loaders.loaders if loader.role == "eval"] if loaders else []
-    return mine[0].created_at if mine else None
-
-
-def _over(at: Location | None) -> str:
-    return f" over the DataLoader{where(at)}" if where(at) else ""
 
 
 def fires() -> Evidence:

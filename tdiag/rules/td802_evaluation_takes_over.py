@@ -25,9 +25,10 @@ import math
 from msgspec.structs import replace
 
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Budget, Loaders, Location, Phases
+from tdiag.evidence.kinds import Budget, Loaders, Modules, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, held, percent, where
+from tdiag.rules.base import Found, Gain, duration, held, percent
+from tdiag.rules.evaluation import evaluation_place, over
 from tdiag.rules.examples import at, budget, loaders, phases
 from tdiag.rules.measures import count, ns
 
@@ -45,7 +46,9 @@ LARGE_FRAC = 0.2
 USUAL_FRAC = 0.05
 
 
-def check(budget: Budget, phases: Phases, loaders: Loaders | None) -> Found | None:
+def check(
+    budget: Budget, phases: Phases, loaders: Loaders | None, modules: Modules | None
+) -> Found | None:
     evaluating = held(budget, "evaluation")
     share = evaluating / budget.step_ns
     if share < LARGE_FRAC:
@@ -53,7 +56,7 @@ def check(budget: Budget, phases: Phases, loaders: Loaders | None) -> Found | No
     training = budget.step_ns - evaluating
     usual = training * USUAL_FRAC / (1 - USUAL_FRAC)
     rarer = math.ceil(evaluating / usual) if usual else 1
-    at = _loader(loaders)
+    at = evaluation_place(loaders, modules)
     return Found(
         summary=(
             f"Evaluation takes {percent(share)} of the training time: {duration(evaluating)} for"
@@ -64,7 +67,7 @@ def check(budget: Budget, phases: Phases, loaders: Loaders | None) -> Found | No
             count("evaluation batches", phases.eval_batches_per_step, "baseline", "per_step"),
         ),
         fix=Fix(
-            f"Evaluate{_over(at)} {rarer} times less often, or on a fixed sample that is"
+            f"Evaluate{over(at, loaders)} {rarer} times less often, or on a fixed sample that is"
             f" {rarer} times smaller.",
             "manual",
         ),
@@ -76,15 +79,6 @@ def check(budget: Budget, phases: Phases, loaders: Loaders | None) -> Found | No
         ),
         at=at,
     )
-
-
-def _loader(loaders: Loaders | None) -> Location | None:
-    mine = [loader for loader in loaders.loaders if loader.role == "eval"] if loaders else []
-    return mine[0].created_at if mine else None
-
-
-def _over(at: Location | None) -> str:
-    return f" over the DataLoader{where(at)}" if where(at) else ""
 
 
 def fires() -> Evidence:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.evidence.data import Inputs
+from tdiag.evidence.kinds import Modules
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Compiles
 
@@ -44,11 +45,42 @@ for step in range(40):
 """
 
 
+EVALUATES = """
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def evaluate():
+    model.eval()
+    for x in HELD_OUT:
+        model(x)  # EVALUATED
+    model.train()
+HELD_OUT = [torch.ones(2, 4)] * 3
+for step in range(20):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    if step % 2:
+        evaluate()
+"""
+
+
 def seen(tmp_path: Path, code: str) -> Evidence:
     run = watch_code(tmp_path, code, windows=["baseline"])
     assert run.returncode == 0, run.err
     assert run.of("failure") == []
     return run.evidence()
+
+
+def test_an_evaluation_without_a_loader_is_named_by_the_line_that_calls_the_model(
+    tmp_path: Path,
+) -> None:
+    modules = seen(tmp_path, EVALUATES).get(Modules)
+    assert modules
+    (found,) = modules.modules
+    assert found.evaluated_at
+    lines = EVALUATES.splitlines()
+    assert "EVALUATED" in lines[found.evaluated_at.line - 1]
+    assert found.evaluated_at.function == "evaluate"
 
 
 def test_inputs_are_looked_at_where_they_reach_the_model(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tdiag.diagnose.engine import run_rule
 from tdiag.diagnose.model import Abstained, Finding, Speedup
 from tdiag.evidence.device import Syncs
+from tdiag.evidence.kinds import Modules
 from tdiag.evidence.store import Evidence
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
@@ -24,6 +25,7 @@ from tdiag.rules.examples import (
     host_ops,
     kernels,
     loaders,
+    module,
     op_line,
     ops,
     phases,
@@ -49,6 +51,25 @@ def test_evaluation_is_judged_only_when_recording_was_measured(
         budget(forward=10, evaluation=20), replace(phases(evaluation=20), eval_grad_frac=frac)
     )
     assert type(result("TD801", evidence)) is outcome
+
+
+@pytest.mark.parametrize("code", ["TD801", "TD802"])
+def test_an_evaluation_is_named_by_its_loader_else_by_the_line_that_calls_the_model(
+    code: str,
+) -> None:
+    evaluating = replace(phases(evaluation=20), eval_grad_frac=1.0, eval_batches_per_step=1.0)
+    evidence = Evidence().add(budget(forward=10, evaluation=20), evaluating)
+    called = module("Net", line=20, evaluated_at=at(60, "evaluate"))
+    loss = module("Loss", parameters=0, evaluated_at=at(61, "evaluate"))
+    evidence.add(Modules(modules=(loss, called)))
+    by_line = result(code, evidence)
+    assert isinstance(by_line, Finding) and by_line.location
+    assert by_line.location.line == 60
+    assert "train.py:60" in by_line.fix.text and "DataLoader" not in by_line.fix.text
+    by_loader = result(code, evidence.add(loaders(role="eval", created_at=at(47))))
+    assert isinstance(by_loader, Finding) and by_loader.location
+    assert by_loader.location.line == 47
+    assert "over the DataLoader at train.py:47" in by_loader.fix.text
 
 
 def test_a_run_that_never_evaluates_is_clear_not_unknown() -> None:

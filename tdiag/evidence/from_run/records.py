@@ -129,6 +129,12 @@ class ModuleRecord(Record):
     channels_last_bytes: int = 0
 
 
+class CalledRecord(Record):
+    module: int
+    mode: int
+    at: At = None
+
+
 class OptimizerRecord(Record):
     id: int
     name: str = ""
@@ -216,6 +222,7 @@ AnyRecord = (
     | IteratorRecord
     | FetchRecord
     | ModuleRecord
+    | CalledRecord
     | OptimizerRecord
     | SchedulerRecord
     | LookRecord

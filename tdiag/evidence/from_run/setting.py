@@ -13,13 +13,14 @@ from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.events import Process, workers_of
 from tdiag.evidence.from_run.places import location
 from tdiag.evidence.from_run.records import (
+    CalledRecord,
     FlagsRecord,
     ModuleRecord,
     ProcessRecord,
     RoleRecord,
     TorchRecord,
 )
-from tdiag.evidence.from_run.roles import LOSS, Roles
+from tdiag.evidence.from_run.roles import GRAD_ON, LOSS, TRAINING_MODE, Roles
 from tdiag.evidence.from_run.timeline import FORWARD, Timeline
 from tdiag.evidence.kinds import (
     Environment,
@@ -66,6 +67,8 @@ def make_modules(lead: Process, timeline: Timeline, roles: Roles, clean: Clean) 
     called = (timeline.kind == FORWARD) & ~timeline.covered & clean.mask[timeline.step]
     numbers, counts = np.unique(timeline.arg[called] >> 2, return_counts=True)
     per_step = dict(zip(numbers.tolist(), (counts / clean.mask.sum()).tolist(), strict=True))
+    called = reversed(lead.all(CalledRecord))
+    evaluated = {c.module: c.at for c in called if c.mode != TRAINING_MODE | GRAD_ON}
     return Modules(
         modules=tuple(
             Module(
@@ -75,6 +78,7 @@ def make_modules(lead: Process, timeline: Timeline, roles: Roles, clean: Clean) 
                 parameter_bytes=m.parameter_bytes,
                 is_loss=m.loss or m.id in losses,
                 calls_per_step=per_step.get(m.id, 0.0),
+                evaluated_at=location(evaluated.get(m.id)),
             )
             for m in lead.all(ModuleRecord)
         )
