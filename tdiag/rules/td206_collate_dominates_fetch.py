@@ -24,12 +24,12 @@ another collate function.
 from __future__ import annotations
 
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
+from tdiag.evidence.kinds import Budget, Loader, Loaders, Location, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Found, Gain, duration, percent, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, duration, percent, same_function, where
 from tdiag.rules.examples import at, budget, loaders, system
-from tdiag.rules.feed import feed_of
-from tdiag.rules.fetch_lines import dataset_place
+from tdiag.rules.feed import Feed, feed_of
+from tdiag.rules.fetch_lines import dataset_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, frac, ns
 
 CODE = "TD206"
@@ -42,7 +42,13 @@ MIN_COLLATE_FRAC = 0.25
 SAVING_LOW_FRAC = 0.5
 
 
-def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | None) -> Found | None:
+def check(
+    budget: Budget,
+    loaders: Loaders,
+    system: System,
+    phases: Phases | None,
+    stacks: Stacks | None,
+) -> Found | None:
     fed = feed_of(budget, loaders, phases, system)
     if fed is None or fed.blocked_mostly or fed.from_memory:
         return None  # what torch puts together from its own dataset has a rule of its own
@@ -70,8 +76,17 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
             f"copying the batch once takes about {duration(fed.copying)}; the rest can go.",
             DATA_WAIT,
         ),
-        at=fed.loader.collate_at or dataset_place(fed.loader),
+        at=_place(fed, stacks),
     )
+
+
+def _place(fed: Feed, stacks: Stacks | None) -> Location | None:
+    """The line of the user's collate_fn that was sampled most, else where it is defined."""
+    mine = fed.loader.collate_at
+    if mine is None:
+        return dataset_place(fed.loader)
+    lines = [line.at for line in top_fetch_lines(fed, stacks) if same_function(line.at, mine)]
+    return lines[0] if lines else mine
 
 
 def _advice(loader: Loader) -> str:

@@ -13,9 +13,10 @@ Keep the results: in a tensor in shared memory where they fit, else on disk, as 
 array. Do it once, before the training, and leave only what is random to the epochs.
 
 ## How the gain is computed
-From the CPU time of loading samples, from the second epoch on, less that of copying what was kept.
-High end: all of it, in a long training. Low end: half of it, in a training of two epochs; nothing
-if the results only fit on a disk, which may be no faster than making them.
+From the CPU time of loading samples, from the second epoch on, less that of copying what was kept,
+and the time for which fetches are blocked if the results fit in memory. High end: all of it, in a
+long training. Low end: half of it, in a training of two epochs; nothing if the results only fit on
+a disk, which may be no faster than making them.
 
 ## When this advice is wrong
 A training of one epoch, or one whose samples differ by a generator that is made anew for each
@@ -68,6 +69,8 @@ def check(
     saved = fed.with_queueing(max(0.0, loading - fed.copying))
     each = fed.loader.batch_bytes / samples
     whole = each * fed.loader.dataset_len
+    if _fits(whole, system):
+        saved += fed.blocked  # what is kept in memory need not be read or asked for, either
     lines = top_fetch_lines(fed, stacks)
     at = lines[0].at if lines else dataset_place(fed.loader)
     spent = loading / fed.batches / samples

@@ -118,6 +118,16 @@ def test_collating_is_compared_with_copying_the_batch() -> None:
     assert result("TD206", large) is None
 
 
+def test_a_slow_collate_is_named_by_its_line_that_was_sampled_most() -> None:
+    evidence = find("TD206").fires()
+    elsewhere = replace(stack(12, 0.6, phase="data_wait"), at=at(12, "__getitem__"))
+    hot = replace(stack(36, 0.3, phase="data_wait"), at=at(36, "pad_tokens"))
+    for sampled, line in (((elsewhere, hot), 36), ((elsewhere,), 30), ((), 30)):
+        found = result("TD206", evidence.add(stacks(sampled)))
+        assert isinstance(found, Finding) and found.location
+        assert found.location.line == line
+
+
 def test_tensors_from_lists_in_workers_are_found_by_the_text_of_the_sampled_line(
     tmp_path: Path,
 ) -> None:

@@ -112,6 +112,15 @@ def test_results_are_kept_where_they_fit() -> None:
     assert all_of_it.speedup is not None and all_of_it.speedup.low == 1.0
 
 
+def test_what_is_kept_in_memory_need_not_be_read_either() -> None:
+    """Of 60 ms a batch 30 are blocked. Results on a disk are read again."""
+    half = {"random": False, "samples": 64.0, "load_cpu_ns": 24.5e6, "runqueue_ns": None}
+    kept = finding("TD209", dataset_len=10_000, batch_bytes=1.0 * MB, **half)
+    assert kept.speedup is not None and kept.speedup.high > 3.5
+    on_disk = finding("TD209", dataset_len=10_000_000, batch_bytes=1.0 * MB, **half)
+    assert on_disk.speedup is not None and on_disk.speedup.high < 1.6
+
+
 def test_an_unsized_dataset_has_no_epochs_to_repeat() -> None:
     assert result("TD209", random=False, samples=64.0, dataset_len=None) is None
 
