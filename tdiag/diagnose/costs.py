@@ -138,7 +138,7 @@ def _explain(costs: Costs, finding: Finding, evidence: Evidence, budget: Budget)
 
 def _cost_of(finding: Finding, evidence: Evidence, budget: Budget) -> float:
     """The high end of what its fix wins, ns per step."""
-    high = budget.step_ns * (1 - 1 / finding.speedup.high) if finding.speedup else 0.0
+    high: float = finding.at_best_ns(budget.step_ns)
     on_host_only = finding.components == ("optimizer",) and not budget.has_device
     if finding.cls == "overhead" and on_host_only and _can_price(evidence):
         # An update whose calls take longer than calls without work computes, fused or not.

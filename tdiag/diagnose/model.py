@@ -84,6 +84,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     advisory: bool = False
     components: tuple[str, ...] = ()
 
+    def at_best_ns(self, step_ns: float) -> int:
+        """The high end of what it takes off its own components, per step; 0 of an advisory. (The
+        speed-up's high end may count on warm caches besides.)"""
+        at_least = step_ns * (1 - 1 / self.speedup.low) if self.speedup else 0.0
+        return max(0, round(2 * self.recoverable_ns - at_least))
+
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """``share``: of the clean step, 0..1. ``confidence``: 0..1, lowered by missing evidence and a

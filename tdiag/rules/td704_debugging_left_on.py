@@ -14,7 +14,8 @@ Keep such switches for the run in which something is sought, behind an option.
 
 ## How the gain is computed
 Anomaly detection: calls that record gradients × its cost for each, as measured in the process and
-as multiples of this machine's own cost of a call. Debuggers: their share of the samples. Where no
+as multiples of this machine's own cost of a call; and looking for NaN in each parameter's gradient,
+by their number and size. Debuggers: their share of the samples. Where no
 cost was measured, none is claimed.
 
 ## When this advice is wrong
@@ -24,7 +25,7 @@ Deterministic algorithms may be a requirement, for example for a published resul
 from __future__ import annotations
 
 from tdiag.diagnose.model import Fix, Measure
-from tdiag.evidence.kinds import Budget, Dispatch, Flags, Ops, Stacks
+from tdiag.evidence.kinds import Budget, Dispatch, Flags, Modules, Ops, Optimizers, Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import budget, flags, op_line, ops
@@ -41,6 +42,10 @@ GRAD_CALL = 4.5
 # shallow Python stack, 65 from one 15 frames deeper (43 and 102 µs against 1.6 µs, torch 2.13).
 ANOMALY_CALLS_LOW = 27
 ANOMALY_CALLS_HIGH = 65
+# Looking for NaN in one gradient: two plain calls, and 3 to 4.5 ns for each of its numbers (50 and
+# 400 parameters of 64 to 65,536 numbers, same trial); a core with caches of its own may need 1.
+CHECK_CALLS = 2
+CHECK_NS_LOW, CHECK_NS_HIGH = 1.0, 4.5
 # Innermost frames of Python debuggers, tracers and coverage, as samples show them.
 TRACER_FILES = ("bdb.py", "pdb.py", "pydevd", "coverage/", "trace.py", "hunter/")
 
@@ -51,11 +56,19 @@ def check(
     ops: Ops | None,
     dispatch: Dispatch | None,
     stacks: Stacks | None,
+    optimizers: Optimizers | None,
+    modules: Modules | None,
 ) -> Found | None:
     on = _switched_on(flags)
     if not on:
         return None
     low, high, evidence = _anomaly_cost(flags, ops, dispatch)
+    if high and dispatch is not None:
+        tensors = sum(one.tensors for one in optimizers.optimizers) if optimizers else 0
+        numbers = sum(one.parameters for one in modules.modules) if modules else 0
+        calls = tensors * CHECK_CALLS * dispatch.op_ns
+        low, high = low + calls + numbers * CHECK_NS_LOW, high + calls + numbers * CHECK_NS_HIGH
+        evidence.append(count("gradients looked at for NaN", tensors, "probe", "per_step"))
     traced = _traced_share(stacks) if flags.user_trace else 0.0
     low, high = low + traced * budget.step_ns, high + traced * budget.step_ns
     if traced:
@@ -64,7 +77,8 @@ def check(
     if high:
         why = (
             f"{ANOMALY_CALLS_LOW} to {ANOMALY_CALLS_HIGH} plain calls for each that records"
-            " gradients, by the depth of the Python stack, or what was measured here."
+            " gradients, by the depth of the Python stack, or what was measured here; and looking"
+            " for NaN in each parameter's gradient."
             if flags.anomaly_mode
             else "the tracer's share of the samples."
         )

@@ -34,10 +34,11 @@ def steps(count: int = 100, spread: float = 0.0) -> Steps:
 
 
 def finding(cls: str, share: float, *, code: str = "TD000", high: float | None = None) -> Finding:
+    most = high or share
     return Finding(
         code=code, name="pattern", cls=cls, summary="", location=None, evidence=(),
         recoverable_ns=round(share * STEP), why_gain="", fix=Fix("do it", "safe"),
-        speedup=Speedup(1.0, 1 / (1 - (high or share))),
+        speedup=Speedup(1 / (1 - (2 * share - most)), 1 / (1 - most)),
     )  # fmt: skip
 
 

@@ -102,10 +102,27 @@ def test_a_rule_may_abstain_for_a_field_and_a_faulty_rule_costs_only_itself() ->
 
 
 def test_speedups_follow_amdahl_and_the_middle_is_ranked() -> None:
-    found = only(run_rule(rule("TD900", winning(20, 50, "data_wait")), Evidence().add(STEP)))
+    on_device = budget(device=True, data_wait=60, compute=40)
+    found = only(run_rule(rule("TD900", winning(20, 50, "data_wait")), Evidence().add(on_device)))
     assert found.speedup is not None
     assert (found.speedup.low, found.speedup.high) == (1.25, 2.0)
     assert found.recoverable_ns == 35 * MS
+    assert found.at_best_ns(100 * MS) == 50 * MS
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "at_best_ms", "warmer_ms"),
+    [(100, 50, 1.3), (100, 2, 0.65), (5, 4, 0.56)],  # all of it, for half as much work, of the rest
+)
+def test_at_best_the_rest_of_a_step_on_a_core_finds_its_caches_warm(
+    step_ms: float, at_best_ms: float, warmer_ms: float
+) -> None:
+    step = budget(data_wait=at_best_ms, forward=step_ms - at_best_ms)
+    found = only(run_rule(rule("TD900", winning(0, at_best_ms, "data_wait")), Evidence().add(step)))
+    assert found.speedup is not None
+    left = step_ms - at_best_ms - warmer_ms
+    assert found.speedup.high == pytest.approx(step_ms / left, abs=0.001)
+    assert found.at_best_ns(step_ms * MS) == pytest.approx(at_best_ms * MS)
 
 
 def test_a_gain_is_no_larger_than_its_components() -> None:
