@@ -111,6 +111,7 @@ WITH_GRADIENTS = Waste(
     ("TD801", "TD802"),
     {"AFTER": EVALUATE.format(context="if True:")},
     {"AFTER": EVALUATE.format(context="with torch.no_grad():")},
+    ("TD801",),
 )
 
 SAVES = Waste(

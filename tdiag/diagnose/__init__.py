@@ -40,7 +40,9 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         evidence.add(budget)
     findings, abstained = run_rules(evidence)
     verdict = of_ranks(judge(evidence, budget, findings), evidence.get(Ranks))
-    if not verdict.healthy:  # a statement of health stands only beside a verdict that says so
+    if verdict.healthy:  # nothing is pushed on the user: what little can be won is worth knowing
+        findings = [msgspec.structs.replace(found, advisory=True) for found in findings]
+    else:  # a statement of health stands only beside a verdict that says so
         findings = [found for found in findings if not find(found.code).only_if_clear]
     return Diagnosis(
         verdict=verdict,

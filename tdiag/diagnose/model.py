@@ -67,7 +67,8 @@ class Speedup(msgspec.Struct, frozen=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One rule's result. ``recoverable_ns``: per step, the middle of the predicted range; 0 for
     an advisory. ``summary``: one sentence with the decisive numbers. ``why_gain``: where the
-    range comes from. ``advisory``: no measured cost; never ranked above one that has.
+    range comes from. ``advisory``: no measured cost, or one too small to
+    be a healthy run's concern; never ranked above others.
     ``components``: the budget components the time comes out of; findings that share one overlap,
     so their ``recoverable_ns`` must not be added up."""
 

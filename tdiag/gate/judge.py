@@ -79,7 +79,7 @@ def judge(case: Case) -> Outcome:
     elif answer == "unclear":
         verdict = "inconclusive"
     reasons = [*_of_time(case, answer), *(_of_counter(c, case.now.root) for c in named)]
-    new = [f for f in case.now_findings if not f.advisory and f.code not in case.before.rules]
+    new = [f for f in case.now_findings if f.code not in case.before.rules]
     told = verdict == "regressed"  # a rule near its threshold comes and goes by itself
     return Outcome(
         verdict=verdict,
@@ -105,7 +105,7 @@ def judge(case: Case) -> Outcome:
 
 def findings_of(diagnosis: Diagnosis) -> list[Finding]:
     """Those with a measured cost."""
-    return [found for found in diagnosis.findings if not found.advisory]
+    return [found for found in diagnosis.findings if found.speedup is not None]
 
 
 def interval(estimate: Estimate) -> str:

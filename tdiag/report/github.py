@@ -24,7 +24,7 @@ def _annotation(finding: Finding, diagnosis: Diagnosis, page: Page) -> str:
         if finding.location.line > 0:
             at["line"] = str(finding.location.line)
     at["title"] = f"{finding.code} {finding.name}"
-    level = "notice" if finding.advisory or diagnosis.verdict.healthy else "warning"
+    level = "notice" if finding.advisory else "warning"
     sentences = (finding.summary, f"Fix: {finding.fix.text}", why(finding, diagnosis))
     return command(level, at, "\n".join(s for s in sentences if s))
 

@@ -43,7 +43,7 @@ def best(diagnosis: Diagnosis) -> Finding | None:
     verdict = diagnosis.verdict
     family = _INPUT if verdict.cls in _INPUT else {verdict.cls}
     named = verdict.cls not in (*NO_SHARE, "compute")
-    for finding in () if verdict.healthy else ranked(diagnosis):
+    for finding in ranked(diagnosis):
         if finding.speedup is None:
             continue
         if finding.cls in family or (not named and finding.speedup.high >= _WORTH_NAMING):

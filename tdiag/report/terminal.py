@@ -59,12 +59,12 @@ def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[RenderableType]:
         title = "The median step along time" if drawn.steps else "The whole trace along time"
         yield from _section(title, told, [timeline(drawn, page)], page)
     if ranked(diagnosis):
-        title = "Findings" if diagnosis.verdict.healthy else "What to change"
-        yield from _section(title, "largest win first", findings(diagnosis, page), page)
+        yield from _section("What to change", "largest win first", findings(diagnosis, page), page)
     if costs := money(diagnosis, page):
         yield from _section("Time and money", f"at {page.hourly_cost:g} an hour", [costs], page)
     if advisories(diagnosis):
-        yield from _section("Worth knowing", "no measured cost", advice(diagnosis, page), page)
+        cost = "little or nothing to win" if diagnosis.verdict.healthy else "no measured cost"
+        yield from _section("Worth knowing", cost, advice(diagnosis, page), page)
     if parts := top(diagnosis.top, page):
         yield from _section("Largest parts", "per traced step", [parts], page)
     if diagnosis.abstained and not _nothing_checked(diagnosis, page):

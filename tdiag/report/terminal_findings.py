@@ -26,17 +26,16 @@ _INDENT = 4
 
 
 def findings(diagnosis: Diagnosis, page: Page) -> Iterable[RenderableType]:
-    """Each ranked finding in full; of a healthy run only a line each, so that nothing is pushed."""
+    """Each ranked finding in full."""
     every = ranked(diagnosis)
     shown = every if page.all_findings else every[:FIRST]
-    brief = diagnosis.verdict.healthy and not page.all_findings
     for number, finding in enumerate(shown, 1):
-        if number > 1 and not brief:
+        if number > 1:
             yield Text()
-        yield _brief(finding, page) if brief else _finding(number, finding, diagnosis, page)
+        yield _finding(number, finding, diagnosis, page)
     for line in _rest(len(every) - len(shown), "finding"):
         yield Group(Text(), Padding(line, (0, 0, 0, _INDENT)))
-    if (all_of_them := together(diagnosis)) and not brief:
+    if all_of_them := together(diagnosis):
         said = f"All {len(every)} together {faster(all_of_them, all_of_them)} faster"
         line = Text(f"{said}: what two fixes both save counts once.", QUIET)
         yield Group(Text(), Padding(line, (0, 1, 0, _INDENT)))

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tdiag.diagnose import diagnose, model
-from tdiag.diagnose.model import Diagnosis
+from tdiag.diagnose.model import Diagnosis, Verdict
 from tdiag.evidence.device import DeviceParts, DeviceTime, HostOp, HostOps, Part, TracedSteps
 from tdiag.evidence.kinds import Location, Steps
 from tdiag.evidence.store import Evidence
-from tdiag.rules.catalogue import Rule, all_rules
+from tdiag.rules.catalogue import Rule, all_rules, find
 from tdiag.rules.examples import MS, device_time, phases, system
 
 
@@ -68,12 +68,24 @@ def test_a_crowded_machine_is_noted() -> None:
 
 
 def test_verdict_and_findings_agree_on_every_rules_own_example() -> None:
-    """Healthy is never said beside a finding that wins something."""
+    """Healthy is never said beside a finding that wins something; what it wins is no finding."""
     for rule in all_rules():
         found = diagnose(rule.fires())
-        ranked = [f for f in found.findings if not f.advisory]
         if found.verdict.healthy and found.step:
-            assert all(f.recoverable_ns < 0.05 * found.step.mean_ns for f in ranked)
+            assert all(f.advisory for f in found.findings)
+            assert all(f.recoverable_ns < 0.05 * found.step.mean_ns for f in found.findings)
+
+
+def test_what_a_healthy_run_could_still_win_is_worth_knowing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    healthy = Verdict(
+        cls="compute", share=0.97, confidence=0.9, runner_up=None, summary="", healthy=True
+    )
+    monkeypatch.setattr("tdiag.diagnose.judge", lambda *_: healthy)
+    found = diagnose(find("TD201").fires())
+    (waiting,) = [f for f in found.findings if f.code == "TD201"]
+    assert waiting.advisory and waiting.speedup is not None
 
 
 def test_evidence_keeps_the_budget_for_the_reports(tmp_path: Path) -> None:

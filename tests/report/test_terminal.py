@@ -117,11 +117,13 @@ def test_five_findings_are_shown_and_the_rest_counted() -> None:
 
 
 def test_a_healthy_run_is_told_so_and_nothing_is_pushed() -> None:
-    shown = terminal(msgspec.structs.replace(HEALTHY, findings=(WORKERS, *HEALTHY.findings)))
+    minor = msgspec.structs.replace(WORKERS, advisory=True)  # as diagnose() makes it
+    shown = terminal(msgspec.structs.replace(HEALTHY, findings=(minor, *HEALTHY.findings)))
     assert "Compute-bound and healthy" in shown
     assert "Nothing needs changing." in shown
     assert "Best fix" not in shown
     assert "What to change" not in shown
+    assert "little or nothing to win" in shown and "TD201" in shown
 
 
 def test_a_run_without_a_verdict_says_what_was_missing_and_what_to_do() -> None:
