@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TURN_STEPS = 20
+TURN_STEPS = 10
 WARM_UP_STEPS = 40
 PROCESSES = 8
 # Width of the model, four times the batch size: about 5 ms a step, and next to no arithmetic.

@@ -1,6 +1,6 @@
 """What tdiag costs: its hooks, a whole `tdiag run --profiling`, and starting the command line.
 
-Usage: ``python benchmarks/overhead.py [hooks] [run] [help] [--rounds 30] [--script FILE]``
+Usage: ``python benchmarks/overhead.py [hooks] [run] [help] [--rounds 60] [--script FILE]``
 
 * ``hooks``: a step of about 5 ms bare against the same step with hooks only, by turns in one
   process (:mod:`hooks`), and bare against bare for what the machine's noise alone makes of it. What
@@ -149,7 +149,7 @@ def main() -> None:
         return
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("parts", nargs="*", metavar="PART", help="hooks, run, help; default: all")
-    options.add_argument("--rounds", type=int, default=30)
+    options.add_argument("--rounds", type=int, default=60)
     options.add_argument("--script", type=Path, default=REPOSITORY / "sample_scripts/healthy.py")
     args = options.parse_args()
     parts = {
