@@ -20,8 +20,9 @@ MAJORITY_FRAC = 0.5
 # With more than 90 % of the allowed cores in use, no rearrangement of the same work can win more
 # than 1 ÷ 0.9 = 1.11×: from there on the work itself has to shrink.
 SATURATED_FRAC = 0.9
-# What a further core adds, as a share of the first. High: all of it. Low: measured on a shared
-# 2-core machine, where going from 0 to 2 workers on pure decoding won 1.06–1.21×.
+# What a further core adds, as a share of the first. High: all of it. Low: on a shared 2-core
+# machine going from 0 to 2 workers on pure decoding won 1.06–1.21×, and one worker on five kinds of
+# work 0.92–1.26×: the second core may add nothing, those after it as little as the two workers won.
 CORE_WORTH_LOW = 0.06
 CORE_WORTH_HIGH = 1.0
 # What the training thread pays for taking a batch from a worker process instead of making it:
@@ -138,10 +139,10 @@ class Feed:
         workers may then only queue as well.
         """
         work = self.cpu + self.rest
-        others = max(system.cores_allowed - 1.0, 0.0)
+        further = max(system.cores_allowed - 2.0, 0.0)
         used = system.cores_used or 0.0
-        poor = max(1.0 + CORE_WORTH_LOW * others, min(used, system.cores_allowed))
-        rich = 1.0 + CORE_WORTH_HIGH * others
+        poor = max(1.0 + CORE_WORTH_LOW * further, min(used, system.cores_allowed))
+        rich = 1.0 + CORE_WORTH_HIGH * max(system.cores_allowed - 1.0, 0.0)
         low = self.step - self.step_with(workers, poor, max(work, used * self.step))
         high = self.step - self.step_with(workers, rich, work)
         if self.loader.num_workers == 0:
