@@ -139,6 +139,8 @@ def _explain(costs: Costs, finding: Finding, evidence: Evidence, budget: Budget)
 def _cost_of(finding: Finding, evidence: Evidence, budget: Budget) -> float:
     """The high end of what its fix wins, ns per step."""
     high: float = finding.at_best_ns(budget.step_ns)
+    if finding.components == ("gc",):
+        high = max(0.0, high - _collected_while_waiting(evidence, budget))
     on_host_only = finding.components == ("optimizer",) and not budget.has_device
     if finding.cls == "overhead" and on_host_only and _can_price(evidence):
         # An update whose calls take longer than calls without work computes, fused or not.
@@ -149,9 +151,11 @@ def _cost_of(finding: Finding, evidence: Evidence, budget: Budget) -> float:
 def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     parts = budget.components_ns
     waste = _WASTE | (_WASTE_WITH_DEVICE if budget.has_device else {})
+    fetching = _collected_while_waiting(evidence, budget)
     for name, ns in parts.items():
         if name in waste:
-            costs.add(waste[name], ns)
+            costs.add(waste[name], ns - (fetching if name == "gc" else 0))
+    costs.add("cpu", fetching)
     costs.add(_kind_of_wait(evidence), parts.get("data_wait", 0))
     if budget.has_device:
         costs.compute = parts.get("compute", 0)
@@ -167,6 +171,12 @@ def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     if evidence.get(Steps) is None:
         unknown["unattributed"] = 0.0  # not in the trace: what is there has to do
     costs.unknown = unknown
+
+
+def _collected_while_waiting(evidence: Evidence, budget: Budget) -> float:
+    """Collections during fetches, which their own objects bring about: part of preprocessing."""
+    phases = evidence.get(Phases)
+    return min(phases.gc_in_wait_ns, budget.components_ns.get("gc", 0)) if phases else 0.0
 
 
 def _kind_of_wait(evidence: Evidence) -> str:

@@ -54,6 +54,7 @@ class Phases(Kind, frozen=True, kw_only=True):
     checkpoint_ns_each: float | None = None  # mean duration of one torch.save
     waits_ns: tuple[int, ...] = ()  # every single data wait of the clean window
     iterator_start_ns: float = 0.0  # of data_wait: iter(loader), first batch beyond the usual
+    gc_in_wait_ns: float = 0.0  # of gc: collections inside a DataLoader's ``__next__``
 
 
 class OpLine(Kind, frozen=True, kw_only=True):

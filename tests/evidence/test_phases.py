@@ -210,13 +210,15 @@ def test_checkpoint_and_collection_count_for_themselves(tmp_path: Path) -> None:
             run.pair(GC, 1)
             run.gap(1)
         run.forward(4)
+        run.pair(GC, 2)  # in nobody's wait
         run.backward(5)
         run.update(2)
 
     run = Run(tmp_path).steps(30, step)
     found = in_ms(run)
     assert found["checkpoint"] == 5
-    assert found["gc"] == 1
+    assert found["gc"] == 3
+    assert phases_of(run).gc_in_wait_ns == 1 * MS
     assert found["data_wait"] == 3
     assert found["after_step"] == 2
     assert phases_of(run).checkpoint_ns_each == 50 * MS

@@ -271,6 +271,17 @@ def test_a_dataset_or_collate_function_of_ones_own_is_not_torchs() -> None:
         assert "TD202" in from_memory(ONE_CORE, **mine)
 
 
+def test_whole_batches_leave_the_collector_nothing_to_do() -> None:
+    evidence = find("TD213").fires()
+    alone = run_rule(find("TD213"), evidence)
+    step = budget(data_wait_cpu=1.6, forward=0.5, backward=0.8, optimizer=0.2, gc=2)
+    collecting = replace(phases(data_wait=1.6, forward=0.5), gc_in_wait_ns=1.5 * MS)
+    with_gc = run_rule(find("TD213"), evidence.add(step, collecting))
+    assert isinstance(alone, Finding) and isinstance(with_gc, Finding)
+    more = with_gc.at_best_ns(5.1 * MS) - alone.at_best_ns(3.1 * MS)
+    assert more == pytest.approx(1.5 * MS, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("changed", "fires"),
     [

@@ -23,7 +23,7 @@ from tdiag.evidence.from_run.roles import (
     Mask,
     Roles,
 )
-from tdiag.evidence.from_run.timeline import GC, NOBODY, OPTIMIZER, SAVE, Ints, Timeline
+from tdiag.evidence.from_run.timeline import GC, NEXT, NOBODY, OPTIMIZER, SAVE, Ints, Timeline
 from tdiag.evidence.kinds import Phases
 
 PHASES = (
@@ -178,7 +178,15 @@ def make_phases(
         iterator_start_ns=batches.starting_ns() / steps,
         eval_train_mode_frac=batches.train_mode_frac(EVAL_MODEL, models),
         train_eval_mode_frac=batches.eval_mode_frac(models),
+        gc_in_wait_ns=_collected_while_waiting(timeline, clean) / steps,
     )
+
+
+def _collected_while_waiting(timeline: Timeline, clean: Mask) -> int:
+    """What a fetch allocates, its collections have to go through: ns in all clean steps."""
+    collections = (timeline.kind == GC) & (timeline.parent != NOBODY) & clean[timeline.step]
+    waiting = timeline.kind[timeline.parent[collections]] == NEXT
+    return int(timeline.wall[collections][waiting].sum())
 
 
 def _on_core(timeline: Timeline, phases: Ints, clean: Mask) -> dict[str, float]:
