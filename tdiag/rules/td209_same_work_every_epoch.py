@@ -14,9 +14,9 @@ array. Do it once, before the training, and leave only what is random to the epo
 
 ## How the gain is computed
 From the CPU time of loading samples, from the second epoch on, less that of copying what was kept,
-and the time for which fetches are blocked if the results fit in memory. High end: all of it, in a
-long training. Low end: half of it, in a training of two epochs; nothing if the results only fit on
-a disk, which may be no faster than making them.
+and the time for which fetches wait for storage if the results fit in memory. High end: all of it,
+in a long training. Low end: half of it, in a training of two epochs; nothing if the results only
+fit on a disk, which may be no faster than making them.
 
 ## When this advice is wrong
 A training of one epoch, or one whose samples differ by a generator that is made anew for each
@@ -69,19 +69,22 @@ def check(
     saved = fed.with_queueing(max(0.0, loading - fed.copying))
     each = fed.loader.batch_bytes / samples
     whole = each * fed.loader.dataset_len
-    if _fits(whole, system):
-        saved += fed.blocked  # what is kept in memory need not be read or asked for, either
+    # What is kept in memory need not be read again. What a service answers may change.
+    reading = fed.blocked if fed.loader.read_bytes and _fits(whole, system) else 0.0
+    saved += reading
     lines = top_fetch_lines(fed, stacks)
     at = lines[0].at if lines else dataset_place(fed.loader)
-    spent = loading / fed.batches / samples
+    spent, read = (total / fed.batches / samples for total in (loading, reading))
+    waits = f" and {duration(read)} waiting for storage" if read else ""
     return Found(
         summary=(
-            f"{fed.loader.dataset_class} spends {duration(spent)} on a core for each of"
+            f"{fed.loader.dataset_class} spends {duration(spent)} on a core{waits} for each of"
             f" {fed.loader.dataset_len} samples{where(at)}, draws nothing at random, and so does"
             " the same work in every epoch."
         ),
         evidence=(
             ns("loading, on a core, per sample", spent, "fetch"),
+            *((ns("waiting for storage, per sample", read, "fetch"),) if read else ()),
             count("samples of the dataset", fed.loader.dataset_len, "probe"),
             text("random numbers drawn", "no", "fetch"),
             bytes_("a sample in the batch", each, "fetch"),
