@@ -195,6 +195,7 @@ def spawn(program: Program, run_dir: Path) -> subprocess.Popen[bytes]:
 def _apart() -> None:
     """In the child, before it becomes the program."""
     os.setpgid(0, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's ignoring would be inherited
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGHUP, 0, 0, 0)
 
 

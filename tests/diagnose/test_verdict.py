@@ -140,15 +140,6 @@ def test_a_class_without_a_component_costs_what_its_finding_can_win() -> None:
     assert run({}, findings=(replace(finding("logging", 0.5), advisory=True),)).cls == "compute"
 
 
-def test_what_is_collected_during_a_fetch_is_preprocessing() -> None:
-    parts = {"gc": 50, "data_wait_cpu": 30}
-    freed = replace(finding("overhead", 0.4, high=0.5), components=("gc",))
-    assert run(parts, findings=(freed,)).cls == "overhead"
-    waiting = replace(phases(data_wait=30, forward=20), gc_in_wait_ns=45.0 * MS)
-    found = run(parts, waiting, findings=(freed,))
-    assert (found.cls, found.share) == ("cpu", pytest.approx(0.75))
-
-
 def test_a_prediction_never_exceeds_what_the_budget_measured() -> None:
     found = run({"sync": 4}, device=True, findings=(finding("sync", 0.5),))
     assert found.cls == "compute"

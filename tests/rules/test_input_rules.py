@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tdiag.diagnose.engine import run_rule, run_rules
+from tdiag.diagnose.engine import run_rules
 from tdiag.diagnose.model import Abstained, Finding
 from tdiag.evidence.kinds import Loaders
 from tdiag.evidence.store import Evidence
@@ -20,7 +20,6 @@ from tdiag.rules.examples import (
     MS,
     at,
     budget,
-    environment,
     loaders,
     phases,
     stack,
@@ -269,38 +268,3 @@ def test_a_dataset_or_collate_function_of_ones_own_is_not_torchs() -> None:
     for mine in ({"dataset_at": at(12, "__getitem__")}, {"collate_at": at(30, "pad")}):
         assert "TD213" not in from_memory(ONE_CORE, **mine)
         assert "TD202" in from_memory(ONE_CORE, **mine)
-
-
-def test_whole_batches_leave_the_collector_nothing_to_do() -> None:
-    evidence = find("TD213").fires()
-    alone = run_rule(find("TD213"), evidence)
-    step = budget(data_wait_cpu=1.6, forward=0.5, backward=0.8, optimizer=0.2, gc=2)
-    collecting = replace(phases(data_wait=1.6, forward=0.5), gc_in_wait_ns=1.5 * MS)
-    with_gc = run_rule(find("TD213"), evidence.add(step, collecting))
-    assert isinstance(alone, Finding) and isinstance(with_gc, Finding)
-    more = with_gc.at_best_ns(5.1 * MS) - alone.at_best_ns(3.1 * MS)
-    assert more == pytest.approx(1.5 * MS, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("changed", "fires"),
-    [
-        ({}, True),
-        ({"cores_allowed": 1.0}, False),  # nowhere to make them meanwhile
-        ({"cpu_ms": 15.0}, False),  # it mostly waits: for what is not known
-        ({"prepare_ms": 1.0}, False),  # under a twentieth of the step
-        ({"device": "cuda:0"}, False),  # it may wait for the device
-        ({"data_wait": 0.1}, False),  # a DataLoader is asked, too
-    ],
-)
-def test_batches_made_by_hand_could_be_made_meanwhile(changed: dict[str, Any], fires: bool) -> None:
-    told = {"prepare_ms": 40.0, "cpu_ms": None, "cores_allowed": 8.0, "device": "cpu"} | changed
-    making = told["prepare_ms"]
-    waited = {"data_wait": told["data_wait"]} if "data_wait" in told else {}
-    by_hand = phases(prepare=making, forward=20, **waited)
-    cpu = {"prepare": (making if told["cpu_ms"] is None else told["cpu_ms"]) * MS}
-    evidence = Evidence().add(
-        budget(prepare=making, forward=20), replace(by_hand, cpu_ns=cpu),
-        system(cores_allowed=told["cores_allowed"]), environment(device=told["device"]),
-    )  # fmt: skip
-    assert isinstance(run_rule(find("TD214"), evidence), Finding) is fires

@@ -1,0 +1,19 @@
+"""Whose time a garbage collection is."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.rules.examples import MS, phases
+
+from .test_verdict import finding, run
+
+
+def test_what_is_collected_during_a_fetch_is_preprocessing() -> None:
+    parts = {"gc": 50, "data_wait_cpu": 30}
+    freed = replace(finding("overhead", 0.4, high=0.5), components=("gc",))
+    assert run(parts, findings=(freed,)).cls == "overhead"
+    waiting = replace(phases(data_wait=30, forward=20), gc_in_wait_ns=45.0 * MS)
+    found = run(parts, waiting, findings=(freed,))
+    assert (found.cls, found.share) == ("cpu", pytest.approx(0.75))

@@ -1,0 +1,49 @@
+"""Batches that the loop makes itself, and what picking samples one by one leaves to collect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.diagnose.model import Finding
+from tdiag.evidence.store import Evidence
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import MS, budget, environment, phases, system
+
+
+def test_whole_batches_leave_the_collector_nothing_to_do() -> None:
+    evidence = find("TD213").fires()
+    alone = run_rule(find("TD213"), evidence)
+    step = budget(data_wait_cpu=1.6, forward=0.5, backward=0.8, optimizer=0.2, gc=2)
+    collecting = replace(phases(data_wait=1.6, forward=0.5), gc_in_wait_ns=1.5 * MS)
+    with_gc = run_rule(find("TD213"), evidence.add(step, collecting))
+    assert isinstance(alone, Finding) and isinstance(with_gc, Finding)
+    more = with_gc.at_best_ns(5.1 * MS) - alone.at_best_ns(3.1 * MS)
+    assert more == pytest.approx(1.5 * MS, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changed", "fires"),
+    [
+        ({}, True),
+        ({"cores_allowed": 1.0}, False),  # nowhere to make them meanwhile
+        ({"cpu_ms": 15.0}, False),  # it mostly waits: for what is not known
+        ({"prepare_ms": 1.0}, False),  # under a twentieth of the step
+        ({"device": "cuda:0"}, False),  # it may wait for the device
+        ({"data_wait": 0.1}, False),  # a DataLoader is asked, too
+    ],
+)
+def test_batches_made_by_hand_could_be_made_meanwhile(changed: dict[str, Any], fires: bool) -> None:
+    told = {"prepare_ms": 40.0, "cpu_ms": None, "cores_allowed": 8.0, "device": "cpu"} | changed
+    making = told["prepare_ms"]
+    waited = {"data_wait": told["data_wait"]} if "data_wait" in told else {}
+    by_hand = phases(prepare=making, forward=20, **waited)
+    cpu = {"prepare": (making if told["cpu_ms"] is None else told["cpu_ms"]) * MS}
+    evidence = Evidence().add(
+        budget(prepare=making, forward=20), replace(by_hand, cpu_ns=cpu),
+        system(cores_allowed=told["cores_allowed"]), environment(device=told["device"]),
+    )  # fmt: skip
+    assert isinstance(run_rule(find("TD214"), evidence), Finding) is fires
