@@ -27,8 +27,9 @@ __all__ = [
 # No fix leaves a step of no time; keeps 1 ÷ (1 − share) finite when a component is the step.
 MAX_RECOVERABLE_FRAC = 0.99
 # What other work on its core costs a step beside its own time: after 4 to 25 ms of it a step took
-# 0.1 to 1.5 ms longer than right after another step, up to 1 ÷ 0.44 as long (15 of 16 pairs: four
-# models of 0.7 to 15 ms, four or five kinds of work, one thread, torch 2.13, 2-core machine).
+# 0.1 to 1.5 ms longer than right after another step, up to 1 ÷ 0.44 as long (19 of 20 pairs: four
+# models of 0.7 to 15 ms, five kinds of work, one thread, torch 2.13, 2-core machine; a step of
+# 100 ms told nothing). Nearly the most of it, for a high end.
 COLD_CACHES_NS = 1_300_000
 COLD_CACHES_FRAC = 0.56
 EVICTING_NS = 4_000_000
