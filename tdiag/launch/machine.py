@@ -99,7 +99,7 @@ def _py_spy() -> Check:
         with tempfile.TemporaryDirectory() as folder, child.stdout:
             child.stdout.readline()
             output = Path(folder) / "doctor.json"
-            attached = Attached(tool.command(tool.program, child.pid, output), output)
+            attached = Attached(tool.command(tool.program, child.pid, output), child.pid, output)
             until = time.monotonic() + ATTACH_WITHIN_S
             while not (tool.watching(attached.text()) or attached.ended()):
                 if time.monotonic() > until:

@@ -11,18 +11,25 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
+import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
 # Writing what was seen takes a tool well under a second; more means that it hangs.
 STOP_WITHIN_S = 10.0
+# A tool stops a process for milliseconds at a time. One that is killed in such a stop may stay in
+# it (py-spy 0.4: about 1 in 150), and whoever waits for its end waits until the tool lets go.
+HELD_AFTER_S = 2.0
 
 
 class Attached:
     """One process of a tool. Raises OSError where it or its log cannot be started or written."""
 
-    def __init__(self, command: list[str], output: Path) -> None:
+    def __init__(self, command: list[str], pid: int, output: Path) -> None:
+        self.pid = pid
         self.output = output
+        self.last_seen = ("", 0.0)
+        self.stopped_at: float | None = None
         self.log = output.with_suffix(".log")
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -41,10 +48,22 @@ class Attached:
     def ended(self) -> bool:
         return self.process.poll() is not None
 
+    def holds(self) -> bool:
+        """The process has been stopped or dead, and not run once, for ``HELD_AFTER_S``."""
+        state, now = _scheduled(self.pid), time.monotonic()
+        if state != self.last_seen[0] or not state.startswith(("t", "Z")):
+            self.last_seen = (state, now)
+        return now - self.last_seen[1] >= HELD_AFTER_S
+
     def stop(self) -> None:
-        """Ask for the file; the tools write it on SIGINT."""
-        if not self.ended():
+        """Ask for the file; the tools write it on SIGINT. Asked again, end one that hangs."""
+        if self.ended():
+            return
+        if self.stopped_at is None:
+            self.stopped_at = time.monotonic()
             self.process.send_signal(signal.SIGINT)
+        elif time.monotonic() - self.stopped_at > STOP_WITHIN_S:
+            self.process.kill()
 
     def wait(self) -> None:
         """Until the file is written, or the tool has proved to hang."""
@@ -100,7 +119,7 @@ class Attacher(ABC):
                 self._answer_if_clear(name, attached)
             if attached.ended():
                 self._keep(name)
-            elif (self.control / f"{name}.stop").exists():
+            elif (self.control / f"{name}.stop").exists() or attached.holds():
                 attached.stop()
 
     def close(self) -> None:
@@ -117,7 +136,7 @@ class Attacher(ABC):
         try:
             pid = int(name.split("-")[1])
             output = self.control / f"{name}{self.suffix}"
-            self.live[name] = Attached(self.command(self.program, pid, output), output)
+            self.live[name] = Attached(self.command(self.program, pid, output), pid, output)
         except (OSError, ValueError, IndexError) as error:
             self._answer(name, f"refused: cannot start {self.name}: {error}")
 
@@ -141,3 +160,14 @@ class Attacher(ABC):
         with contextlib.suppress(OSError):
             if not final.exists() or output.stat().st_size >= final.stat().st_size:
                 output.replace(final)
+
+
+def _scheduled(pid: int) -> str:
+    """The state of the process's first thread and how often it has run; empty once it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return ""
+    fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    switches = "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"
+    return " ".join([fields["State"], *(fields.get(name, "") for name in switches)])

@@ -91,7 +91,7 @@ def test_a_program_that_ends_meanwhile_leaves_its_stacks(
     answer(sampler, ask(run_dir, busy.pid))
     time.sleep(SOME_SAMPLES_S)
     busy.kill()
-    busy.wait()
+    wait_for(lambda: sampler.tick() or busy.poll() is not None)
     sampler.close()
     assert json.loads((run_dir / f"stacks-{busy.pid}.speedscope.json").read_text())["profiles"]
 
@@ -150,3 +150,22 @@ def test_a_py_spy_that_hangs_is_ended(run_dir: Path, monkeypatch: pytest.MonkeyP
     assert answer(sampler, ask(run_dir, 12)) == "attached\n"
     sampler.close()
     assert sampler.live == {}
+
+
+@pytest.mark.parametrize("trap", ["", "trap '' INT;"], ids=["asked", "ended"])
+def test_whoever_waits_for_a_process_that_py_spy_holds_gets_it(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, trap: str
+) -> None:
+    """A tool that lives on while the process is dead; the zombie stands for one that is held."""
+    monkeypatch.setattr(attached, "STOP_WITHIN_S", 0.1)
+    monkeypatch.setattr(attached, "HELD_AFTER_S", 0.1)
+    sampler = PySpy(run_dir)
+    sampler.program = fake(run_dir, f"{trap} echo 'Sampling process 100'; exec sleep 60")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as dead:
+        assert answer(sampler, ask(run_dir, dead.pid)) == "attached\n"
+        for _ in range(10):
+            time.sleep(0.05)
+            sampler.tick()
+        assert sampler.live, "a process that only waits is not held"
+        dead.kill()
+        wait_for(lambda: sampler.tick() or not sampler.live)
