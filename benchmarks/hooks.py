@@ -150,7 +150,7 @@ class Hooks:
             probe.marks.cut(time.perf_counter_ns())
         else:
             probe.cut_steps()
-            self.removed = [made[:3] for made in probe.patches._made]
+            self.removed = [made[:3] for made in probe.patches.made]
             probe.patches.undo()
             probe.marks.unwatch_gc()
 

@@ -47,7 +47,9 @@ def watch_loaders(probe: Probe) -> None:
     base = _dataloader._BaseDataLoaderIter
     patches.set(base, "__next__", watch.wrap_next(base.__next__))
     for fetcher in (_fetch._MapDatasetFetcher, _fetch._IterableDatasetFetcher):
-        patches.set(fetcher, "fetch", watch.wrap_fetch(fetcher.fetch))
+        watch.fetchers.append((fetcher, fetcher.fetch, watch.wrap_fetch(fetcher.fetch)))
+        patches.set(fetcher, "fetch", watch.fetchers[-1][-1])
+    os.register_at_fork(after_in_child=watch.listen)
 
 
 class LoaderWatch:
@@ -62,7 +64,8 @@ class LoaderWatch:
         self.fetches = 0
         self.counters: ThreadCounters | None = None
         self.pid = -1
-        self.measured_ns = 0  # when the last measured fetch ended
+        self.due_ns = 0  # when the next fetch is to be measured
+        self.fetchers: list[tuple[Any, Any, Any]] = []  # class, its own fetch, and ours
         self.before = probe.guard(self.before_fetch)
         self.after = probe.guard(self.after_fetch)
 
@@ -110,18 +113,22 @@ class LoaderWatch:
         self.probe.windows.iterator(loader, number)
 
     def wrap_next(self, original: Any) -> Any:
-        marks, boundary = self.probe.marks, self.probe.boundary
+        watch, marks, boundary = self, self.probe.marks, self.probe.boundary
         put, log = marks.put, marks.log
 
         @functools.wraps(original)
         def following(self: Any) -> Any:
             number = getattr(self, "tdiag_loader", None)
             if number is None or (here() != marks.thread and not marks.mine()):
+                watch.listen()
                 return original(self)
             full = len(log) > MOST_VALUES
             ready = _ready(self) if getattr(self, "_num_workers", 0) else -1
+            began = _wall()
+            if ready < 0 and began >= watch.due_ns:
+                watch.listen()
             if not full:
-                put((NEXT_BEGIN, _wall(), number))
+                put((NEXT_BEGIN, began, number))
             try:
                 batch = original(self)
             finally:
@@ -139,7 +146,7 @@ class LoaderWatch:
 
         @functools.wraps(original)
         def fetch(self: Any, indices: Any) -> Any:
-            if _wall() - watch.measured_ns < MEASURE_EVERY_NS and watch.fetches >= WEIGH_FIRST:
+            if _wall() < watch.due_ns and watch.fetches >= WEIGH_FIRST:
                 return original(self, indices)
             timing = watch.before(self)
             if timing is None:
@@ -152,10 +159,28 @@ class LoaderWatch:
                 raise
             timing["wall"], timing["cpu"], timing["t"] = _wall() - began, _cpu() - cpu, began
             watch.after(timing, indices, batch)
-            watch.measured_ns = _wall()
+            watch.due_ns = _wall() + MEASURE_EVERY_NS
+            if watch.fetches >= WEIGH_FIRST and get_worker_info() is None:
+                watch.rest()
             return batch
 
         return hidden(fetch)
+
+    def rest(self) -> None:
+        """Take our ``fetch`` away, where it still is in place: even a frame of Python that only
+        steps aside costs a step microseconds. ``__next__`` puts it back when one is due; in a
+        worker, whose time is not the training's, it stays."""
+        for kind, original, wrapper in self.fetchers:
+            if vars(kind).get("fetch") is wrapper:
+                kind.fetch = original
+
+    def listen(self) -> None:
+        """Measure the next fetch of this process, or, just forked, those that are due."""
+        if not self.probe.patches.made:
+            return
+        for kind, original, wrapper in self.fetchers:
+            if vars(kind).get("fetch") is original:
+                kind.fetch = wrapper
 
     def before_fetch(self, fetcher: Any) -> dict[str, Any]:
         if self.pid != os.getpid():

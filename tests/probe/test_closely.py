@@ -91,3 +91,40 @@ def test_files_random_numbers_and_values_of_a_fetch(workers: int, tmp_path: Path
     workers_seen = {r.get("worker") for r in run.of("fetch")}
     assert workers_seen == ({None} if workers == 0 else {0})
     assert 1 <= sum("fields" in r for r in run.of("fetch")) <= 4
+
+
+FEW_FETCHES = """
+import os
+import time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
+
+def ours():
+    return "tdiag" in _MapDatasetFetcher.fetch.__code__.co_filename
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+assert ours()
+seen = set()
+for (x,) in DataLoader(TensorDataset(torch.randn(1600, 4)), batch_size=16):
+    time.sleep(0.01)
+    seen.add(ours())
+    optimizer.zero_grad()
+    model(x).mean().backward()
+    optimizer.step()
+assert seen == {True, False}  # the first ones are all measured
+child = os.fork()
+if child == 0:
+    os._exit(0 if ours() else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_fetches_are_measured_now_and_then_and_not_wrapped_in_between(tmp_path: Path) -> None:
+    """And a forked process, which may be a worker, measures its own."""
+    watched = watch_code(tmp_path, FEW_FETCHES)
+    assert watched.returncode == 0, watched.err
+    times = [fetch["t"] for fetch in watched.of("fetch")]
+    assert 4 + 3 <= len(times) < 40
+    assert all(b - a >= 0.2e9 for a, b in zip(times[4:], times[5:], strict=False))
