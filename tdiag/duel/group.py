@@ -51,8 +51,9 @@ def take_turns(programs: Sequence[Program], folder: Path, pace: Pace) -> list[Ta
     """Start the programs, let them take turns, end them.
 
     Each gets a run directory below ``folder``. One that runs out of steps ends the group early.
-    Raises UsageError where that is too early, where a program is a distributed job, and where it
-    imports from ``Program.outside``; :class:`ProgramFailed` where one fails.
+    Raises UsageError where that is too early, where the ranks of a distributed job cannot be held
+    at one step, and where a program imports from ``Program.outside``; :class:`ProgramFailed` where
+    one fails.
     """
     with ExitStack() as stack:
         sides = [stack.enter_context(Side(p, folder / p.name)) for p in programs]
@@ -64,6 +65,8 @@ def take_turns(programs: Sequence[Program], folder: Path, pace: Pace) -> list[Ta
                 pass
             for side, mine in zip(sides, taken, strict=True):
                 mine.peak_bytes = side.peak_bytes()
+            for side in sides:  # all at once: the end of a process takes a second
+                side.stop()
         except Ended:
             if min(len(mine.typical_ns) for mine in taken) < FEWEST_TURNS:
                 raise UsageError(
@@ -78,12 +81,6 @@ def take_turns(programs: Sequence[Program], folder: Path, pace: Pace) -> list[Ta
 
 def _ready(side: Side) -> int:
     ready = side.ready()
-    if ready.world_size > 1:
-        raise UsageError(
-            f"this is a distributed job of {ready.world_size} processes: its ranks cannot be held"
-            " at one step yet",
-            "check one rank alone, or compare two finished runs: tdiag compare RUN_A RUN_B",
-        )
     if ready.outside:
         raise UsageError(
             f"the side {side.program.name!r} imports {ready.outside[0]}, which is not its own"

@@ -1,8 +1,9 @@
 """One live program that runs only in its turns.
 
-The probe holds the training thread at a step boundary (probe/capture/turns.py). Meanwhile the
-whole process group is stopped by SIGSTOP: DataLoader workers would refill their queue, other
-threads would take a core. Should tdiag die, even of SIGKILL, nothing is left behind: the kernel
+The probe holds the training thread at a step boundary (probe/capture/turns.py), of a distributed
+job that of every rank. Meanwhile the whole process group, and each rank's where a launcher gave it
+one of its own, is stopped by SIGSTOP: DataLoader workers would refill their queue, other threads
+would take a core. Should tdiag die, even of SIGKILL, nothing is left behind: the kernel
 hangs the program up (PR_SET_PDEATHSIG), and a stopped group, orphaned by that, gets SIGHUP and
 SIGCONT (POSIX, `_exit`; hence it is a group of its own but not a session).
 """
@@ -11,28 +12,27 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import platform
 import re
-import select
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+import psutil
 
 import tdiag
+from tdiag.duel.talk import Talk
 from tdiag.errors import LaunchError, TdiagError
 from tdiag.launch import rundir
 from tdiag.launch.session import environment
 
-GO, DONE = "turns.go", "turns.done"  # named pipes in control/, as in probe/capture/turns.py
 CONTROL = "TDIAG_CONTROL"  # tells a program that opens the pipes itself where they are
 OUTPUT = "output.txt"  # in the run directory: what the program printed
-POLL_S = 0.2
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # A script that is asked to stop runs its own `finally` and `atexit` (a last checkpoint, say).
 PATIENCE_S, HURRY_S = 10.0, 2.0  # the latter when all is given up (Ctrl-C, the other failed)
@@ -80,7 +80,6 @@ class Ready:
 
     start_ns: int
     steps: int
-    world_size: int
     outside: tuple[str, ...]
 
 
@@ -95,15 +94,10 @@ class Side:
                   "outside": program.outside}  # fmt: skip
         rundir.write_json(self.run_dir / "config.json", config)
         write_record(program, self.run_dir)
-        control = self.run_dir / "control"
-        for name in (GO, DONE):
-            os.mkfifo(control / name, 0o600)
-        # Both ends: never a SIGPIPE, and no end of file before the program has opened its own.
-        flags = os.O_RDWR | os.O_CLOEXEC
-        self._go, self._done = (os.open(control / name, flags) for name in (GO, DONE))
-        self._unread = b""
+        self._talk = Talk(self.run_dir / "control", self._alive)
         self.began_ns = time.perf_counter_ns()
         self.process = spawn(program, self.run_dir)
+        self._asked = False
 
     def __enter__(self) -> Side:
         return self
@@ -112,13 +106,13 @@ class Side:
         self.close(HURRY_S if kind and not issubclass(kind, Ended) else PATIENCE_S)
 
     def ready(self) -> Ready:
-        """Wait until it is warm and held; it is stopped then. Raises Ended, ProgramFailed."""
-        message = self._message()
+        """Wait until it is warm and held; it is stopped then. Raises Ended, ProgramFailed, and
+        UsageError for a job whose ranks cannot be held at one step."""
+        message = self._talk.ready()
         self._signal(signal.SIGSTOP)
         return Ready(
             start_ns=int(message["ready"]) - self.began_ns,
             steps=int(message["step"]),
-            world_size=int(message["world_size"]),
             outside=tuple(message["outside"]),
         )
 
@@ -126,58 +120,63 @@ class Side:
         """Let it run ``steps`` steps after a first one that is left out: ns of each, on a device
         one number, the mean. Raises Anew, Ended, ProgramFailed."""
         self._signal(signal.SIGCONT)
-        os.write(self._go, b"go %d\n" % steps)
-        message = self._message()
+        self._talk.say(f"go {steps}")
+        heard = self._talk.hear()
         self._signal(signal.SIGSTOP)
-        if "turn" not in message:
+        if any("turn" not in message for message in heard.values()):
             raise Anew
-        return [int(ns) for ns in message["turn"]]
+        return [int(ns) for ns in heard[0]["turn"]]  # the others wait for it, or it for them
 
     def peak_bytes(self) -> int | None:
-        """The most resident memory that the held process ever had; None where it is not told."""
+        """The most resident memory that the held process ever had, of a job its first rank; None
+        where it is not told."""
         try:
-            text = Path(f"/proc/{self.process.pid}/status").read_text()
+            text = Path(f"/proc/{self._talk.pids[0]}/status").read_text()
         except OSError:
             return None
         found = re.search(r"^VmHWM:\s+(\d+) kB", text, re.MULTILINE)
         return int(found[1]) << 10 if found else None
 
+    def stop(self) -> None:
+        """Ask the held program to end at its step boundary."""
+        if not self._asked and self.process.poll() is None:
+            self._asked = True
+            self._signal(signal.SIGCONT)
+            self._talk.say("stop")
+
     def close(self, patience_s: float = PATIENCE_S) -> None:
-        """End the program at its step boundary, by force where it does not."""
+        """End the program, by force where it does not end itself."""
         try:
-            if self.process.poll() is None:
-                self._signal(signal.SIGCONT)
-                os.write(self._go, b"stop\n")
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.process.wait(patience_s)
+            self.stop()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(patience_s)
         finally:
             end(self.process)
-            os.close(self._go)
-            os.close(self._done)
+            self._talk.close()
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _message(self) -> dict[str, Any]:
-        """The next line of the probe."""
-        while b"\n" not in self._unread:
-            if select.select([self._done], [], [], POLL_S)[0]:
-                self._unread += os.read(self._done, 1 << 16)
-            elif (code := self.process.poll()) is not None:
-                if code:
-                    raise ProgramFailed(self.program.name, code, tail(self.run_dir))
-                raise Ended
-        line, _, self._unread = self._unread.partition(b"\n")
-        message: dict[str, Any] = json.loads(line)
-        return message
+    def _alive(self) -> None:
+        code = self.process.poll()
+        if code:
+            raise ProgramFailed(self.program.name, code, tail(self.run_dir))
+        if code == 0:
+            raise Ended
 
     def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
+        """To its process group and those of its ranks (torchrun makes each a session)."""
+        groups = {self.process.pid}
+        for pid in self._talk.pids.values():
+            with contextlib.suppress(ProcessLookupError):
+                groups.add(os.getpgid(pid))
+        for group in groups:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, number)
 
 
 def spawn(program: Program, run_dir: Path) -> subprocess.Popen[bytes]:
     """Start it in a process group of its own, under the probe; its output goes to a file."""
-    variables = {**os.environ, **program.variables}
+    variables = {**os.environ, **_own_port(), **program.variables}
     if program.own_protocol:
         variables[CONTROL] = str(run_dir / "control")
     else:
@@ -190,6 +189,15 @@ def spawn(program: Program, run_dir: Path) -> subprocess.Popen[bytes]:
             )  # fmt: skip
     except OSError as error:
         raise LaunchError(f"cannot start {program.command[0]}: {error.strerror}") from None
+
+
+def _own_port() -> dict[str, str]:
+    """A free port as the meeting point of a distributed job: two of them are alive at once. The
+    second name is torchrun's own."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    return {"MASTER_PORT": port, "PET_MASTER_PORT": port}
 
 
 def _apart() -> None:
@@ -208,9 +216,16 @@ def write_record(program: Program, run_dir: Path, code: int | None = None) -> No
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill whatever of its group is still there, a worker without a parent, say."""
+    """Kill whatever of its group is still there, a worker without a parent, say, and, should it
+    have been killed itself, the ranks that it started in sessions of their own."""
+    ranks: list[psutil.Process] = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        ranks = psutil.Process(process.pid).children(recursive=True)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    for rank in ranks:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            rank.kill()
     process.wait()
 
 

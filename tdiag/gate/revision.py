@@ -43,21 +43,26 @@ class Revision:
 
     def target(self, target: Target) -> Target:
         """The same program there. Raises UsageError where the revision does not have it."""
-        if target.kind == "launcher":
-            raise UsageError("--against cannot check a launcher's command yet",
-                             "name the script itself, or use --baseline")  # fmt: skip
+        script = target.script()
         source = target.source_file()
+        if target.kind == "launcher" and script.endswith(".py"):
+            source = Path(script)
         if target.kind == "script" or source is not None:
-            there = self.moved(source or Path(target.name))
+            there = self.moved(source or Path(script))
             if there is None:
-                raise UsageError(f"{target.name} lies outside this repository",
+                raise UsageError(f"{script} lies outside this repository",
                                  "both sides would run the same file")  # fmt: skip
             if not there.exists() or there.is_symlink():
-                raise UsageError(f"{target.name} is not in {self.name}",
+                raise UsageError(f"{script} is not in {self.name}",
                                  "there is nothing to compare it with")  # fmt: skip
-        if target.kind == "script" and Path(target.name).is_absolute():
-            return replace(target, name=str(self.moved(Path(target.name))))
-        return target
+        if target.kind == "launcher":
+            name, *args = (self._word(word) for word in (target.name, *target.args))
+            return replace(target, name=name, args=tuple(args))
+        return replace(target, name=self._word(target.name))
+
+    def _word(self, word: str) -> str:
+        """A word of the command; what is relative is so to the folder, which is moved itself."""
+        return str(self.moved(Path(word)) or word) if Path(word).is_absolute() else word
 
     def variables(self) -> dict[str, str]:
         """PYTHONPATH with this tree's folders in the place of the working tree's."""

@@ -51,12 +51,13 @@ def main() -> None:
     control = Path(os.environ["TDIAG_CONTROL"])
     once = work(sys.argv[1])
     with (control / "turns.go").open() as go, (control / "turns.done").open("w") as done:
-        told = {"ready": time.perf_counter_ns(), "step": 0, "world_size": 1, "outside": []}
-        print(json.dumps(told), file=done, flush=True)
+        alone = {"rank": 0, "world_size": 1, "local": 1, "pid": os.getpid()}
+        told = {"ready": time.perf_counter_ns(), "step": 0, "outside": []}
+        print(json.dumps({**alone, **told}), file=done, flush=True)
         for words in go:
             if not words.startswith("go"):
                 return
-            print(json.dumps({"turn": turn(once)}), file=done, flush=True)
+            print(json.dumps({**alone, "turn": turn(once)}), file=done, flush=True)
 
 
 if __name__ == "__main__":

@@ -147,3 +147,13 @@ def env_int(name: str, default: int) -> int:
         return int(os.environ.get(name, default))
     except ValueError:
         return default
+
+
+def ranks() -> tuple[int, int, int]:
+    """Rank of this process, all ranks, and those on this machine, as far as the launcher tells."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        rank, world = distributed.get_rank(), distributed.get_world_size()
+    else:
+        rank, world = env_int("RANK", 0), env_int("WORLD_SIZE", 1)
+    return rank, world, env_int("LOCAL_WORLD_SIZE", world)

@@ -32,7 +32,8 @@ class Windows:
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
         self.stop = StopSign(probe)
-        self.leads = facts.env_int("RANK", 0) == 0
+        # Where programs take turns, each rank is held.
+        self.leads = facts.env_int("RANK", 0) == 0 or probe.config.get("plan") == "turns"
         self.counters: ThreadCounters | None = None
         self.queue: dict[int, int] = {}  # loader → how many batches its queue can hold
         self.epochs: dict[int, list[int]] = {}  # loader → step of each new iterator

@@ -9,13 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tdiag.duel import talk
 from tdiag.duel.group import Pace, steps_of_a_turn, take_turns
-from tdiag.duel.side import ProgramFailed, Side
+from tdiag.duel.side import Program, ProgramFailed, Side
 from tdiag.errors import UsageError
 
 from .scripts import TRAIN, program
@@ -89,9 +91,85 @@ def test_what_is_measured_before_training_begins_is_forgotten(tmp_path: Path) ->
     assert len(taken.typical_ns) == 3 and min(taken.typical_ns) > 20_000_000
 
 
-def test_a_distributed_job_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="distributed job of 2"):
-        take_turns([program(tmp_path, WORLD_SIZE="2")], tmp_path / "group", Pace(turns=4))
+RANKS = """
+    import os, sys, time, torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(100000):
+        loss = model(torch.randn(8, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        time.sleep(float(os.environ.get("SLEEP", "0.005")))
+        optimizer.step()
+        with open(f"{sys.argv[1]}-{dist.get_rank()}", "w") as file:
+            file.write(str(step + 1))
+    """
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+
+
+def job(folder: Path, name: str, code: str = RANKS, **variables: str) -> Program:
+    """Two ranks, as torchrun starts them: each in a session of its own."""
+    alone = program(folder, name, code, **variables)
+    return replace(alone, command=(*TORCHRUN, alone.command[1], str(folder / name)))
+
+
+def test_a_distributed_job_takes_its_turns_as_a_whole(tmp_path: Path) -> None:
+    counts = [tmp_path / f"job-{rank}" for rank in (0, 1)]
+    with Side(job(tmp_path, "job"), tmp_path / "run") as side:
+        first = side.ready()
+        family = [side.process, *psutil.Process(side.process.pid).children(recursive=True)]
+        assert len(family) == 3
+        assert until(lambda: all(stopped(process.pid) for process in family))
+        # Both have ended the same steps; the last one's number may not be written down yet.
+        before = [int(count.read_text()) for count in counts]
+        assert all(first.steps - 1 <= steps <= first.steps for steps in before)
+        time.sleep(0.1)
+        assert [int(count.read_text()) for count in counts] == before
+        turn = side.turn(5)
+        assert len(turn) == 5 and all(ns >= 5_000_000 for ns in turn)
+        assert until(lambda: all(stopped(process.pid) for process in family))
+        assert [int(count.read_text()) for count in counts] == [steps + 6 for steps in before]
+    assert until(lambda: not any(psutil.pid_exists(process.pid) for process in family))
+    assert side.process.returncode == 0
+
+
+@pytest.mark.slow
+def test_two_jobs_are_alive_at_once(tmp_path: Path) -> None:
+    """Each with a meeting point of its own, though neither names one."""
+    sides = [job(tmp_path, "a", SLEEP="0.005"), job(tmp_path, "b", SLEEP="0.1")]
+    a, b = take_turns(sides, tmp_path / "group", Pace(turns=4))
+    assert statistics.median(b.typical_ns) > statistics.median(a.typical_ns)
+
+
+ALONE = RANKS.replace("DistributedDataParallel(torch.nn.Linear(4, 2))", "torch.nn.Linear(4, 2)")
+
+
+@pytest.mark.parametrize(
+    ("beside", "told"),
+    [
+        ("if dist.get_rank(): time.sleep(1000)", "not at one step: rank 1 takes none"),
+        ("if not dist.get_rank(): os.environ['SLEEP'] = '0.1'", "do not keep step: rank 1 was"),
+    ],
+    ids=["one trains", "each for itself"],
+)
+def test_ranks_that_do_not_train_together_cannot_be_held(
+    beside: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(talk, "RANKS_WITHIN_S", 1.0)
+    code = ALONE.replace("    for step", f"    {beside}\n    for step")
+    with pytest.raises(UsageError, match=told):
+        take_turns([job(tmp_path, "job", code)], tmp_path / "group", Pace(turns=4))
+    left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(p.info["cmdline"])]
+    assert not left
+
+
+def test_ranks_on_several_machines_cannot_be_held(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="on several machines"):
+        here = program(tmp_path, code=TRAIN, WORLD_SIZE="2", LOCAL_WORLD_SIZE="1")
+        take_turns([here], tmp_path / "group", Pace(turns=4))
 
 
 @pytest.mark.parametrize("when", ["while it starts", "while it is held"])

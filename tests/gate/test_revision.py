@@ -101,8 +101,17 @@ def test_a_script_that_the_revision_lacks_is_told(repo: Path, tmp_path: Path) ->
             revision.target(Target("script", "fresh.py"))
         with pytest.raises(UsageError, match="outside this repository"):
             revision.target(Target("script", str(outside)))
-        with pytest.raises(UsageError, match="launcher"):
-            revision.target(Target("launcher", "torchrun", ("train.py",)))
+
+
+def test_a_launchers_command_starts_the_revisions_own_script(repo: Path) -> None:
+    with checked_out("HEAD") as revision:
+        words = ("--nproc-per-node", "2", "train.py", "--out", str(repo / "out"))
+        there = revision.target(Target("launcher", "torchrun", words))
+        assert there.args == (*words[:-1], str(revision.tree / "out"))
+        with pytest.raises(UsageError, match=r"fresh\.py is not in HEAD"):
+            revision.target(Target("launcher", "torchrun", ("fresh.py",)))
+        module = Target("launcher", "torchrun", ("-m", "package.train"))
+        assert revision.target(module) == module
 
 
 def test_pythonpath_leads_into_its_own_tree(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,15 @@
 
 Not a profiler, but a clean window that is entered and left many times: the parent says how many
 steps a turn has, the probe answers with what they took and waits for the next turn. The talk goes
-through two named pipes in ``control/`` (docs/run-directory.md).
+through named pipes in ``control/`` (docs/run-directory.md).
+
+The ranks of a distributed job are held at the same step, which rank 0 announces some steps before:
+they all count the same steps from there on, so no rank waits in a collective for one that is held.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -15,13 +19,15 @@ from typing import Any
 import torch
 
 from .. import facts
+from ..boundary import BATCH
 from ..core import now_ns
+from ..stop import STEPS_UNTIL_ALL_STOP
 from . import Capture
 
-GO, DONE, OWNER = "turns.go", "turns.done", "turns.owner"
+GO, DONE, OWNER, HOLD = "turns.go", "turns.done", "turns.owner", "turns.hold"
 # The first step of a turn, with the caches that the other program left; in no clean window.
 COLD = "cold"
-MOST_OUTSIDE = 5  # foreign modules named; one tells already
+MOST_OUTSIDE = 3  # foreign modules named; one tells already
 
 
 class TurnsCapture(Capture):
@@ -34,6 +40,9 @@ class TurnsCapture(Capture):
         self.steps = 0  # of this turn
         self.last = 0  # end of the step before, ns
         self.control = os.path.join(self.probe.run_dir, "control")
+        self.rank, self.world, self.local = facts.ranks()
+        if self.rank:
+            return ""
         owner = os.path.join(self.control, OWNER)
         try:
             os.symlink(str(os.getpid()), owner)  # there is no half-written link
@@ -42,26 +51,21 @@ class TurnsCapture(Capture):
                 return "another process of this program takes the turns"
         return ""
 
+    def ready(self) -> bool:
+        """Ranks keep step only where they train: not in an evaluation, each of its own share."""
+        return self.world == 1 or self.probe.boundary.rank > BATCH
+
     def begin(self) -> None:
-        # Not to wait for a parent that died meanwhile: without it, the one is at its end at once
-        # and the other cannot be opened (a fault, after which the program runs on).
-        flags = os.O_NONBLOCK | os.O_CLOEXEC
-        done = os.open(os.path.join(self.control, DONE), os.O_WRONLY | flags)
-        go = os.open(os.path.join(self.control, GO), os.O_RDONLY | flags)
-        for pipe in (go, done):
-            os.set_blocking(pipe, True)
-        self.pipes = go, done
-        self._hold(
-            {
-                "ready": now_ns(),
-                "step": self.probe.step,
-                "world_size": facts.env_int("WORLD_SIZE", 1),
-                "outside": _modules_below(self.probe.config.get("outside") or ""),
-            }
-        )
+        if self.world == 1:
+            self._hold_first()
+        elif self.rank == 0:
+            self._announce(self.probe.step + STEPS_UNTIL_ALL_STOP)
 
     def step(self) -> None:
         if self.pipes is None:
+            at = self._announced()
+            if at is not None and self.probe.step >= at:
+                self._hold_first(apart=self.probe.step - at)
             return
         now = self.probe.marks.start  # where the step that now begins begins
         if self.probe.windows.name == COLD:
@@ -75,7 +79,8 @@ class TurnsCapture(Capture):
         turn = self.durations
         if end := _synchronised():
             turn = [(sum(turn) + end - now) // len(turn)]
-        self._hold({"turn": turn})
+        self._tell(self.pipes[1], {"turn": turn})
+        self._wait()
 
     def end(self, steps: int) -> None:
         self.abort()
@@ -84,14 +89,51 @@ class TurnsCapture(Capture):
         pipes, self.pipes = self.pipes, None
         for pipe in pipes or ():
             os.close(pipe)
+        if self.rank == 0:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self.control, HOLD))
 
-    def _hold(self, message: dict[str, Any]) -> None:
-        """Tell it, and wait to be let go. A parent that is gone ends the program."""
-        assert self.pipes is not None
+    def _announce(self, step: int) -> None:
+        """Where all ranks are held first, and the pipes that let the others go."""
+        for rank in range(1, self.world):
+            with contextlib.suppress(FileExistsError):
+                os.mkfifo(os.path.join(self.control, f"turns-{rank}.go"), 0o600)
+        os.symlink(str(step), os.path.join(self.control, HOLD))
+
+    def _announced(self) -> int | None:
+        try:
+            return int(os.readlink(os.path.join(self.control, HOLD)))
+        except OSError:
+            return None
+
+    def _hold_first(self, apart: int = 0) -> None:
+        """``apart``: steps beyond the one that was announced."""
+        # Not to wait for a parent that died meanwhile: without it, the one pipe is at its end at
+        # once and the other cannot be opened (a fault, after which the program runs on).
+        alone = os.O_NONBLOCK if self.rank == 0 else 0  # the parent hears of the others' first
+        done = os.open(os.path.join(self.control, DONE), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.set_blocking(done, True)
+        message: dict[str, Any] = {"ready": now_ns(), "step": self.probe.step}
+        message.update(world_size=self.world, local=self.local, pid=os.getpid(), outside=[])
+        if self.rank == 0:
+            message["outside"] = _modules_below(self.probe.config.get("outside") or "")
+        if apart:
+            message["apart"] = apart
+        self._tell(done, message)
+        name = GO if self.rank == 0 else f"turns-{self.rank}.go"
+        go = os.open(os.path.join(self.control, name), os.O_RDONLY | os.O_CLOEXEC | alone)
+        os.set_blocking(go, True)
+        self.pipes = go, done
+        self._wait()
+
+    def _tell(self, done: int, message: dict[str, Any]) -> None:
         self.probe.recorder.flush()
-        go, done = self.pipes
-        os.write(done, json.dumps(message).encode() + b"\n")
-        words = os.read(go, 64).split()
+        os.write(done, json.dumps({"rank": self.rank, **message}).encode() + b"\n")
+
+    def _wait(self) -> None:
+        """Until it is let go. A parent that is gone ends the program."""
+        assert self.pipes is not None
+        words = os.read(self.pipes[0], 64).split()
         windows = self.probe.windows
         windows.changed = True  # the wait is in no step
         if words[:1] == [b"go"]:
@@ -99,6 +141,7 @@ class TurnsCapture(Capture):
             windows.name = COLD
         else:
             windows.name = self.window.name
+            windows.stop.several = False  # all ranks are held at this step: nothing to arrange
             windows.stop.asked = True
             windows.finish("asked")
 

@@ -1,0 +1,108 @@
+"""The talk with a held program: named pipes in its run directory (docs/run-directory.md).
+
+Each rank of a distributed job is let go by a pipe of its own and answers into the common one.
+Every rank counts the same steps, so all are held at the same step boundary, where no collective
+is under way: a job takes its turns as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from tdiag.errors import UsageError
+
+GO, DONE = "turns.go", "turns.done"  # as in probe/capture/turns.py
+POLL_S = 0.2
+# Ranks that train together are a step apart; one that is not held by then takes no steps.
+RANKS_WITHIN_S = 60.0
+
+
+class Talk:
+    """``alive()`` is asked while nothing is heard, and raises what has become of the program.
+
+    ``pids``: of the ranks, by rank, once they have been heard; of one process, rank 0.
+    """
+
+    def __init__(self, control: Path, alive: Callable[[], None]) -> None:
+        self.control, self.alive = control, alive
+        self.pids: dict[int, int] = {}
+        for name in (GO, DONE):
+            os.mkfifo(control / name, 0o600)
+        self._done = _open(control / DONE)
+        self._go = [_open(control / GO)]
+        self._unread = b""
+
+    def ready(self) -> dict[str, Any]:
+        """Wait until all ranks are held; what rank 0 said. Raises UsageError where they are on
+        several machines, or not at one step."""
+        first = self._message()
+        world = int(first["world_size"])
+        if world != int(first["local"]):
+            raise UsageError(
+                "the ranks of this job are on several machines: they cannot be held from here",
+                "check a job on one machine, or compare two finished runs: tdiag compare A B",
+            )
+        # Made by rank 0; a rank waits in its `open` for our end.
+        for rank in range(len(self._go), world):
+            self._go.append(_open(self.control / f"turns-{rank}.go"))
+        return self._all(first, world)[0]
+
+    def say(self, words: str) -> None:
+        """To every rank."""
+        for pipe in self._go:
+            os.write(pipe, words.encode() + b"\n")
+
+    def hear(self) -> dict[int, dict[str, Any]]:
+        """The next message of every rank."""
+        return self._all(self._message(), len(self._go))
+
+    def close(self) -> None:
+        for pipe in (self._done, *self._go):
+            os.close(pipe)
+
+    def _all(self, first: dict[str, Any], world: int) -> dict[int, dict[str, Any]]:
+        heard = {int(first["rank"]): first}
+        until = monotonic() + RANKS_WITHIN_S
+        while len(heard) < world:
+            message = self._message(until)
+            if not message:
+                silent = ", ".join(str(r) for r in range(world) if r not in heard)
+                raise UsageError(
+                    f"the ranks of this job are not at one step: rank {silent} takes none",
+                    "only jobs whose ranks all train step by step can take turns; compare two"
+                    " finished runs instead: tdiag compare A B",
+                )
+            heard[int(message["rank"])] = message
+        for rank, message in heard.items():
+            if "apart" in message:
+                raise UsageError(
+                    f"the ranks of this job do not keep step: rank {rank} was {message['apart']}"
+                    " steps ahead of rank 0",
+                    "compare two finished runs instead: tdiag compare A B",
+                )
+            self.pids[rank] = int(message.get("pid", self.pids.get(rank, 0)))
+        return heard
+
+    def _message(self, until: float = float("inf")) -> dict[str, Any]:
+        """The next line of any rank; empty when it is ``until``."""
+        while b"\n" not in self._unread:
+            if select.select([self._done], [], [], POLL_S)[0]:
+                self._unread += os.read(self._done, 1 << 16)
+            elif monotonic() > until:
+                return {}
+            else:
+                self.alive()
+        line, _, self._unread = self._unread.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+
+def _open(pipe: Path) -> int:
+    """Both ends: never a SIGPIPE, and no end of file before the program has opened its own."""
+    return os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
