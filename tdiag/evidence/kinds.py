@@ -53,7 +53,8 @@ class Phases(Kind, frozen=True, kw_only=True):
     train_eval_mode_frac: float | None = None  # of forward that records gradients, in eval mode
     checkpoint_ns_each: float | None = None  # mean duration of one torch.save
     waits_ns: tuple[int, ...] = ()  # every single data wait of the clean window
-    iterator_start_ns: float = 0.0  # of data_wait: iter(loader), first batch beyond the usual
+    # Of data_wait: iter(loader), and a pass's first and last request beyond the usual wait.
+    iterator_start_ns: float = 0.0
     gc_in_wait_ns: float = 0.0  # of gc: collections inside a DataLoader's ``__next__``
 
 

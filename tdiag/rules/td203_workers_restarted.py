@@ -1,12 +1,13 @@
 """Workers are started again for every pass over the data
 
 ## What it measures
-Time inside `iter(loader)`, per step, of a training loader with worker processes that do not
-outlive a pass, and how often its workers were started.
+Time inside `iter(loader)`, per step, and what a pass's first and last request for a batch take
+beyond the usual wait, of a training loader with worker processes that do not outlive a pass; and
+how often its workers were started.
 
 ## Why it is slow
 Each start forks or spawns every worker, imports and copies what it needs, and fills the queue from
-empty, while the training thread waits.
+empty, while the training thread waits; at the end of the pass it waits for all of them to end.
 
 ## What to do
 Keep the workers between passes: `persistent_workers=True`.
@@ -52,12 +53,12 @@ def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
     each = sum(loader.worker_start_ns) / starts
     return Found(
         summary=(
-            f"Starting {loader.num_workers} workers for every pass over the data takes"
-            f" {percent(starting / budget.step_ns)} of the training time ({duration(each)} a"
+            f"Starting {loader.num_workers} workers for every pass over the data, and ending them,"
+            f" takes {percent(starting / budget.step_ns)} of the training time ({duration(each)} a"
             f" start, {starts} starts seen)."
         ),
         evidence=(
-            ns("starting workers, per step", starting, "baseline"),
+            ns("starting and ending workers, per step", starting, "baseline"),
             ns("one start", each, "probe"),
             count("starts", starts, "probe"),
             count("num_workers", loader.num_workers, "probe"),

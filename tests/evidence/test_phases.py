@@ -235,9 +235,11 @@ def test_a_model_called_inside_a_dataset_is_data_wait(tmp_path: Path) -> None:
     assert in_ms(Run(tmp_path).steps(30, step))["data_wait"] == 4
 
 
-def test_starting_the_workers_is_told_from_waiting(tmp_path: Path) -> None:
+def test_starting_and_ending_the_workers_is_told_from_waiting(tmp_path: Path) -> None:
     def step(run: Run, number: int) -> None:
         if number % 10 == 0:
+            if number:
+                run.batch(14)  # which there is none of any more
             run.iterate(20)
             run.batch(34)
         else:
@@ -247,8 +249,8 @@ def test_starting_the_workers_is_told_from_waiting(tmp_path: Path) -> None:
         run.update(2)
 
     found = phases_of(Run(tmp_path).steps(30, step))
-    assert found.iterator_start_ns == pytest.approx((20 + 30) / 10 * MS)
-    assert found.wall_ns["data_wait"] == pytest.approx((20 + 34 + 36) / 10 * MS)
+    assert found.iterator_start_ns == pytest.approx((3 * (20 + 30) + 2 * 10) / 30 * MS)
+    assert found.wall_ns["data_wait"] == pytest.approx((3 * (20 + 34) + 27 * 4 + 2 * 14) / 30 * MS)
 
 
 @pytest.mark.parametrize("code", [FORWARD, BACKWARD, OPTIMIZER, NEXT])

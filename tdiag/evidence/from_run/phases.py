@@ -230,12 +230,13 @@ class _Batches:
         return [int(ns) for ns in self.wall[(self.role == BATCH) & (self.ret != ITERATOR_MADE)]]
 
     def starting_ns(self) -> float:
-        """Time to start iterating: in ``iter(loader)``, and what the first batch after it took
-        beyond the usual wait (workers start, and their queue is empty)."""
+        """Time to start and end passes over the data: in ``iter(loader)``, and what the first batch
+        after it (workers start, and their queue is empty) and the last request before it (no batch
+        is left, workers are waited for) took beyond the usual wait."""
         wall, made = (c[self.role == BATCH] for c in (self.wall, self.ret == ITERATOR_MADE))
-        first = np.roll(made, 1) & ~made
-        usual = wall[~made & ~first]
-        beyond = wall[first] - (np.median(usual) if len(usual) else 0.0)
+        edge = (np.append(False, made[:-1]) | np.append(made[1:], False)) & ~made
+        usual = wall[~made & ~edge]
+        beyond = wall[edge] - (np.median(usual) if len(usual) else 0.0)
         return float(wall[made].sum() + beyond[beyond > 0].sum())
 
     def evaluated(self) -> int:
