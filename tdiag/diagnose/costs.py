@@ -138,7 +138,7 @@ def _explain(costs: Costs, finding: Finding, evidence: Evidence, budget: Budget)
 
 def _cost_of(finding: Finding, evidence: Evidence, budget: Budget) -> float:
     """The high end of what its fix wins, ns per step."""
-    high: float = finding.at_best_ns(budget.step_ns)
+    high: float = finding.at_best_ns
     if finding.components == ("gc",):
         high = max(0.0, high - _collected_while_waiting(evidence, budget))
     on_host_only = finding.components == ("optimizer",) and not budget.has_device

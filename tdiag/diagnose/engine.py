@@ -69,7 +69,8 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
         summary=found.summary,
         location=_place(found.at),
         evidence=found.evidence,
-        recoverable_ns=(low + high) // 2,
+        recoverable_ns=max(0, (low + high) // 2),
+        at_best_ns=high,
         speedup=None if found.gain is None else _speedup(low, high, budget),
         why_gain="" if found.gain is None else found.gain.why,
         fix=found.fix,
@@ -84,7 +85,7 @@ def _capped(gain: Gain, budget: Budget | None) -> tuple[int, int]:
         raise Abstain("no step time was measured, so a gain cannot be set against it")
     ceiling = sum(budget.components_ns[name] for name in _present(gain, budget))
     high = min(max(0, round(gain.high_ns)), ceiling)
-    return min(max(0, round(gain.low_ns)), high), high
+    return min(round(gain.low_ns), high), high
 
 
 def _present(gain: Gain, budget: Budget | None) -> tuple[str, ...]:
@@ -148,7 +149,7 @@ def _saying_what_comes_first(
 
 def _minor(finding: Finding, step_ns: int) -> bool:
     """Too little to be won for a statement of health to be wrong beside it."""
-    return finding.at_best_ns(step_ns) < NOTICEABLE_FRAC * step_ns
+    return finding.at_best_ns < NOTICEABLE_FRAC * step_ns
 
 
 def rank(

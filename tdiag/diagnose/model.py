@@ -66,9 +66,10 @@ class Speedup(msgspec.Struct, frozen=True):
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One rule's result. ``recoverable_ns``: per step, the middle of the predicted range; 0 for
-    an advisory. ``summary``: one sentence with the decisive numbers. ``why_gain``: where the
-    range comes from. ``advisory``: no measured cost, or one too small to
-    be a healthy run's concern; never ranked above others.
+    an advisory, and where the fix may cost more than it wins. ``at_best_ns``: the range's high end
+    (the speed-up's may count on warm caches besides). ``summary``: one sentence with the decisive
+    numbers. ``why_gain``: where the range comes from. ``advisory``: no measured cost, or one too
+    small to be a healthy run's concern; never ranked above others.
     ``components``: the budget components the time comes out of; findings that share one overlap,
     so their ``recoverable_ns`` must not be added up."""
 
@@ -79,17 +80,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     location: Place | None
     evidence: tuple[Measure, ...]
     recoverable_ns: int
+    at_best_ns: int = 0
     speedup: Speedup | None
     why_gain: str
     fix: Fix
     advisory: bool = False
     components: tuple[str, ...] = ()
-
-    def at_best_ns(self, step_ns: float) -> int:
-        """The high end of what it takes off its own components, per step; 0 of an advisory. (The
-        speed-up's high end may count on warm caches besides.)"""
-        at_least = step_ns * (1 - 1 / self.speedup.low) if self.speedup else 0.0
-        return max(0, round(2 * self.recoverable_ns - at_least))
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

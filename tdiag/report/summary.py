@@ -76,14 +76,15 @@ def why(finding: Finding, diagnosis: Diagnosis) -> str:
     """The predicted gain in time per step and where the prediction comes from; "" without one."""
     if finding.speedup is None:
         return ""
-    saved = f"about {duration(finding.recoverable_ns)}"
+    saved, costs = f"about {duration(finding.recoverable_ns)}", ""
     if diagnosis.step:
         # Step time now ÷ then is the speed-up, so this is the time that it takes off.
         ends = finding.speedup.low, finding.speedup.high
         low, high = (diagnosis.step.mean_ns * (1 - 1 / x) for x in ends)
         saved = between(low, high) if ends[0] >= NO_GAIN else f"up to {duration(high)}"
+        costs = f", or costs up to {duration(-low)}" if ends[0] < 1 else ""
     reason = finding.why_gain[:1].upper() + finding.why_gain[1:]
-    return f"Saves {saved} a step. {reason}".rstrip()
+    return f"Saves {saved} a step{costs}. {reason}".rstrip()
 
 
 def doubtful(verdict: Verdict) -> bool:

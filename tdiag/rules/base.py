@@ -33,7 +33,8 @@ class Abstain(Exception):
 
 @dataclass(frozen=True)
 class Gain:
-    """Time per step that the fix can win, ns, and why that much.
+    """Time per step that the fix can win, ns, and why that much. A negative ``low_ns``: what it may
+    cost instead.
 
     ``components``: the budget components the time comes out of. Two findings that name the same
     component overlap; neither can win more than their components hold (the engine caps it).

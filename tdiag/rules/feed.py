@@ -133,7 +133,8 @@ class Feed:
         return max(self.rest, work / capacity, alone / workers)
 
     def gain_with(self, workers: int, system: System) -> tuple[float, float]:
-        """Low and high end of what ``workers`` workers win, ns per step.
+        """Low and high end of what ``workers`` workers win, ns per step; below zero where taking
+        batches from workers may cost more than they win.
 
         Fetches that mostly queue for a core show that other programs take the cores: further
         workers may then only queue as well.
@@ -145,11 +146,10 @@ class Feed:
         rich = 1.0 + CORE_WORTH_HIGH * max(system.cores_allowed - 1.0, 0.0)
         low = self.step - self.step_with(workers, poor, max(work, used * self.step))
         high = self.step - self.step_with(workers, rich, work)
+        low = 0.0 if self.queued_mostly else max(0.0, low)
         if self.loader.num_workers == 0:
             low, high = low - self.handover(dear=True), high - self.handover(dear=False)
-        if self.queued_mostly:
-            low = 0.0
-        return max(0.0, min(low, high)), max(0.0, high)
+        return min(low, high), max(0.0, high)
 
     def handover(self, dear: bool) -> float:
         """What taking a step's batches from another process costs the training thread, ns."""

@@ -36,8 +36,8 @@ def steps(count: int = 100, spread: float = 0.0) -> Steps:
 def finding(cls: str, share: float, *, code: str = "TD000", high: float | None = None) -> Finding:
     most = high or share
     return Finding(
-        code=code, name="pattern", cls=cls, summary="", location=None, evidence=(),
-        recoverable_ns=round(share * STEP), why_gain="", fix=Fix("do it", "safe"),
+        code=code, name="pattern", cls=cls, summary="", location=None, evidence=(), why_gain="",
+        recoverable_ns=round(share * STEP), at_best_ns=round(most * STEP), fix=Fix("do it", "safe"),
         speedup=Speedup(1 / (1 - (2 * share - most)), 1 / (1 - most)),
     )  # fmt: skip
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tdiag.diagnose.model import Component, Diagnosis, Finding
+from tdiag.diagnose.model import Component, Diagnosis, Finding, Speedup
 from tdiag.report import render
-from tdiag.report.summary import together
+from tdiag.report.summary import together, why
+from tdiag.report.units import duration
 
 from .building import MS
 from .samples import IO_BOUND
@@ -41,3 +42,13 @@ def test_one_fix_alone_is_not_summed_up() -> None:
 def test_the_report_says_so_below_the_findings(format: str) -> None:
     shown = render(format, run(fix(30, "data_wait"), fix(20, "data_wait")))
     assert "All 2 together about 2.0× faster: what two fixes both save counts once." in shown
+
+
+def test_a_fix_that_may_lose_says_how_much() -> None:
+    lost = msgspec.structs.replace(FIX, speedup=Speedup(1 / 1.02, 2.0), why_gain="a guess.")
+    assert IO_BOUND.step
+    half, cost = IO_BOUND.step.mean_ns / 2, IO_BOUND.step.mean_ns * 0.02
+    told = f"Saves up to {duration(half)} a step, or costs up to {duration(cost)}. A guess."
+    assert why(lost, IO_BOUND) == told
+    surely = msgspec.structs.replace(lost, speedup=Speedup(1.0, 2.0))
+    assert why(surely, IO_BOUND) == f"Saves up to {duration(half)} a step. A guess."

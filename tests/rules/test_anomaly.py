@@ -16,7 +16,7 @@ def cost(evidence: Evidence) -> tuple[float, int]:
     """Low and high end, ns a step."""
     found = run_rule(find("TD704"), evidence)
     assert isinstance(found, Finding) and found.speedup
-    return STEP_NS * (1 - 1 / found.speedup.low), found.at_best_ns(STEP_NS)
+    return STEP_NS * (1 - 1 / found.speedup.low), found.at_best_ns
 
 
 def test_each_parameters_gradient_is_looked_at_for_nan() -> None:

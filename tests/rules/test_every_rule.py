@@ -127,7 +127,7 @@ def test_gain_obeys_amdahl_and_its_components(rule: Rule) -> None:
     assert budget is not None
     assert found.speedup is not None
     assert 1.0 <= found.speedup.low <= found.speedup.high
-    at_best = found.at_best_ns(budget.step_ns)
+    at_best = found.at_best_ns
     assert at_best >= NOISE_FLOOR_FRAC * budget.step_ns * 0.99
     held = sum(budget.components_ns[name] for name in found.components)
     assert at_best <= held * 1.01  # what it is told by, the speed-up's low end, is rounded

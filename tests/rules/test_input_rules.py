@@ -154,13 +154,13 @@ def test_prediction_admits_that_cores_are_not_equal_to_cores() -> None:
     evidence = Evidence().add(step, loaders(**fetch), system(**TWO_IDLE))
     found = run(evidence)["TD201"]
     assert found.speedup is not None and found.speedup.low <= 1.06
-    assert 1.9 <= 60.5 / (60.5 - found.at_best_ns(60.5 * MS) / MS) <= 2.05
+    assert 1.9 <= 60.5 / (60.5 - found.at_best_ns / MS) <= 2.05
 
 
 def test_fetches_that_queue_for_a_core_promise_nothing_from_more_workers() -> None:
     crowded = {**CPU_FETCH, "load_cpu_ns": 15e6, "runqueue_ns": 44e6}
     found = run(starved(crowded, {**EIGHT_IDLE, "cores_used": 0.4}))["TD201"]
-    assert found.speedup is not None and found.speedup.low == 1.0
+    assert found.speedup is not None and 0.9 < found.speedup.low < 1.0  # the handing over
     assert "queues for a core" in found.summary
     assert "idle" not in found.summary
 
@@ -174,8 +174,9 @@ def test_batches_that_cost_less_to_make_than_to_hand_over_are_left_alone() -> No
     step = budget(data_wait=0.5, forward=0.5)
     found = run(Evidence().add(step, loaders(**half), system(**EIGHT_IDLE)))["TD201"]
     assert found.speedup is not None
-    assert found.speedup.low == 1.0
-    assert found.at_best_ns(1 * MS) == pytest.approx(0.4 * MS)
+    assert found.speedup.low < 0.7, "a worker's batch may cost 0.7 ms"
+    assert found.recoverable_ns == 0
+    assert found.at_best_ns == pytest.approx(0.4 * MS)
 
 
 def test_starting_workers_is_not_fetching() -> None:

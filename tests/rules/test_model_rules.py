@@ -53,7 +53,7 @@ def finding(code: str, *kinds: Kind) -> Finding:
 
 def saved_ms(found: Finding, step_ms: float) -> tuple[float, float]:
     assert found.speedup is not None
-    low, high = step_ms * (1 - 1 / found.speedup.low), found.at_best_ns(step_ms * MS) / MS
+    low, high = step_ms * (1 - 1 / found.speedup.low), found.at_best_ns / MS
     return round(low, 1), round(high, 1)
 
 

@@ -34,7 +34,7 @@ def test_a_line_without_torch_calls_is_python_whatever_its_function_calls_elsewh
     found = run_rule(RULE, training(sampled()))
     assert isinstance(found, Finding) and found.location is not None
     assert (found.location.line, found.components) == (25, ("forward",))
-    assert found.at_best_ns(20e6) == pytest.approx(0.3 * 20e6, rel=0.01)
+    assert found.at_best_ns == pytest.approx(0.3 * 20e6, rel=0.01)
 
 
 @pytest.mark.parametrize(("called_ms", "fires"), [(1.4, True), (1.6, False)])
