@@ -30,7 +30,7 @@ from typing import Any
 
 from planted.cases import CASES, Case
 
-SECONDS = 2.5  # that each bare run trains, about
+SECONDS = 5.0  # that each bare run trains, about: as long as the diagnosis watches a clean step
 FEWEST, MOST = 10, 400
 LONGEST_RUN_S = 300
 
