@@ -35,7 +35,6 @@ class Probe:
         self.marks = Marks()
         self.failures = 0
         self.step = 0  # steps ended so far
-        self.batches = 0  # batches handed out when the last of them ended
         self.training = False
 
     def install(self) -> None:
@@ -67,22 +66,20 @@ class Probe:
         Raises SystemExit at the end of a ``--profiling`` run, on the training thread, where the
         user's own ``finally`` and ``atexit`` still run. Nothing else leaves this function.
         """
-        if not self.training:
-            self.guard(self._begin_training)()
         now, marks = wall_ns(), self.marks
         marks.put((STEP_END, now, 0))
         self.step += 1
-        if now >= self.windows.quiet_until_ns:
+        if now >= marks.due_ns:
             self._between_steps(now)
-        batches = self.boundary.batches
-        if batches == self.batches:
-            marks.read_cpu_clock()
+        if marks.fed:
+            marks.fed = marks.clocked = False
         else:
-            self.batches = batches
-            marks.clocked = False
+            marks.read_cpu_clock()
 
     def _between_steps(self, now: int) -> None:
         """More than the marks of a step is due."""
+        if not self.training:
+            self.guard(self._begin_training)()
         windows = self.windows
         self.cut_steps()
         self.recorder.flush_if_due(now)
@@ -147,6 +144,7 @@ class Probe:
 
     def _after_fork(self) -> None:
         self.marks.thread = None
+        self.marks.due_ns = 0
         self.marks.log.clear()
         self.recorder.forget_parent()
         self.training = False

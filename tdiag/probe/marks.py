@@ -35,14 +35,19 @@ here = threading.get_ident
 
 
 class Marks:
-    """``log``: flat threes (code, absolute wall ns, argument), ``put``: appends one such tuple."""
+    """``log``: flat threes (code, absolute wall ns, argument), ``put``: appends one such tuple.
 
-    __slots__ = ("clocked", "cpu_start", "gc_began", "log", "put", "start", "thread")
+    What every step asks for lies here, together: with cold caches each object is a wait."""
+
+    __slots__ = ("clocked", "cpu_start", "due_ns", "fed", "gc_began", "log", "put", "start",
+                 "thread")  # fmt: skip
 
     def __init__(self) -> None:
         self.thread: int | None = None
         self.log: list[int] = []
         self.put = self.log.extend
+        self.due_ns = 0  # from then on the end of a step is more than a mark
+        self.fed = False  # a loader handed out a batch since the last step
         self.clocked = False  # the thread's CPU clock was read when this step began
         self.cpu_start = 0
         self.gc_began = 0

@@ -57,7 +57,7 @@ class Windows:
         self.settle = 0
         self.resettled = False
         self.batches_before = self.probe.boundary.batches
-        self.quiet_until_ns = 0
+        self.probe.marks.due_ns = 0
         self.epochs = {}
 
     def leave(self) -> None:
@@ -105,7 +105,7 @@ class Windows:
                 self._end()
                 self._next(now)
             elif self.capture is None and self.stop.steps is None:
-                self.quiet_until_ns = self._nothing_before(now)
+                self.probe.marks.due_ns = self._nothing_before(now)
 
     def finish(self, why: str) -> None:
         """The evidence is complete, or there will be no more of it."""
