@@ -24,6 +24,8 @@ SATURATED_FRAC = 0.9
 # machine going from 0 to 2 workers on pure decoding won 1.06–1.21×, and one worker on five kinds of
 # work 0.92–1.26×: the second core may add nothing, those after it as little as the two workers won.
 CORE_WORTH_LOW = 0.06
+# The least that one worker on the second core won in the trial just named was 0.92×.
+SECOND_CORE_COSTS_FRAC = 1 / 0.92 - 1
 CORE_WORTH_HIGH = 1.0
 # What the training thread pays for taking a batch from a worker process instead of making it:
 # 0.6–0.7 ms and 0.18 ns for each byte on a slow sandboxed core (batches of 4 kB and 10 MB, torch
@@ -148,7 +150,10 @@ class Feed:
         high = self.step - self.step_with(workers, rich, work)
         low = 0.0 if self.queued_mostly else max(0.0, low)
         if self.loader.num_workers == 0:
-            low, high = low - self.handover(dear=True), high - self.handover(dear=False)
+            costs = self.handover(dear=True)
+            if system.cores_allowed <= 2.0:
+                costs = max(costs, SECOND_CORE_COSTS_FRAC * self.step)
+            low, high = low - costs, high - self.handover(dear=False)
         return min(low, high), max(0.0, high)
 
     def handover(self, dear: bool) -> float:

@@ -155,6 +155,7 @@ def test_prediction_admits_that_cores_are_not_equal_to_cores() -> None:
     found = run(evidence)["TD201"]
     assert found.speedup is not None and found.speedup.low <= 1.06
     assert 1.9 <= 60.5 / (60.5 - found.at_best_ns / MS) <= 2.05
+    assert found.speedup.low <= 0.92  # the least seen of one worker on two cores; large batches
 
 
 def test_fetches_that_queue_for_a_core_promise_nothing_from_more_workers() -> None:
