@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tdiag.evidence.kinds import Dispatch, OpLine, Ops, Phases
@@ -30,8 +31,14 @@ class FixedCost:
         return self.spent_ns / self.dispatch_ns if self.dispatch_ns else 0.0
 
 
-def fixed_cost(phases: Phases | None, ops: Ops | None, dispatch: Dispatch | None) -> FixedCost:
-    """Forward and backward only: the loss has a rule of its own. Abstains if something lacks."""
+def fixed_cost(
+    phases: Phases | None,
+    ops: Ops | None,
+    dispatch: Dispatch | None,
+    apart: Collection[OpLine] = (),
+) -> FixedCost:
+    """Forward and backward only: the loss has a rule of its own. ``apart``: lines of the forward
+    pass that another rule is for. Abstains if something lacks."""
     if phases is None:
         raise Abstain("the phases of the clean steps were not measured")
     if ops is None:
@@ -39,16 +46,38 @@ def fixed_cost(phases: Phases | None, ops: Ops | None, dispatch: Dispatch | None
     if dispatch is None:
         raise Abstain("the fixed cost of a call was not measured on this machine")
     lines = [line for line in ops.lines if line.phase == "forward"]
-    share = _recorded(lines) / (_recorded(list(ops.lines)) or 1.0)
+    mine = [line for line in lines if line not in apart]
+    return _cost_of(mine, lines, phases, ops, dispatch)
+
+
+def fixed_cost_of_small(
+    phases: Phases, ops: Ops, dispatch: Dispatch, apart: Collection[OpLine] = ()
+) -> FixedCost:
+    """The same of the lines alone whose own calls may be nothing but fixed costs. The average of
+    all tells nothing of either where a loop of small calls stands beside a few large ones."""
+    lines = [line for line in ops.lines if line.phase == "forward"]
+    small = [
+        line
+        for line in lines
+        if line not in apart
+        and _cost_of([line], lines, phases, ops, dispatch).work <= FIXED_COST_FACTOR
+    ]
+    return _cost_of(small, lines, phases, ops, dispatch)
+
+
+def _cost_of(
+    mine: list[OpLine], lines: list[OpLine], phases: Phases, ops: Ops, dispatch: Dispatch
+) -> FixedCost:
+    """``mine`` of all ``lines`` of the forward pass: its time goes by theirs, backward's by that of
+    the calls that record gradients, whatever their phase."""
+    elapsed = sum(line.elapsed_ns for line in mine) / (sum(x.elapsed_ns for x in lines) or 1.0)
+    recorded = _recorded(mine) / (_recorded(list(ops.lines)) or 1.0)
+    wall = phases.wall_ns
     return FixedCost(
-        calls=sum(line.calls for line in lines),
-        dispatch_ns=sum(_cost(line, dispatch) for line in lines),
-        spent_ns=_spent(phases.wall_ns, share),
+        calls=sum(line.calls for line in mine),
+        dispatch_ns=sum(_cost(line, dispatch) for line in mine),
+        spent_ns=elapsed * wall.get("forward", 0.0) + recorded * wall.get("backward", 0.0),
     )
-
-
-def _spent(ns: dict[str, float], share: float) -> float:
-    return ns.get("forward", 0.0) + share * ns.get("backward", 0.0)
 
 
 def _cost(line: OpLine, dispatch: Dispatch) -> float:

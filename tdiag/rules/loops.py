@@ -16,6 +16,12 @@ from tdiag.rules.base import where
 NOT_VALUES = ("len",)
 # A line that issues fewer calls in a step is no loop over elements: a repeated term, a few scales.
 MIN_LINE_CALLS = 8
+# Calls with weights of their own, as torch.nn.functional names them: a loop over layers.
+LAYERS = {
+    "linear", "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+    "conv_transpose3d", "batch_norm", "layer_norm", "group_norm", "instance_norm", "embedding",
+    "lstm", "gru", "lstm_cell", "gru_cell", "rnn_tanh_cell", "multi_head_attention_forward",
+}  # fmt: skip
 # A vectorised loss of several terms makes two dozen calls; fewer than this are not worth merging.
 MIN_CALLS = 32
 # A built-in loss on one sample costs 4 (cross_entropy) to 77 (gaussian_nll_loss) plain torch.add
@@ -54,6 +60,27 @@ def in_loss(line: OpLine, modules: Modules | None) -> bool:
     ]
     nearest = max(before, key=lambda module: module.at.line if module.at else 0, default=None)
     return nearest is not None and nearest.is_loss
+
+
+def value_loops(ops: Ops, modules: Modules | None) -> list[OpLine]:
+    """Lines that loop over tensor values: all loops in the loss, and of the forward pass, where a
+    loss may be computed, too, those of a function that reads values into Python in one."""
+    loops = [line for line in ops.lines if line.in_loop and line.calls >= MIN_LINE_CALLS]
+    reading = {
+        (line.at.file, line.at.function)
+        for line in loops
+        if line.phase == "forward" and sum(conversions([line]).values()) >= MIN_LINE_CALLS
+    }
+    return [
+        line
+        for line in loops
+        if in_loss(line, modules)
+        or (
+            line.phase == "forward"
+            and (line.at.file, line.at.function) in reading
+            and not LAYERS & line.names.keys()
+        )
+    ]
 
 
 def loop_time(

@@ -36,15 +36,14 @@ from tdiag.rules.base import Found, Gain, duration, percent, where
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.loops import (
     MIN_CALLS,
-    MIN_LINE_CALLS,
     PLAIN_CALL_NS,
     SMALL_CALL,
     WORK_IN_SMALL_CALL_FRAC,
     LoopTime,
-    conversions,
     in_loss,
     loop_time,
     rewriting,
+    value_loops,
 )
 from tdiag.rules.measures import count, ns
 
@@ -64,7 +63,7 @@ def check(
     dispatch: Dispatch | None,
     host_ops: HostOps | None,
 ) -> Found | None:
-    lines = [line for line in ops.lines if _loops(line, modules)]
+    lines = value_loops(ops, modules)
     time = loop_time(lines, ops, phases, modules, host_ops)
     loss = [line for line in ops.lines if in_loss(line, modules)]
     whole = loop_time([*loss, *(x for x in lines if x not in loss)], ops, phases, modules, host_ops)
@@ -96,14 +95,6 @@ def check(
         ),
         at=worst.at,
     )
-
-
-def _loops(line: OpLine, modules: Modules | None) -> bool:
-    if not line.in_loop or line.calls < MIN_LINE_CALLS:
-        return False
-    if in_loss(line, modules):
-        return True
-    return line.phase == "forward" and sum(conversions([line]).values()) >= MIN_LINE_CALLS
 
 
 def _conversions(time: LoopTime) -> str:

@@ -3,7 +3,9 @@
 ## What it measures
 On a device: idle time before kernels that start the moment they are launched, so that launching
 is what everything waits for. On a CPU: the time of forward and backward against the fixed cost of
-their torch calls, counted exactly and priced on this machine.
+their torch calls, counted exactly and priced on this machine. Where most of the time goes to lines
+whose calls work, only the others' time counts. Loops over tensor values have a rule of their own
+(TD501).
 
 ## Why it is slow
 Python, dispatch and launch take the same few microseconds for every call, however little data it
@@ -21,19 +23,19 @@ fixed costs (device: of the starved time), as with a batch twice as large.
 
 ## When this advice is wrong
 A larger batch changes the optimisation and wants another learning rate. Compiling pays only if
-shapes repeat. Loops in the loss have a rule of their own.
+shapes repeat.
 """
 
 from __future__ import annotations
 
 from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.kinds import Budget, Dispatch, Loader, Loaders, OpLine, Ops, Phases
+from tdiag.evidence.kinds import Budget, Dispatch, Loader, Loaders, Modules, OpLine, Ops, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent, where
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
-from tdiag.rules.loops import MIN_LINE_CALLS, rewriting
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost, fixed_cost_of_small
+from tdiag.rules.loops import LAYERS, MIN_LINE_CALLS, rewriting, value_loops
 from tdiag.rules.measures import count, ns
 
 CODE = "TD701"
@@ -51,12 +53,6 @@ DOUBLED_BATCH = 2
 # Budget components in which the device is idle while the host issues work. What it waits for data
 # or in the loss is starved of launches too, and has rules of its own.
 ISSUING = ("launch", "optimizer", "other")
-# Calls with weights of their own, as torch.nn.functional names them.
-_LAYERS = {
-    "linear", "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
-    "conv_transpose3d", "batch_norm", "layer_norm", "group_norm", "instance_norm", "embedding",
-    "lstm", "gru", "lstm_cell", "gru_cell", "rnn_tanh_cell", "multi_head_attention_forward",
-}  # fmt: skip
 # By definition of "mostly": the larger half of the calls.
 MAJORITY_FRAC = 0.5
 # What they are called in the replay of a trace.
@@ -70,10 +66,12 @@ def check(
     dispatch: Dispatch | None,
     device: DeviceTime | None,
     loaders: Loaders | None,
+    modules: Modules | None,
 ) -> Found | None:
     loader = loaders.train() if loaders else None
     if not budget.has_device:
-        return _on_cpu(budget, phases, ops, dispatch, loader)
+        apart = value_loops(ops, modules) if ops else []
+        return _on_cpu(budget, phases, ops, dispatch, loader, apart)
     if device is None:
         raise Abstain("no device activity was traced")
     return _on_device(budget, device, loader)
@@ -85,12 +83,19 @@ def _on_cpu(
     ops: Ops | None,
     dispatch: Dispatch | None,
     loader: Loader | None,
+    apart: list[OpLine],
 ) -> Found | None:
-    fixed = fixed_cost(phases, ops, dispatch)
+    fixed = fixed_cost(phases, ops, dispatch, apart)
     if not fixed.calls or fixed.work > FIXED_COST_FACTOR:
         return None
+    assert phases and ops and dispatch
+    small = fixed_cost_of_small(phases, ops, dispatch, apart)
+    if small.spent_ns < MAJORITY_FRAC * fixed.spent_ns:
+        fixed = small  # the others work
+    if not fixed.calls:
+        return None
     per_call = fixed.spent_ns / fixed.calls
-    loop = _loop(ops) if ops else []
+    loop = [line for line in _loop(ops) if line not in apart]
     looped = sum(line.calls for line in loop) / fixed.calls
     if looped <= MAJORITY_FRAC:
         loop, looped = [], 0.0
@@ -98,7 +103,8 @@ def _on_cpu(
     gone = f"high end: the loop's {percent(looped)} of the calls gone"
     return Found(
         summary=(
-            f"Forward and backward take {duration(fixed.spent_ns)} a step"
+            f"{'Small calls' if fixed is small else 'Forward and backward'} take"
+            f" {duration(fixed.spent_ns)} a step"
             f" ({percent(fixed.spent_ns / budget.step_ns)}) for {fixed.calls:.0f} torch calls:"
             f" {duration(per_call)} a call, which is little more than calling costs."
         ),
@@ -122,7 +128,7 @@ def _loop(ops: Ops) -> list[OpLine]:
     """Lines of the forward pass that loop over calls without weights of their own, busiest first:
     a loop over layers cannot be said as one expression."""
     lines = [x for x in ops.lines if x.phase == "forward" and x.in_loop and x.names]
-    small = [x for x in lines if x.calls >= MIN_LINE_CALLS and not _LAYERS & x.names.keys()]
+    small = [x for x in lines if x.calls >= MIN_LINE_CALLS and not LAYERS & x.names.keys()]
     return sorted(small, key=lambda line: -line.calls)
 
 
