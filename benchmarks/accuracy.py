@@ -1,11 +1,13 @@
 """How often tdiag is right: planted bottlenecks and healthy trainings, a verdict each.
 
-Usage: ``python benchmarks/accuracy.py [--minutes M] [--results FILE] [--no-speed] [NAME ...]``
+Usage: ``python benchmarks/accuracy.py [--minutes M] [--results FILE] [--no-speed] [--rejudge]
+[NAME ...]``
 
 Each case of :mod:`planted.cases` is written out, diagnosed by ``tdiag run --profiling``, and, where
 it has a fixed twin, run bare slow, fixed, fixed, slow; the measured speed-up is the ratio of the
 means. One JSON line a case goes to the results file at once; a case that is in it is not run again,
-so that a run that was cut off can go on. Without cases left it only prints the tables:
+so that a run that was cut off can go on. Without cases left it only prints the tables
+(``--rejudge``: with what tdiag as it is now says of the recorded runs; nothing is run):
 
 - class: the verdict's class is the planted one;
 - code: the first ranked finding is of a rule that the case names;
@@ -133,6 +135,16 @@ def run(case: Case, base: Path, speed: bool) -> dict[str, Any]:
     return result | {"seconds": round(time.monotonic() - began), "load": os.getloadavg()[0]}
 
 
+def rejudge(case: Case, row: dict[str, Any], base: Path) -> dict[str, Any]:
+    """The case's row, with today's diagnosis of its recorded run."""
+    from tdiag.diagnose import diagnose
+    from tdiag.evidence.from_run import load_run
+    from tdiag.report import render
+
+    found = diagnose(load_run(base / case.name / "slow" / "run"))
+    return row | judge(case, json.loads(render("json", found)))
+
+
 def share(rows: list[dict[str, Any]], key: str) -> str:
     told = [row[key] for row in rows if row.get(key) is not None]
     return f"{sum(map(bool, told))} of {len(told)}" if told else "–"
@@ -200,12 +212,16 @@ def main() -> None:
     options.add_argument("--minutes", type=float, default=90.0)
     options.add_argument("--results", type=Path, default=Path("accuracy.jsonl"))
     options.add_argument("--no-speed", action="store_true", help="do not run the twins")
+    options.add_argument("--rejudge", action="store_true", help="diagnose the recorded runs anew")
     args = options.parse_args()
     base = args.results.resolve().with_suffix("")
     known = args.results.read_text().splitlines() if args.results.exists() else []
     rows = [json.loads(line) for line in known]
+    if args.rejudge:
+        cases = {case.name: case for case in CASES}
+        rows = [row if "failed" in row else rejudge(cases[row["name"]], row, base) for row in rows]
     end = time.monotonic() + args.minutes * 60
-    for case in CASES:
+    for case in () if args.rejudge else CASES:
         wanted = not args.names or any(name in case.name for name in args.names)
         if not wanted or case.name in {row["name"] for row in rows}:
             continue
