@@ -1,0 +1,43 @@
+"""Small calls in a loop beside a few large ones, both in the model's forward."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.evidence.kinds import OpLine
+from tdiag.evidence.store import Evidence
+from tdiag.rules.examples import MS, at, budget, op_line, ops, phases
+
+from .test_loss_and_overhead_rules import DISPATCH, finding, result
+
+
+def large_layers(ms: float) -> OpLine:
+    return op_line(10, "forward", 3, grad_calls=3.0, elapsed_ns=ms * MS, names={"linear": 3.0})
+
+
+def in_forward(*lines: OpLine, forward: float, backward: float) -> Evidence:
+    times = {"forward": forward, "backward": backward}
+    return Evidence().add(budget(**times, other=1), phases(**times), DISPATCH, ops(*lines))
+
+
+def test_a_few_large_calls_beside_a_loop_of_small_ones_are_no_overhead() -> None:
+    """On average 8 µs a call, but 3 of them take half of forward's 4 ms and all of backward's."""
+    loop_line = op_line(20, "forward", 900, elapsed_ns=2 * MS, in_loop=True, names={"mul": 900.0})
+    mixed = in_forward(large_layers(2), loop_line, forward=4, backward=3.6)
+    found = finding("TD701", mixed)
+    assert found.at_best_ns == pytest.approx(2 * MS, rel=0.01)
+    assert found.summary.startswith("Small calls take 2.00 ms a step")
+
+
+def test_a_loss_inside_the_models_forward_has_all_lines_of_its_loop() -> None:
+    """As models that return their loss do it. The lines that read no value belong to the loop."""
+    looping = {"in_loop": True, "at": at(37, "loss_of")}
+    asks = op_line(37, "forward", 128, conversions={"bool": 128.0}, elapsed_ns=1 * MS, **looping)
+    picks = replace(asks, at=replace(asks.at, line=35), calls=384.0, conversions={})
+    layers = replace(large_layers(2), in_loop=True, calls=9.0, grad_calls=9.0)
+    elsewhere = replace(picks, at=at(60, "pool"), calls=200.0)
+    evidence = in_forward(layers, asks, picks, elsewhere, forward=5, backward=3.6)
+    found = finding("TD501", evidence)
+    assert found.at_best_ns == pytest.approx(2 * MS, rel=0.01)
+    assert result("TD701", evidence) is None
