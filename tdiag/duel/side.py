@@ -219,8 +219,9 @@ def end(process: subprocess.Popen[bytes]) -> None:
     """Kill whatever of its group is still there, a worker without a parent, say, and, should it
     have been killed itself, the ranks that it started in sessions of their own."""
     ranks: list[psutil.Process] = []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        ranks = psutil.Process(process.pid).children(recursive=True)
+    if process.poll() is None:  # else the number may be somebody else's by now
+        with contextlib.suppress(psutil.NoSuchProcess):
+            ranks = psutil.Process(process.pid).children(recursive=True)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     for rank in ranks:
