@@ -32,7 +32,7 @@ from typing import Any
 
 from planted.cases import CASES, Case
 
-SECONDS = 5.0  # that each bare run trains, about: as long as the diagnosis watches a clean step
+SECONDS = 5.0  # that each bare run trains, about as long as a diagnosis: losses converge
 FEWEST, MOST = 10, 400
 LONGEST_RUN_S = 300
 

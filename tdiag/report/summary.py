@@ -38,13 +38,14 @@ def best(diagnosis: Diagnosis) -> Finding | None:
     """The finding to act on first: the top of the ranking that predicts a gain.
 
     A verdict that names a waste is answered by a fix for that waste, or by none; the rest of the
-    ranking follows below. Beside any other verdict, a fix must be worth the headline.
+    ranking follows below. Beside any other verdict, a fix must be worth the headline. None is
+    that is as likely to cost as to win.
     """
     verdict = diagnosis.verdict
     family = _INPUT if verdict.cls in _INPUT else {verdict.cls}
     named = verdict.cls not in (*NO_SHARE, "compute")
     for finding in ranked(diagnosis):
-        if finding.speedup is None:
+        if finding.speedup is None or not finding.recoverable_ns:
             continue
         if finding.cls in family or (not named and finding.speedup.high >= _WORTH_NAMING):
             return finding

@@ -99,18 +99,23 @@ def _on_cpu(
     looped = sum(line.calls for line in loop) / fixed.calls
     if looped <= MAJORITY_FRAC:
         loop, looped = [], 0.0
+    few = "small " if fixed is small else ""
     spread = f"high end: batch × {LARGER_BATCH}, per sample"
     gone = f"high end: the loop's {percent(looped)} of the calls gone"
     return Found(
         summary=(
-            f"{'Small calls' if fixed is small else 'Forward and backward'} take"
+            f"{'Small calls' if few else 'Forward and backward'} take"
             f" {duration(fixed.spent_ns)} a step"
             f" ({percent(fixed.spent_ns / budget.step_ns)}) for {fixed.calls:.0f} torch calls:"
             f" {duration(per_call)} a call, which is little more than calling costs."
         ),
         evidence=(
-            count("torch calls in forward", fixed.calls, "ops", "per_step"),
-            ns("forward and its backward", fixed.spent_ns, "baseline"),
+            count(f"{few}torch calls in forward", fixed.calls, "ops", "per_step"),
+            ns(
+                "small calls and their backward" if few else "forward and its backward",
+                fixed.spent_ns,
+                "baseline",
+            ),
             ns("least these calls cost on this machine", fixed.dispatch_ns, "probe"),
         ),
         fix=Fix(rewriting(loop) if loop else _advice(loader, "compile"), "review", "compile"),

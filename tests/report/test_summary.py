@@ -7,7 +7,7 @@ import pytest
 
 from tdiag.diagnose.model import Component, Diagnosis, Finding, Speedup
 from tdiag.report import render
-from tdiag.report.summary import together, why
+from tdiag.report.summary import best, together, why
 from tdiag.report.units import duration
 
 from .building import MS
@@ -52,3 +52,9 @@ def test_a_fix_that_may_lose_says_how_much() -> None:
     assert why(lost, IO_BOUND) == told
     surely = msgspec.structs.replace(lost, speedup=Speedup(1.0, 2.0))
     assert why(surely, IO_BOUND) == f"Saves up to {duration(half)} a step. A guess."
+
+
+def test_a_fix_as_likely_to_cost_as_to_win_is_no_headline() -> None:
+    likely, doubtful = fix(9, "data_wait"), fix(0, "data_wait")
+    assert best(run(likely, doubtful)) == likely
+    assert best(run(doubtful)) is None

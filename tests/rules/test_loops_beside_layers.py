@@ -28,6 +28,9 @@ def test_a_few_large_calls_beside_a_loop_of_small_ones_are_no_overhead() -> None
     found = finding("TD701", mixed)
     assert found.at_best_ns == pytest.approx(2 * MS, rel=0.01)
     assert found.summary.startswith("Small calls take 2.00 ms a step")
+    told = {measure.name: measure.value for measure in found.evidence}
+    assert told["small torch calls in forward"] == 900
+    assert told["small calls and their backward"] == pytest.approx(2 * MS)
 
 
 def test_a_loss_inside_the_models_forward_has_all_lines_of_its_loop() -> None:
