@@ -50,8 +50,10 @@ def check(
     stacks: Stacks | None,
 ) -> Found | None:
     fed = feed_of(budget, loaders, phases, system)
-    if fed is None or fed.blocked_mostly or fed.from_memory:
-        return None  # what torch puts together from its own dataset has a rule of its own
+    if fed is None or fed.blocked_mostly:
+        return None
+    if fed.from_memory and fed.loader.dataset_len is not None:
+        return None  # what can be indexed has a rule of its own
     excess = fed.collate - fed.copying
     if fed.collate < MIN_COLLATE_FRAC * fed.wall or excess <= 0:
         return None

@@ -19,7 +19,8 @@ in a long training. Low end: half of it, in a training of two epochs; nothing if
 fit on a disk, which may be no faster than making them.
 
 ## When this advice is wrong
-A training of one epoch, or one whose samples differ by a generator that is made anew for each
+Samples of at most 10 µs each: what is kept has to be picked, too, and this rule stays silent. A
+training of one epoch, or one whose samples differ by a generator that is made anew for each
 sample, which is not seen.
 """
 
@@ -56,7 +57,9 @@ def check(
     stacks: Stacks | None,
 ) -> Found | None:
     fed = feed_of(budget, loaders, phases, system)
-    if fed is None or fed.from_memory or not fed.loader.dataset_len or not fed.loader.batch_bytes:
+    if fed is None or fed.from_memory or fed.picked:
+        return None
+    if not fed.loader.dataset_len or not fed.loader.batch_bytes:
         return None
     samples = fed.loader.samples or fed.loader.batch_size
     loading = fed.cpu - fed.collate

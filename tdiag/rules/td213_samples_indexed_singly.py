@@ -2,8 +2,9 @@
 
 ## What it measures
 The training thread waits for batches of a dataset that lies in memory (`TensorDataset`, a tensor,
-a list), which torch picks sample by sample and puts together again; more of the fetching thread's
-time on a core than copying the batch's bytes once takes.
+a list, or a class of your own whose samples take at most 10 µs each to load), which torch picks
+sample by sample and puts together again; more of the fetching thread's time on a core than copying
+the batch's bytes once takes.
 
 ## Why it is slow
 Each sample costs a few microseconds of Python for the indexing and the collating, however small it
@@ -12,7 +13,8 @@ is: a batch of 256 pays that 256 times to copy a few kilobytes.
 ## What to do
 Index whole batches: a `BatchSampler` as the *sampler*, and `batch_size=None`, so that
 `TensorDataset` gets a list of indices and answers with one call per tensor. Order and values of the
-batches stay the same, bit for bit.
+batches stay the same, bit for bit. A class of your own gets that list in its `__getitem__`: tensors
+and arrays take it as an index just like a number; of a Python list, make a tensor once.
 
 ## How the gain is computed
 From the fetch's time on a core, less what copying the batch takes. Of that, where it was tried,
@@ -23,7 +25,7 @@ they queue as much less.
 ## When this advice is wrong
 Large samples, such as images of 100 kB, are bound by copying: one call that gathers them is no
 faster than stacking them, and this rule stays silent. A collate function or transform of your own
-must then work on whole batches.
+must then work on whole batches. An `IterableDataset` has nothing to index.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
             ns("fetching on a core, beyond copying", fed.singly, "fetch"),
             *((ns("garbage collected meanwhile", collected, "baseline"),) if collected else ()),
         ),
-        fix=Fix(_advice(fed.loader), "safe"),
+        fix=Fix(_advice(fed.loader), "review" if fed.loader.dataset_at else "safe"),
         gain=Gain(
             fed.gain_of_saving(fed.singly * SAVING_LOW_FRAC) + collected * SAVING_LOW_FRAC,
             fed.gain_of_saving(fed.singly * SAVING_HIGH_FRAC * (1 + fed.queued / fed.cpu))
@@ -86,13 +88,18 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
 
 
 def _advice(loader: Loader) -> str:
-    stacked = ""
+    stacked, mine = "", ""
     if loader.dataset_class == "list":
         stacked = "Stack the list's fields once into a TensorDataset, then index"
+    if loader.dataset_at is not None:
+        mine = (
+            f" {loader.dataset_at.function}{where(loader.dataset_at)} is then asked for a list of"
+            " indices, which tensors and arrays take like one; make a tensor of what is a list."
+        )
     return (
         f"{stacked or 'Index'} whole batches{where(loader.created_at)}: DataLoader(dataset,"
         f" sampler=BatchSampler(RandomSampler(dataset), batch_size={loader.batch_size},"
-        " drop_last=False), batch_size=None), with SequentialSampler if the order is fixed."
+        f" drop_last=False), batch_size=None), with SequentialSampler if the order is fixed.{mine}"
     )
 
 

@@ -1,0 +1,62 @@
+"""A dataset of the user's own that only picks samples from memory is not preprocessing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tdiag.diagnose.engine import run_rules
+from tdiag.diagnose.model import Finding
+from tdiag.evidence.store import Evidence
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import GB, at, budget, loaders, system
+from tdiag.rules.feed import PICK_NS
+
+BATCH = 256
+
+
+def own_dataset(each_ns: float, cores_used: float = 0.98, **changes: Any) -> dict[str, Finding]:
+    """What fires where ``__getitem__`` takes so long, and half of the step waits for it."""
+    load = each_ns * BATCH
+    loader = {
+        "dataset_class": "Mine", "dataset_at": at(12, "__getitem__"), "dataset_len": 10_000,
+        "batch_size": BATCH, "samples": float(BATCH), "batch_bytes": 12e3, "random": False,
+        "load_ns": load, "load_cpu_ns": load, "collate_ns": load / 2, "collate_cpu_ns": load / 2,
+        "runqueue_ns": 0.0,
+    }  # fmt: skip
+    rest = 1.5 * load / 1e6 / 3
+    step = budget(data_wait_cpu=1.5 * load / 1e6, forward=rest, backward=rest, optimizer=rest)
+    machine = system(
+        cores_allowed=1.0, cores_machine=64, cores_used=cores_used, ram_available_bytes=64 * GB
+    )  # fmt: skip
+    evidence = Evidence().add(step, loaders(**{**loader, **changes}), machine)
+    codes = ("TD201", "TD202", "TD206", "TD209", "TD213")
+    return {found.code: found for found in run_rules(evidence, [find(c) for c in codes])[0]}
+
+
+def test_picked_samples_are_indexed_in_whole_batches() -> None:
+    found = own_dataset(0.6 * PICK_NS)
+    assert set(found) == {"TD213"}
+    fix = found["TD213"].fix
+    assert "__getitem__ at train.py:12 is then asked for a list of indices" in fix.text
+    assert fix.safety == "review", "the class's code has to bear a list of indices"
+
+
+def test_dearer_samples_are_preprocessed() -> None:
+    assert set(own_dataset(2 * PICK_NS)) == {"TD202", "TD206", "TD209"}
+
+
+def test_a_service_asked_for_each_sample_is_not_memory() -> None:
+    """The core has next to nothing to do with it, and yet it takes long."""
+    load = 10 * PICK_NS * BATCH
+    found = own_dataset(10 * PICK_NS, load_cpu_ns=load / 20, cores_used=0.4)
+    assert "TD213" not in found
+
+
+def test_a_stream_has_nothing_to_index() -> None:
+    found = own_dataset(0.6 * PICK_NS, dataset_len=None)
+    assert set(found) == {"TD206"}
+
+
+def test_samples_that_were_not_counted_are_not_taken_for_picked() -> None:
+    found = own_dataset(0.6 * PICK_NS, samples=None, batch_size=None)
+    assert "TD202" in found
