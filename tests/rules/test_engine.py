@@ -125,6 +125,21 @@ def test_at_best_the_rest_of_a_step_finds_its_caches_warm_and_nobody_watches_it(
     assert found.at_best_ns == pytest.approx(at_best_ms * MS)
 
 
+@pytest.mark.parametrize(
+    ("times", "warmer_ms"), [(4.0, 5.2), (0.1, 0.13), (20.0, 26.0), (100.0, 26.0), (0.0, 1.3)]
+)
+def test_caches_are_cold_each_time_that_a_step_comes_back(times: float, warmer_ms: float) -> None:
+    """80 ms of work before each micro-batch, or after every tenth step only. In a hundred pieces it
+    evicts no more than in twenty of 4 ms."""
+    step = budget(data_wait_cpu=80, forward=50)
+    clean = phases({"data_wait": times}, data_wait=80, forward=50)
+    evidence = Evidence().add(step, clean)
+    found = only(run_rule(rule("TD900", winning(0, 80, "data_wait_cpu")), evidence))
+    assert found.speedup is not None
+    left = 50 - warmer_ms - 0.04
+    assert found.speedup.high == pytest.approx(130 / left, abs=0.001)
+
+
 def test_a_gain_is_no_larger_than_its_components() -> None:
     found = only(run_rule(rule("TD900", winning(20, 90, "other", "nowhere")), Evidence().add(STEP)))
     assert found.recoverable_ns == 10 * MS
