@@ -150,6 +150,15 @@ def test_the_terminal_shows_each_check_and_the_change(width: int) -> None:
     assert statistics.median(marks[:12]) < statistics.median(marks[12:])
 
 
+def test_an_interval_beyond_the_scale_says_so() -> None:
+    records = [record(i, ns) for i, ns in enumerate(noise(5, 1))]
+    records.append(record(5, low_ns=5e6, high_ns=15e6))
+    lines = FORMATS["terminal"](series(records, 100), Page(width=80)).splitlines()
+    wide = [line for line in lines if "‹" in line or "›" in line]
+    assert len(wide) == 1 and "000000005" in wide[0]
+    assert wide[0].index("‹") < wide[0].index("●") < wide[0].index("›")
+
+
 def test_the_page_draws_what_the_json_says(tmp_path: Path) -> None:
     found = series(slower(), 100)
     told = json.loads(FORMATS["json"](found, Page()))["series"][0]

@@ -76,8 +76,13 @@ class _Scale:
     def drawn(self, record: Record) -> str:
         cells = [" "] * self.width
         step = record.step_ns or 0.0
-        low, high = self.at(record.low_ns or step), self.at(record.high_ns or step)
+        least, most = record.low_ns or step, record.high_ns or step
+        low, high = self.at(least), self.at(most)
         cells[low : high + 1] = "─" * (high + 1 - low)
+        if least < self.low:  # an interval that the scale cuts off says so
+            cells[low] = "‹"
+        if most > self.high:
+            cells[high] = "›"
         cells[self.at(step)] = "●"
         return "".join(cells)
 
