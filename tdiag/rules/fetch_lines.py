@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -47,18 +48,20 @@ def top_fetch_lines(fed: Feed, stacks: Stacks | None, most: int = 3) -> list[Sta
 
 
 def _of_dataset(line: StackLine, loader: Loader, stacks: Stacks) -> StackLine | None:
-    if not _takes_batches(line, loader, stacks):
+    others = [x.at for x in stacks.training if x.phase != "data_wait"]
+    if not takes_batches(line.at, loader, others):
         return line
     if _TORCH_LOADING.search(line.leaf):
         return None
     return replace(line, at=loader.created_at or Location(file="", line=0))
 
 
-def _takes_batches(line: StackLine, loader: Loader, stacks: Stacks) -> bool:
-    """The line asks the loader for batches: its function also trains, or its text says so."""
-    if loader.dataset_at is not None and same_function(line.at, loader.dataset_at):
+def takes_batches(at: Location, loader: Loader | None, training: Sequence[Location]) -> bool:
+    """The line asks the loader for batches: its function also trains (has one of the ``training``
+    lines), or its text says so."""
+    dataset = loader.dataset_at if loader else None
+    if dataset is not None and same_function(at, dataset):
         return False
-    others = [x.at for x in stacks.training if x.phase != "data_wait"]
-    if line.at.function and any(same_function(line.at, at) for at in others):
+    if at.function and any(same_function(at, other) for other in training):
         return True
-    return bool(_TAKES_BATCHES.search(linecache.getline(line.at.file, line.at.line)))
+    return bool(_TAKES_BATCHES.search(linecache.getline(at.file, at.line)))

@@ -18,7 +18,8 @@ The time inside the calls, or of the samples on their lines, whichever is more. 
 lesser, if the values have to be gathered into an array first.
 
 ## When this advice is wrong
-`from_numpy` shares memory: a later write to the array shows in the tensor.
+`from_numpy` shares memory: a later write to the array shows in the tensor. What torch's own
+`default_collate` converts is no line of yours: see TD206 and TD213.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, duration, percent, where
 from tdiag.rules.examples import MS, budget, op_line, ops
 from tdiag.rules.feed import feed_of
-from tdiag.rules.fetch_lines import top_fetch_lines
+from tdiag.rules.fetch_lines import takes_batches, top_fetch_lines
 from tdiag.rules.measures import count, ns
 
 CODE = "TD207"
@@ -58,7 +59,7 @@ def check(
     if ops is None and stacks is None:
         raise Abstain("neither torch calls (window ops) nor samples were captured")
     in_workers = _in_workers(budget, loaders, stacks, system, phases)
-    lines = [line for line in ops.lines if _constructs(line)] if ops else []
+    lines = _constructing(ops, loaders) if ops else []
     if not lines:
         return in_workers
     cost = sum(line.elapsed_ns for line in lines)
@@ -90,8 +91,17 @@ def _sampled(lines: list[OpLine], stacks: Stacks | None) -> float:
     return sum(x.self_frac for x in training if (x.at.file, x.at.line) in places)
 
 
-def _constructs(line: OpLine) -> bool:
-    return line.constructions > MOSTLY_FRAC * line.calls
+def _constructing(ops: Ops, loaders: Loaders | None) -> list[OpLine]:
+    """Without the line that only takes batches: there torch's own collate_fn converts what the
+    dataset returns."""
+    loader = loaders.train() if loaders else None
+    training = [line.at for line in ops.lines if line.phase != "data_wait"]
+    return [
+        line
+        for line in ops.lines
+        if line.constructions > MOSTLY_FRAC * line.calls
+        and not (line.phase == "data_wait" and takes_batches(line.at, loader, training))
+    ]
 
 
 def _gain(counted: float, sampled: float = 0.0) -> Gain:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from tdiag.diagnose.engine import run_rules
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.engine import run_rule, run_rules
 from tdiag.diagnose.model import Finding
 from tdiag.evidence.store import Evidence
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import GB, at, budget, loaders, system
+from tdiag.rules.examples import GB, at, budget, loaders, op_line, ops, system
 from tdiag.rules.feed import PICK_NS
 
 BATCH = 256
@@ -60,3 +64,23 @@ def test_a_stream_has_nothing_to_index() -> None:
 def test_samples_that_were_not_counted_are_not_taken_for_picked() -> None:
     found = own_dataset(0.6 * PICK_NS, samples=None, batch_size=None)
     assert "TD202" in found
+
+
+@pytest.mark.parametrize("function", ["", "train"])
+def test_what_torchs_own_collating_converts_is_no_line_of_the_users(
+    function: str, tmp_path: Path
+) -> None:
+    """256 arrays become tensors below ``for x, y in loader:``; the loop holds no values."""
+    script = tmp_path / "train.py"
+    script.write_text("for x, y in loader:\n    loss = model(x)\n    row = torch.tensor(a)\n")
+    taking, training, own = (at(n, function, str(script)) for n in (1, 2, 3))
+    collating = replace(
+        op_line(1, "data_wait", 256, constructions=256.0, elapsed_ns=9e6), at=taking
+    )
+    building = replace(op_line(3, "prepare", 64, constructions=64.0, elapsed_ns=9e6), at=own)
+    lines = (collating, replace(op_line(2, "forward", 9), at=training))
+    step = budget(data_wait_cpu=14, prepare=9, forward=8, backward=12)
+    assert run_rule(find("TD207"), Evidence().add(step, loaders(), ops(*lines))) is None
+    found = run_rule(find("TD207"), Evidence().add(step, loaders(), ops(*lines, building)))
+    assert isinstance(found, Finding) and found.location is not None
+    assert found.location.line == 3
