@@ -14,7 +14,9 @@ is: a batch of 256 pays that 256 times to copy a few kilobytes.
 Index whole batches: a `BatchSampler` as the *sampler*, and `batch_size=None`, so that
 `TensorDataset` gets a list of indices and answers with one call per tensor. Order and values of the
 batches stay the same, bit for bit. A class of your own gets that list in its `__getitem__`: tensors
-and arrays take it as an index just like a number; of a Python list, make a tensor once.
+and arrays take it as an index just like a number. Code that reckons with the index needs an array
+of it: windows `self.data[i : i + 96]` become `self.data[np.asarray(i)[:, None] + np.arange(96)]`.
+Of a Python list, make a tensor once.
 
 ## How the gain is computed
 From the fetch's time on a core, less what copying the batch takes. Of that, where it was tried,
@@ -93,8 +95,9 @@ def _advice(loader: Loader) -> str:
         stacked = "Stack the list's fields once into a TensorDataset, then index"
     if loader.dataset_at is not None:
         mine = (
-            f" {loader.dataset_at.function}{where(loader.dataset_at)} is then asked for a list of"
-            " indices, which tensors and arrays take like one; make a tensor of what is a list."
+            f" {loader.dataset_at.function}{where(loader.dataset_at)} is then given a list of"
+            " indices: tensors and arrays take it like one; what reckons with the index needs"
+            " np.asarray of it, and a Python list has to become a tensor once."
         )
     return (
         f"{stacked or 'Index'} whole batches{where(loader.created_at)}: DataLoader(dataset,"

@@ -160,3 +160,23 @@ def test_a_tidy_training_keeps_nothing(tmp_path: Path) -> None:
     assert (layers.bias_before_norm, layers.out_of_place) == ((), ())
     assert clips.clips == ()
     assert (again.at, again.calls) == (None, 0)
+
+
+EPISODES = """
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(100_000):
+    total = torch.zeros(())
+    for _ in range(1 + step // 2):
+        total = total + model(torch.randn(8, 4)).sum()
+    optimizer.zero_grad()
+    total.backward()
+    optimizer.step()
+"""
+
+
+def test_longer_episodes_are_no_graph_of_steps_before(tmp_path: Path) -> None:
+    """The total of a step holds ever more nodes, all of them the step's own."""
+    growth = counted(tmp_path, EPISODES).get(MemoryGrowth)
+    assert growth is not None and growth.graphs == ()

@@ -151,17 +151,26 @@ def _growth(look: LookRecord, lead: Process) -> MemoryGrowth:
 
 def _growing(counted: list[OpsRecord]) -> tuple[GrowingGraph, ...]:
     """Lines whose graph was larger in the last counted step than in the first, by a node or more
-    for each step in between."""
+    for each step in between, and by more than that step's own calls make: sequences and episodes
+    grow longer, too."""
     if len(counted) < 2:
         return ()
     first, last = counted[0], counted[-1]
     steps = last.step - first.step
     before = dict(first.graphs)
+    # Of a window's steps the last, whose graph it is, makes at most as many calls as all of them.
+    own = last.steps * _recording(last) / max(1.0, _recording(first))
     found = []
     for at, nodes in last.graphs:
-        if at in before and steps > 0 and nodes - before[at] >= steps:
+        gained = nodes - before.get(at, nodes) * max(1.0, own)
+        if gained > 0 and 0 < steps <= nodes - before[at]:
             found.append(GrowingGraph(at=location(at), nodes=(nodes - before[at]) / steps))
     return tuple(found)
+
+
+def _recording(counted: OpsRecord) -> float:
+    """Calls that recorded gradients, per step."""
+    return sum(line.grad_calls for line in counted.lines) / counted.steps
 
 
 def _allocated(windows: list[WindowRecord]) -> float | None:
