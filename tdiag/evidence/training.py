@@ -135,6 +135,24 @@ class ClipCalls(Kind, frozen=True, kw_only=True):
     clips: tuple[Clip, ...]
 
 
+class Table(Kind, frozen=True, kw_only=True):
+    """An embedding table that is trained. ``at``: the line whose call looked rows up first."""
+
+    name: str  # in its outermost module, "" where it is none's
+    at: Location | None
+    rows: int
+    bytes: int
+    looked_up: float  # rows per step, those that are looked up twice counted twice
+    sparse: bool  # its gradient holds the rows that were looked up, alone
+    elsewhere: bool  # used by other calls, too: its gradient is dense whatever the lookups make
+
+
+class EmbeddingTables(Kind, frozen=True, kw_only=True):
+    """Empty where the counted steps looked nothing up."""
+
+    tables: tuple[Table, ...]
+
+
 class Recomputations(Kind, frozen=True, kw_only=True):
     """``torch.utils.checkpoint`` in the counted steps; ``at`` is the first call's line, None where
     there was no call. ``calls`` and ``forward_ns`` (inside it, which backward does again): per

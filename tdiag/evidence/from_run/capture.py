@@ -45,6 +45,7 @@ from tdiag.evidence.training import (
     ClipCalls,
     Compiles,
     Ddp,
+    EmbeddingTables,
     Gradients,
     Layers,
     MemoryGrowth,
@@ -61,7 +62,7 @@ _WINDOW_OF: dict[type[Kind], str] = {
     Steps: BASELINE, Phases: BASELINE, Loaders: BASELINE, Modules: BASELINE, Optimizers: BASELINE,
     Schedulers: BASELINE, Gradients: BASELINE, Layers: BASELINE, Ddp: BASELINE,
     Startup: BASELINE, Inputs: BASELINE, Compiles: BASELINE,
-    ClipCalls: "ops", Recomputations: "ops", MemoryGrowth: "ops",
+    ClipCalls: "ops", EmbeddingTables: "ops", Recomputations: "ops", MemoryGrowth: "ops",
     Threads: BASELINE, Flags: BASELINE, Dispatch: BASELINE, Stacks: "sample", Calls: "calls",
     Ops: "ops", HostOps: "trace", TracedSteps: "trace", Syscalls: "syscalls",
 }  # fmt: skip

@@ -79,6 +79,16 @@ class ClipLine(msgspec.Struct):
     foreach: bool | None = None
 
 
+class TableLine(msgspec.Struct):
+    rows: int
+    bytes: int
+    looked_up: int
+    name: str = ""
+    at: At = None
+    sparse: bool = False
+    elsewhere: bool = False
+
+
 class OpsRecord(Record):
     steps: int
     lines: list[OpsLine]
@@ -89,6 +99,7 @@ class OpsRecord(Record):
     clips: list[ClipLine] = []
     checkpoints: list[tuple[At, bool | None]] = []
     module_moves: list[tuple[At, int]] = []
+    tables: list[TableLine] = []
     graphs: list[tuple[At, int]] = []
     step: int = 0  # the first after it
     backwards: int = 0

@@ -23,11 +23,13 @@ from tdiag.evidence.training import (
     Clip,
     ClipCalls,
     Ddp,
+    EmbeddingTables,
     GrowingGraph,
     Kept,
     Layers,
     MemoryGrowth,
     Recomputations,
+    Table,
 )
 
 # Variables of a loop hold the last step's tensors until the next one has its own.
@@ -47,7 +49,7 @@ def make_model(lead: Process) -> list[Kind]:
     ops, calls = longest(lead.all(OpsRecord)), longest(lead.all(CallsRecord))
     kinds: list[Kind] = [_layers(lead.all(ModuleRecord), ops)]
     if ops is not None:
-        kinds += [_clips(ops, calls), _recomputations(ops, calls)]
+        kinds += [_clips(ops, calls), _recomputations(ops, calls), _tables(ops)]
     looks = lead.all(LookRecord)
     if ddp := lead.last(DdpRecord):
         kinds.append(_ddp(ddp, looks, ops))
@@ -103,6 +105,17 @@ def _recomputations(ops: OpsRecord, calls: CallsRecord | None) -> Recomputations
     at, reentrant = ops.checkpoints[0] if ops.checkpoints else (None, None)
     times, inside = _profiled(calls, "checkpoint.py", "checkpoint")
     return Recomputations(at=location(at), reentrant=reentrant, calls=times, forward_ns=inside)
+
+
+def _tables(ops: OpsRecord) -> EmbeddingTables:
+    return EmbeddingTables(
+        tables=tuple(
+            Table(name=table.name, at=location(table.at), rows=table.rows, bytes=table.bytes,
+                  looked_up=table.looked_up / ops.steps, sparse=table.sparse,
+                  elsewhere=table.elsewhere)
+            for table in ops.tables
+        )
+    )  # fmt: skip
 
 
 def _profiled(

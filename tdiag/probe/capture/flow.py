@@ -17,6 +17,7 @@ import torch
 
 from .. import places
 from ..tensors import nbytes
+from .tables import Tables
 
 if TYPE_CHECKING:
     from ..core import Probe
@@ -68,6 +69,7 @@ class Flow:
         self.clip_frame: FrameType | None = None
         self.checkpoints: dict[Any, bool | None] = {}
         self.module_moves: dict[Any, int] = {}
+        self.tables = Tables(probe)
         self.backwards = 0
         self.synced: int | None = None
 
@@ -86,6 +88,8 @@ class Flow:
             if result.grad_fn is not None:
                 self.in_place[id(result)] = Made(result, name, place)
             return
+        if result.requires_grad:
+            self.tables.seen(name, args, kwargs, place)
         if name in NORMS:
             self._norm(args, kwargs)
         elif name in ACTIVATIONS and result.requires_grad:
@@ -194,6 +198,7 @@ class Flow:
             ],
             "checkpoints": [[at, reentrant] for at, reentrant in self.checkpoints.items()],
             "module_moves": [[at, times] for at, times in self.module_moves.items()],
+            "tables": self.tables.report(),
             "graphs": [[made.place, count_nodes(t)] for made, t in self._graphs()],
             "backwards": self.backwards,
             "synced": self.synced,

@@ -1,0 +1,72 @@
+"""Embedding tables: how many of their rows the counted steps look up, and what else uses them."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from ..core import Probe
+
+LOOKUPS = {"embedding", "embedding_bag"}
+
+
+class _Table:
+    __slots__ = ("elsewhere", "looked_up", "place", "ref", "sparse")
+
+    def __init__(self, weight: torch.Tensor, place: Any, sparse: bool) -> None:
+        self.ref = weakref.ref(weight)
+        self.place, self.sparse = place, sparse
+        self.looked_up = 0
+        self.elsewhere = False
+
+
+class Tables:
+    """One for each window ``ops``."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.tables: dict[int, _Table] = {}
+
+    def seen(self, name: str, args: Any, kwargs: Any, place: Any) -> None:
+        """A call returned a tensor that records gradients."""
+        if name in LOOKUPS:
+            self._looked_up(args, kwargs, place)
+        elif self.tables:  # an output layer that shares the weight, a penalty on its norm
+            for value in (*args, *kwargs.values()):
+                table = self.tables.get(id(value))
+                if table is not None and table.ref() is value:
+                    table.elsewhere = True
+
+    def _looked_up(self, args: Any, kwargs: Any, place: Any) -> None:
+        rows = kwargs.get("input", args[0] if args else None)
+        weight = kwargs.get("weight", args[1] if len(args) > 1 else None)
+        if not (isinstance(rows, torch.Tensor) and isinstance(weight, torch.Tensor)):
+            return
+        if weight.dim() != 2 or not weight.is_leaf or not weight.requires_grad:
+            return
+        table = self.tables.get(id(weight))
+        if table is None or table.ref() is not weight:
+            table = _Table(weight, place, bool(kwargs.get("sparse")))
+            self.tables[id(weight)] = table
+        table.looked_up += rows.numel()
+
+    def report(self) -> list[dict[str, Any]]:
+        """The field ``tables`` of the `ops` record; ``looked_up``: in the whole window."""
+        names = self.probe.looks.weight_names()
+        alive = [(table, table.ref()) for table in self.tables.values()]
+        return [
+            {
+                "name": names.get(id(weight), ("", ""))[0],
+                "at": table.place,
+                "rows": weight.shape[0],
+                "bytes": weight.numel() * weight.element_size(),
+                "looked_up": table.looked_up,
+                "sparse": table.sparse,
+                "elsewhere": table.elsewhere,
+            }
+            for table, weight in alive
+            if weight is not None
+        ]

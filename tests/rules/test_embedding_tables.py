@@ -1,0 +1,110 @@
+"""Embedding tables whose gradients are as large as themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.diagnose.model import Finding
+from tdiag.evidence.device import HostOp, HostOps, KernelFamily, Kernels
+from tdiag.evidence.training import Clip, ClipCalls, EmbeddingTables
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import MS, at, budget, optimizers
+
+from ..probe.harness import watch_code
+
+RULE = find("TD611")
+
+
+def judged(*kinds: Any, **changes: Any) -> Finding | None:
+    """The rule's own example, a table of a million rows, with these changes to the table."""
+    evidence = RULE.fires()
+    tables = evidence.get(EmbeddingTables)
+    assert tables is not None
+    mine = EmbeddingTables(tables=tuple(replace(x, **changes) for x in tables.tables))
+    found = run_rule(RULE, evidence.add(mine, *kinds))
+    assert found is None or isinstance(found, Finding)
+    return found
+
+
+def test_only_tables_that_nothing_else_uses_and_of_which_few_rows_are_looked_up() -> None:
+    assert judged() is not None
+    assert judged(sparse=True) is None
+    assert judged(elsewhere=True) is None, "a shared output layer makes the gradient dense"
+    assert judged(looked_up=1_000_000 / 7) is None
+    assert judged(looked_up=0.0) is None
+
+
+def test_only_optimizers_that_have_a_sparse_form() -> None:
+    assert judged(optimizers("RMSprop")) is None
+    adam, sgd = judged(optimizers("Adam")), judged(optimizers("SGD", momentum=0.9))
+    assert adam is not None and "torch.optim.SparseAdam for it, Adam at" in adam.fix.text
+    assert sgd is not None and "SGD at train.py:45 takes such gradients" in sgd.fix.text
+
+
+def test_what_sparse_gradients_cannot_have_is_said() -> None:
+    clip = Clip(name="clip_grad_norm_", at=at(9), calls=1.0, elapsed_ns=1.0, total_ns=None,
+                tensors=3, foreach=None)  # fmt: skip
+    found = judged(optimizers("AdamW", weight_decay=0.01, fused=True), ClipCalls(clips=(clip,)))
+    assert found is not None
+    assert "cannot have weight_decay, fused=True and gradient clipping" in found.fix.text
+    plain = judged(optimizers("Adam", weight_decay=0), ClipCalls(clips=()))
+    assert plain is not None and "cannot" not in plain.fix.text
+
+
+def test_making_the_gradient_counts_by_its_part_of_the_backward() -> None:
+    making = HostOp(name="aten::embedding_dense_backward", count=1, self_ns=0, total_ns=8 * MS)
+    traced = HostOps(per_step=9, total_per_step=20, ops=(making,), small_frac=0.5,
+                     backward_of={"forward": 10 * MS})  # fmt: skip
+    without, found = judged(), judged(traced)
+    assert without is not None and found is not None
+    more = (found.at_best_ns - without.at_best_ns) / MS
+    assert more == pytest.approx(0.8 * 20, rel=0.01)  # 8 of 10 ms, of a clean backward of 20 ms
+
+
+def test_on_a_device_nothing_is_promised() -> None:
+    family = KernelFamily(family="optimizer", count=4, device_ns=30.0 * MS, float32_ns=0.0,
+                          tensor_core_ns=None)  # fmt: skip
+    step = budget(device=True, compute=60)
+    kernels = Kernels(families=(family,), count=4, device_ns=60.0 * MS)
+    found = judged(step, kernels)
+    assert found is not None and found.advisory and found.speedup is None
+    assert judged(step) is None, "no kernel of the optimizer was seen"
+
+
+SCRIPT = """
+import torch
+from torch import nn
+users, words = nn.Embedding(5000, 8), nn.Embedding(300, 8)
+bag = nn.EmbeddingBag(4000, 8, sparse=True)
+model = nn.ModuleDict({"users": users, "words": words, "bag": bag})
+dense = [*users.parameters(), *words.parameters()]
+optimizers = [torch.optim.Adam(dense), torch.optim.SparseAdam(list(bag.parameters()))]
+for step in range(100_000):
+    hidden = users(torch.randint(5000, (32,))) + bag(torch.randint(4000, (32, 3)))
+    hidden = hidden + words(torch.randint(300, (32,)))
+    loss = nn.functional.cross_entropy(hidden @ words.weight.t(), torch.randint(300, (32,)))
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+"""
+
+
+def test_the_probe_tells_the_tables_of_a_training(tmp_path: Path) -> None:
+    windows = ["baseline", "calls", "ops", "sample"]
+    run = watch_code(tmp_path, SCRIPT, windows=windows, profiling=True)
+    assert run.returncode == 0 and run.of("failure") == []
+    found = run.evidence().get(EmbeddingTables)
+    assert found is not None
+    tables = {table.rows: table for table in found.tables}
+    assert {rows: t.looked_up for rows, t in tables.items()} == {5000: 32, 4000: 96, 300: 32}
+    assert {rows for rows, table in tables.items() if table.sparse} == {4000}
+    assert {rows for rows, table in tables.items() if table.elsewhere} == {300}, "updates are not"
+    assert tables[5000].bytes == 5000 * 8 * 4
+    assert tables[5000].at is not None and tables[5000].at.line == 10
