@@ -63,7 +63,8 @@ def measure(python: str, code: str, trace: Path) -> Cost:
     process = psutil.Popen(
         [python, "-c", code, str(trace)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
-    peak, cpu = 0, {}
+    peak = 0
+    cpu: dict[int, float] = {}
     while process.poll() is None:
         seen = [_usage(member) for member in [process, *_children(process)]]
         peak = max(peak, sum(resident for _, resident, _ in seen))

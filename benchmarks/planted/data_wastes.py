@@ -212,6 +212,11 @@ RESTARTS = Waste(
     {"LOADER": "batch_size=32, num_workers=2, persistent_workers=True"},
 )
 
+SMALL = "class Net(nn.Linear):\n    def __init__(self):\n        super().__init__(256, 10)\n"
+AT_ONCE = (
+    "sampler=torch.utils.data.BatchSampler(torch.utils.data.RandomSampler(range(40960)),"
+    " batch_size=4096, drop_last=False), batch_size=None"
+)
 SINGLY = Waste(
     "large batches of small rows picked one by one from a TensorDataset",
     "cpu",
@@ -220,7 +225,29 @@ SINGLY = Waste(
         "DATA": "class Data(TensorDataset):\n    def __init__(self):\n"
         "        super().__init__(torch.randn(40960, 256), torch.randint(0, 10, (40960,)))\n",
         "LOADER": "batch_size=4096, shuffle=True",
-        "MODEL": "class Net(nn.Linear):\n    def __init__(self):\n"
-        "        super().__init__(256, 10)\n",
+        "MODEL": SMALL,
     },
+    {"LOADER": AT_ONCE},
+)
+
+PICKED = Waste(
+    "large batches of small rows picked one by one from arrays, by a dataset of one's own",
+    "cpu",
+    ("TD213",),
+    {
+        "DATA": """
+class Data(Dataset):
+    def __init__(self):
+        dice = np.random.default_rng(0)
+        self.x = dice.standard_normal((40960, 256)).astype("float32")
+        self.y = dice.integers(0, 10, 40960)
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, i):
+        return self.x[i], self.y[i]
+""",
+        "LOADER": "batch_size=4096, shuffle=True",
+        "MODEL": SMALL,
+    },
+    {"LOADER": AT_ONCE},
 )

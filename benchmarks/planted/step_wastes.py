@@ -227,3 +227,36 @@ class Net(nn.Module):
     },
     one_core=True,
 )
+
+TABLE_NET = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(200_000, 32$SPARSE)
+        self.head = nn.Linear(32, 10)
+    def forward(self, x):
+        return self.head(self.table(x).mean(1))  # HERE
+"""
+TABLE = Waste(
+    "an embedding table of which a step looks up few rows, with dense gradients",
+    "compute",
+    ("TD611",),
+    {
+        "DATA": """
+class Data(Dataset):
+    def __init__(self):
+        self.x, self.y = torch.randint(0, 200_000, (4096, 8)), torch.randint(0, 10, (4096,))
+    def __len__(self):
+        return 4096
+    def __getitem__(self, i):
+        return self.x[i], self.y[i]
+""",
+        "LOADER": "batch_size=64",
+        "MODEL": TABLE_NET.replace("$SPARSE", ""),
+        "OPTIMIZER": """
+def make_optimizer(model):
+    return torch.optim.Adagrad(model.parameters(), lr=0.01)
+""",
+    },
+    {"MODEL": TABLE_NET.replace("$SPARSE", ", sparse=True")},
+)
