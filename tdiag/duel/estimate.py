@@ -2,9 +2,11 @@
 
 A process keeps a bias of its own for as long as it lives (where its memory came to lie), so what
 is independent is a group of fresh processes, not a turn. The spread comes from a bootstrap that
-resamples groups, then turns within them; the interval is centre ± t × that spread with the
-degrees of freedom of the groups, which percentiles of so few would make too narrow (Hesterberg,
-*What Teachers Should Know about the Bootstrap*, The American Statistician 69, 2015, 4.1).
+resamples groups, each with all of its turns: groups differ by their turns' noise already, which
+resampling the turns as well would count twice (Davison & Hinkley, *Bootstrap Methods*, 1997, 3.8).
+The interval is centre ± t × that spread with the degrees of freedom of the groups, which
+percentiles of so few would make too narrow (Hesterberg, *What Teachers Should Know about the
+Bootstrap*, The American Statistician 69, 2015, 4.1).
 
 The interval is looked at up to three times, and stopping at the first clear answer would inflate
 errors; hence Pocock's constant nominal level for three looks at equal distances (Pocock,
@@ -142,12 +144,10 @@ def _error(groups: Sequence[Floats]) -> float:
     """Standard error of the centre. √(n/(n−1)): resampling n groups spreads by the variance with
     n in its denominator (Hesterberg 2015, 3.2)."""
     draw = np.random.default_rng(0)
-    n, lengths = len(groups), np.array([len(group) for group in groups])
-    padded = np.zeros((n, lengths.max()))
+    n, longest = len(groups), max(map(len, groups))
+    padded = np.full((n, longest), np.nan)
     for row, group in zip(padded, groups, strict=True):
         row[: len(group)] = group
-    turns = round(float(lengths.mean()))  # of each group drawn: groups are of about one length
-    chosen = draw.integers(n, size=(RESAMPLES, n, 1))
-    which = (draw.random((RESAMPLES, n, turns)) * lengths[chosen]).astype(np.intp)
-    centres = np.median(padded[chosen, which].reshape(RESAMPLES, -1), axis=1)
+    drawn = padded[draw.integers(n, size=(RESAMPLES, n))].reshape(RESAMPLES, -1)
+    centres = np.nanmedian(drawn, axis=1)
     return float(centres.std()) * math.sqrt(n / (n - 1))
