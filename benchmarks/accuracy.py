@@ -1,15 +1,14 @@
 """How often tdiag is right: planted bottlenecks and healthy trainings, a verdict each.
 
 Usage: ``python benchmarks/accuracy.py [--minutes M] [--results FILE] [--no-speed] [--rejudge]
-[--remeasure] [NAME ...]``
+[NAME ...]``
 
 Each case of :mod:`planted.cases` is written out, diagnosed by ``tdiag run --profiling``, and, where
 it has a fixed twin, run bare in pairs, slow and fixed one right after the other, the order swapped
 from pair to pair; the measured speed-up is the median of the pairs' ratios. One JSON line a case
 goes to the results file at once; a case that is in it is not run again, so that a run that was cut
 off can go on. Without cases left it only prints the tables (``--rejudge``: with what tdiag as it is
-now says of the recorded runs; nothing is run. ``--remeasure``: the twins of recorded cases are run
-anew, nothing is diagnosed):
+now says of the recorded runs; nothing is run):
 
 - class: the verdict's class is the planted one;
 - code: the first ranked finding is of a rule that the case names;
@@ -155,15 +154,6 @@ def rejudge(case: Case, row: dict[str, Any], base: Path) -> dict[str, Any]:
     return row | judge(case, json.loads(render("json", found)))
 
 
-def remeasure(case: Case, row: dict[str, Any], base: Path) -> dict[str, Any]:
-    """The case's row, with its twins run anew, once."""
-    done = len(row.get("slow_ms", ())) == PAIRS
-    if done or "failed" in row or not case.waste.fixed or not row["step_ms"]:
-        return row
-    slow, fixed = (write(case, base / case.name / twin, twin == "fixed") for twin in TWINS)
-    return row | measure(case, slow, fixed, row["step_ms"]) | {"load": os.getloadavg()[0]}
-
-
 def share(rows: list[dict[str, Any]], key: str) -> str:
     told = [row[key] for row in rows if row.get(key) is not None]
     return f"{sum(map(bool, told))} of {len(told)}" if told else "–"
@@ -232,20 +222,15 @@ def main() -> None:
     options.add_argument("--results", type=Path, default=Path("accuracy.jsonl"))
     options.add_argument("--no-speed", action="store_true", help="do not run the twins")
     options.add_argument("--rejudge", action="store_true", help="diagnose the recorded runs anew")
-    options.add_argument("--remeasure", action="store_true", help="run the recorded twins anew")
     args = options.parse_args()
     base = args.results.resolve().with_suffix("")
     known = args.results.read_text().splitlines() if args.results.exists() else []
     rows = [json.loads(line) for line in known]
-    cases = {case.name: case for case in CASES}
     if args.rejudge:
+        cases = {case.name: case for case in CASES}
         rows = [row if "failed" in row else rejudge(cases[row["name"]], row, base) for row in rows]
     end = time.monotonic() + args.minutes * 60
-    for number, row in enumerate(rows if args.remeasure else ()):
-        if time.monotonic() < end and any(name in row["name"] for name in args.names or ("",)):
-            rows[number] = remeasure(cases[row["name"]], row, base)
-            args.results.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for case in () if args.rejudge or args.remeasure else CASES:
+    for case in () if args.rejudge else CASES:
         wanted = not args.names or any(name in case.name for name in args.names)
         if not wanted or case.name in {row["name"] for row in rows}:
             continue
