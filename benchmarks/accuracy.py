@@ -36,8 +36,7 @@ from planted.cases import CASES, Case
 
 SECONDS = 5.0  # that each bare run trains, about as long as a diagnosis: losses converge
 FEWEST, MOST = 10, 400
-PAIRS = 3
-TWINS = ("slow", "fixed")
+PAIRS = 3  # the fewest whose median leaves one out that other programs disturbed
 LONGEST_RUN_S = 300
 
 
@@ -91,16 +90,13 @@ def measure(case: Case, slow: Path, fixed: Path, diagnosed_ms: float) -> dict[st
     """Both twins in pairs. ``span``: the least and the largest ratio of a pair."""
     steps = round(min(MOST, max(FEWEST, SECONDS * 1e3 / diagnosed_ms)))
     more = min(2 * MOST, 4 * steps)
-    ill, cured = [], []
+    runs = {"slow_ms": (slow, steps), "fixed_ms": (fixed, more)}
+    taken: dict[str, list[float]] = {side: [] for side in runs}
     for pair in range(PAIRS):
-        for side in TWINS if pair % 2 == 0 else reversed(TWINS):
-            if side == "slow":
-                ill.append(step_ms(case, slow, steps))
-            else:
-                cured.append(step_ms(case, fixed, more))
-    ratios = [a / b for a, b in zip(ill, cured, strict=True)]
-    measured, span = statistics.median(ratios), [min(ratios), max(ratios)]
-    return {"slow_ms": ill, "fixed_ms": cured, "measured": measured, "span": span}
+        for side in runs if pair % 2 == 0 else reversed(runs):
+            taken[side].append(step_ms(case, *runs[side]))
+    ratios = [a / b for a, b in zip(taken["slow_ms"], taken["fixed_ms"], strict=True)]
+    return {**taken, "measured": statistics.median(ratios), "span": [min(ratios), max(ratios)]}
 
 
 def judge(case: Case, diagnosis: dict[str, Any]) -> dict[str, Any]:

@@ -30,8 +30,8 @@ MAX_RECOVERABLE_FRAC = 0.99
 # 0.1 to 1.5 ms longer than right after another step, up to 1 ÷ 0.44 as long (19 of 20 pairs: four
 # models of 0.7 to 15 ms, five kinds of work, one thread, torch 2.13, 2-core machine; a step of
 # 100 ms told nothing). Nearly the most of it, for a high end. It is paid each time that the step
-# comes back from such work: before each of four micro-batches it cost 1.0 to 5.2 ms, three times
-# (median of nine pairs) what it cost before the first alone.
+# comes back from such work: before each of four micro-batches it cost 1.1 to 4.1 ms, 0.6 to 4.5
+# times (twice in the median of seven pairs) what it cost before the first alone.
 COLD_CACHES_NS = 1_300_000
 COLD_CACHES_FRAC = 0.56
 EVICTING_NS = 4_000_000

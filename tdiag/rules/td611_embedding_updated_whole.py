@@ -23,7 +23,7 @@ trace. On a device, where nothing was tried, none is claimed.
 ## When this advice is wrong
 A table that the output layer shares gets a dense gradient from there; this rule sees such uses and
 stays silent. With Adam's moments, rows that are not looked up rest instead of drifting on: results
-differ, often for the better with rare rows. `weight_decay` and `clip_grad_norm_` do not take sparse
+differ. `weight_decay` and `clip_grad_norm_` do not take sparse
 gradients, nor do `fused=True` and DistributedDataParallel over NCCL.
 """
 

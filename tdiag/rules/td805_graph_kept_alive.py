@@ -3,7 +3,7 @@
 ## What it measures
 Tensors that a counted step made and that still lived several steps later, by the line that made
 them: how many, how many bytes, and whether they hold the graph of their making. Graphs that grow
-from step to step.
+from step to step, by more than the calls of their own step make.
 
 ## Why it is slow
 A loss that is put into a list, or added to a running total, keeps every activation of its step that

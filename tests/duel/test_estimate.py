@@ -29,6 +29,15 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     assert np.median(widths) == pytest.approx(expected, rel=0.35)
 
 
+def test_the_turns_noise_is_not_counted_twice() -> None:
+    """Without any bias of groups the spread is that of the median over all turns, no more."""
+    draw = np.random.default_rng(4)
+    found = [paired(groups(draw, 10, 0.0, 0.0)) for _ in range(30)]
+    halves = [math.log(e.high / e.low) / 2 for e in found]
+    expected = 2.75 * 1.25 * 0.05 / math.sqrt(10 * 20)  # t of 9 degrees of freedom
+    assert np.median(halves) == pytest.approx(expected, rel=0.2)  # twice counted: 1.41 times
+
+
 def test_many_turns_of_few_groups_do_not_make_it_narrow() -> None:
     """What is independent is a group: turns of one share its bias."""
     draw = np.random.default_rng(1)

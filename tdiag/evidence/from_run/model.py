@@ -175,9 +175,11 @@ def _growing(counted: list[OpsRecord]) -> tuple[GrowingGraph, ...]:
     own = last.steps * _recording(last) / max(1.0, _recording(first))
     found = []
     for at, nodes in last.graphs:
-        gained = nodes - before.get(at, nodes) * max(1.0, own)
-        if gained > 0 and 0 < steps <= nodes - before[at]:
-            found.append(GrowingGraph(at=location(at), nodes=(nodes - before[at]) / steps))
+        if at not in before or steps <= 0:
+            continue
+        gained = nodes - before[at]
+        if gained >= steps and nodes > before[at] * max(1.0, own):
+            found.append(GrowingGraph(at=location(at), nodes=gained / steps))
     return tuple(found)
 
 
