@@ -68,9 +68,16 @@ class OpLine(Kind, frozen=True, kw_only=True):
     conversions: dict[str, float]  # item, bool, float, int, tolist, numpy, cpu, nonzero, print…
     constructions: float  # torch.tensor / as_tensor / from_numpy / stack of Python data
     elapsed_ns: float  # wall time inside these calls, measured under the counting mode
-    in_loop: bool  # the line issued the same call more than once in a step
+    in_loop: bool  # the line issued the same call more than once in a turn
     # The commonest calls ("mul", "linear") and how many of each.
     names: dict[str, float] = msgspec.field(default_factory=dict)
+    # In how many turns it was reached: a turn is one batch, one call of a module with what follows,
+    # or one backward.
+    turns: float = 1.0
+    # The most calls that took the same weights before one backward, and whether each of the line's
+    # calls with weights was given a single row (a batch of one).
+    repeated: float = 0.0
+    one_row: bool = False
     # Copies to another device of a tensor that an earlier counted step had copied too, unchanged
     # since; and their bytes.
     moved_again: float = 0.0
@@ -179,8 +186,10 @@ class System(Kind, frozen=True, kw_only=True):
 
 
 class Module(Kind, frozen=True, kw_only=True):
-    """One outermost module seen in the run. ``evaluated_at``: the user's line that first called it
-    without recording gradients or in evaluation mode."""
+    """One outermost module seen in the run. ``calls_per_step``: by training, in clean steps.
+
+    ``trained_at``, ``evaluated_at``: the user's lines that first called it in training mode with
+    gradients recorded, and otherwise."""
 
     name: str
     at: Location | None
@@ -189,6 +198,7 @@ class Module(Kind, frozen=True, kw_only=True):
     is_loss: bool
     calls_per_step: float
     evaluated_at: Location | None = None
+    trained_at: Location | None = None
 
 
 class Modules(Kind, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tdiag.evidence.kinds import Dispatch, OpLine, Ops, Phases
@@ -45,9 +45,8 @@ def fixed_cost(
         raise Abstain("torch calls were not counted (window ops)")
     if dispatch is None:
         raise Abstain("the fixed cost of a call was not measured on this machine")
-    lines = [line for line in ops.lines if line.phase == "forward"]
-    mine = [line for line in lines if line not in apart]
-    return _cost_of(mine, lines, phases, ops, dispatch)
+    mine = [line for line in ops.lines if line.phase == "forward" and line not in apart]
+    return cost_of(mine, phases, ops, dispatch)
 
 
 def fixed_cost_of_small(
@@ -55,28 +54,28 @@ def fixed_cost_of_small(
 ) -> FixedCost:
     """The same of the lines alone whose own calls may be nothing but fixed costs. The average of
     all tells nothing of either where a loop of small calls stands beside a few large ones."""
-    lines = [line for line in ops.lines if line.phase == "forward"]
     small = [
         line
-        for line in lines
-        if line not in apart
-        and _cost_of([line], lines, phases, ops, dispatch).work <= FIXED_COST_FACTOR
+        for line in ops.lines
+        if line.phase == "forward"
+        and line not in apart
+        and cost_of([line], phases, ops, dispatch).work <= FIXED_COST_FACTOR
     ]
-    return _cost_of(small, lines, phases, ops, dispatch)
+    return cost_of(small, phases, ops, dispatch)
 
 
-def _cost_of(
-    mine: list[OpLine], lines: list[OpLine], phases: Phases, ops: Ops, dispatch: Dispatch
-) -> FixedCost:
-    """``mine`` of all ``lines`` of the forward pass: its time goes by theirs, backward's by that of
-    the calls that record gradients, whatever their phase."""
-    elapsed = sum(line.elapsed_ns for line in mine) / (sum(x.elapsed_ns for x in lines) or 1.0)
-    recorded = _recorded(mine) / (_recorded(list(ops.lines)) or 1.0)
-    wall = phases.wall_ns
+def cost_of(mine: Sequence[OpLine], phases: Phases, ops: Ops, dispatch: Dispatch) -> FixedCost:
+    """Of these lines: a phase's time goes by that of its lines, backward's by that of the calls
+    that record gradients, whatever their phase."""
+    spent = phases.wall_ns.get("backward", 0.0) * _recorded(mine) / (_recorded(ops.lines) or 1.0)
+    for phase in {line.phase for line in mine}:
+        all_of_it = sum(line.elapsed_ns for line in ops.lines if line.phase == phase) or 1.0
+        its = sum(line.elapsed_ns for line in mine if line.phase == phase)
+        spent += phases.wall_ns.get(phase, 0.0) * its / all_of_it
     return FixedCost(
         calls=sum(line.calls for line in mine),
         dispatch_ns=sum(_cost(line, dispatch) for line in mine),
-        spent_ns=elapsed * wall.get("forward", 0.0) + recorded * wall.get("backward", 0.0),
+        spent_ns=spent,
     )
 
 
@@ -86,6 +85,6 @@ def _cost(line: OpLine, dispatch: Dispatch) -> float:
     return plain * dispatch.op_ns + line.grad_calls * grad_op_ns
 
 
-def _recorded(lines: list[OpLine]) -> float:
+def _recorded(lines: Sequence[OpLine]) -> float:
     """Time of the calls that record gradients: backward's time goes by it."""
     return sum(line.elapsed_ns * line.grad_calls / line.calls for line in lines if line.calls)

@@ -14,7 +14,7 @@ from tdiag.rules.base import where
 
 # Asks for the shape, which the host knows: no value of the tensor is read.
 NOT_VALUES = ("len",)
-# A line that issues fewer calls in a step is no loop over elements: a repeated term, a few scales.
+# A line that issues fewer calls in a turn is no loop over elements: a repeated term, a few scales.
 MIN_LINE_CALLS = 8
 # Calls with weights of their own, as torch.nn.functional names them: a loop over layers.
 LAYERS = {
@@ -65,11 +65,12 @@ def in_loss(line: OpLine, modules: Modules | None) -> bool:
 def value_loops(ops: Ops, modules: Modules | None) -> list[OpLine]:
     """Lines that loop over tensor values: all loops in the loss, and of the forward pass, where a
     loss may be computed, too, those of a function that reads values into Python in one."""
-    loops = [line for line in ops.lines if line.in_loop and line.calls >= MIN_LINE_CALLS]
+    loops = [x for x in ops.lines if x.in_loop and x.calls >= MIN_LINE_CALLS * x.turns]
     reading = {
         (line.at.file, line.at.function)
         for line in loops
-        if line.phase == "forward" and sum(conversions([line]).values()) >= MIN_LINE_CALLS
+        if line.phase == "forward"
+        and sum(conversions([line]).values()) >= MIN_LINE_CALLS * line.turns
     }
     return [
         line

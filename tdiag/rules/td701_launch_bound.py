@@ -5,7 +5,7 @@ On a device: idle time before kernels that start the moment they are launched, s
 is what everything waits for. On a CPU: the time of forward and backward against the fixed cost of
 their torch calls, counted exactly and priced on this machine. Where most of the time goes to lines
 whose calls work, only the others' time counts. Loops over tensor values have a rule of their own
-(TD501).
+(TD501), and so has a model that is called in a loop (TD712).
 
 ## Why it is slow
 Python, dispatch and launch take the same few microseconds for every call, however little data it
@@ -37,6 +37,7 @@ from tdiag.rules.examples import MS, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost, fixed_cost_of_small
 from tdiag.rules.loops import LAYERS, MIN_LINE_CALLS, rewriting, value_loops
 from tdiag.rules.measures import count, ns
+from tdiag.rules.model_calls import model_loop
 
 CODE = "TD701"
 NAME = "launch-bound"
@@ -68,12 +69,15 @@ def check(
     loaders: Loaders | None,
     modules: Modules | None,
 ) -> Found | None:
+    loop = model_loop(modules, phases, ops)
     loader = loaders.train() if loaders else None
     if not budget.has_device:
-        apart = value_loops(ops, modules) if ops else []
+        apart = [*value_loops(ops, modules), *(loop.lines if loop else ())] if ops else []
         return _on_cpu(budget, phases, ops, dispatch, loader, apart)
     if device is None:
         raise Abstain("no device activity was traced")
+    if loop:
+        return None
     return _on_device(budget, device, loader)
 
 
@@ -133,7 +137,9 @@ def _loop(ops: Ops) -> list[OpLine]:
     """Lines of the forward pass that loop over calls without weights of their own, busiest first:
     a loop over layers cannot be said as one expression."""
     lines = [x for x in ops.lines if x.phase == "forward" and x.in_loop and x.names]
-    small = [x for x in lines if x.calls >= MIN_LINE_CALLS and not LAYERS & x.names.keys()]
+    small = [
+        x for x in lines if x.calls >= MIN_LINE_CALLS * x.turns and not LAYERS & x.names.keys()
+    ]
     return sorted(small, key=lambda line: -line.calls)
 
 

@@ -53,6 +53,69 @@ for step in range(40):
 """
 
 
+# As an agent does: every call of the model waits for a value read from the one before.
+ROLLOUT = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Softmax(1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+for step in range(40):
+    chosen = []
+    for move in range(20):
+        weights = model(torch.randn(1, 4))
+        best = weights.argmax().item()  # READ
+        chosen.append(weights[0, best])
+    loss = 0
+    for value in chosen:
+        loss = loss - value.log()  # LOSS
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+# A criterion that is called for each pair is the loss, however often the model is called.
+CRITERION = """
+import torch
+model, criterion = torch.nn.Linear(4, 3), torch.nn.MSELoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+for step in range(40):
+    loss = 0
+    for part in range(4):
+        rows = model(torch.randn(8, 4))
+        for i in range(8):
+            loss = loss + criterion(rows[i], torch.zeros(3)).abs()  # PAIRS
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+SINGLY = """
+import torch
+first = torch.nn.Linear(4, 4)
+layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(8))
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.layers = first, layers
+    def forward(self, x):
+        x = torch.stack([self.first(row) for row in x])  # ROWS
+        for layer in self.layers:
+            x = layer(x)  # LAYERS
+        return x
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+for step in range(40):
+    with torch.no_grad():
+        for row in torch.randn(8, 4):
+            first(row)  # EVALUATED
+    loss = model(torch.randn(8, 4)).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
 def line_of(mark: str, code: str = CODE) -> int:
     return next(n for n, text in enumerate(code.splitlines(), 1) if f"# {mark}" in text)
 
@@ -87,3 +150,28 @@ def test_a_closures_lines_are_in_their_phases_though_the_optimizer_runs_it(tmp_p
     _, lines = counted(tmp_path, CLOSURE)
     assert lines[line_of("LOSS", CLOSURE)]["phase"] == "loss"
     assert lines[line_of("NORM", CLOSURE)]["phase"] == "optimizer"
+
+
+def test_what_comes_between_two_calls_of_the_model_is_the_forward_pass(tmp_path: Path) -> None:
+    steps, lines = counted(tmp_path, ROLLOUT)
+    read, loss = lines[line_of("READ", ROLLOUT)], lines[line_of("LOSS", ROLLOUT)]
+    assert read["phase"] == "forward"  # after the last call of a step, too
+    assert read["conversions"] == {"item": 20 * steps}
+    assert (read["turns"], read["in_loop"]) == (20 * steps, False)
+    assert (loss["phase"], loss["turns"], loss["in_loop"]) == ("loss", steps, True)
+
+
+def test_a_criterion_called_in_a_loop_begins_no_turn(tmp_path: Path) -> None:
+    steps, lines = counted(tmp_path, CRITERION)
+    pairs = lines[line_of("PAIRS", CRITERION)]
+    assert (pairs["turns"], pairs["in_loop"]) == (4 * steps, True)
+    assert pairs["names"]["abs"] == 32 * steps
+
+
+def test_calls_with_the_same_weights_are_told_from_a_loop_over_layers(tmp_path: Path) -> None:
+    _, lines = counted(tmp_path, SINGLY)
+    rows, layers = lines[line_of("ROWS", SINGLY)], lines[line_of("LAYERS", SINGLY)]
+    assert (rows["repeated"], rows["one_row"]) == (8, True)
+    assert (layers["repeated"], layers["one_row"]) == (1, False)
+    evaluated = lines[line_of("EVALUATED", SINGLY)]
+    assert evaluated["repeated"] == 0

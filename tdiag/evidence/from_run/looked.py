@@ -66,6 +66,9 @@ class OpsLine(msgspec.Struct):
     elapsed: float = 0
     in_loop: bool = False
     names: dict[str, float] = {}
+    turns: float = 0
+    repeated: float = 0
+    one_row: bool = False
     moved_again: float = 0
     moved_bytes: float = 0
 

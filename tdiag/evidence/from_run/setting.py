@@ -20,8 +20,8 @@ from tdiag.evidence.from_run.records import (
     RoleRecord,
     TorchRecord,
 )
-from tdiag.evidence.from_run.roles import GRAD_ON, LOSS, TRAINING_MODE, Roles
-from tdiag.evidence.from_run.timeline import FORWARD, Timeline
+from tdiag.evidence.from_run.roles import GRAD_ON, LOSS, MODEL, TRAINING_MODE, Roles
+from tdiag.evidence.from_run.timeline import Timeline
 from tdiag.evidence.kinds import (
     Environment,
     Flags,
@@ -62,13 +62,15 @@ def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
 
 
 def make_modules(lead: Process, timeline: Timeline, roles: Roles, clean: Clean) -> Modules:
-    """The outermost modules, with how often each was called in a clean step."""
+    """The outermost modules, with how often training called each in a clean step."""
     losses = set((timeline.arg[roles.index[roles.role == LOSS]] >> 2).tolist())
-    called = (timeline.kind == FORWARD) & ~timeline.covered & clean.mask[timeline.step]
-    numbers, counts = np.unique(timeline.arg[called] >> 2, return_counts=True)
+    trains = roles.index[np.isin(roles.role, (MODEL, LOSS))]
+    trains = trains[clean.mask[timeline.step[trains]]]
+    numbers, counts = np.unique(timeline.arg[trains] >> 2, return_counts=True)
     per_step = dict(zip(numbers.tolist(), (counts / clean.mask.sum()).tolist(), strict=True))
-    called = reversed(lead.all(CalledRecord))
-    evaluated = {c.module: c.at for c in called if c.mode != TRAINING_MODE | GRAD_ON}
+    calls = lead.all(CalledRecord)[::-1]  # the first one counts
+    evaluated = {c.module: c.at for c in calls if c.mode != TRAINING_MODE | GRAD_ON}
+    trained = {c.module: c.at for c in calls if c.mode == TRAINING_MODE | GRAD_ON}
     return Modules(
         modules=tuple(
             Module(
@@ -79,6 +81,7 @@ def make_modules(lead: Process, timeline: Timeline, roles: Roles, clean: Clean) 
                 is_loss=m.loss or m.id in losses,
                 calls_per_step=per_step.get(m.id, 0.0),
                 evaluated_at=location(evaluated.get(m.id)),
+                trained_at=location(trained.get(m.id)),
             )
             for m in lead.all(ModuleRecord)
         )

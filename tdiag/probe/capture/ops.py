@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import Counter
 from typing import Any
 
 import torch
@@ -12,19 +11,9 @@ from torch.overrides import TorchFunctionMode
 
 from .. import facts, places
 from ..invisible import hidden
-from ..marks import (
-    BACKWARD_BEGIN,
-    BACKWARD_END,
-    FORWARD_BEGIN,
-    FORWARD_END,
-    NEXT_BEGIN,
-    NEXT_END,
-    OPTIMIZER_BEGIN,
-    OPTIMIZER_END,
-    STEP_END,
-)
 from . import Capture
 from .flow import MOVES, Flow
+from .lines import Lines
 from .syncs import SyncWarnings
 
 CONVERSIONS = {
@@ -36,20 +25,6 @@ CONVERSIONS = {
 # Reading .grad, .shape or .data issues no op; backward's own ops are not Python's.
 NOT_OPS = {"__get__", "__set__", "backward", "requires_grad_", "register_hook"}
 CONSTRUCTIONS = {"tensor", "as_tensor", "from_numpy", "asarray", "stack", "FloatTensor"}
-MOST_NAMES = 6  # calls named of a line
-
-
-class _Line:
-    __slots__ = (
-        "calls", "constructions", "conversions", "elapsed", "grad_calls", "moved_again",
-        "moved_bytes", "names",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.calls = self.grad_calls = self.constructions = self.elapsed = 0
-        self.moved_again = self.moved_bytes = 0
-        self.conversions: dict[str, int] = {}
-        self.names: Counter[str] = Counter()
 
 
 class _Counter(TorchFunctionMode):
@@ -81,7 +56,7 @@ class OpsCapture(Capture):
             return "compiled graphs are alive: counting calls would recompile them"
         if torch._C._len_torch_function_stack():
             return "the script has a torch function mode of its own switched on"
-        self.lines: dict[tuple[Any, str], _Line] = {}
+        self.lines = Lines(self.probe)
         self.syncs = SyncWarnings()
         self.flow = Flow(self.probe)
         self.mode: Any = None
@@ -95,28 +70,11 @@ class OpsCapture(Capture):
 
     def end(self, steps: int) -> None:
         self._leave()
-        rows = []
-        for (place, phase), line in self.lines.items():
-            rows.append(
-                {
-                    "at": list(place) if place else None,
-                    "phase": phase,
-                    "calls": line.calls,
-                    "grad_calls": line.grad_calls,
-                    "conversions": line.conversions,
-                    "constructions": line.constructions,
-                    "elapsed": line.elapsed,
-                    "in_loop": max(line.names.values(), default=0) > steps,
-                    "names": dict(line.names.most_common(MOST_NAMES)),
-                    "moved_again": line.moved_again,
-                    "moved_bytes": line.moved_bytes,
-                }
-            )
         self.probe.recorder.write(
             "ops",
             steps=steps,
             step=self.probe.step,
-            lines=rows,
+            lines=self.lines.described(),
             syncs=self.syncs.counts(),
             **self.flow.report(),
             **{"pass": self.window.number},
@@ -142,10 +100,7 @@ class OpsCapture(Capture):
             return
         place = places.caller()
         at = tuple(place) if place else None
-        key = (at, self._phase())
-        line = self.lines.get(key)
-        if line is None:
-            line = self.lines[key] = _Line()
+        phase, line = self.lines.at(at)
         if name not in line.names:
             self.flow.checkpointing()
         self.flow.seen(name, args, kwargs, result, at)
@@ -153,7 +108,7 @@ class OpsCapture(Capture):
             again, size = self.flow.moved(name, args, result)
             line.moved_again += again
             line.moved_bytes += size
-        if key[1] == "optimizer":
+        if phase == "optimizer":
             self.flow.clipping(at, began, ended)
         self.probe.boundary.look_at_autocast()
         line.calls += 1
@@ -161,30 +116,12 @@ class OpsCapture(Capture):
         line.names[name] += 1
         if isinstance(result, torch.Tensor) and result.grad_fn is not None:
             line.grad_calls += 1
+        if phase != "backward" and torch.is_grad_enabled():
+            self.lines.uses_weights(line, args, kwargs)
         if name in CONVERSIONS:
-            kind = CONVERSIONS[name]
-            line.conversions[kind] = line.conversions.get(kind, 0) + 1
+            line.conversions[CONVERSIONS[name]] += 1
         elif name in CONSTRUCTIONS:
             line.constructions += 1
-
-    def _phase(self) -> str:
-        """The phase that the marks of the step so far say we are in."""
-        log = self.probe.marks.log  # of this step: while calls are counted, each is cut at once
-        if self.probe.boundary.backward_depth:
-            return "backward"
-        losses = self.probe.boundary.losses
-        for code, argument in zip(reversed(log[0::3]), reversed(log[2::3])):
-            if code == NEXT_BEGIN:
-                return "data_wait"
-            if code == FORWARD_BEGIN:
-                return "loss" if argument >> 2 in losses else "forward"
-            if code == FORWARD_END:
-                return "loss"
-            if code in (BACKWARD_BEGIN, BACKWARD_END, OPTIMIZER_BEGIN):
-                return "optimizer"  # or about to be: a closure's own marks come after its begin
-            if code in (NEXT_END, OPTIMIZER_END, STEP_END):
-                return "prepare"
-        return "prepare"
 
     def _watch_module_moves(self) -> None:
         """``module.to(…)`` in a step: counted while the window lasts, outermost calls only."""

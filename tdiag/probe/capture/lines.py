@@ -1,0 +1,167 @@
+"""Torch calls by the user's line and phase, as the marks of the step tell them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..marks import (
+    BACKWARD_BEGIN,
+    BACKWARD_END,
+    FORWARD_BEGIN,
+    FORWARD_END,
+    NEXT_BEGIN,
+    NEXT_END,
+    OPTIMIZER_BEGIN,
+    OPTIMIZER_END,
+    STEP_END,
+)
+
+if TYPE_CHECKING:
+    from ..core import Probe
+
+SUMS = ("calls", "grad_calls", "constructions", "elapsed", "moved_again", "moved_bytes")
+MOST_NAMES = 6  # calls named of a line
+
+# Phase and whether something else begins there. After a gradient, an update comes, or is about to:
+# a closure's own marks come after its begin.
+_BEGINS = {
+    NEXT_BEGIN: "data_wait",
+    NEXT_END: "prepare",
+    BACKWARD_BEGIN: "optimizer",
+    BACKWARD_END: "optimizer",
+    OPTIMIZER_BEGIN: "optimizer",
+    OPTIMIZER_END: "prepare",
+    STEP_END: "prepare",
+}
+_OPEN = ""  # the phase is not known yet
+
+
+class Line:
+    """What one line of the user's called. ``turns``: in which turns it did, a turn being one
+    batch, one call of a module with what follows it, or one backward. ``repeated``: the most
+    calls with the same weights before one backward; ``one_row``: all of these on one sample."""
+
+    __slots__ = (*SUMS, "conversions", "names", "turns", "repeated", "one_row")
+
+    def __init__(self) -> None:
+        self.calls = self.grad_calls = self.constructions = self.elapsed = 0
+        self.moved_again = self.moved_bytes = 0
+        self.turns: set[int] = set()
+        self.repeated, self.one_row = 0, True
+        self.conversions: Counter[str] = Counter()
+        self.names: Counter[str] = Counter()
+
+    def add(self, other: Line) -> None:
+        for name in SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.turns |= other.turns
+        self.repeated = max(self.repeated, other.repeated)
+        self.one_row = self.one_row and other.one_row
+        self.conversions.update(other.conversions)
+        self.names.update(other.names)
+
+    def described(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in SUMS},
+            "turns": len(self.turns),
+            "repeated": self.repeated,
+            "one_row": self.one_row and self.repeated > 0,
+            "conversions": dict(self.conversions),
+            "in_loop": max(self.names.values(), default=0) > len(self.turns),
+            "names": dict(self.names.most_common(MOST_NAMES)),
+        }
+
+
+class Lines:
+    """What follows a module's call is the loss, unless a module is called again before any
+    backward: then it belonged to the forward pass, as in the clean steps (docs/phases.md)."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.rows: dict[tuple[Any, str], Line] = {}
+        self.open: dict[Any, Line] = {}  # of this turn, phase not known yet
+        self.phase, self.turn, self.called = "prepare", 0, False
+        self.uses: Counter[int] = Counter()  # of weights, since the last batch or backward
+        self.step, self.read = probe.step, 0  # how far the step's log has been followed
+
+    def at(self, place: Any) -> tuple[str, Line]:
+        """The row to count a call in that this place makes now, and its phase so far."""
+        self._follow()
+        phase = "backward" if self.probe.boundary.backward_depth else self.phase
+        line = self._row(place, phase) if phase else self.open.setdefault(place, Line())
+        line.turns.add(self.turn)
+        return phase, line
+
+    def uses_weights(self, line: Line, args: Any, kwargs: Any) -> None:
+        """Count a call in that takes a parameter of two dimensions or more after its input."""
+        given = args[0] if args else kwargs.get("input")
+        for value in (*args[1:], *kwargs.values()):
+            taken = value[0] if isinstance(value, (list, tuple)) and value else value
+            if isinstance(taken, torch.nn.Parameter) and taken.dim() > 1 and taken.requires_grad:
+                self.uses[id(taken)] += 1
+                line.repeated = max(line.repeated, self.uses[id(taken)])
+                if isinstance(given, torch.Tensor):
+                    line.one_row &= given.dim() < 2 or given.shape[0] == 1
+                return
+
+    def described(self) -> list[dict[str, Any]]:
+        self._follow()
+        self._settle("loss")
+        self._join()
+        return [
+            {"at": list(place) if place else None, "phase": phase, **line.described()}
+            for (place, phase), line in self.rows.items()
+        ]
+
+    def _join(self) -> None:
+        """A line of forward and loss belongs to where most of its calls do: what follows a model's
+        call in a loop is forward, in the last turn, too; what follows a criterion's call is loss,
+        before the model is called again, too."""
+        for place in [place for place, phase in self.rows if phase == "loss"]:
+            if (place, "forward") in self.rows:
+                by_calls = sorted(("forward", "loss"), key=lambda p: self.rows[place, p].calls)
+                self.rows[place, by_calls[1]].add(self.rows.pop((place, by_calls[0])))
+
+    def _row(self, place: Any, phase: str) -> Line:
+        line = self.rows.get((place, phase))
+        if line is None:
+            line = self.rows[place, phase] = Line()
+        return line
+
+    def _follow(self) -> None:
+        log = self.probe.marks.log  # of this step: while calls are counted, each is cut at once
+        if self.step != self.probe.step:
+            self.step, self.read = self.probe.step, 0
+            self._mark(STEP_END, 0)
+        while self.read < len(log):
+            code, argument = log[self.read], log[self.read + 2]
+            self.read += 3
+            self._mark(code, argument)
+
+    def _mark(self, code: int, argument: int) -> None:
+        if code == FORWARD_BEGIN and argument >> 2 in self.probe.boundary.losses:
+            if self.called:
+                self._settle("loss")
+                self.phase = "loss"
+        elif code == FORWARD_BEGIN:
+            self._begin("forward")
+            self.phase, self.called = "forward", True
+        elif code == FORWARD_END:
+            self.phase = _OPEN
+        elif code in _BEGINS:
+            self._begin("loss")
+            self.phase, self.called = _BEGINS[code], False
+            self.uses.clear()
+
+    def _begin(self, before: str) -> None:
+        """A turn begins; what is open of the last one was of this phase."""
+        self._settle(before)
+        self.turn += 1
+
+    def _settle(self, phase: str) -> None:
+        for place, line in self.open.items():
+            self._row(place, phase).add(line)
+        self.open.clear()

@@ -1,0 +1,75 @@
+"""A model, or a layer of it, that is called again and again before one backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tdiag.evidence.kinds import Location, Modules, OpLine, Ops, Phases
+from tdiag.rules.loops import LAYERS
+
+# Pairs, triplets and crops call a model two to ten times on purpose; ours.
+MIN_MODEL_CALLS = 12
+# By definition of "mostly": what is done at every second call or oftener is done in the loop.
+MAJORITY_FRAC = 0.5
+# What torch calls its cells, as modules and as functions, and their modules for whole sequences.
+SEQUENCES = {
+    "LSTMCell": "LSTM", "GRUCell": "GRU", "RNNCell": "RNN", "lstm_cell": "LSTM", "gru_cell": "GRU",
+    "rnn_tanh_cell": "RNN", "rnn_relu_cell": "RNN",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ModelLoop:
+    """``calls``: of the model (a layer with the same weights) by training, in the mean clean step;
+    ``each``: before each backward. ``lines``: those of the loop, where torch calls were counted,
+    in steps that made ``counted`` calls. ``one_row``: each call was given one sample."""
+
+    name: str
+    at: Location | None
+    calls: float
+    each: float
+    lines: tuple[OpLine, ...]
+    counted: float
+    one_row: bool
+
+    @property
+    def sequence(self) -> str:
+        """The module for whole sequences, if this is a recurrent cell."""
+        return SEQUENCES.get(self.name, "")
+
+
+def model_loop(modules: Modules | None, phases: Phases | None, ops: Ops | None) -> ModelLoop | None:
+    """The outermost module that is called in a loop, else the layer that is."""
+    if phases is None:
+        return None
+    lines = [x for x in ops.lines if x.phase in ("forward", "loss")] if ops else []
+    repeated = [x for x in lines if x.phase == "forward" and x.repeated >= MIN_MODEL_CALLS]
+    one_row = bool(repeated) and all(x.one_row for x in repeated)
+    models = [m for m in (modules.modules if modules else ()) if m.parameters and not m.is_loss]
+    most = max(models, key=lambda m: m.calls_per_step, default=None)
+    each = most.calls_per_step / max(1.0, phases.counts.get("backward", 0.0)) if most else 0.0
+    if most and each >= MIN_MODEL_CALLS:
+        turns = max((x.turns for x in lines if x.phase == "forward"), default=0.0)
+        inside = tuple(x for x in lines if x.turns >= MAJORITY_FRAC * turns)
+        return ModelLoop(
+            most.name, most.trained_at, most.calls_per_step, each, inside, turns, one_row
+        )
+    if not repeated:
+        return None
+    worst = max(repeated, key=lambda x: x.elapsed_ns)
+    layers = sorted(worst.names.keys() & LAYERS | worst.names.keys() & SEQUENCES.keys())
+    name = layers[0] if layers else max(worst.names, key=lambda x: worst.names[x], default="")
+    functions = {(x.at.file, x.at.function) for x in repeated}
+    inside = tuple(
+        x
+        for x in lines
+        if x in repeated
+        or (
+            x.phase == "forward"
+            and (x.at.file, x.at.function) in functions
+            and x.calls >= MAJORITY_FRAC * worst.repeated * x.turns
+        )
+    )
+    return ModelLoop(
+        name, worst.at, worst.repeated, worst.repeated, inside, worst.repeated, one_row
+    )

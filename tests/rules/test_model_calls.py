@@ -1,0 +1,92 @@
+"""TD712 beyond its examples, and the rules that leave such loops to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tdiag.diagnose.engine import run_rules
+from tdiag.evidence.kinds import Dispatch, Modules
+from tdiag.rules import td712_model_called_in_a_loop as rule
+from tdiag.rules.base import Found
+from tdiag.rules.catalogue import all_rules
+from tdiag.rules.examples import MS, at, budget, device_time, module, op_line, ops, phases
+
+PRICE = Dispatch(op_ns=1500, grad_op_ns=7000)
+PARTS = {"forward": 8.0, "loss": 4.0, "backward": 12.0, "optimizer": 1.0}
+
+
+def called(name: str, times: float) -> Modules:
+    plain = module(name, 22, calls_per_step=times, trained_at=at(41, "train"))
+    return Modules(modules=(plain,))
+
+
+def checked(
+    modules: Modules, backwards: float = 1, dispatch: Dispatch = PRICE, **loop: Any
+) -> Found | None:
+    """32 turns of which each makes 5 torch calls in the model and 2 in the criterion."""
+    model = {"turns": 32.0, "repeated": 32.0, "one_row": True, "elapsed_ns": 2 * MS, **loop}
+    lines = ops(
+        op_line(24, "forward", 160, grad_calls=160.0, names={"linear": 64.0}, **model),
+        op_line(42, "loss", 64, grad_calls=64.0, turns=model["turns"], elapsed_ns=0.5 * MS),
+        op_line(50, "loss", 64, grad_calls=64.0, elapsed_ns=0.5 * MS),
+    )
+    clean = phases(**PARTS)
+    clean.counts["backward"] = backwards
+    return rule.check(budget(**PARTS), clean, modules, lines, dispatch, None)
+
+
+def spent(found: Found | None) -> float:
+    assert found is not None
+    return next(m.value for m in found.evidence if m.name == "the loop and its backward")
+
+
+def test_the_criterion_of_the_loop_goes_with_it_and_what_comes_after_it_does_not() -> None:
+    assert spent(checked(called("Net", 32))) == 8 * MS + 4 * MS / 2 + 12 * MS * 2.5 / 3
+
+
+def test_calls_that_work_fire_only_if_each_was_given_one_sample() -> None:
+    works = Dispatch(op_ns=15, grad_op_ns=70)
+    assert checked(called("Net", 32), dispatch=works) is not None
+    assert checked(called("Net", 32), dispatch=works, one_row=False) is None
+
+
+def test_a_cell_has_a_module_for_sequences_and_wins_no_more_than_was_tried() -> None:
+    works = Dispatch(op_ns=15, grad_op_ns=70)
+    found = checked(called("GRUCell", 32), dispatch=works, one_row=False)
+    assert found is not None and found.gain is not None
+    assert "nn.GRU over the whole sequence" in found.fix.text
+    assert found.gain.high_ns == spent(found) * rule.CELL_HIGH_FRAC
+
+
+def test_a_layer_that_the_model_calls_in_a_loop_is_found_at_its_line() -> None:
+    found = checked(called("Net", 1), turns=1.0)
+    assert found is not None and found.at is not None
+    assert found.at.line == 24
+    assert found.fix.text.startswith("Stack what linear is called with")
+    assert spent(found) == 8 * MS + 12 * MS * 2 / 3  # none of the loss: it was called once
+    assert checked(called("Net", 1), turns=1.0, repeated=3.0) is None  # three heads share a layer
+
+
+def test_micro_batches_with_a_backward_each_are_no_loop() -> None:
+    assert checked(called("Net", 32), backwards=32, repeated=1.0) is None
+
+
+def test_episodes_that_were_longer_while_counted_are_brought_to_the_clean_ones() -> None:
+    found = checked(called("Policy", 16))
+    assert found is not None and found.gain is not None
+    least = 0.5 * 7000 * (160 + 64)  # of 16 calls, where 32 were counted
+    assert found.gain.low_ns == least * rule.IN_PAIRS_FRAC
+
+
+def test_on_a_device_what_waits_for_launches_counts() -> None:
+    step = budget(device=True, compute=60, launch=40)
+    clean = phases(**PARTS)
+    device = device_time(100, launch_starved_ns=30 * MS)
+    found = rule.check(step, clean, called("Policy", 32), None, None, device)
+    assert found is not None and found.gain is not None
+    assert found.gain.high_ns == 30 * MS * (1 - 1 / 32)
+
+
+def test_the_rules_of_small_calls_and_of_values_leave_it_alone() -> None:
+    findings, _ = run_rules(rule.fires(), all_rules())
+    assert {finding.code for finding in findings} == {"TD712"}
