@@ -47,7 +47,7 @@ def _ops(record: OpsRecord) -> Ops:
             elapsed_ns=line.elapsed / steps,
             in_loop=line.in_loop,
             names={name: count / steps for name, count in line.names.items()},
-            turns=line.turns / steps,
+            turns=(line.turns or steps) / steps,  # an older run's were not counted
             repeated=line.repeated,
             one_row=line.one_row,
             moved_again=line.moved_again / steps,
