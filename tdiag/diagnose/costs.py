@@ -8,8 +8,19 @@ from dataclasses import dataclass, field
 from tdiag.diagnose.budget import starting_workers
 from tdiag.diagnose.model import Finding
 from tdiag.evidence.device import HostOps
-from tdiag.evidence.kinds import Budget, Dispatch, Environment, Loaders, Ops, Phases, Steps, System
+from tdiag.evidence.kinds import (
+    Budget,
+    Calls,
+    Dispatch,
+    Environment,
+    Loaders,
+    Ops,
+    Phases,
+    Steps,
+    System,
+)
 from tdiag.evidence.store import Evidence
+from tdiag.rules.evaluation import gathers
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
 
 # Classes that are one cause to the user, with one share of the step to win: a device that the
@@ -19,7 +30,9 @@ FAMILIES = {
     "host": ("overhead", "sync", "memory"),
 }
 # What the budget measures as a component of its own: a prediction cannot know it better.
-_MEASURED = frozenset({"io", "cpu", "input", "h2d", "sync", "comm", "eval", "checkpoint"})
+_MEASURED = frozenset(
+    {"io", "cpu", "input", "h2d", "sync", "comm", "eval", "rollout", "checkpoint"}
+)
 
 # Time that a better program would not spend, and the class that says why.
 _WASTE = {
@@ -152,6 +165,8 @@ def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     parts = budget.components_ns
     waste = _WASTE | (_WASTE_WITH_DEVICE if budget.has_device else {})
     fetching = _collected_while_waiting(evidence, budget)
+    if gathers(evidence.get(Phases), evidence.get(Calls)):
+        waste = waste | {"evaluation": "rollout"}
     for name, ns in parts.items():
         if name in waste:
             costs.add(waste[name], ns - (fetching if name == "gc" else 0))

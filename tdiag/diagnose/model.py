@@ -21,7 +21,8 @@ MINOR_FRAC = 0.005
 
 VerdictClass = Literal[
     "io", "cpu", "input", "loader", "h2d", "compute", "python_loss", "sync", "overhead", "eval",
-    "checkpoint", "logging", "memory", "comm", "straggler", "no_device_activity", "unknown",
+    "rollout", "checkpoint", "logging", "memory", "comm", "straggler", "no_device_activity",
+    "unknown",
 ]  # fmt: skip
 
 Safety = Literal["safe", "review", "manual"]

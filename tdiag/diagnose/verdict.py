@@ -45,6 +45,7 @@ _WORDS = {
     "sync": "waiting for synchronisations",
     "overhead": "Python, dispatch and framework overhead between the work",
     "eval": "evaluation",
+    "rollout": "calls of the model that gather what to train on",
     "checkpoint": "saving checkpoints",
     "logging": "logging",
     "memory": "allocating and moving memory",

@@ -55,6 +55,9 @@ class Phases(Kind, frozen=True, kw_only=True):
     waits_ns: tuple[int, ...] = ()  # every single data wait of the clean window
     # Of data_wait: iter(loader), and a pass's first and last request beyond the usual wait.
     iterator_start_ns: float = 0.0
+    # A DataLoader feeds the evaluations, or a loss module judges them. Calls without gradients that
+    # have neither may gather what to train on (an agent's rollouts).
+    eval_evident: bool = True
     gc_in_wait_ns: float = 0.0  # of gc: collections inside a DataLoader's ``__next__``
 
 

@@ -25,6 +25,7 @@ CLASSES = {
     "sync": "Device synchronisation",
     "overhead": "Host overhead",
     "eval": "Evaluation",
+    "rollout": "Rollouts",
     "checkpoint": "Checkpointing",
     "logging": "Logging",
     "memory": "Memory",

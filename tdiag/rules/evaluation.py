@@ -1,9 +1,16 @@
-"""Where the user's evaluation is."""
+"""Where the user's evaluation is, and whether it is one."""
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Loaders, Location, Modules
+from tdiag.evidence.kinds import Calls, Loaders, Location, Modules, Phases
 from tdiag.rules.base import where
+
+# A validation set of a fifth of the data, forward only (a third of a step) and once an epoch,
+# takes 6 % of the time; three times that is not what people mean to pay. Ours.
+LARGE_FRAC = 0.2
+# Draw an action or a token: of torch.distributions, and what they and decoders draw with.
+DRAWS = ("sample", "sample_n")
+DRAWN_WITH = ("torch.multinomial", "torch.bernoulli", "torch.normal")
 
 
 def evaluation_place(loaders: Loaders | None, modules: Modules | None) -> Location | None:
@@ -20,3 +27,21 @@ def over(place: Location | None, loaders: Loaders | None) -> str:
     known = loaders.loaders if loaders else ()
     made = any(loader.role == "eval" and loader.created_at == place for loader in known)
     return f"{' over the DataLoader' if made and place else ''}{where(place)}"
+
+
+def gathers(phases: Phases | None, calls: Calls | None) -> bool:
+    """What looks like an evaluation draws actions or tokens, and nothing feeds or judges it: it
+    gathers what to train on."""
+    return phases is not None and not phases.eval_evident and drawn(calls) > 0
+
+
+def drawn(calls: Calls | None) -> float:
+    """Draws from a distribution, per step of window ``calls``."""
+    rows = calls.rows if calls else ()
+    drawing = [
+        row.calls
+        for row in rows
+        if ("torch/distributions/" in row.at.file and row.at.function in DRAWS)
+        or any(f" {name}>" in row.at.function for name in DRAWN_WITH)
+    ]
+    return max(drawing, default=0.0)

@@ -25,10 +25,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tdiag.diagnose.model import Fix, Measure
-from tdiag.evidence.kinds import Modules, Phases
+from tdiag.evidence.kinds import Calls, Modules, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Layers
 from tdiag.rules.base import Abstain, Found, percent, where
+from tdiag.rules.evaluation import gathers
 from tdiag.rules.examples import module, phases
 from tdiag.rules.measures import frac
 from tdiag.rules.shares import NOTICEABLE_FRAC
@@ -38,13 +39,17 @@ NAME = "mode-of-the-model"
 CLASS = "eval"
 
 
-def check(phases: Phases, modules: Modules, layers: Layers | None) -> Found | None:
+def check(
+    phases: Phases, modules: Modules, layers: Layers | None, calls: Calls | None
+) -> Found | None:
     if layers is not None and not layers.mode_dependent:
         return None  # both modes compute the same
     evaluating, training = phases.eval_train_mode_frac, phases.train_eval_mode_frac
     if evaluating is None and training is None:
         raise Abstain("no module with parameters was seen evaluating or training")
     evaluating, training = evaluating or 0.0, training or 0.0
+    if gathers(phases, calls):
+        evaluating = 0.0  # a rollout may well run in the mode of training
     if max(evaluating, training) < NOTICEABLE_FRAC:
         return None
     said, todo = [], []

@@ -15,6 +15,8 @@ gradients take memory.
 Low end: half as many evaluations. High end: so few that they take five percent of the time.
 
 ## When this advice is wrong
+Rollouts of an agent, and generation, which gather what to train on, are no evaluation: where
+actions or tokens are drawn, they have a rule of their own (TD810), else the advice names both.
 Early stopping and schedules that watch the validation loss need it as often as they decide.
 """
 
@@ -25,10 +27,10 @@ import math
 from msgspec.structs import replace
 
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Budget, Loaders, Modules, Phases
+from tdiag.evidence.kinds import Budget, Calls, Loaders, Modules, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Found, Gain, duration, held, percent
-from tdiag.rules.evaluation import evaluation_place, over
+from tdiag.rules.evaluation import LARGE_FRAC, evaluation_place, gathers, over
 from tdiag.rules.examples import at, budget, loaders, phases
 from tdiag.rules.measures import count, ns
 
@@ -39,19 +41,20 @@ AFTER = {
     "TD801": "without gradients an evaluation takes less time, and rarer ones hide what they cost",
 }
 
-# A validation set of a fifth of the data, forward only (a third of a step) and once an epoch,
-# takes 6 % of the time; three times that is not what people mean to pay. Ours.
-LARGE_FRAC = 0.2
-# What such an evaluation costs, rounded.
+# What a pass over a fifth of the data once an epoch costs (evaluation.py: 6 %), rounded. Ours.
 USUAL_FRAC = 0.05
 
 
 def check(
-    budget: Budget, phases: Phases, loaders: Loaders | None, modules: Modules | None
+    budget: Budget,
+    phases: Phases,
+    loaders: Loaders | None,
+    modules: Modules | None,
+    calls: Calls | None,
 ) -> Found | None:
     evaluating = held(budget, "evaluation")
     share = evaluating / budget.step_ns
-    if share < LARGE_FRAC:
+    if share < LARGE_FRAC or gathers(phases, calls):
         return None
     training = budget.step_ns - evaluating
     usual = training * USUAL_FRAC / (1 - USUAL_FRAC)
@@ -68,7 +71,7 @@ def check(
         ),
         fix=Fix(
             f"Evaluate{over(at, loaders)} {rarer} times less often, or on a fixed sample that is"
-            f" {rarer} times smaller.",
+            f" {rarer} times smaller{_caution(phases)}.",
             "manual",
         ),
         gain=Gain(
@@ -79,6 +82,13 @@ def check(
         ),
         at=at,
     )
+
+
+def _caution(phases: Phases) -> str:
+    """Nothing tells that it is an evaluation but that no gradients are recorded."""
+    if phases.eval_evident or not phases.eval_train_mode_frac:
+        return ""
+    return " (if it gathers what to train on: step more environments or sequences at once)"
 
 
 def fires() -> Evidence:

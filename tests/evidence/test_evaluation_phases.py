@@ -44,6 +44,7 @@ def test_evaluation_between_epochs_with_its_waits(tmp_path: Path) -> None:
     assert found["after_step"] == 1
     assert phases_of(run).eval_batches_per_step == 0.3
     assert phases_of(run).eval_grad_frac == 0
+    assert phases_of(run).eval_evident
     loaders = load_run(tmp_path).get(Loaders)
     assert loaders is not None
     assert [x.role for x in loaders.loaders] == ["train", "eval"]
@@ -75,7 +76,9 @@ def test_evaluation_on_a_tensor_without_any_loader(tmp_path: Path) -> None:
         run.backward(5)
         run.update(2)
 
-    found = in_ms(Run(tmp_path).steps(30, step))
+    run = Run(tmp_path).steps(30, step)
+    found = in_ms(run)
+    assert not phases_of(run).eval_evident  # an agent's rollouts look the same
     # The first batch of the evaluation is found with it, what follows its last forward too.
     assert found["evaluation"] == pytest.approx((2 * 5 + 1) / 5)
     assert found["forward"] == 4

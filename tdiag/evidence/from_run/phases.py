@@ -166,6 +166,7 @@ def make_phases(
     seen = [name for name, ns in zip(PHASES, wall.tolist(), strict=True) if ns]
     batches = _Batches(timeline, roles, clean)
     models = [number for number, module in modules.items() if module.parameters]
+    bare = [number for number in modules if number not in models]
     saves = timeline.wall[(timeline.kind == SAVE) & clean[timeline.step]]
     return Phases(
         wall_ns={name: int(wall[_NUMBER[name]]) / steps for name in seen},
@@ -178,6 +179,7 @@ def make_phases(
         iterator_start_ns=batches.starting_ns() / steps,
         eval_train_mode_frac=batches.train_mode_frac(EVAL_MODEL, models),
         train_eval_mode_frac=batches.eval_mode_frac(models),
+        eval_evident=batches.eval_evident(bare),
         gc_in_wait_ns=_collected_while_waiting(timeline, clean) / steps,
     )
 
@@ -244,6 +246,11 @@ class _Batches:
         model = self.role == EVAL_MODEL
         fed = (self.role == EVAL_BATCH) & np.append(model[1:], False)
         return int(fed.sum()) or int(model.sum())
+
+    def eval_evident(self, bare: Sequence[int]) -> bool:
+        """``bare``: modules without parameters, which after a model are its loss."""
+        judged = (self.role == EVAL_MODEL) & np.isin(self.arg >> 2, bare)
+        return bool(judged.any() or (self.role == EVAL_BATCH).any())
 
     def eval_grad_frac(self) -> float | None:
         model = self.role == EVAL_MODEL

@@ -1,0 +1,67 @@
+"""Calls of the model without gradients: an evaluation, or an agent's rollouts."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.engine import run_rules
+from tdiag.diagnose.model import Finding
+from tdiag.diagnose.verdict import judge
+from tdiag.evidence.kinds import Budget, CallRow, Calls, Location, Modules, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.rules import td810_rollouts_take_over as rule
+from tdiag.rules.catalogue import all_rules
+from tdiag.rules.evaluation import drawn
+from tdiag.rules.examples import module
+
+
+def found(evidence: Evidence) -> dict[str, Finding]:
+    return {finding.code: finding for finding in run_rules(evidence, all_rules())[0]}
+
+
+def without_draws(**changes: object) -> Evidence:
+    budget, phases = rule.fires().get(Budget), rule.fires().get(Phases)
+    assert budget and phases
+    return Evidence().add(budget, replace(phases, **changes))
+
+
+def test_rollouts_are_no_evaluation() -> None:
+    evidence = rule.fires()
+    phases = evidence.get(Phases)
+    assert phases is not None
+    evidence.add(
+        replace(phases, eval_train_mode_frac=1.0, train_eval_mode_frac=0.0),
+        Modules(modules=(module("Agent"),)),
+    )
+    budget = evidence.get(Budget)
+    assert budget is not None
+    assert set(found(evidence)) == {"TD810"}  # neither rarer evaluations nor another mode
+    verdict = judge(evidence, budget, list(found(evidence).values()))
+    assert verdict.cls == "rollout"
+    assert "gather what to train on" in verdict.summary
+
+
+def test_without_draws_the_advice_names_both() -> None:
+    doubtful = found(without_draws(eval_train_mode_frac=1.0))["TD802"]
+    assert "if it gathers what to train on" in doubtful.fix.text
+    for clear in (
+        {"eval_train_mode_frac": 0.0},
+        {"eval_train_mode_frac": 1.0, "eval_evident": True},
+    ):
+        assert "gathers" not in found(without_draws(**clear))["TD802"].fix.text
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "draws"),
+    [
+        ("/env/torch/distributions/normal.py", "sample", 3.0),
+        ("", "<built-in method torch.multinomial>", 3.0),
+        ("/env/torch/distributions/normal.py", "rsample", 0.0),  # with gradients: not gathered
+        ("/home/me/data.py", "sample", 0.0),
+    ],
+)
+def test_what_draws(file: str, function: str, draws: float) -> None:
+    at = Location(file=file, line=1, function=function)
+    row = CallRow(at=at, calls=3.0, own_ns=1e6, total_ns=1e6)
+    assert drawn(Calls(steps=2, rows=(row,))) == draws
