@@ -144,3 +144,66 @@ class Net(nn.Module):
 """
     },
 )
+
+ROWS = Waste(
+    "a model that takes the samples of a batch one by one",
+    "overhead",
+    ("TD712",),
+    {
+        "MODEL": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+        )
+    def forward(self, x):
+        rows = []
+        for row in x:  # HERE
+            rows.append(self.body(row))  # HERE
+        return torch.stack(rows)
+"""
+    },
+    {
+        "MODEL": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+        )
+    def forward(self, x):
+        return self.body(x)
+"""
+    },
+)
+
+CELLS = Waste(
+    "a recurrent cell in a loop over a sequence",
+    "overhead",
+    ("TD712",),
+    {
+        "MODEL": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.LSTMCell(8, 64), nn.Linear(64, 10)
+    def forward(self, x):
+        x = x.view(len(x), 32, 8)
+        h = c = x.new_zeros(len(x), 64)
+        for t in range(32):  # HERE
+            h, c = self.cell(x[:, t], (h, c))  # HERE
+        return self.head(h)
+"""
+    },
+    {
+        "MODEL": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells, self.head = nn.LSTM(8, 64, batch_first=True), nn.Linear(64, 10)
+    def forward(self, x):
+        return self.head(self.cells(x.view(len(x), 32, 8))[0][:, -1])
+"""
+    },
+)
