@@ -1,6 +1,6 @@
 """What other work on its core costs a training step beside its own time: caches that are cold.
 
-Usage: ``python benchmarks/cold_caches.py [--processes 3]``, on a quiet machine, 3 minutes each
+Usage: ``python benchmarks/cold_caches.py [--processes 3]``, on a quiet machine, 4 minutes each
 
 A step right after another one, and after a few ms of work that a training script may waste, by
 turns in one process of one thread; medians of turns, then of processes. ``COLD_CACHES_NS`` and
@@ -11,6 +11,7 @@ for it, are nearly the most that was found.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -25,11 +26,20 @@ TURNS, STEPS, LEFT_OUT = 14, 12, 2
 
 
 def wastes(torch: Any) -> dict[str, Callable[[], Any]]:
-    """Of about 3 to 20 ms each: lists to tensors, decompression, JSON, small calls, a copy."""
+    """Of 2 to 40 ms each, of the kinds that the catalogue knows."""
     row = [(k % 97) / 97 for k in range(6000)]
     packed = [zlib.compress(os.urandom(8000) * 4 + bytes(28_000)) for _ in range(24)]
     text = json.dumps([((k * 7919) % 1000) / 500 - 1 for k in range(4096)])
     x, scale, large = torch.randn(32, 256), torch.ones(256), torch.ones(1 << 22)
+
+    heap = [[k] for k in range(200_000)]
+    table = torch.ones(1 << 25)
+
+    def collection() -> int:
+        return gc.collect() + len(heap)
+
+    def checkpoint() -> None:
+        torch.save(large, os.devnull)
 
     def calls() -> None:
         for k in range(256):
@@ -41,6 +51,9 @@ def wastes(torch: Any) -> dict[str, Callable[[], Any]]:
         "JSON": lambda: [json.loads(text) for _ in range(8)],
         "small calls": calls,
         "a copy of 16 MiB": lambda: large.clone(),
+        "a table of 128 MiB updated": lambda: table.mul_(1.0),
+        "a collection": collection,
+        "a checkpoint of 16 MiB": checkpoint,
     }
 
 
