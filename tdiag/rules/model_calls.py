@@ -47,12 +47,19 @@ def model_loop(modules: Modules | None, phases: Phases | None, ops: Ops | None) 
     one_row = bool(repeated) and all(x.one_row for x in repeated)
     models = [m for m in (modules.modules if modules else ()) if m.parameters and not m.is_loss]
     most = max(models, key=lambda m: m.calls_per_step, default=None)
-    each = most.calls_per_step / max(1.0, phases.counts.get("backward", 0.0)) if most else 0.0
+    backwards = max(1.0, phases.counts.get("backward", 0.0))
+    each = most.calls_per_step / backwards if most else 0.0
     if most and each >= MIN_MODEL_CALLS:
         turns = max((x.turns for x in lines if x.phase == "forward"), default=0.0)
         inside = tuple(x for x in lines if x.turns >= MAJORITY_FRAC * turns)
         return ModelLoop(
-            most.name, most.trained_at, most.calls_per_step, each, inside, turns, one_row
+            most.name,
+            most.trained_at or most.evaluated_at,
+            most.calls_per_step,
+            each,
+            inside,
+            turns,
+            one_row,
         )
     if not repeated:
         return None
@@ -70,6 +77,5 @@ def model_loop(modules: Modules | None, phases: Phases | None, ops: Ops | None) 
             and x.calls >= MAJORITY_FRAC * worst.repeated * x.turns
         )
     )
-    return ModelLoop(
-        name, worst.at, worst.repeated, worst.repeated, inside, worst.repeated, one_row
-    )
+    times = worst.repeated * backwards
+    return ModelLoop(name, worst.at, times, worst.repeated, inside, times, one_row)

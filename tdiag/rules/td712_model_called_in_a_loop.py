@@ -41,7 +41,7 @@ from tdiag.rules.examples import at, budget, module, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, cost_of
 from tdiag.rules.loops import conversions
 from tdiag.rules.measures import count, ns
-from tdiag.rules.model_calls import ModelLoop, model_loop
+from tdiag.rules.model_calls import MAJORITY_FRAC, ModelLoop, model_loop
 
 CODE = "TD712"
 NAME = "model-called-in-a-loop"
@@ -53,8 +53,6 @@ IN_PAIRS_FRAC = 0.5
 # and 4.2 times a cell's whole sequence (LSTM of 64 units, 40 steps of 16).
 WORKING_HIGH_FRAC = 1 - 1 / 6.7
 CELL_HIGH_FRAC = 1 - 1 / 4.2
-# By definition of "mostly": what is done at every second call or oftener is done in the loop.
-MAJORITY_FRAC = 0.5
 # Budget components in which a device is idle while the host issues work (as for TD701).
 ISSUING = ("launch", "optimizer", "other")
 ISSUING_TAGS = ("call", *(f"host {state}" for state in ISSUING))
