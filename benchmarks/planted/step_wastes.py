@@ -152,8 +152,13 @@ def after_step(step, model, loss):
     },
     {
         "AFTER": """
+import logging
+logging.basicConfig(filename="train.log", level=logging.INFO)
 def after_step(step, model, loss):
-    pass
+    if step % 50 == 0:
+        for name, value in model.named_parameters():
+            if value.numel() < 10_000 or step % 2:
+                logging.info("%s %s", name, value[:60].tolist())
 """
     },
 )

@@ -93,13 +93,16 @@ for step in range(40):
 SINGLY = """
 import torch
 first = torch.nn.Linear(4, 4)
+table = torch.nn.Embedding(9, 4)
 layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(8))
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.layers = first, layers
+        self.first, self.layers, self.table = first, layers, table
     def forward(self, x):
         x = torch.stack([self.first(row) for row in x])  # ROWS
+        for column in torch.zeros(3, 8, dtype=torch.long):
+            x = x + self.table(column)  # TABLE
         for layer in self.layers:
             x = layer(x)  # LAYERS
         return x
@@ -173,5 +176,7 @@ def test_calls_with_the_same_weights_are_told_from_a_loop_over_layers(tmp_path: 
     rows, layers = lines[line_of("ROWS", SINGLY)], lines[line_of("LAYERS", SINGLY)]
     assert (rows["repeated"], rows["one_row"]) == (8, True)
     assert (layers["repeated"], layers["one_row"]) == (1, False)
+    table = lines[line_of("TABLE", SINGLY)]
+    assert (table["repeated"], table["one_row"]) == (3, False)  # eight indices each
     evaluated = lines[line_of("EVALUATED", SINGLY)]
     assert evaluated["repeated"] == 0

@@ -103,8 +103,7 @@ class Lines:
             if isinstance(taken, torch.nn.Parameter) and taken.dim() > 1 and taken.requires_grad:
                 self.uses[id(taken)] += 1
                 line.repeated = max(line.repeated, self.uses[id(taken)])
-                if isinstance(given, torch.Tensor):
-                    line.one_row &= given.dim() < 2 or given.shape[0] == 1
+                line.one_row = line.one_row and _one_row(given)
                 return
 
     def described(self) -> list[dict[str, Any]]:
@@ -165,3 +164,10 @@ class Lines:
         for place, line in self.open.items():
             self._row(place, phase).add(line)
         self.open.clear()
+
+
+def _one_row(given: Any) -> bool:
+    """A batch of one, or a sample without a batch. A vector of integers is a batch of indices."""
+    if not isinstance(given, torch.Tensor) or not given.dim():
+        return True
+    return given.shape[0] == 1 or (given.dim() == 1 and given.is_floating_point())
