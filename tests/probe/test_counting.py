@@ -99,8 +99,10 @@ class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.layers, self.table = first, layers, table
+        self.cell = torch.nn.LSTMCell(4, 4)
     def forward(self, x):
         x = torch.stack([self.first(row) for row in x])  # ROWS
+        x = self.cell(x)[0]  # CELL
         for column in torch.zeros(3, 8, dtype=torch.long):
             x = x + self.table(column)  # TABLE
         for layer in self.layers:
@@ -172,7 +174,8 @@ def test_a_criterion_called_in_a_loop_begins_no_turn(tmp_path: Path) -> None:
 
 
 def test_calls_with_the_same_weights_are_told_from_a_loop_over_layers(tmp_path: Path) -> None:
-    _, lines = counted(tmp_path, SINGLY)
+    steps, lines = counted(tmp_path, SINGLY)
+    assert lines[line_of("CELL", SINGLY)]["grad_calls"] == steps  # it gives two tensors
     rows, layers = lines[line_of("ROWS", SINGLY)], lines[line_of("LAYERS", SINGLY)]
     assert (rows["repeated"], rows["one_row"]) == (8, True)
     assert (layers["repeated"], layers["one_row"]) == (1, False)

@@ -114,8 +114,9 @@ class OpsCapture(Capture):
         line.calls += 1
         line.elapsed += ended - began
         line.names[name] += 1
-        if isinstance(result, torch.Tensor) and result.grad_fn is not None:
-            line.grad_calls += 1
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        if any(isinstance(x, torch.Tensor) and x.grad_fn is not None for x in results):
+            line.grad_calls += 1  # a recurrent layer gives several
         if phase != "backward" and torch.is_grad_enabled():
             self.lines.uses_weights(line, args, kwargs)
         if name in CONVERSIONS:
