@@ -1,6 +1,6 @@
 """What other work on its core costs a training step beside its own time: caches that are cold.
 
-Usage: ``python benchmarks/cold_caches.py [--processes 3]``, on a quiet machine, 4 minutes each
+Usage: ``python benchmarks/cold_caches.py [--processes 3]``, on a quiet machine, 5 minutes each
 
 A step right after another one, and after a few ms of work that a training script may waste, by
 turns in one process of one thread; medians of turns, then of processes. ``COLD_CACHES_NS`` and
@@ -119,7 +119,8 @@ def main() -> None:
         one_process()
         return
     rows: dict[tuple[str, str], list[list[float]]] = {}
-    for _ in range(args.processes):
+    for number in range(args.processes):
+        print(f"process {number + 1} of {args.processes}", file=sys.stderr)
         out = subprocess.check_output([sys.executable, __file__, "--one"], text=True)
         for name, what, *ns in map(json.loads, out.splitlines()):
             rows.setdefault((name, what), []).append(ns)

@@ -49,9 +49,9 @@ CLASS = "overhead"
 
 # The low end makes one call of two, no more.
 IN_PAIRS_FRAC = 0.5
-# Of calls that take more than their fixed cost: 17.3 times faster at most where batches of 32 were
-# tried (two Linear(32)), and 4.2 times a cell's whole sequence (LSTM of 64 units, 40 steps of 16).
+# The most that was won in the trial above by calls on 32 samples instead of one: two Linear(32).
 WORKING_HIGH_FRAC = 1 - 1 / 17.3
+# The most that a whole sequence won over its cell in a loop: LSTM of 64 units, 40 steps of 16.
 CELL_HIGH_FRAC = 1 - 1 / 4.2
 # Budget components in which a device is idle while the host issues work (as for TD701).
 ISSUING = ("launch", "optimizer", "other")
