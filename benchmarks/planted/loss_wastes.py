@@ -145,12 +145,7 @@ class Net(nn.Module):
     },
 )
 
-ROWS = Waste(
-    "a model that takes the samples of a batch one by one",
-    "overhead",
-    ("TD712",),
-    {
-        "MODEL": """
+SMALL_BODY = """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -158,6 +153,14 @@ class Net(nn.Module):
             nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
         )
     def forward(self, x):
+"""
+ROWS = Waste(
+    "a model that takes the samples of a batch one by one",
+    "overhead",
+    ("TD712",),
+    {
+        "MODEL": SMALL_BODY
+        + """\
         rows = []
         for row in x:  # HERE
             rows.append(self.body(row))  # HERE
@@ -165,14 +168,8 @@ class Net(nn.Module):
 """
     },
     {
-        "MODEL": """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
-        )
-    def forward(self, x):
+        "MODEL": SMALL_BODY
+        + """\
         return self.body(x)
 """
     },

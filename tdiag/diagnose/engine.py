@@ -30,9 +30,9 @@ MAX_RECOVERABLE_FRAC = 0.99
 # 0.1 to 1.2 ms longer than right after another step, up to 1 ÷ 0.42 as long
 # (benchmarks/cold_caches.py, 30 pairs of six models of 0.6 to 13 ms and five kinds of work, one
 # thread, torch 2.13, 2-core machine; 0.1 to 1.5 ms and 1 ÷ 0.44 in a trial before). Nearly the most
-# of it, for a high end. It is paid each time that the step
-# comes back from such work: before each of four micro-batches it cost 1.1 to 4.1 ms, 0.6 to 4.5
-# times (twice in the median of seven pairs) what it cost before the first alone.
+# of it, for a high end. It is paid each time that the step comes back from such work: before each
+# of four micro-batches it cost 1.1 to 4.1 ms, 0.6 to 4.5 times (twice in the median of seven pairs)
+# what it cost before the first alone.
 COLD_CACHES_NS = 1_300_000
 COLD_CACHES_FRAC = 0.56
 EVICTING_NS = 4_000_000

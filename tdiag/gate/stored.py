@@ -47,7 +47,7 @@ THRESHOLD = 0.05
 # its groups tell, checks of 15 against 20 spread by 0.7 %, against 10 by 1.0 %; in equal parts of
 # the three kinds by 1.3 and 1.5 % (45 groups of a 10 ms step, quiet machine, drawn 150 times).
 UPDATE_GROUPS = 20
-TENTHS = 10
+TENTHS = 10  # weights of a mixture go in steps of a tenth; ours
 
 Mixture = Mapping[str, float]  # kind of work → weight, 1 in all
 Gauges = Mapping[str, Sequence[Sequence[float]]]  # kind of work → group → turns, ns

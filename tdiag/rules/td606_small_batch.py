@@ -27,10 +27,11 @@ from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.kinds import Budget, Environment, Loader, Loaders, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, duration, held, percent, size, where
+from tdiag.rules.base import Abstain, Found, duration, percent, size, where
 from tdiag.rules.examples import GB, MS, budget, device_time, environment, loaders, system
 from tdiag.rules.measures import bytes_, count, frac, ns
 from tdiag.rules.shares import NOTICEABLE_FRAC, USABLE_MEMORY_FRAC
+from tdiag.rules.starved import starved_ns
 
 CODE = "TD606"
 NAME = "small-batch"
@@ -38,9 +39,6 @@ CLASS = "compute"
 AFTER = {
     "TD709": "a larger batch hides Python's time between the ops, and does not take it away",
 }
-
-# Budget components in which the device is idle while the host issues work (as for TD701).
-ISSUING = ("launch", "optimizer", "other")
 
 
 def check(
@@ -59,9 +57,7 @@ def check(
     used, total = system.gpu_memory_used_bytes, system.gpu_memory_total_bytes
     if not used or not total:
         raise Abstain("the device's memory in use was not measured")
-    starved = min(
-        device.launch_starved_ns * budget.step_ns / device.step_ns, held(budget, *ISSUING)
-    )
+    starved = starved_ns(budget, device)
     largest = _largest(loader, loader.batch_size, used, total)
     if starved < NOTICEABLE_FRAC * budget.step_ns or largest == loader.batch_size:
         return None

@@ -32,12 +32,13 @@ from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.kinds import Budget, Dispatch, Loader, Loaders, Modules, OpLine, Ops, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent, where
+from tdiag.rules.base import Abstain, Found, Gain, duration, percent, where
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost, fixed_cost_of_small
 from tdiag.rules.loops import LAYERS, MIN_LINE_CALLS, rewriting, value_loops
 from tdiag.rules.measures import count, ns
 from tdiag.rules.model_calls import model_loop
+from tdiag.rules.starved import ISSUING, ISSUING_TAGS, starved_ns
 
 CODE = "TD701"
 NAME = "launch-bound"
@@ -51,13 +52,8 @@ AFTER = {
 LARGER_BATCH = 4
 # And so many times the low end.
 DOUBLED_BATCH = 2
-# Budget components in which the device is idle while the host issues work. What it waits for data
-# or in the loss is starved of launches too, and has rules of its own.
-ISSUING = ("launch", "optimizer", "other")
 # By definition of "mostly": the larger half of the calls.
 MAJORITY_FRAC = 0.5
-# What they are called in the replay of a trace.
-ISSUING_TAGS = ("call", *(f"host {state}" for state in ISSUING))
 
 
 def check(
@@ -144,9 +140,7 @@ def _loop(ops: Ops) -> list[OpLine]:
 
 
 def _on_device(budget: Budget, device: DeviceTime, loader: Loader | None) -> Found | None:
-    starved = min(
-        device.launch_starved_ns * budget.step_ns / device.step_ns, held(budget, *ISSUING)
-    )
+    starved = starved_ns(budget, device)
     if not starved:
         return None
     return Found(

@@ -36,12 +36,13 @@ from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.kinds import Budget, Dispatch, Modules, Ops, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent, where
+from tdiag.rules.base import Abstain, Found, Gain, duration, percent, where
 from tdiag.rules.examples import at, budget, module, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, cost_of
 from tdiag.rules.loops import conversions
 from tdiag.rules.measures import count, ns
 from tdiag.rules.model_calls import MAJORITY_FRAC, ModelLoop, model_loop
+from tdiag.rules.starved import ISSUING, ISSUING_TAGS, starved_ns
 
 CODE = "TD712"
 NAME = "model-called-in-a-loop"
@@ -53,9 +54,6 @@ IN_PAIRS_FRAC = 0.5
 WORKING_HIGH_FRAC = 1 - 1 / 17.3
 # The most that a whole sequence won over its cell in a loop: LSTM of 64 units, 40 steps of 16.
 CELL_HIGH_FRAC = 1 - 1 / 4.2
-# Budget components in which a device is idle while the host issues work (as for TD701).
-ISSUING = ("launch", "optimizer", "other")
-ISSUING_TAGS = ("call", *(f"host {state}" for state in ISSUING))
 # Where the loop's lines lie: a criterion called in it is loss.
 PHASES = ("forward", "loss")
 
@@ -94,7 +92,7 @@ def check(
             count("calls before each backward", loop.each, "baseline"),
             *cost.measures,
         ),
-        fix=Fix(_advice(loop, ops, place), "review"),
+        fix=Fix(_advice(loop, place), "review"),
         gain=Gain(
             cost.least_ns * IN_PAIRS_FRAC,
             spent * most,
@@ -121,9 +119,7 @@ class _Cost:
 def _on_device(budget: Budget, device: DeviceTime | None) -> _Cost:
     if device is None:
         raise Abstain("no device activity was traced")
-    starved = min(
-        device.launch_starved_ns * budget.step_ns / device.step_ns, held(budget, *ISSUING)
-    )
+    starved = starved_ns(budget, device)
     measure = ns("device idle, waiting for a launch", device.launch_starved_ns, "trace")
     return _Cost(starved, starved, (measure,))
 
@@ -156,26 +152,21 @@ def _on_cpu(
     return _Cost(cost.spent_ns, least, measures, 1.0 if small else working)
 
 
-def _advice(loop: ModelLoop, ops: Ops | None, place: str) -> str:
+def _advice(loop: ModelLoop, place: str) -> str:
     stack = f"Stack what {loop.name} is called with{place}, and call it once on the batch"
     if loop.sequence:
         return (
             f"nn.{loop.sequence} over the whole sequence instead of its cell in a loop{place}: one"
             f" call for its {loop.each:.0f} steps."
         )
-    if not ops or _read(ops) < MAJORITY_FRAC * loop.each:
+    read = sum(conversions(loop.lines).values())
+    if not read or read < MAJORITY_FRAC * loop.counted:
         return f"{stack}; if each call needs what the one before gave, torch.compile the loop."
     return (
         f"Step several environments or sequences at once and call {loop.name} on all of"
         f" their states{place}, if each call waits for a value read from the one before (an agent's"
         f" action, a decoder's token); else {stack[0].lower()}{stack[1:]}."
     )
-
-
-def _read(ops: Ops) -> float:
-    """Values read into Python between the model's calls, per step."""
-    lines = [x for x in ops.lines if x.phase == "forward"]
-    return sum(conversions(lines).values())
 
 
 def fires() -> Evidence:

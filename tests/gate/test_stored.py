@@ -10,7 +10,7 @@ import pytest
 
 from tdiag.duel.estimate import unpaired
 from tdiag.gate import yardstick
-from tdiag.gate.stored import TENTHS, Times, _gauged, _mixture
+from tdiag.gate.stored import Times, _gauged, _mixture
 
 
 def groups(number: int, step: Sequence[float], slower: float, seed: int) -> Times:
@@ -33,7 +33,6 @@ def test_the_mixture_is_the_one_that_the_step_follows() -> None:
         "memory": 0.3,
     }
     assert sum(_mixture(groups(5, (0.2, 0.2, 0.2), 1, 2)).values()) == pytest.approx(1)
-    assert TENTHS == 10
 
 
 @pytest.mark.parametrize(("slower", "answer"), [(1.0, "same"), (1.1, "slower")])

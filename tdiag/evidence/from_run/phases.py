@@ -166,7 +166,7 @@ def make_phases(
     seen = [name for name, ns in zip(PHASES, wall.tolist(), strict=True) if ns]
     batches = _Batches(timeline, roles, clean)
     models = [number for number, module in modules.items() if module.parameters]
-    bare = [number for number in modules if number not in models]
+    bare = [number for number, module in modules.items() if not module.parameters]
     saves = timeline.wall[(timeline.kind == SAVE) & clean[timeline.step]]
     return Phases(
         wall_ns={name: int(wall[_NUMBER[name]]) / steps for name in seen},
