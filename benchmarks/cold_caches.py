@@ -2,10 +2,10 @@
 
 Usage: ``python benchmarks/cold_caches.py [--processes 3]``, on a quiet machine, 5 minutes each
 
-A step right after another one, and after a few ms of work that a training script may waste, by
-turns in one process of one thread; medians of turns, then of processes. ``COLD_CACHES_NS`` and
-``COLD_CACHES_FRAC`` of ``tdiag/diagnose/engine.py``, which bound what a prediction's high end adds
-for it, are nearly the most that was found.
+A whole training step, from its loader to its optimizer, right after another one, and after a few ms
+of work that a training script may waste, by turns in one process of one thread; medians of turns.
+``COLD_CACHES_NS`` and ``COLD_CACHES_FRAC`` of ``tdiag/diagnose/engine.py``, which bound what a
+prediction's high end adds for it, are nearly the most that was found.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-TURNS, STEPS, LEFT_OUT = 14, 12, 2
+TURNS, STEPS, LEFT_OUT = 10, 12, 2
+BATCH, SAMPLES, READS = 32, 4096, 8
 
 
-def wastes(torch: Any) -> dict[str, Callable[[], Any]]:
-    """Of 2 to 40 ms each, of the kinds that the catalogue knows."""
+def wastes(torch: Any, folder: Path) -> dict[str, Callable[[], Any]]:
+    """Of 2 to 200 ms each, of the kinds that the catalogue knows."""
     row = [(k % 97) / 97 for k in range(6000)]
     packed = [zlib.compress(os.urandom(8000) * 4 + bytes(28_000)) for _ in range(24)]
     text = json.dumps([((k * 7919) % 1000) / 500 - 1 for k in range(4096)])
@@ -38,8 +41,14 @@ def wastes(torch: Any) -> dict[str, Callable[[], Any]]:
     def collection() -> int:
         return gc.collect() + len(heap)
 
+    shard = folder / "shard"
+    shard.write_bytes(os.urandom(1 << 24))
+
     def checkpoint() -> None:
-        torch.save(large, os.devnull)
+        torch.save(large, folder / "checkpoint.pt")
+
+    def reads() -> list[int]:
+        return [len(shard.read_bytes()) for _ in range(READS)]
 
     def calls() -> None:
         for k in range(256):
@@ -54,60 +63,82 @@ def wastes(torch: Any) -> dict[str, Callable[[], Any]]:
         "a table of 128 MiB updated": lambda: table.mul_(1.0),
         "a collection": collection,
         "a checkpoint of 16 MiB": checkpoint,
+        "128 MiB read from files": reads,
     }
 
 
-def models(torch: Any) -> dict[str, tuple[Any, Any]]:
-    nn = torch.nn
+def trainings(torch: Any) -> dict[str, Callable[[], int]]:
+    """Steps of small models, each from its loader to its optimizer; they return ns."""
+    nn, adam = torch.nn, torch.optim.Adam
 
-    def layers(width: int, depth: int, batch: int) -> tuple[Any, Any]:
+    def sgd(parameters: Any) -> Any:
+        return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+    def layers(width: int, depth: int) -> Any:
         body = [part for _ in range(depth) for part in (nn.Linear(width, width), nn.ReLU())]
-        return nn.Sequential(*body, nn.Linear(width, 10)), torch.randn(batch, width)
+        return nn.Sequential(*body, nn.Linear(width, 10))
+
+    def training(model: Any, optimizing: Any, *shape: int) -> Callable[[], int]:
+        data = [(torch.randn(shape), k % 10) for k in range(SAMPLES)]
+        optimizer, batches = optimizing(model.parameters()), batches_of(torch, data)
+
+        def step() -> int:
+            began = time.perf_counter_ns()
+            x, y = next(batches)
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            loss.item()
+            return time.perf_counter_ns() - began
+
+        return step
 
     pictures = nn.Sequential(
-        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(),
-        nn.MaxPool2d(4), nn.Flatten(), nn.Linear(2048, 10),
+        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
+        nn.MaxPool2d(4), nn.Flatten(), nn.Linear(256, 10),
     )  # fmt: skip
     return {
-        "2 × Linear(64)": layers(64, 2, 32),
-        "2 × Linear(128)": layers(128, 2, 32),
-        "3 × Linear(256)": layers(256, 3, 32),
-        "2 × Linear(512)": layers(512, 2, 32),
-        "4 × Linear(512)": layers(512, 4, 64),
-        "2 × Conv2d(32), 8 pictures": (pictures, torch.randn(8, 3, 32, 32)),
+        "2 × Linear(64), SGD": training(layers(64, 2), sgd, 64),
+        "2 × Linear(128), Adam": training(layers(128, 2), adam, 128),
+        "3 × Linear(256), SGD": training(layers(256, 3), sgd, 256),
+        "3 × Linear(256), Adam": training(layers(256, 3), adam, 256),
+        "2 × Linear(512), Adam": training(layers(512, 2), adam, 512),
+        "2 × Conv2d(16), Adam": training(pictures, adam, 3, 16, 16),
     }
+
+
+def batches_of(torch: Any, data: Any) -> Iterator[Any]:
+    while True:
+        yield from torch.utils.data.DataLoader(data, batch_size=BATCH, shuffle=True)
 
 
 def one_process() -> None:
-    """Prints rows: model, waste, ns of it, of a warm step and of a cold one."""
+    """Prints rows: training, waste, ns of it, of a warm step and of a cold one."""
     import torch
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    for name, (model, x) in models(torch).items():
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        y = torch.randint(10, (len(x),))
+    with tempfile.TemporaryDirectory() as folder:
+        wasteful = wastes(torch, Path(folder))
+        for name, step in trainings(torch).items():
+            for what, waste in wasteful.items():
+                print(json.dumps([name, what, *by_turns(step, waste)]), flush=True)
 
-        def step(model: Any = model, x: Any = x, y: Any = y, optimizer: Any = optimizer) -> int:
+
+def by_turns(step: Callable[[], int], waste: Callable[[], Any]) -> list[float]:
+    """Medians, ns: the waste, a step after a step, a step after the waste."""
+    taken: dict[str, list[float]] = {"waste": [], "warm": [], "cold": []}
+    for _ in range(TURNS):
+        taken["warm"].append(statistics.median([step() for _ in range(STEPS)][LEFT_OUT:]))
+        cold = []
+        for _ in range(STEPS):
             began = time.perf_counter_ns()
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            return time.perf_counter_ns() - began
-
-        for what, waste in wastes(torch).items():
-            taken: dict[str, list[float]] = {"waste": [], "warm": [], "cold": []}
-            for _ in range(TURNS):
-                taken["warm"].append(statistics.median([step() for _ in range(STEPS)][LEFT_OUT:]))
-                cold = []
-                for _ in range(STEPS):
-                    began = time.perf_counter_ns()
-                    waste()
-                    taken["waste"].append(time.perf_counter_ns() - began)
-                    cold.append(step())
-                taken["cold"].append(statistics.median(cold[LEFT_OUT:]))
-            middle = {k: statistics.median(v) for k, v in taken.items()}
-            print(json.dumps([name, what, middle["waste"], middle["warm"], middle["cold"]]))
+            waste()
+            taken["waste"].append(time.perf_counter_ns() - began)
+            cold.append(step())
+        taken["cold"].append(statistics.median(cold[LEFT_OUT:]))
+    return [statistics.median(each) for each in taken.values()]
 
 
 def main() -> None:
@@ -121,22 +152,26 @@ def main() -> None:
     rows: dict[tuple[str, str], list[list[float]]] = {}
     for number in range(args.processes):
         print(f"process {number + 1} of {args.processes}", file=sys.stderr)
-        out = subprocess.check_output([sys.executable, __file__, "--one"], text=True)
-        for name, what, *ns in map(json.loads, out.splitlines()):
-            rows.setdefault((name, what), []).append(ns)
-    longer, shares = [], []
+        command = [sys.executable, __file__, "--one"]
+        with subprocess.Popen(command, text=True, stdout=subprocess.PIPE) as process:
+            for name, what, *ns in map(json.loads, process.stdout or ()):
+                print(name, what, *(f"{each / 1e6:.2f}" for each in ns), file=sys.stderr)
+                rows.setdefault((name, what), []).append(ns)
     print("| step | after | ms of it | warm, ms | longer by, ms | warm ÷ cold |")
     print("|---|---|--:|--:|--:|--:|")
     for (name, what), taken in rows.items():
-        waste, warm, _ = (statistics.median(column) for column in zip(*taken, strict=True))
-        longer.append(statistics.median(cold - warm for _, warm, cold in taken))
-        shares.append(1 - statistics.median(warm / cold for _, warm, cold in taken))
-        print(f"| {name} | {what} | {waste / 1e6:.1f} | {warm / 1e6:.2f} | {longer[-1] / 1e6:.2f} |"
-              f" {1 - shares[-1]:.2f} |")  # fmt: skip
-    for label, values, digits in (("COLD_CACHES_NS", longer, 0), ("COLD_CACHES_FRAC", shares, 2)):
+        waste, warm, _ = (statistics.median(column) / 1e6 for column in zip(*taken, strict=True))
+        longer = statistics.median(cold - warm for _, warm, cold in taken) / 1e6
+        share = statistics.median(warm / cold for _, warm, cold in taken)
+        print(f"| {name} | {what} | {waste:.1f} | {warm:.2f} | {longer:.2f} | {share:.2f} |")
+    each = [ns for taken in rows.values() for ns in taken]  # a prediction is for one process
+    for label, values, digits in (
+        ("COLD_CACHES_NS", [cold - warm for _, warm, cold in each], 0),
+        ("COLD_CACHES_FRAC", [1 - warm / cold for _, warm, cold in each], 2),
+    ):
         *_, most = statistics.quantiles(values, n=20, method="inclusive")
-        print(f"{label}: {min(values):.{digits}f} to {max(values):.{digits}f}, 19 of 20 pairs at"
-              f" most {most:.{digits}f}")  # fmt: skip
+        print(f"{label}: {min(values):.{digits}f} to {max(values):.{digits}f}, 19 of 20 at most"
+              f" {most:.{digits}f}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -26,16 +26,16 @@ __all__ = [
 
 # No fix leaves a step of no time; keeps 1 ÷ (1 − share) finite when a component is the step.
 MAX_RECOVERABLE_FRAC = 0.99
-# What other work on its core costs a step beside its own time: after 2 to 20 ms of it a step took
-# 0.1 to 1.2 ms longer than right after another step, up to 1 ÷ 0.42 as long
-# (benchmarks/cold_caches.py, 30 pairs of six models of 0.6 to 13 ms and five kinds of work, one
-# thread, torch 2.13, 2-core machine; 0.1 to 1.5 ms and 1 ÷ 0.44 in a trial before). Nearly the most
-# of it, for a high end. It is paid each time that the step comes back from such work: before each
-# of four micro-batches it cost 1.1 to 4.1 ms, 0.6 to 4.5 times (twice in the median of seven pairs)
+# What other work on its core costs a step beside its own time: after 2 to 190 ms of it a whole
+# training step took 0.1 to 2.2 ms longer than right after another step, up to 1 ÷ 0.43 as long
+# (benchmarks/cold_caches.py, two processes, 54 pairs of six trainings of 0.8 to 7 ms and nine kinds
+# of work, one thread, torch 2.13, 2-core machine). Nearly the most of it, for a high end; 1.05 ms
+# at most after 3 ms. It is paid each time that the step comes back from such work: before each of
+# four micro-batches it cost 1.1 to 4.1 ms, 0.6 to 4.5 times (twice in the median of seven pairs)
 # what it cost before the first alone.
-COLD_CACHES_NS = 1_300_000
-COLD_CACHES_FRAC = 0.56
-EVICTING_NS = 4_000_000
+COLD_CACHES_NS = 2_000_000
+COLD_CACHES_FRAC = 0.57
+EVICTING_NS = 6_000_000
 # What tdiag's own hooks cost a clean step, which nobody's training has: 37 to 65 µs
 # (benchmarks/hooks.py, 0.5 to 7 ms a step).
 HOOKS_NS = 40_000

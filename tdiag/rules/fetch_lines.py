@@ -47,6 +47,14 @@ def top_fetch_lines(fed: Feed, stacks: Stacks | None, most: int = 3) -> list[Sta
     return sorted((x for x in lines if x is not None), key=lambda x: -x.self_frac)[:most]
 
 
+def fetch_samples(fed: Feed, stacks: Stacks) -> int:
+    """How many samples those shares are of."""
+    if fed.loader.num_workers:
+        return stacks.worker_samples
+    waiting = sum(line.self_frac for line in stacks.training if line.phase == "data_wait")
+    return round(waiting * stacks.samples)
+
+
 def _of_dataset(line: StackLine, loader: Loader, stacks: Stacks) -> StackLine | None:
     others = [x.at for x in stacks.training if x.phase != "data_wait"]
     if not takes_batches(line.at, loader, others):

@@ -13,8 +13,9 @@ empty, while the training thread waits; at the end of the pass it waits for all 
 Keep the workers between passes: `persistent_workers=True`.
 
 ## How the gain is computed
-High end: no start after the first. Low end: the workers still have to fill their queue at each
-pass, so that half of the time stays.
+High end: no start after the first, and no other wait than for the first fetch of a pass, or for
+what the workers' fetches take longer than the rest of the step: workers that live on are warm. Low
+end: they still have to fill their queue at each pass, so that half of the starts' time stays.
 
 ## When this advice is wrong
 Workers that live on keep the dataset as it was when they started: a dataset that the training
@@ -26,9 +27,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Budget, Loaders, Phases
+from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Found, Gain, duration, percent, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, duration, held, percent, where
 from tdiag.rules.examples import MS, budget, loaders, phases
 from tdiag.rules.measures import count, ns
 
@@ -71,12 +72,25 @@ def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
         ),
         gain=Gain(
             starting * REFILL_FRAC,
-            starting,
-            "high end: no start after the first; low end: the queue is still filled at each pass.",
+            max(starting, held(budget, *DATA_WAIT) - _unavoidable(loader, budget, phases)),
+            "high end: no start after the first, and warm workers keep up where their fetches let"
+            " them; low end: the queue is still filled at each pass.",
             DATA_WAIT,
         ),
         at=loader.created_at,
     )
+
+
+def _unavoidable(loader: Loader, budget: Budget, phases: Phases) -> float:
+    """The wait that workers which live on leave, ns per step; all where fetches were not timed."""
+    waiting = held(budget, *DATA_WAIT)
+    if loader.load_ns is None:
+        return waiting
+    fetch = loader.load_ns + (loader.collate_ns or 0.0)
+    asked = phases.counts.get("data_wait", 1.0)
+    batches = max(1.0, round(asked))
+    passes = max(0.0, asked - batches)  # a pass ends with a request that brings no batch
+    return max(passes * fetch, batches * fetch / loader.num_workers - (budget.step_ns - waiting))
 
 
 def fires() -> Evidence:

@@ -33,8 +33,9 @@ from tdiag.evidence.store import Evidence
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, duration, percent, where
 from tdiag.rules.examples import MS, budget, op_line, ops
 from tdiag.rules.feed import feed_of
-from tdiag.rules.fetch_lines import takes_batches, top_fetch_lines
+from tdiag.rules.fetch_lines import fetch_samples, takes_batches, top_fetch_lines
 from tdiag.rules.measures import count, ns
+from tdiag.rules.samples import known_to
 
 CODE = "TD207"
 NAME = "tensors-from-python-lists"
@@ -133,20 +134,19 @@ def _in_workers(
     if not lines:
         return None
     share = sum(line.self_frac for line in lines)
+    seen = fetch_samples(fed, stacks) if stacks else 0
     return Found(
         summary=(
             f"{percent(share)} of the workers' fetch time builds tensors from Python data"
             f"{where(lines[0].at)}."
         ),
-        evidence=(
-            count("samples of the workers", stacks.worker_samples if stacks else 0, "sample"),
-        ),
+        evidence=(count("samples of the workers", seen, "sample"),),
         fix=Fix(
             f"Return torch.from_numpy(array){where(lines[0].at)} instead of a tensor made from a"
             " Python list.",
             "safe",
         ),
-        gain=_gain(fed.gain_of_saving(fed.wall * share)),
+        gain=_gain(*(fed.gain_of_saving(fed.wall * known) for known in known_to(share, seen))),
         at=lines[0].at,
     )
 

@@ -30,8 +30,9 @@ from tdiag.evidence.store import Evidence
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, duration, percent, where
 from tdiag.rules.examples import budget, loaders, stack, stacks, system
 from tdiag.rules.feed import feed_of
-from tdiag.rules.fetch_lines import top_fetch_lines
+from tdiag.rules.fetch_lines import fetch_samples, top_fetch_lines
 from tdiag.rules.measures import frac, ns, text
+from tdiag.rules.samples import known_to
 
 CODE = "TD210"
 NAME = "table-indexed-per-sample"
@@ -60,6 +61,7 @@ def check(
         return None
     share = min(1.0, sum(line.self_frac for line in tables))
     spent, at = share * fed.wall, tables[0].at
+    least, most = known_to(share, fetch_samples(fed, stacks))
     per_sample = spent / fed.batches / (fed.loader.batch_size or 1)
     name = tables[0].library
     return Found(
@@ -79,10 +81,11 @@ def check(
             "safe",
         ),
         gain=Gain(
-            fed.gain_of_saving(spent * LOW_FRAC),
-            fed.gain_of_saving(spent * (1 - 1 / TENSOR_WINS)),
+            fed.gain_of_saving(fed.wall * least * LOW_FRAC),
+            fed.gain_of_saving(fed.wall * most * (1 - 1 / TENSOR_WINS)),
             f"high end: a tensor's index takes 1/{TENSOR_WINS:.0f} of the time; low end: half of"
-            " it is work that stays.",
+            f" it is work that stays; of {percent(least)} to {percent(most)}, as far as so many"
+            " samples tell.",
             DATA_WAIT,
         ),
         at=at,

@@ -3,7 +3,7 @@
 ## What it measures
 For each embedding table, in the counted steps: its rows, how many are looked up in a step, whether
 its gradient is sparse, and whether other calls use it, too; its part of the parameters' bytes, and
-the optimizer's time; in the trace, the time of making its gradient.
+the optimizer's time; in the trace, the time of making its gradient and of freeing it.
 
 ## Why it is slow
 The gradient of an embedding is dense unless told otherwise: as large as the table, and zero but for
@@ -17,8 +17,8 @@ each of its moments. That time grows with the vocabulary or the number of users,
 ## How the gain is computed
 From the table's part of the optimizer's time. Low end: less seven times what the rows that are
 looked up take of it, and a millisecond, as dear as the sparse update was where it was tried. High
-end: less what those rows take of it, and so of what the dense gradient takes of the backward in the
-trace. On a device, where nothing was tried, none is claimed.
+end: less what those rows take of it, and so of what the dense gradient takes of the backward and of
+`zero_grad()` in the trace. On a device, where nothing was tried, none is claimed.
 
 ## When this advice is wrong
 A table that the output layer shares gets a dense gradient from there; this rule sees such uses and
@@ -33,7 +33,7 @@ from collections.abc import Sequence
 
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import HostOps, Kernels
-from tdiag.evidence.kinds import Budget, Optimizer, Optimizers
+from tdiag.evidence.kinds import Budget, Optimizer, Optimizers, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import ClipCalls, Ddp, EmbeddingTables, Layers, Table
 from tdiag.rules.base import Found, Gain, duration, held, percent, where
@@ -54,6 +54,8 @@ SPARSE_ROW_FACTOR = 7.0
 SPARSE_FIXED_NS = 1_000_000
 # The op that makes the dense gradient, as torch names it.
 DENSE_BACKWARD = "aten::embedding_dense_backward"
+# zero_grad() stands before the forward pass, before the backward, or after the optimizer.
+HELD_IN = ("optimizer", "backward", "prepare", "loss", "other")
 
 
 def check(
@@ -63,6 +65,7 @@ def check(
     optimizers: Optimizers,
     clips: ClipCalls | None,
     ddp: Ddp | None,
+    phases: Phases | None,
     host_ops: HostOps | None,
     kernels: Kernels | None,
 ) -> Found | None:
@@ -76,8 +79,9 @@ def check(
     touched = sum(x.looked_up for x in whole) / sum(x.rows for x in whole)
     updating = share * _updating(budget, kernels)
     making = _making_frac(host_ops) * held(budget, "backward")
+    freeing = share * _freeing(host_ops, phases)
     low = updating * (1 - SPARSE_ROW_FACTOR * touched) - SPARSE_FIXED_NS
-    high = (updating + making) * (1 - touched)
+    high = (updating + making + freeing) * (1 - touched)
     if low <= 0 or updating < NOTICEABLE_FRAC * budget.step_ns:
         return None
     others = f" (and {len(whole) - 1} more such)" if whole[1:] else ""
@@ -95,6 +99,7 @@ def check(
             frac("such tables, of all parameters", share, "probe"),
             ns("their part of the optimizer's time", updating, "budget"),
             *((ns("making their dense gradients", making, "trace"),) if making else ()),
+            *((ns("freeing them in zero_grad()", freeing, "trace"),) if freeing else ()),
         ),
         fix=Fix(_advice(largest, taking[0], clips), "review"),
         gain=None if budget.has_device else _gain(low, high),
@@ -105,9 +110,9 @@ def check(
 def _gain(low: float, high: float) -> Gain:
     why = (
         "low end: rows that are looked up cost seven times as much, and a millisecond more; high"
-        " end: no more than before, and no dense gradient is made."
+        " end: no more than before, and no dense gradient is made or freed."
     )
-    return Gain(low, high, why, ("optimizer", "backward"))
+    return Gain(low, high, why, HELD_IN)
 
 
 def _updating(budget: Budget, kernels: Kernels | None) -> float:
@@ -137,6 +142,14 @@ def _making_frac(host_ops: HostOps | None) -> float:
     making = sum(op.total_ns for op in ops if op.name == DENSE_BACKWARD)
     whole = sum(host_ops.backward_of.values()) if host_ops else 0.0
     return min(1.0, making / whole) if whole else 0.0
+
+
+def _freeing(host_ops: HostOps | None, phases: Phases | None) -> float:
+    """Of the clean steps, what zero_grad() takes by the trace, ns per step."""
+    if host_ops is None or phases is None:
+        return 0.0
+    parts = host_ops.zero_grad_frac.items()
+    return sum(frac * phases.wall_ns.get(phase, 0.0) for phase, frac in parts)
 
 
 def _advice(table: Table, optimizer: Optimizer, clips: ClipCalls | None) -> str:

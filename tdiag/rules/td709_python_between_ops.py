@@ -14,8 +14,8 @@ Move what does not change out of the step, replace loops over numbers by one ten
 keep files, locks and sleeps out of it.
 
 ## How the gain is computed
-High end: the lines' time outside torch calls. Low end: half of it, since what replaces a loop takes
-time as well; nothing with a device, which may work meanwhile.
+High end: the lines' time outside torch calls, as well as so many samples tell it. Low end: half,
+since what replaces a loop takes time as well; nothing with a device, which may work meanwhile.
 
 ## When this advice is wrong
 A line that samples catch in a C extension of your own (a tokenizer, a simulator) does real work: it
@@ -31,6 +31,7 @@ from tdiag.rules.base import Abstain, Found, Gain, duration, percent, same_funct
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.log_lines import logs
 from tdiag.rules.measures import count, ns
+from tdiag.rules.samples import known_to
 
 CODE = "TD709"
 NAME = "python-between-ops"
@@ -60,6 +61,11 @@ def check(budget: Budget, stacks: Stacks, ops: Ops) -> Found | None:
         return None
     total = sum(outside[x] for x in lines)
     top = max(lines, key=lambda x: outside[x])
+    sampled = sum(x.self_frac for x in lines)
+    least, most = (
+        max(0.0, total + (known - sampled) * budget.step_ns)
+        for known in known_to(sampled, stacks.samples)
+    )
     return Found(
         summary=(
             f"{duration(total)} a step ({percent(total / budget.step_ns)}) passes between torch"
@@ -78,9 +84,10 @@ def check(budget: Budget, stacks: Stacks, ops: Ops) -> Found | None:
             "manual",
         ),
         gain=Gain(
-            0.0 if budget.has_device else total * SAVING_LOW_FRAC,
-            total,
-            "high end: the lines' time outside torch calls; low end: half of it"
+            0.0 if budget.has_device else least * SAVING_LOW_FRAC,
+            most,
+            f"high end: the lines' time outside torch calls, {duration(least)} to {duration(most)}"
+            " as far as so many samples tell; low end: half of it"
             + (", or nothing while the device works." if budget.has_device else "."),
             WITH_DEVICE if budget.has_device else tuple(x for x in PHASES if x in phases),
         ),

@@ -12,8 +12,8 @@ in every step.
 Log every N steps, collect values and write them together, or leave writing to a thread.
 
 ## How the gain is computed
-The lines' share of the samples, as time of the step. Low end: half as much logging; high end: none
-in the step.
+The lines' share of the samples, as time of the step, as well as so many samples tell it. Low end:
+half as much logging; high end: one step in fifty logs.
 
 ## When this advice is wrong
 Output to a slow terminal (over ssh, in a notebook) goes away when it is sent to a file.
@@ -28,6 +28,7 @@ from tdiag.rules.base import Abstain, Found, Gain, duration, percent, where
 from tdiag.rules.examples import budget, stack, stacks
 from tdiag.rules.log_lines import logs
 from tdiag.rules.measures import count, frac
+from tdiag.rules.samples import known_to
 
 CODE = "TD804"
 NAME = "logging-blocks-training"
@@ -50,6 +51,7 @@ def check(budget: Budget, stacks: Stacks) -> Found | None:
     share = sum(line.self_frac for line in lines)
     top = lines[0]
     cost = share * budget.step_ns
+    least, most = known_to(share, stacks.samples)
     return Found(
         summary=(
             f"{percent(share)} of the training thread's time writes logs ({duration(cost)} a step),"
@@ -65,9 +67,10 @@ def check(budget: Budget, stacks: Stacks) -> Found | None:
             "safe",
         ),
         gain=Gain(
-            cost * RARER_LOW_FRAC,
-            cost * (1 - 1 / LOG_EVERY),
-            f"low end: half as much logging; high end: one step in {LOG_EVERY} logs.",
+            least * budget.step_ns * RARER_LOW_FRAC,
+            most * budget.step_ns * (1 - 1 / LOG_EVERY),
+            f"low end: half as much logging; high end: one step in {LOG_EVERY} logs; of"
+            f" {percent(least)} to {percent(most)}, as far as so many samples tell.",
             ("other", "unattributed", "prepare", "loss", "optimizer", "forward", "evaluation"),
         ),
         at=top.at,

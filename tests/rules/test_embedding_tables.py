@@ -13,7 +13,7 @@ from tdiag.diagnose.model import Finding
 from tdiag.evidence.device import HostOp, HostOps, KernelFamily, Kernels
 from tdiag.evidence.training import Clip, ClipCalls, EmbeddingTables
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import MS, at, budget, optimizers
+from tdiag.rules.examples import MS, at, budget, optimizers, phases
 
 from ..probe.harness import watch_code
 
@@ -64,6 +64,17 @@ def test_making_the_gradient_counts_by_its_part_of_the_backward() -> None:
     assert without is not None and found is not None
     more = (found.at_best_ns - without.at_best_ns) / MS
     assert more == pytest.approx(0.8 * 20, rel=0.01)  # 8 of 10 ms, of a clean backward of 20 ms
+
+
+def test_freeing_the_gradient_counts_by_the_tables_part_of_zero_grad() -> None:
+    freed = HostOps(per_step=9, total_per_step=20, ops=(), small_frac=0.5, backward_of={},
+                    zero_grad_frac={"prepare": 0.75})  # fmt: skip
+    parts = {"forward": 2.0, "backward": 20.0, "optimizer": 60.0, "prepare": 8.0}
+    step, clean = budget(**parts), phases(**parts)
+    without, found = judged(step, clean), judged(step, clean, freed)
+    assert without is not None and found is not None
+    more = (found.at_best_ns - without.at_best_ns) / MS
+    assert more == pytest.approx(6 * 128 / 130, rel=0.01)  # the table has 128 of 130 MB
 
 
 def test_on_a_device_nothing_is_promised() -> None:

@@ -132,3 +132,19 @@ def test_old_operator_annotations_are_no_ops(tmp_path: Path) -> None:
     assert found is not None
     assert [o.name for o in found.ops] == ["aten::mm"]
     assert found.per_step == pytest.approx(1)
+
+
+def test_zero_grad_is_told_as_a_part_of_the_phases_that_hold_it(tmp_path: Path) -> None:
+    def zeroing(start: int, duration: int) -> Event:
+        return span("user_annotation", "Optimizer.zero_grad#Adam.zero_grad", start, duration)
+
+    events = [step(1, 0, 1000), step(2, 1000, 1000), op("aten::mm", 10, 5)]
+    events += [zeroing(100, 30), zeroing(1100, 50), zeroing(2500, 400)]
+    trace = trace_of(tmp_path, events)
+    parts = [("prepare", 0, 200 * US), ("forward", 200 * US, 1000 * US)]
+    parts += [(name, begin + 1000 * US, end + 1000 * US) for name, begin, end in parts]
+    parts.append(("prepare", 2400 * US, 3000 * US))  # after the last step
+    found = device_evidence(trace, phases=parts).get(HostOps)
+    assert found is not None and found.zero_grad_frac == {"prepare": pytest.approx(80 / 400)}
+    unmarked = device_evidence(trace).get(HostOps)
+    assert unmarked is not None and unmarked.zero_grad_frac == {}

@@ -18,6 +18,7 @@ Phase = tuple[str, int, int]  # name, start, end on the trace's clock, ns
 SMALL_NS = 20_000  # as documented at HostOps.small_frac
 TOP_OPS = 1000  # more than most traces have names
 COLLECTION = "gc"
+ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
 BACKWARD_NODE = re.compile(r"^autograd::engine::evaluate_function: ")
 
 
@@ -33,6 +34,7 @@ def host_ops(view: View, nested: Nested, window: Window, phases: Sequence[Phase]
         ops=_by_name(view, nested, window.count),
         small_frac=float((durations < SMALL_NS).mean()),
         backward_of=_backward_of(view, nested, phases, window.count),
+        zero_grad_frac=_zero_grad_frac(view, window, phases),
     )
 
 
@@ -99,6 +101,16 @@ def _by_phase(
         if inside.any():
             totals[name] = totals.get(name, 0.0) + float(durations[inside].sum()) / steps
     return totals
+
+
+def _zero_grad_frac(view: View, window: Window, phases: Sequence[Phase]) -> dict[str, float]:
+    """The part of the window's phases, by name, that frees or zeroes gradients."""
+    rows = view.matching(view.annotations, ZERO_GRAD)
+    starts = view.trace.ts_ns[rows]
+    seen = [phase for phase in phases if window.begin <= phase[1] < window.host_end]
+    spent = _by_phase(starts, view.trace.ends(rows) - starts, seen, 1) if seen else {}
+    whole = {name: sum(end - begin for n, begin, end in seen if n == name) for name in spent}
+    return {name: min(1.0, ns / whole[name]) for name, ns in spent.items() if whole[name]}
 
 
 def _without_gc(phases: Sequence[Phase]) -> list[Phase]:

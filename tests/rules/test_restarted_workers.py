@@ -1,0 +1,48 @@
+"""What workers that live on save, and what they cannot."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.diagnose.model import Finding
+from tdiag.evidence.store import Evidence
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import MS, budget, loaders, phases
+
+
+@pytest.mark.parametrize(
+    ("fetch_ms", "at_best_ms"),
+    [
+        (8, 18.0),  # one fetch for each pass of four steps is waited for
+        (40, 10.0),  # the starts alone
+        (None, 10.0),
+    ],
+)
+def test_at_best_warm_workers_keep_up_where_their_fetches_let_them(
+    fetch_ms: float | None, at_best_ms: float
+) -> None:
+    """A step of 50 ms, 20 of them waiting, half of that for the workers to start."""
+    each = None if fetch_ms is None else fetch_ms * MS
+    restarted = loaders(
+        num_workers=2, worker_start_ns=(400 * MS,) * 5, load_ns=each, collate_ns=0.0
+    )
+    clean = phases({"data_wait": 1.25}, data_wait=20, forward=30)
+    clean = replace(clean, iterator_start_ns=10 * MS)
+    step = budget(data_wait=20, forward=30)
+    found = run_rule(find("TD203"), Evidence().add(step, clean, restarted))
+    assert isinstance(found, Finding)
+    assert found.at_best_ns == pytest.approx(at_best_ms * MS)
+    assert found.recoverable_ns == pytest.approx((5 + at_best_ms) * MS / 2), "half of the starts"
+
+
+def test_slow_fetches_are_waited_for_as_now() -> None:
+    """80 ms a fetch from two workers, 30 ms of work a step: 10 ms a step are waited for."""
+    restarted = loaders(num_workers=2, worker_start_ns=(400 * MS,) * 5, load_ns=80 * MS,
+                        collate_ns=0.0)  # fmt: skip
+    clean = replace(phases(data_wait=30, forward=30), iterator_start_ns=10 * MS)
+    step = budget(data_wait=30, forward=30)
+    found = run_rule(find("TD203"), Evidence().add(step, clean, restarted))
+    assert isinstance(found, Finding)
+    assert found.at_best_ns == pytest.approx(20 * MS)
