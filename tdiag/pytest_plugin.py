@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pytest
+
+from tdiag.children import program
 
 REPEAT = "TDIAG_STEP_GATE"  # in the environment of the processes that repeat the step
 EXIT_CODES = {0: "pass", 1: "regressed", 2: "broken", 3: "inconclusive"}
@@ -74,7 +75,7 @@ def _check(request: pytest.FixtureRequest, options: tuple[str, ...]) -> None:
 def command(config: pytest.Config, node: str, options: tuple[str, ...]) -> list[str]:
     """Of the check."""
     baseline = ("--baseline", str(config.getini("tdiag_baseline")))
-    return [sys.executable, "-m", "tdiag", "check", "--quiet", *baseline, *options, "-m",
+    return [*program("tdiag"), "check", "--quiet", *baseline, *options, "-m",
             *repeated(config, node)]  # fmt: skip
 
 

@@ -15,20 +15,22 @@ PACKAGE = ROOT / "tdiag"
 # of rules and reports and stands below both; `diagnose.details` is what a page draws besides.
 MAY_IMPORT = {
     "errors": set(),
+    "units": set(),
+    "children": set(),
     "probe": set(),
     "sample": {"errors"},
     "launch": {"errors", "sample"},
-    "trace": {"errors"},
-    "evidence": {"errors", "trace"},
-    "rules": {"errors", "evidence", "diagnose.model"},
-    "diagnose": {"errors", "evidence", "rules"},
-    "report": {"errors", "diagnose.model", "diagnose.details"},
+    "trace": {"errors", "children"},
+    "evidence": {"errors", "children", "trace"},
+    "rules": {"errors", "units", "evidence", "diagnose.model"},
+    "diagnose": {"errors", "units", "evidence", "rules"},
+    "report": {"errors", "units", "diagnose.model", "diagnose.details"},
     "duel": {"errors", "launch"},
-    "gate": {"errors", "launch", "sample", "evidence", "diagnose", "duel", "report"},
+    "gate": {"errors", "units", "launch", "sample", "evidence", "diagnose", "duel", "report"},
     # Not in report, which renders the diagnosis alone: a table shows what the profilers saw.
-    "tables": {"evidence", "report", "diagnose.model"},
+    "tables": {"units", "evidence", "report", "diagnose.model"},
     # Nor this: it hands on what was recorded, to viewers of others.
-    "view": {"errors", "trace", "evidence", "report", "diagnose.model"},
+    "view": {"errors", "children", "trace", "evidence", "report", "diagnose.model"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

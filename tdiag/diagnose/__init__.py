@@ -17,8 +17,8 @@ from tdiag.evidence.device import Ranks, TracedSteps
 from tdiag.evidence.kinds import Budget, Environment, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.timeline import Timeline
-from tdiag.rules.base import duration
 from tdiag.rules.catalogue import find
+from tdiag.units import duration
 
 __all__ = ["diagnose"]
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from tdiag.diagnose.model import Finding
 from tdiag.evidence.kinds import Loaders, Phases, StackLine, Stacks
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import percent, where
+from tdiag.rules.base import where
+from tdiag.units import percent
 
 # With fewer samples a line's share of 5 % (what a verdict calls moderate) is four samples or fewer.
 MIN_SAMPLES = 100

@@ -24,7 +24,7 @@ from tdiag.gate.outcome import Outcome
 from tdiag.gate.revision import Revision, checked_out
 from tdiag.launch import preflight
 from tdiag.launch.target import Target
-from tdiag.report.units import plural
+from tdiag.units import plural
 
 # Halfway between no change at all and the 3 % that turn-taking is to tell from it.
 THRESHOLD = 0.015

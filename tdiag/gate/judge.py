@@ -13,7 +13,7 @@ from tdiag.duel.estimate import Answer, Estimate, Ratios
 from tdiag.gate.counters import Counter, Moved, compare
 from tdiag.gate.outcome import CounterChange, LineChange, Outcome, StepChange, Verdict
 from tdiag.report.text import relative
-from tdiag.report.units import count, duration, percent, plural, size
+from tdiag.units import count, duration, percent, plural, size
 
 MINOR_FRAC = 0.005  # of the step: components that changed by less are not listed, as in the budget
 MOST_LINES = 5  # of a counter; the first explains it as a rule

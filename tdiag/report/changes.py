@@ -13,8 +13,8 @@ from tdiag.diagnose.model import Change, ChangeTable, Comparison
 from tdiag.report import json
 from tdiag.report.page import Page, heading
 from tdiag.report.text import clip_middle, inert, kernel_name, prose
-from tdiag.report.units import MANIFOLD_FRAC, change, count, duration, plural, scale_for, size
 from tdiag.report.words import HEAD, QUIET, component, verdict_class
+from tdiag.units import MANIFOLD_FRAC, change, count, duration, plural, scale_for, size
 
 _ROWS = 8  # of a table, unless all are asked for
 _LEAST_NAME = 12  # cells; below that a name tells nothing and the numbers give way

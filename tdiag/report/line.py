@@ -6,7 +6,7 @@ from tdiag.diagnose.model import Diagnosis
 from tdiag.report.page import Page
 from tdiag.report.summary import best, headline
 from tdiag.report.text import inert, spot
-from tdiag.report.units import duration, faster
+from tdiag.units import duration, faster
 
 
 def render(diagnosis: Diagnosis, page: Page) -> str:

@@ -18,8 +18,8 @@ from tdiag.report.summary import (
     why,
 )
 from tdiag.report.text import inert, spot
-from tdiag.report.units import duration, faster, percent
 from tdiag.report.words import SAFETY, component
+from tdiag.units import duration, faster, percent
 
 _SYNTAX = re.compile(r"([\\`*_\[\]<>|~&$])")
 _BLOCK = re.compile(r"^(\s*\d*)([#+=.)-])(?=[\s=-]|$)")  # what starts a list, heading or rule

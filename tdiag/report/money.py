@@ -13,8 +13,8 @@ from tdiag.diagnose.model import Diagnosis, Finding
 from tdiag.report.page import Page
 from tdiag.report.summary import ranked
 from tdiag.report.text import inert
-from tdiag.report.units import between, duration, significant
 from tdiag.report.words import HEAD, QUIET
+from tdiag.units import between, duration, significant
 
 STEPS = 1_000_000  # costs are said for so many: one step costs too little to be read
 FIRST = 3  # fixes shown, unless all are asked for

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tdiag.diagnose.model import Diagnosis, Finding, Measure, Verdict
 from tdiag.report.text import inert
-from tdiag.report.units import NO_GAIN, between, duration, percent, plural, quantity
 from tdiag.report.words import verdict_class
+from tdiag.units import NO_GAIN, between, duration, percent, plural, quantity
 
 NO_SHARE = ("unknown", "no_device_activity")  # verdicts of which a share of the step says nothing
 _INPUT = {"io", "cpu", "input", "loader"}  # kinds of waiting for data

@@ -34,8 +34,8 @@ from tdiag.report.terminal_findings import advice, findings
 from tdiag.report.terminal_timeline import timeline
 from tdiag.report.terminal_top import top
 from tdiag.report.text import GLUE, clip, clip_head, code, inert, location, prose, relative
-from tdiag.report.units import disturbance, duration, faster, percent, plural
 from tdiag.report.words import ACCENT, BAD, CODE, GOOD, HEAD, QUIET, WARN
+from tdiag.units import disturbance, duration, faster, percent, plural
 
 _MISSING_GROUPS = 6  # reasons listed under "could not check" unless all are asked for
 _CLAUSE_CELLS = 110

@@ -11,8 +11,8 @@ from rich.text import Text
 from tdiag.diagnose.model import MINOR_FRAC, Component, Diagnosis
 from tdiag.report.page import Page
 from tdiag.report.text import clip, inert
-from tdiag.report.units import apportion, percent, scale_for
 from tdiag.report.words import HEAD, QUIET, Words, component
+from tdiag.units import apportion, percent, scale_for
 
 LAST = ("other", "unattributed")  # what is not a named activity closes the table
 _FILLS = "█▓▒░"

@@ -14,8 +14,8 @@ from tdiag.diagnose.model import Diagnosis, Finding, Measure
 from tdiag.report.page import Page
 from tdiag.report.summary import advisories, measure_name, measure_value, ranked, together, why
 from tdiag.report.text import clip, code, inert, location, prose
-from tdiag.report.units import faster, plural, quantity
 from tdiag.report.words import ACCENT, CODE, GOOD, HEAD, QUIET, SAFETY
+from tdiag.units import faster, plural, quantity
 
 FIRST = 5  # findings shown in full unless all are asked for; nobody acts on more at a time
 FIRST_MEASURES = 8

@@ -12,8 +12,8 @@ from rich.text import Text
 from tdiag.diagnose.model import Span, Timeline
 from tdiag.report.page import Page
 from tdiag.report.text import GLUE, clip, inert
-from tdiag.report.units import percent, scale_for
 from tdiag.report.words import QUIET, component
+from tdiag.units import percent, scale_for
 
 HOST = "host"
 _ROWS = {"compute": "compute", "comm": "comm", "h2d": "H2D copy", "d2h": "D2H copy"}

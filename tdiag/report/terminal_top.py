@@ -12,8 +12,8 @@ from rich.text import Text
 from tdiag.diagnose.model import Part, Top
 from tdiag.report.page import Page
 from tdiag.report.text import clip, clip_middle, inert, kernel_name, location
-from tdiag.report.units import count, duration, percent
 from tdiag.report.words import ACCENT, QUIET
+from tdiag.units import count, duration, percent
 
 FIRST = 5  # of each, unless all are asked for
 _NAME_CHARS = 2000  # a trace's names are cut at 1,000; escapes make them longer

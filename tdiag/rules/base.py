@@ -62,32 +62,6 @@ class Found:
     at: Location | None = None
 
 
-def duration(ns: float) -> str:
-    """``12.3 ms``: three significant digits, in the unit that reads best."""
-    for unit, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(ns) >= scale:
-            return f"{significant(ns / scale)} {unit}"
-    return f"{ns:.0f} ns"
-
-
-def size(count: float) -> str:
-    """``1.50 GiB``: three significant digits, binary units, as in the report's tables."""
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(count) >= scale:
-            return f"{significant(count / scale)} {unit}"
-    return f"{count:.0f} B"
-
-
-def significant(value: float) -> str:
-    """Three significant digits without an exponent."""
-    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
-    return f"{value:.{digits}f}"
-
-
-def percent(frac: float) -> str:
-    return f"{frac:.1%}" if 0 < abs(frac) < 0.1 else f"{frac:.0%}"
-
-
 def where(at: Location | None) -> str:
     """`` at train.py:41``, or nothing when the place is unknown."""
     if at is None or not at.file:

@@ -7,8 +7,9 @@ import statistics
 from dataclasses import dataclass
 
 from tdiag.evidence.device import Ranks, RankTime
-from tdiag.rules.base import Abstain, duration, percent
+from tdiag.rules.base import Abstain
 from tdiag.rules.shares import MOSTLY_FRAC, NOTICEABLE_FRAC
+from tdiag.units import duration, percent
 
 # Components that say nothing of a rank's own work: communication is what ranks are compared by.
 NOT_ITS_OWN = ("comm", "unattributed")

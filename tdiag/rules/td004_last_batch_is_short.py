@@ -27,10 +27,11 @@ import math
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Environment, Loaders
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, percent, where
+from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import environment, loaders
 from tdiag.rules.measures import count, frac
 from tdiag.rules.shares import MOSTLY_FRAC
+from tdiag.units import percent
 
 CODE = "TD004"
 NAME = "last-batch-is-short"

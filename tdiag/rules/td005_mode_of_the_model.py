@@ -28,11 +28,12 @@ from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.kinds import Calls, Modules, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Layers
-from tdiag.rules.base import Abstain, Found, percent, where
+from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.examples import module, phases
 from tdiag.rules.measures import frac
 from tdiag.rules.shares import NOTICEABLE_FRAC
+from tdiag.units import percent
 
 CODE = "TD005"
 NAME = "mode-of-the-model"

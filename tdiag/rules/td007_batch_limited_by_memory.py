@@ -27,10 +27,11 @@ import math
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Environment, Loaders, Optimizers, Phases, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, percent, size, where
+from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, environment, loaders, optimizers, phases, system
 from tdiag.rules.measures import bytes_, count
 from tdiag.rules.shares import USABLE_MEMORY_FRAC
+from tdiag.units import percent, size
 
 CODE = "TD007"
 NAME = "batch-limited-by-memory"

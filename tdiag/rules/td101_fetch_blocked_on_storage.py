@@ -31,11 +31,12 @@ import math
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, StackLine, Stacks, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, duration, percent, size, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import GB, budget, loaders, stack, stacks, system
 from tdiag.rules.feed import RAM_FOR_DATA_FRAC, Feed, feed_of
 from tdiag.rules.fetch_lines import dataset_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, frac
+from tdiag.units import duration, percent, plural, size
 
 CODE = "TD101"
 NAME = "fetch-blocked-on-storage"
@@ -126,14 +127,13 @@ def _reads(loader: Loader) -> bool:
 def _gain(fed: Feed, workers: int, cache: bool, system: System) -> tuple[float, float, str]:
     overlapped = fed.gain_with(workers, system)[1] if workers > fed.loader.num_workers else 0.0
     memory = fed.gain_of_saving(fed.blocked) if cache else 0.0
+    them = plural(workers, "worker")
     if cache:
-        why = "low end: from memory, no fetch blocks from the second epoch on"
-        return memory, max(memory, overlapped), f"{why}; high end: {workers} workers overlap them."
+        why = "low end: from memory, no fetch blocks from the second epoch on; high end:"
+        return memory, max(memory, overlapped), f"{why} {them} to overlap them."
     hidden = min(fed.rest, fed.wall) if fed.loader.num_workers == 0 else 0.0
-    why = (
-        f"high end: {workers} workers wait side by side; low end: storage serves no faster than now"
-    )
-    return min(hidden, overlapped), overlapped, why + "."
+    why = f"high end: {them} to wait side by side; low end: storage serves no faster than now."
+    return min(hidden, overlapped), overlapped, why
 
 
 def _advice(fed: Feed, workers: int, cached: float | None, lines: list[StackLine]) -> str:

@@ -28,12 +28,13 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loaders, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, significant, size, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import MB, budget, loaders, stack, stacks, system
 from tdiag.rules.feed import COPY_BYTES_PER_S, Feed, feed_of
 from tdiag.rules.fetch_lines import dataset_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, count, ns
 from tdiag.rules.shares import MOSTLY_FRAC
+from tdiag.units import significant, size
 
 CODE = "TD102"
 NAME = "reads-beyond-use"

@@ -26,12 +26,14 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, duration, size, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import GB, budget, loaders, system
 from tdiag.rules.feed import RAM_FOR_DATA_FRAC, feed_of
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.measures import bytes_, count, ns, text
 from tdiag.rules.shares import MOSTLY_FRAC
+from tdiag.units import count as counted
+from tdiag.units import duration, plural, size
 
 CODE = "TD103"
 NAME = "many-small-files"
@@ -65,8 +67,9 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
     at = dataset_place(loader)
     return Found(
         summary=(
-            f"A batch opens {loader.opens:.0f} files of {size(loader.opened_bytes)}{from_folder}:"
-            f" {loader.opens / samples:.2g} a sample, {duration(fed.wall)} of fetching a step."
+            f"A batch opens {plural(round(loader.opens), 'file')} of {size(loader.opened_bytes)}"
+            f"{from_folder}: {counted(loader.opens / samples)} a sample, {duration(fed.wall)} of"
+            " fetching a step."
         ),
         evidence=(
             count("files opened per batch", loader.opens, "fetch"),

@@ -27,11 +27,12 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
 from tdiag.evidence.storage import Storage
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, duration, significant, size, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import GB, MB, MS, budget, loaders, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.measures import bytes_, count, ns, text
+from tdiag.units import duration, significant, size
 
 CODE = "TD104"
 NAME = "slower-than-the-machines-own-disk"

@@ -31,10 +31,11 @@ from msgspec.structs import replace
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loaders, Phases, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Found, Gain, duration, percent, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, where
 from tdiag.rules.examples import MS, budget, loaders, phases, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.measures import count, frac, ns
+from tdiag.units import duration, percent
 
 CODE = "TD105"
 NAME = "slow-batch-holds-up-others"

@@ -31,10 +31,11 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Found, Gain, duration, percent, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, where
 from tdiag.rules.examples import budget, loaders, phases, system
 from tdiag.rules.feed import MAJORITY_FRAC, Feed, feed_of
 from tdiag.rules.measures import count
+from tdiag.units import duration, percent
 
 CODE = "TD201"
 NAME = "loader-short-of-workers"

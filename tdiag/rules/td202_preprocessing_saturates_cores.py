@@ -29,11 +29,12 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.kinds import Budget, Loaders, Phases, StackLine, Stacks, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Found, Gain, duration, percent, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, where
 from tdiag.rules.examples import budget, loaders, stack, stacks, system
 from tdiag.rules.feed import Feed, feed_of
 from tdiag.rules.fetch_lines import dataset_place, top_fetch_lines
 from tdiag.rules.measures import count, frac
+from tdiag.units import duration, percent, plural
 
 CODE = "TD202"
 NAME = "preprocessing-saturates-cores"
@@ -92,7 +93,7 @@ def _why_none_left(fed: Feed, system: System, busy: float) -> str:
     if fed.queued_mostly:
         return f"fetches queue for one {percent(fed.queued / fed.wall)} of their time"
     workers = fed.loader.num_workers
-    return f"{workers} workers and training share {system.cores_allowed:g} cores"
+    return f"{plural(workers, 'worker')} and training share {system.cores_allowed:g} cores"
 
 
 def _measure(line: StackLine) -> Measure:

@@ -29,9 +29,10 @@ from msgspec.structs import replace
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Found, Gain, duration, held, percent, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
 from tdiag.rules.examples import MS, budget, loaders, phases
 from tdiag.rules.measures import count, ns
+from tdiag.units import duration, percent, plural
 
 CODE = "TD203"
 NAME = "workers-restarted"
@@ -54,9 +55,9 @@ def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
     each = sum(loader.worker_start_ns) / starts
     return Found(
         summary=(
-            f"Starting {loader.num_workers} workers for every pass over the data, and ending them,"
-            f" takes {percent(starting / budget.step_ns)} of the training time ({duration(each)} a"
-            f" start, {starts} starts seen)."
+            f"Starting and ending {plural(loader.num_workers, 'worker')} at every pass over the"
+            f" data takes {percent(starting / budget.step_ns)} of the training time"
+            f" ({duration(each)} a start, {starts} starts seen)."
         ),
         evidence=(
             ns("starting and ending workers, per step", starting, "baseline"),

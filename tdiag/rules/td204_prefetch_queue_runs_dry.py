@@ -30,10 +30,11 @@ from msgspec.structs import replace
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loaders, Phases, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Found, Gain, duration, percent, size, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, where
 from tdiag.rules.examples import MS, budget, loaders, phases, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.measures import bytes_, count, frac, ns
+from tdiag.units import duration, percent, plural, size
 
 CODE = "TD204"
 NAME = "prefetch-queue-runs-dry"
@@ -75,8 +76,8 @@ def check(budget: Budget, loaders: Loaders, phases: Phases, system: System) -> F
         summary=(
             f"The loop waits for data {percent(fed.wait / fed.step)} of the step, in bursts: the"
             f" slowest tenth of the waits (up to {duration(waits[0])}) holds"
-            f" {percent(slow / sum(waits))} of it, while {workers} workers are fast enough on"
-            " average."
+            f" {percent(slow / sum(waits))} of it, while on average"
+            f" {plural(workers, 'worker')} would do."
         ),
         evidence=(
             ns("data wait", fed.wait, "budget"),

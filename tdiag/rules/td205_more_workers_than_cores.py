@@ -24,10 +24,11 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loaders, Phases, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, percent, where
+from tdiag.rules.base import Found, where
 from tdiag.rules.examples import budget, loaders, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.measures import count, frac
+from tdiag.units import percent
 
 CODE = "TD205"
 NAME = "more-workers-than-cores"

@@ -26,11 +26,12 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Location, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Found, Gain, duration, percent, same_function, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, same_function, where
 from tdiag.rules.examples import at, budget, loaders, system
 from tdiag.rules.feed import Feed, feed_of
 from tdiag.rules.fetch_lines import dataset_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, frac, ns
+from tdiag.units import duration, percent
 
 CODE = "TD206"
 NAME = "collate-dominates-fetch"

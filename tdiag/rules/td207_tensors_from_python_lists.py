@@ -30,12 +30,13 @@ import re
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loaders, OpLine, Ops, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, duration, percent, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import MS, budget, op_line, ops
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import fetch_samples, takes_batches, top_fetch_lines
 from tdiag.rules.measures import count, ns
 from tdiag.rules.samples import known_to
+from tdiag.units import duration, percent, plural
 
 CODE = "TD207"
 NAME = "tensors-from-python-lists"
@@ -68,8 +69,9 @@ def check(
     worst = max(lines, key=lambda line: line.elapsed_ns)
     return Found(
         summary=(
-            f"{made:.0f} tensors a step are built from Python data, which takes {duration(cost)}"
-            f" ({percent(cost / budget.step_ns)} of the step), most of it{where(worst.at)}."
+            f"Python data is made into {plural(round(made), 'tensor')} a step, which takes"
+            f" {duration(cost)} ({percent(cost / budget.step_ns)} of the step), most of it"
+            f"{where(worst.at)}."
         ),
         evidence=(
             count("tensors built from Python data", made, "ops", "per_step"),

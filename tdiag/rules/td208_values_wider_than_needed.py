@@ -32,12 +32,13 @@ from tdiag.evidence.data import BatchField
 from tdiag.evidence.device import Transfers
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, held, percent, size, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, held, where
 from tdiag.rules.examples import MB, budget, loaders, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.measures import bytes_, frac
 from tdiag.rules.shares import MOSTLY_FRAC
+from tdiag.units import percent, size
 
 CODE = "TD208"
 NAME = "values-wider-than-needed"

@@ -29,12 +29,13 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, duration, size, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import GB, MB, budget, loaders, system
 from tdiag.rules.feed import RAM_FOR_DATA_FRAC, Feed, feed_of
 from tdiag.rules.fetch_lines import dataset_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, count, ns, text
 from tdiag.rules.shares import MOSTLY_FRAC
+from tdiag.units import duration, size
 
 CODE = "TD209"
 NAME = "same-work-every-epoch"

@@ -27,12 +27,13 @@ from msgspec.structs import replace
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loaders, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, duration, percent, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import budget, loaders, stack, stacks, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import fetch_samples, top_fetch_lines
 from tdiag.rules.measures import frac, ns, text
 from tdiag.rules.samples import known_to
+from tdiag.units import duration, percent
 
 CODE = "TD210"
 NAME = "table-indexed-per-sample"
@@ -61,7 +62,8 @@ def check(
         return None
     share = min(1.0, sum(line.self_frac for line in tables))
     spent, at = share * fed.wall, tables[0].at
-    least, most = known_to(share, fetch_samples(fed, stacks))
+    seen = fetch_samples(fed, stacks)
+    least, most = known_to(share, seen)
     per_sample = spent / fed.batches / (fed.loader.batch_size or 1)
     name = tables[0].library
     return Found(
@@ -84,8 +86,8 @@ def check(
             fed.gain_of_saving(fed.wall * least * LOW_FRAC),
             fed.gain_of_saving(fed.wall * most * (1 - 1 / TENSOR_WINS)),
             f"high end: a tensor's index takes 1/{TENSOR_WINS:.0f} of the time; low end: half of"
-            f" it is work that stays; of {percent(least)} to {percent(most)}, as far as so many"
-            " samples tell.",
+            f" it is work that stays; {seen:,} samples put the share between {percent(least)} and"
+            f" {percent(most)}.",
             DATA_WAIT,
         ),
         at=at,

@@ -24,9 +24,10 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Loaders, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, percent, size, where
+from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, MB, loaders, system
 from tdiag.rules.measures import bytes_, count
+from tdiag.units import percent, size
 
 CODE = "TD211"
 NAME = "batches-in-flight-fill-memory"

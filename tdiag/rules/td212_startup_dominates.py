@@ -27,11 +27,12 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Flags, Loaders, Location
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Startup
-from tdiag.rules.base import Abstain, Found, duration, percent, where
+from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import MS, flags, loaders
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.measures import frac, ns
 from tdiag.rules.shares import MOSTLY_FRAC
+from tdiag.units import duration, percent
 
 CODE = "TD212"
 NAME = "startup-dominates"

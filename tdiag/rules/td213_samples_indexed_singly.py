@@ -35,10 +35,11 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, duration, percent, size, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import budget, loaders, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.measures import bytes_, count, ns
+from tdiag.units import duration, percent, size
 
 CODE = "TD213"
 NAME = "samples-indexed-singly"

@@ -32,11 +32,12 @@ import math
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Environment, Loaders, Location, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, held, percent, where
+from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import budget, environment, loaders, phases, stack, stacks, system
 from tdiag.rules.feed import HANDOVER_HIGH_NS
 from tdiag.rules.measures import count, frac, ns
 from tdiag.rules.shares import MOSTLY_FRAC, NOTICEABLE_FRAC
+from tdiag.units import duration, percent
 
 CODE = "TD214"
 NAME = "batches-made-in-the-loop"

@@ -25,10 +25,11 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Transfers
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Location
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, percent, where
+from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.copies import copy_measures, exposed, merged
 from tdiag.rules.examples import budget, copy, device_time, loaders
 from tdiag.rules.measures import ns
+from tdiag.units import duration, percent
 
 CODE = "TD301"
 NAME = "pageable-copies"

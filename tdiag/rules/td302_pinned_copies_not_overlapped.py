@@ -24,10 +24,11 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Transfers
 from tdiag.evidence.kinds import Budget
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, percent, where
+from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.copies import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, budget, copy, device_time
 from tdiag.rules.measures import ns
+from tdiag.units import duration, percent
 
 CODE = "TD302"
 NAME = "pinned-copies-not-overlapped"

@@ -27,10 +27,11 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Transfers
 from tdiag.evidence.kinds import Budget, OpLine, Ops
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, percent, where
+from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.copies import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, budget, copy, device_time, op_line, ops
 from tdiag.rules.measures import count
+from tdiag.units import duration, percent, plural
 
 CODE = "TD303"
 NAME = "host-tensors-moved-in-step"
@@ -53,9 +54,9 @@ def check(budget: Budget, transfers: Transfers, ops: Ops, device: DeviceTime) ->
     worst = max(makers, key=_cost)
     return Found(
         summary=(
-            f"{made:.0f} tensors a step are made on the host{where(worst.at)}, among"
-            f" {travelling.count:.0f} copies to the device that take up to {duration(cost)}"
-            f" ({percent(cost / budget.step_ns)} of the step) for them."
+            f"The host makes {plural(round(made), 'tensor')} a step{where(worst.at)}, among"
+            f" {plural(round(travelling.count), 'copy', 'copies')} to the device, which take up to"
+            f" {duration(cost)} ({percent(cost / budget.step_ns)} of the step) for them."
         ),
         evidence=(
             count("tensors built from Python data in the step", made, "ops", "per_step"),

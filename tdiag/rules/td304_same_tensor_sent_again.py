@@ -29,9 +29,10 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Transfers
 from tdiag.evidence.kinds import Budget, Ops
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, held, size, where
+from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import MB, budget, copy, device_time, op_line, ops
 from tdiag.rules.measures import bytes_, count, ns
+from tdiag.units import plural, size
 
 CODE = "TD304"
 NAME = "same-tensor-sent-again"
@@ -48,8 +49,8 @@ def check(
     moved = sum(x.moved_bytes for x in again)
     return Found(
         summary=(
-            f"{times:.3g} copies a step{where(first.at)} send a tensor that the step before had"
-            f" sent, too, unchanged: {size(moved)}."
+            f"A tensor that the step before had sent, too, is sent again{where(first.at)},"
+            f" unchanged: {plural(times, 'copy', 'copies')} a step, {size(moved)}."
         ),
         evidence=(
             count("copies of the same tensor", times, "ops", "per_step"),

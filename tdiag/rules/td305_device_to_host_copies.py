@@ -24,9 +24,10 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Transfers
 from tdiag.evidence.kinds import Budget, Location, Ops
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, percent, where
+from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.copies import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, budget, copy, device_time, op_line, ops
+from tdiag.units import duration, percent, plural
 
 CODE = "TD305"
 NAME = "device-to-host-copies"
@@ -49,8 +50,8 @@ def check(
     at = copy.at or _line(ops)
     return Found(
         summary=(
-            f"{copy.count:.1f} copies to the host{where(at)} hold up the device for"
-            f" {duration(cost)} a step ({percent(cost / budget.step_ns)})."
+            f"Copying to the host{where(at)} ({plural(copy.count, 'copy', 'copies')} a step) holds"
+            f" up the device for {duration(cost)} a step ({percent(cost / budget.step_ns)})."
         ),
         evidence=copy_measures(copy),
         fix=Fix(

@@ -27,9 +27,10 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Sync, Syncs
 from tdiag.evidence.kinds import Budget, SyncLines
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, duration, percent, where
+from tdiag.rules.base import Found, where
 from tdiag.rules.examples import budget, device_time, sync
 from tdiag.rules.syncs import asked_for, busiest, drains, waits
+from tdiag.units import duration, percent
 
 CODE = "TD401"
 NAME = "sync-drains-device"

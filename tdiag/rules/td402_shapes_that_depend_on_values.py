@@ -25,10 +25,11 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Syncs
 from tdiag.evidence.kinds import Budget, Ops, SyncLine, SyncLines
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, duration, percent, where
+from tdiag.rules.base import Found, where
 from tdiag.rules.examples import at, budget, device_time, op_line, ops, sync
 from tdiag.rules.measures import count
 from tdiag.rules.syncs import drains, waits
+from tdiag.units import duration, percent
 
 CODE = "TD402"
 NAME = "shapes-that-depend-on-values"

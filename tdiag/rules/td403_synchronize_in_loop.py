@@ -24,9 +24,10 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Syncs, TracedSteps
 from tdiag.evidence.kinds import Budget
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, duration, percent, where
+from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import budget, device_time, sync, traced
 from tdiag.rules.syncs import asked_for, drains, waits
+from tdiag.units import duration, percent
 
 CODE = "TD403"
 NAME = "synchronize-in-loop"

@@ -32,7 +32,7 @@ from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.device import HostOps
 from tdiag.evidence.kinds import Budget, Dispatch, Modules, OpLine, Ops, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, percent, where
+from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.loops import (
     MIN_CALLS,
@@ -46,6 +46,7 @@ from tdiag.rules.loops import (
     value_loops,
 )
 from tdiag.rules.measures import count, ns
+from tdiag.units import duration, percent
 
 CODE = "TD501"
 NAME = "python-loop-in-loss"

@@ -26,11 +26,12 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import HostOps
 from tdiag.evidence.kinds import Budget, Dispatch, Flags, Modules, OpLine, Ops, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, percent, where
+from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
 from tdiag.rules.loops import in_loss, loop_time
 from tdiag.rules.measures import count, ns
+from tdiag.units import duration, percent
 
 CODE = "TD502"
 NAME = "loss-of-many-small-calls"

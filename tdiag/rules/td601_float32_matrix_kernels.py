@@ -28,9 +28,10 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, KernelFamily, Kernels
 from tdiag.evidence.kinds import Budget, Flags
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, percent
+from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import MS, budget, device_time, family, kernels
 from tdiag.rules.measures import ns
+from tdiag.units import duration, percent
 
 CODE = "TD601"
 NAME = "float32-matrix-kernels"

@@ -25,9 +25,10 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.kinds import Budget, Flags
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, percent
+from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import budget, device_time, family, flags, kernels
 from tdiag.rules.measures import ns, text
+from tdiag.units import duration, percent
 
 CODE = "TD602"
 NAME = "convolutions-not-tuned"

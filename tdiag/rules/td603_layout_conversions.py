@@ -24,9 +24,10 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.kinds import Budget
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, percent
+from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import budget, device_time, family, kernels
 from tdiag.rules.measures import count, ns
+from tdiag.units import duration, percent
 
 CODE = "TD603"
 NAME = "layout-conversions"

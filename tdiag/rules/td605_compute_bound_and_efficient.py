@@ -26,10 +26,11 @@ from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.kinds import Budget, Dispatch, Ops, Phases, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import COMPUTE, Abstain, Found, duration, held, percent
+from tdiag.rules.base import COMPUTE, Abstain, Found, held
 from tdiag.rules.examples import MS, budget, device_time, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
 from tdiag.rules.measures import count, frac
+from tdiag.units import duration, percent
 
 CODE = "TD605"
 NAME = "compute-bound-and-efficient"

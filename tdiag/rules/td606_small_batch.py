@@ -27,11 +27,12 @@ from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.kinds import Budget, Environment, Loader, Loaders, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, duration, percent, size, where
+from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, MS, budget, device_time, environment, loaders, system
 from tdiag.rules.measures import bytes_, count, frac, ns
 from tdiag.rules.shares import NOTICEABLE_FRAC, USABLE_MEMORY_FRAC
 from tdiag.rules.starved import starved_ns
+from tdiag.units import duration, percent, size
 
 CODE = "TD606"
 NAME = "small-batch"

@@ -27,10 +27,11 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, MatrixOp, MatrixOps
 from tdiag.evidence.kinds import Budget, Environment
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, duration, percent
+from tdiag.rules.base import Abstain, Found
 from tdiag.rules.examples import MS, budget, device_time, environment, matrix_op
 from tdiag.rules.measures import count, ns, text
 from tdiag.rules.shares import NOTICEABLE_FRAC
+from tdiag.units import duration, percent
 
 CODE = "TD609"
 NAME = "matrix-sizes-off-multiples"

@@ -44,11 +44,12 @@ from tdiag.evidence.kinds import (
     Phases,
 )
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent, where
+from tdiag.rules.base import Abstain, Found, Gain, held, where
 from tdiag.rules.examples import MB, MS, at, budget, loaders, module, op_line, ops, phases
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
 from tdiag.rules.measures import count, frac, ns, text
+from tdiag.units import duration, percent
 
 CODE = "TD610"
 NAME = "float64-by-accident"

@@ -36,10 +36,11 @@ from tdiag.evidence.device import HostOps, Kernels
 from tdiag.evidence.kinds import Budget, Optimizer, Optimizers, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import ClipCalls, Ddp, EmbeddingTables, Layers, Table
-from tdiag.rules.base import Found, Gain, duration, held, percent, where
+from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import MB, at, budget, optimizers
 from tdiag.rules.measures import bytes_, count, frac, ns
 from tdiag.rules.shares import NOTICEABLE_FRAC
+from tdiag.units import duration, percent
 
 CODE = "TD611"
 NAME = "embedding-updated-whole"

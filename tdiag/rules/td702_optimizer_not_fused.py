@@ -27,9 +27,10 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Environment, Optimizer, Optimizers
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, held, percent, where
+from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import budget, environment, optimizers
 from tdiag.rules.measures import count, ns, text
+from tdiag.units import duration, percent
 
 CODE = "TD702"
 NAME = "optimizer-not-fused"

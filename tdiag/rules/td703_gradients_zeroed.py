@@ -25,9 +25,10 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import HostOps, TracedSteps
 from tdiag.evidence.kinds import Budget, Optimizers
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, percent
+from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import MS, budget, host_op, host_ops, optimizers, traced
 from tdiag.rules.measures import count, ns
+from tdiag.units import duration, percent
 
 CODE = "TD703"
 NAME = "gradients-zeroed"

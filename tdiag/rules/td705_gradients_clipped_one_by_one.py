@@ -28,10 +28,11 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Ops
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Clip, ClipCalls
-from tdiag.rules.base import Found, Gain, duration, held, percent, where
+from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops
 from tdiag.rules.measures import count, ns, text
 from tdiag.rules.shares import NOTICEABLE_FRAC
+from tdiag.units import duration, percent
 
 CODE = "TD705"
 NAME = "gradients-clipped-one-by-one"

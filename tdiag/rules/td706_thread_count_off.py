@@ -31,6 +31,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
 from tdiag.rules.examples import MS, budget, op_line, ops, system, threads
 from tdiag.rules.measures import count, text
+from tdiag.units import plural
 
 CODE = "TD706"
 NAME = "thread-count-off"
@@ -74,8 +75,8 @@ def _training(
     """Too many or too few intra-op threads: ``share`` of the computing time is at stake."""
     return Found(
         summary=(
-            f"Torch computes with {threads.intra_op} threads on {system.cores_allowed:g} allowed"
-            f" cores: {which}."
+            f"Torch computes with {plural(threads.intra_op, 'thread')} on"
+            f" {system.cores_allowed:g} allowed cores: {which}."
         ),
         evidence=_measures(threads, system),
         fix=Fix(
@@ -87,8 +88,8 @@ def _training(
         gain=Gain(
             0.0,
             held(budget, *PARALLEL) * share,
-            f"high end: the computing time goes from {threads.intra_op} threads to {cores} in"
-            " proportion; low end: the threads were not what it waited for.",
+            f"high end: the computing time goes in proportion from {threads.intra_op} to {cores}"
+            " threads; low end: the threads were not what it waited for.",
             PARALLEL,
         ),
     )
@@ -100,8 +101,8 @@ def _workers_too_many(
     wanted = loader.num_workers * each
     return Found(
         summary=(
-            f"{loader.num_workers} loader workers with {each} torch threads each make {wanted}"
-            f" threads on {system.cores_allowed:g} allowed cores."
+            f"{plural(loader.num_workers, 'loader worker')} with {each} torch threads each make"
+            f" {wanted} threads on {system.cores_allowed:g} allowed cores."
         ),
         evidence=(
             count("worker threads", wanted, "probe"),

@@ -24,9 +24,10 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, held, percent
+from tdiag.rules.base import Found, Gain, held
 from tdiag.rules.examples import budget, phases
 from tdiag.rules.measures import count, ns
+from tdiag.units import duration, percent, plural
 
 CODE = "TD707"
 NAME = "garbage-collector-pauses"
@@ -44,7 +45,7 @@ def check(budget: Budget, phases: Phases) -> Found | None:
     return Found(
         summary=(
             f"The garbage collector takes {duration(collecting)} a step"
-            f" ({percent(collecting / budget.step_ns)}) in {often:.2g} collections."
+            f" ({percent(collecting / budget.step_ns)}) in {plural(often, 'collection')}."
         ),
         evidence=(
             ns("garbage collection, per step", collecting, "baseline"),

@@ -30,9 +30,11 @@ from tdiag.evidence.base import is_user_file
 from tdiag.evidence.kinds import Budget, Location
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Compiles, Recompiled
-from tdiag.rules.base import Found, Gain, duration, percent, where
+from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.examples import MS, at, budget
 from tdiag.rules.measures import count, ns, text
+from tdiag.units import count as counted
+from tdiag.units import duration, percent
 
 CODE = "TD708"
 NAME = "compiled-again"
@@ -82,8 +84,8 @@ def _summary(budget: Budget, compiles: Compiles, at: Location | None) -> str:
     spent = f"{duration(compiles.clean_ns)} a step ({percent(compiles.clean_ns / budget.step_ns)})"
     more = f"; {given_up}" if compiles.limit_hit else ""
     return (
-        f"Functions are compiled again {compiles.clean_recompiles:.2g} times a step{where(at)}:"
-        f" {spent}{more}."
+        f"Functions are compiled again {counted(compiles.clean_recompiles)} times a step"
+        f"{where(at)}: {spent}{more}."
     )
 
 

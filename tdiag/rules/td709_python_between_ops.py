@@ -27,11 +27,12 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Ops, StackLine, Stacks
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, Gain, duration, percent, same_function, where
+from tdiag.rules.base import Abstain, Found, Gain, same_function, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.log_lines import logs
 from tdiag.rules.measures import count, ns
 from tdiag.rules.samples import known_to
+from tdiag.units import duration, percent
 
 CODE = "TD709"
 NAME = "python-between-ops"
@@ -86,8 +87,8 @@ def check(budget: Budget, stacks: Stacks, ops: Ops) -> Found | None:
         gain=Gain(
             0.0 if budget.has_device else least * SAVING_LOW_FRAC,
             most,
-            f"high end: the lines' time outside torch calls, {duration(least)} to {duration(most)}"
-            " as far as so many samples tell; low end: half of it"
+            f"high end: the lines' time outside torch calls, which {stacks.samples:,} samples put"
+            f" between {duration(least)} and {duration(most)}; low end: half of it"
             + (", or nothing while the device works." if budget.has_device else "."),
             WITH_DEVICE if budget.has_device else tuple(x for x in PHASES if x in phases),
         ),

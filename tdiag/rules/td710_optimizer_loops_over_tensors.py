@@ -30,10 +30,11 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Dispatch, OpLine, Ops, Optimizer, Optimizers
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, held, percent, where
+from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import budget, op_line, ops, optimizers
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
 from tdiag.rules.measures import count, ns
+from tdiag.units import duration, percent
 
 CODE = "TD710"
 NAME = "optimizer-loops-over-tensors"

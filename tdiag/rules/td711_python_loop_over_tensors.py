@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Dispatch, OpLine, Ops, Phases, Stacks
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, percent, same_function, where
+from tdiag.rules.base import Found, Gain, same_function, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases, stack, stacks
 from tdiag.rules.loops import (
     MIN_CALLS,
@@ -41,6 +41,7 @@ from tdiag.rules.loops import (
     rewriting,
 )
 from tdiag.rules.measures import count, ns
+from tdiag.units import duration, percent
 
 CODE = "TD711"
 NAME = "python-loop-over-tensors"

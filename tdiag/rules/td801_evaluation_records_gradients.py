@@ -26,10 +26,11 @@ from msgspec.structs import replace
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loaders, Modules, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent
+from tdiag.rules.base import Abstain, Found, Gain, held
 from tdiag.rules.evaluation import evaluation_place, over
 from tdiag.rules.examples import at, budget, loaders, phases
 from tdiag.rules.measures import count, frac, ns
+from tdiag.units import duration, percent
 
 CODE = "TD801"
 NAME = "evaluation-records-gradients"

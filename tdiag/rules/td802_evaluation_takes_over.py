@@ -29,10 +29,11 @@ from msgspec.structs import replace
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Calls, Loaders, Modules, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, held, percent
+from tdiag.rules.base import Found, Gain, held
 from tdiag.rules.evaluation import LARGE_FRAC, evaluation_place, gathers, over
 from tdiag.rules.examples import at, budget, loaders, phases
 from tdiag.rules.measures import count, ns
+from tdiag.units import duration, percent, plural
 
 CODE = "TD802"
 NAME = "evaluation-takes-over"
@@ -63,7 +64,7 @@ def check(
     return Found(
         summary=(
             f"Evaluation takes {percent(share)} of the training time: {duration(evaluating)} for"
-            f" each training step, {phases.eval_batches_per_step:.2g} batches."
+            f" each training step, {plural(phases.eval_batches_per_step, 'batch', 'batches')}."
         ),
         evidence=(
             ns("evaluation, per training step", evaluating, "budget"),

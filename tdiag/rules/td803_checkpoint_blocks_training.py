@@ -27,9 +27,10 @@ from msgspec.structs import replace
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Location, Phases, Stacks
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, held, percent, where
+from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import MS, budget, phases, stack, stacks
 from tdiag.rules.measures import count, ns
+from tdiag.units import duration, percent
 
 CODE = "TD803"
 NAME = "checkpoint-blocks-training"

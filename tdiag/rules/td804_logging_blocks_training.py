@@ -24,11 +24,12 @@ from __future__ import annotations
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Stacks
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, Gain, duration, percent, where
+from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.examples import budget, stack, stacks
 from tdiag.rules.log_lines import logs
 from tdiag.rules.measures import count, frac
 from tdiag.rules.samples import known_to
+from tdiag.units import duration, percent
 
 CODE = "TD804"
 NAME = "logging-blocks-training"
@@ -69,8 +70,9 @@ def check(budget: Budget, stacks: Stacks) -> Found | None:
         gain=Gain(
             least * budget.step_ns * RARER_LOW_FRAC,
             most * budget.step_ns * (1 - 1 / LOG_EVERY),
-            f"low end: half as much logging; high end: one step in {LOG_EVERY} logs; of"
-            f" {percent(least)} to {percent(most)}, as far as so many samples tell.",
+            f"low end: half as much logging; high end: one step in {LOG_EVERY} logs;"
+            f" {stacks.samples:,} samples put the share between {percent(least)} and"
+            f" {percent(most)}.",
             ("other", "unattributed", "prepare", "loss", "optimizer", "forward", "evaluation"),
         ),
         at=top.at,

@@ -30,9 +30,10 @@ from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.kinds import Environment, Location, System
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Kept, MemoryGrowth
-from tdiag.rules.base import Found, size, where
+from tdiag.rules.base import Found, where
 from tdiag.rules.examples import GB, MB, at, environment, system
 from tdiag.rules.measures import bytes_, count
+from tdiag.units import size
 
 CODE = "TD805"
 NAME = "graph-kept-alive"

@@ -28,10 +28,11 @@ from tdiag.evidence.device import DeviceMemory, DeviceTime
 from tdiag.evidence.kinds import Budget, Environment, Loaders, Modules, System
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Layers
-from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent, size, where
+from tdiag.rules.base import Abstain, Found, Gain, held, where
 from tdiag.rules.examples import GB, budget, device_time, environment, loaders, module, system
 from tdiag.rules.measures import bytes_, count, ns
 from tdiag.rules.shares import USABLE_MEMORY_FRAC
+from tdiag.units import duration, percent, plural, size
 
 CODE = "TD806"
 NAME = "device-memory-full"
@@ -75,8 +76,8 @@ def check(
     return Found(
         summary=(
             f"The device's memory is {percent(used / total)} full ({size(used)} of {size(total)}),"
-            f" and {device.allocations_per_step:.3g} calls a step that allocate or free leave it"
-            f" idle for {duration(stalled)} ({percent(stalled / budget.step_ns)})."
+            f" and allocating and freeing ({plural(device.allocations_per_step, 'call')} a step)"
+            f" leaves it idle for {duration(stalled)} ({percent(stalled / budget.step_ns)})."
         ),
         evidence=tuple(evidence),
         fix=Fix(

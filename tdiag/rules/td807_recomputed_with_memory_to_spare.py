@@ -26,10 +26,11 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, CallRow, Calls, Environment, System
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Recomputations
-from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent, size, where
+from tdiag.rules.base import Abstain, Found, Gain, held, where
 from tdiag.rules.examples import GB, MS, at, budget, environment, system
 from tdiag.rules.measures import bytes_, ns
 from tdiag.rules.shares import MOSTLY_FRAC
+from tdiag.units import duration, percent, size
 
 CODE = "TD807"
 NAME = "recomputed-with-memory-to-spare"

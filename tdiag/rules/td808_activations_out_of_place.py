@@ -27,10 +27,11 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Environment, System
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Activation, Layers
-from tdiag.rules.base import Abstain, Found, percent, size, where
+from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, MB, at, environment, system
 from tdiag.rules.measures import bytes_, count
 from tdiag.rules.shares import NOTICEABLE_FRAC
+from tdiag.units import percent, size
 
 CODE = "TD808"
 NAME = "activations-out-of-place"

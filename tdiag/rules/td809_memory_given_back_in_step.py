@@ -27,10 +27,11 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.kinds import Budget, Environment, System
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, Gain, duration, held, percent, size
+from tdiag.rules.base import Abstain, Found, Gain, held
 from tdiag.rules.examples import GB, budget, device_time, environment, system
 from tdiag.rules.measures import bytes_, count, ns
 from tdiag.rules.shares import USABLE_MEMORY_FRAC
+from tdiag.units import duration, percent, plural, size
 
 CODE = "TD809"
 NAME = "memory-given-back-in-step"
@@ -52,9 +53,10 @@ def check(
         return None  # it is short
     return Found(
         summary=(
-            f"{device.allocations_per_step:.3g} calls a step allocate or free memory and leave the"
-            f" device idle for {duration(stalled)} ({percent(stalled / budget.step_ns)}), with"
-            f" {size(total - used)} of {size(total)} free."
+            f"Allocating and freeing memory ({plural(device.allocations_per_step, 'call')} a step)"
+            f" leaves the device idle for {duration(stalled)}"
+            f" ({percent(stalled / budget.step_ns)}), with {size(total - used)} of {size(total)}"
+            " free."
         ),
         evidence=(
             count("allocating and freeing calls", device.allocations_per_step, "trace", "per_step"),

@@ -30,10 +30,11 @@ from msgspec.structs import replace
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, CallRow, Calls, Location, Modules, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, held, percent, where
+from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.evaluation import LARGE_FRAC, drawn, evaluation_place, gathers
 from tdiag.rules.examples import budget, phases
 from tdiag.rules.measures import count, ns
+from tdiag.units import duration, percent, plural
 
 CODE = "TD810"
 NAME = "rollouts-take-over"
@@ -55,7 +56,7 @@ def check(
         summary=(
             f"Calls of the model that gather what to train on{where(at)} take {percent(share)} of"
             f" the training time: {duration(gathering)} for each training step,"
-            f" {phases.eval_batches_per_step:.3g} calls."
+            f" {plural(phases.eval_batches_per_step, 'call')}."
         ),
         evidence=(
             ns("calls without gradients and between them", gathering, "budget"),

@@ -24,9 +24,10 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import Communication, DeviceTime
 from tdiag.evidence.kinds import Budget
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain, duration, percent
+from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import MS, budget, device_time
 from tdiag.rules.measures import count, ns
+from tdiag.units import duration, percent
 
 CODE = "TD903"
 NAME = "exposed-communication"

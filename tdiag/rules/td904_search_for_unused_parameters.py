@@ -26,10 +26,11 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Environment
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Ddp
-from tdiag.rules.base import Abstain, Found, size
+from tdiag.rules.base import Abstain, Found
 from tdiag.rules.examples import environment
 from tdiag.rules.examples_ranks import ddp_settings
 from tdiag.rules.measures import bytes_, count
+from tdiag.units import size
 
 CODE = "TD904"
 NAME = "search-for-unused-parameters"

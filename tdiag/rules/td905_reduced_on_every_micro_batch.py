@@ -27,10 +27,11 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Environment
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Ddp
-from tdiag.rules.base import Abstain, Found, Gain, held, size
+from tdiag.rules.base import Abstain, Found, Gain, held
 from tdiag.rules.examples import budget, environment
 from tdiag.rules.examples_ranks import ddp_settings
 from tdiag.rules.measures import bytes_, count, ns
+from tdiag.units import size
 
 CODE = "TD905"
 NAME = "reduced-on-every-micro-batch"

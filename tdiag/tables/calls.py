@@ -11,8 +11,8 @@ from tdiag.diagnose.model import Place
 from tdiag.evidence.kinds import CallRow, Calls, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.report.page import Page, heading
-from tdiag.report.units import count, duration, plural
 from tdiag.tables.grid import Cell, absent, cost, first, grid, more, note, place
+from tdiag.units import count, duration, plural
 
 HOW = "`tdiag run` runs cProfile after the trace: let the script take more steps."
 

@@ -19,8 +19,8 @@ from tdiag.evidence.base import Kind, Location
 from tdiag.evidence.store import Evidence
 from tdiag.report.page import Page
 from tdiag.report.text import clip, clip_head, code, inert, linked, prose, relative, spot
-from tdiag.report.units import disturbance, plural
 from tdiag.report.words import ACCENT, CODE, QUIET
+from tdiag.units import disturbance, plural
 
 FIRST = 25  # rows shown unless all are asked for
 GAP, LEFT, RIGHT = 2, 2, 1  # cells between columns and beside the table

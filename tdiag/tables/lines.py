@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from tdiag.evidence.kinds import StackLine, Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.report.page import Page, heading
-from tdiag.report.units import percent, plural
 from tdiag.tables.grid import Cell, Name, absent, cost, first, grid, more, note, place
+from tdiag.units import percent, plural
 
 HOW = "`tdiag run` samples stacks with py-spy; `tdiag doctor` says whether it may attach here."
 

@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from tdiag.evidence.device import DeviceParts, HostOp, HostOps, Part, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.report.page import Page, heading
-from tdiag.report.units import count, duration, percent, plural
 from tdiag.tables.grid import absent, cost, first, grid, more, note
+from tdiag.units import count, duration, percent, plural
 
 HOW = "`tdiag run` records a trace after the clean steps: let the script take more of them."
 NONE = "–"

@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.syscalls import Syscalls
 from tdiag.report.page import Page, heading
-from tdiag.report.units import count, duration, plural
 from tdiag.tables.grid import absent, cost, first, grid, more, note
+from tdiag.units import count, duration, plural
 
 HOW = "`tdiag run --syscalls` attaches strace after the other profilers."
 

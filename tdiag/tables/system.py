@@ -14,9 +14,9 @@ from rich.text import Text
 from tdiag.evidence.history import History, Strip
 from tdiag.evidence.store import Evidence
 from tdiag.report.page import Page, heading
-from tdiag.report.units import count, duration, plural, quantity, significant
 from tdiag.report.words import ACCENT, QUIET
 from tdiag.tables.grid import GAP, LEFT, RIGHT, absent, empty_table, note
+from tdiag.units import count, duration, plural, quantity, significant
 
 HOW = "`tdiag run` samples it every half second: let the script run for longer."
 BARS = "▁▂▃▄▅▆▇█"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import pickle
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import IO, Any
 
+from tdiag.children import program
 from tdiag.trace.decode import Block, decode
 from tdiag.trace.inflate import GZIP_MAGIC
 from tdiag.trace.worker import LENGTH_BYTES, READY
@@ -24,6 +24,8 @@ PARALLEL_BYTES = 48 << 20
 PARALLEL_PACKED_BYTES = 5 << 19
 MAX_PROCESSES = 8  # beyond that the one inflating process is the limit
 IN_FLIGHT = 2  # blocks a process: one being decoded, one waiting
+# Linux lets anybody have a pipe of so many (pipe-max-size); a block's columns take half of it.
+PIPE_BYTES = 1 << 20
 # Results that may wait for an earlier block's, for each process: enough that this one never waits
 # for another, a few megabytes in all.
 AHEAD = 8
@@ -54,12 +56,7 @@ def in_processes(
     with ExitStack() as stack:
         # One place a block: a worker stands here once for each that it may be given now.
         places: SimpleQueue[_Worker] = SimpleQueue()
-        workers = [stack.enter_context(_Worker()) for _ in range(others)]
-        # One thread a process: it waits for its pipe while the others run.
-        pools = [stack.enter_context(ThreadPoolExecutor(1)) for _ in workers]
-        for worker, pool in zip(workers, pools, strict=True):
-            worker.pool = pool
-            pool.submit(worker.started, places)
+        workers = [stack.enter_context(_Worker(places)) for _ in range(others)]
         stack.callback(_kill, workers)
         for offset, block in blocks:
             try:
@@ -67,7 +64,7 @@ def in_processes(
             except Empty:
                 waiting.append((offset, block, decode(block)))
             else:
-                waiting.append((offset, block, worker.pool.submit(_decode, worker, block, places)))
+                waiting.append((offset, block, worker.decode(block)))
             while len(waiting) > others * AHEAD or (waiting and _done(waiting[0][2])):
                 yield _result(*waiting.popleft())
         while waiting:
@@ -84,49 +81,59 @@ def _result(
     return offset, block, columns.result() if isinstance(columns, Future) else columns
 
 
-def _decode(worker: _Worker, block: bytes, places: SimpleQueue[_Worker]) -> Block | None:
-    try:
-        columns = worker.decode(block)
-    except (OSError, EOFError, pickle.UnpicklingError):
-        return decode(block)  # the child is gone: it is given no more
-    places.put(worker)
-    return columns
-
-
 def _kill(workers: Iterable[_Worker]) -> None:
     for worker in workers:
         worker.kill()
 
 
 class _Worker:
-    """A child that decodes one block at a time."""
+    """A child that decodes blocks, and stands in ``places`` for each that it may be given now.
 
-    pool: ThreadPoolExecutor
+    A thread sends and another receives, so that the child finds its next block whatever this
+    process does: it need not be given the interpreter's lock for that.
+    """
+
+    def __init__(self, places: SimpleQueue[_Worker]) -> None:
+        self._places = places
+        self._sending, self._receiving = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
 
     def __enter__(self) -> _Worker:
         self._process: subprocess.Popen[bytes] = subprocess.Popen(
-            [sys.executable, "-m", "tdiag.trace.worker"],
+            program("tdiag.trace.worker"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._send, self._receive = self._process.stdin, self._process.stdout
+        _widen(self._receive)
+        self._receiving.submit(self._started)
         return self
 
-    def started(self, places: SimpleQueue[_Worker]) -> None:
-        """Wait until it says that it is there."""
-        assert self._process.stdout is not None
-        if self._process.stdout.read(len(READY)) == READY:
-            for _ in range(IN_FLIGHT):
-                places.put(self)
+    def decode(self, block: bytes) -> Future[Block | None]:
+        self._sending.submit(self._give, block)
+        return self._receiving.submit(self._take, block)
 
-    def decode(self, block: bytes) -> Block | None:
-        send, receive = self._process.stdin, self._process.stdout
-        assert send is not None
-        assert receive is not None
-        send.write(len(block).to_bytes(LENGTH_BYTES, "little"))
-        send.write(block)
-        send.flush()
-        found: Block | None = pickle.load(receive)
+    def _started(self) -> None:
+        if self._receive.read(len(READY)) == READY:
+            for _ in range(IN_FLIGHT):
+                self._places.put(self)
+
+    def _give(self, block: bytes) -> None:
+        with suppress(OSError):  # the child is gone, which the other thread sees
+            self._send.write(len(block).to_bytes(LENGTH_BYTES, "little"))
+            self._send.write(block)
+            self._send.flush()
+
+    def _take(self, block: bytes) -> Block | None:
+        try:
+            header = self._receive.read(LENGTH_BYTES)
+            found: Block | None = pickle.loads(self._receive.read(int.from_bytes(header, "little")))
+        except (OSError, EOFError, pickle.UnpicklingError):
+            self.kill()  # it is gone, or answers something else: it is given no more
+            return decode(block)
+        self._places.put(self)
         return found
 
     def kill(self) -> None:
@@ -134,7 +141,17 @@ class _Worker:
 
     def __exit__(self, *_: Any) -> None:
         self.kill()
+        self._sending.shutdown()
+        self._receiving.shutdown()
         self._process.communicate()
+
+
+def _widen(pipe: IO[bytes]) -> None:
+    """Room for all that may wait there: the child writes it and goes on, whoever reads it when."""
+    with suppress(ImportError, AttributeError, OSError):  # other systems; a lower limit
+        import fcntl
+
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
 
 def cores() -> int:

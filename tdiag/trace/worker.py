@@ -13,13 +13,15 @@ READY = b"!"  # the first thing it says
 
 
 def main() -> None:
-    """Answer every ``length, block`` with the pickled columns, until stdin closes."""
+    """Answer every ``length, block`` with ``length, pickled columns``, until stdin closes."""
     gc.disable()  # as in the reader
     sys.stdout.buffer.write(READY)
     sys.stdout.buffer.flush()
     while header := sys.stdin.buffer.read(LENGTH_BYTES):
         block = sys.stdin.buffer.read(int.from_bytes(header, "little"))
-        sys.stdout.buffer.write(pickle.dumps(decode(block), protocol=5))
+        columns = pickle.dumps(decode(block), protocol=5)
+        sys.stdout.buffer.write(len(columns).to_bytes(LENGTH_BYTES, "little"))
+        sys.stdout.buffer.write(columns)
         sys.stdout.buffer.flush()
 
 

@@ -8,12 +8,12 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tdiag.children import program
 from tdiag.errors import LaunchError, UsageError
 
 ADDRESS = "127.0.0.1"
@@ -49,7 +49,7 @@ def serve(logdir: Path, title: str, scratch: Path, port: int = 0) -> Iterator[Se
     log = scratch / "tensorboard.log"
     environment = {**os.environ, **QUIET, "TMPDIR": os.fspath(scratch)}
     command = [
-        sys.executable, "-m", "tdiag.view.charts", "--logdir", os.fspath(logdir),
+        *program("tdiag.view.charts"), "--logdir", os.fspath(logdir),
         "--host", ADDRESS, "--port", str(port), "--window_title", title,
         "--samples_per_plugin", f"scalars={POINTS}",
     ]  # fmt: skip

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tdiag import pytest_plugin
+from tdiag.children import program
 from tdiag.duel.side import Program
 from tdiag.gate.counters import counters
 from tdiag.gate.counting import count
@@ -87,9 +88,10 @@ def test_what_the_check_is_asked(
     pytester.makeini("[pytest]\ntdiag_baseline = speed/b.json\n")
     pytester.makepyfile(test_it=GATED)
     pytester.runpytest_inprocess("--tdiag-update").assert_outcomes(passed=1)
-    words = " ".join(asked[0][1:])
-    assert words.startswith(
-        "-m tdiag check --quiet --baseline speed/b.json --groups 5 --update -m pytest"
+    start = program("tdiag")
+    assert asked[0][: len(start)] == start
+    assert " ".join(asked[0][len(start) :]).startswith(
+        "check --quiet --baseline speed/b.json --groups 5 --update -m pytest"
         " test_it.py::test_step --capture=no --override-ini=addopts="
     )
 

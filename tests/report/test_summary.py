@@ -8,7 +8,7 @@ import pytest
 from tdiag.diagnose.model import Component, Diagnosis, Finding, Speedup
 from tdiag.report import render
 from tdiag.report.summary import best, together, why
-from tdiag.report.units import duration
+from tdiag.units import duration
 
 from .building import MS
 from .samples import IO_BOUND

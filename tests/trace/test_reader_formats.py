@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
@@ -213,6 +214,34 @@ def test_without_children_this_process_decodes(
     monkeypatch.setattr(parallel, "cores", lambda: 3)
     monkeypatch.setattr("sys.executable", "/bin/false")
     assert_same(trace_of(tmp_path, events), here)
+
+
+def test_a_child_that_answers_something_else_is_given_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that it is there, then three bytes that are no columns, and stays."""
+    answer = "sys.stdout.buffer.write(b'!' + (3).to_bytes(8, 'little') + b'xyz')"
+    code = f"import sys, time; {answer}; sys.stdout.flush(); time.sleep(600)"
+    events = [op(f"op{i % 7}", i, 1, **{"External id": i}) for i in range(3000)]
+    here = trace_of(tmp_path, events)
+    monkeypatch.setattr(inflate, "BLOCK_BYTES", 20_000)
+    monkeypatch.setattr("tdiag.trace.reader.pays_off", lambda path: True)
+    monkeypatch.setattr(parallel, "cores", lambda: 2)
+    monkeypatch.setattr(parallel, "program", lambda module: [sys.executable, "-c", code])
+    monkeypatch.setattr(parallel, "SimpleQueue", PatientAtFirst)
+    assert_same(trace_of(tmp_path, events), here)
+
+
+class PatientAtFirst(SimpleQueue[Any]):
+    """The first block waits until a child is there for it."""
+
+    waited = False
+
+    def get_nowait(self) -> Any:
+        if self.waited:
+            return super().get_nowait()
+        self.waited = True
+        return self.get(timeout=60)
 
 
 def test_progress_counts_the_bytes_of_the_file(tmp_path: Path) -> None:

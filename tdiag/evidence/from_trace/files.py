@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tdiag.children import program
 from tdiag.errors import RunError
 from tdiag.evidence.from_trace import device_evidence
 from tdiag.evidence.kinds import Environment
@@ -101,7 +102,7 @@ def _or_error(
 
 def _in_child(path: Path) -> TracedFile | RunError:
     child = subprocess.run(
-        [sys.executable, "-m", "tdiag.evidence.from_trace.files", os.fspath(path)],
+        [*program("tdiag.evidence.from_trace.files"), os.fspath(path)],
         capture_output=True,
         check=False,
     )

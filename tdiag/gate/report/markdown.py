@@ -17,8 +17,8 @@ from tdiag.gate.report.words import (
 from tdiag.report.markdown import code_span, plain, prose
 from tdiag.report.page import Page
 from tdiag.report.text import spot
-from tdiag.report.units import duration
 from tdiag.report.words import component
+from tdiag.units import duration
 
 MARKS = {"pass": "✅", "regressed": "❌", "inconclusive": "❔"}
 

@@ -23,8 +23,8 @@ from tdiag.gate.report.words import (
 from tdiag.report.changes import indented, table_lines
 from tdiag.report.page import Page, heading
 from tdiag.report.text import clip, inert, prose, spot
-from tdiag.report.units import duration, plural
 from tdiag.report.words import ACCENT, BAD, GOOD, HEAD, QUIET, WARN
+from tdiag.units import duration, plural
 
 STYLES = {"pass": GOOD, "regressed": BAD, "inconclusive": WARN}
 _TABLE_WIDTH = 80

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tdiag.diagnose.model import Change
 from tdiag.gate.outcome import CounterChange, Outcome, StepChange
-from tdiag.report.units import count, duration, percent, size
+from tdiag.units import count, duration, percent, size
 
 TITLES = {"pass": "Pass", "regressed": "Regressed", "inconclusive": "Inconclusive"}
 

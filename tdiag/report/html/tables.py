@@ -9,8 +9,8 @@ from tdiag.diagnose.details import Details, Location, Part, StackLine
 from tdiag.diagnose.model import Diagnosis, Place
 from tdiag.report.html.parts import NOTHING, Cell, Table
 from tdiag.report.text import clip_head, clip_middle, inert, kernel_name, spot
-from tdiag.report.units import count, disturbance, duration, percent
 from tdiag.report.words import component
+from tdiag.units import count, disturbance, duration, percent
 
 ROOM = 160  # characters of a name
 MOST_ROWS = 150  # of a table: no one reads further, and the page stays small

@@ -10,8 +10,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from tdiag import units
 from tdiag.diagnose.model import Component, Diagnosis
-from tdiag.report import summary, units, words
+from tdiag.report import summary, words
 from tdiag.report.html.text import rgb
 from tdiag.report.text import inert, spot
 

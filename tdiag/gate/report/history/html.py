@@ -13,8 +13,8 @@ from tdiag.report.html import charted
 from tdiag.report.html.parts import Cell, Chart, Table
 from tdiag.report.html.text import label, rgb
 from tdiag.report.page import Page
-from tdiag.report.units import duration
 from tdiag.report.words import BAD, GOOD, WARN
+from tdiag.units import duration
 
 COLORS = {"pass": rgb(GOOD), "regressed": rgb(BAD), "inconclusive": rgb(WARN)}
 MOST_TICKS = 20

@@ -14,8 +14,8 @@ from tdiag.gate.shifts import Shift, shifts
 from tdiag.report.changes import indented
 from tdiag.report.page import Page, heading
 from tdiag.report.text import clip, inert, prose
-from tdiag.report.units import duration
 from tdiag.report.words import BAD, GOOD, HEAD, QUIET, WARN
+from tdiag.units import duration
 
 STYLES = {"pass": GOOD, "regressed": BAD, "inconclusive": WARN}
 LABEL, DAY, TIME = 11, 10, 9  # cells of the columns before the drawing

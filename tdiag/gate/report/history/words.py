@@ -6,7 +6,7 @@ import statistics
 
 from tdiag.gate.history import Series
 from tdiag.gate.shifts import FEWEST, Shift
-from tdiag.report.units import duration, plural
+from tdiag.units import duration, plural
 
 LEAST_SPAN = 0.1  # of the median: a scale of less would make much of noise
 NOTHING = "No check in this file has a step time."

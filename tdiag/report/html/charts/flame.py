@@ -9,7 +9,7 @@ from tdiag.diagnose.details import Details, Frame
 from tdiag.report.html.parts import Chart
 from tdiag.report.html.text import label, rgb
 from tdiag.report.text import clip_head, inert
-from tdiag.report.units import percent, plural
+from tdiag.units import percent, plural
 
 ROW_PX, LEAST_PX, MOST_PX = 21, 160, 1_000
 MOST_FRAMES = 700  # of a graph, the widest: further ones are some pixels wide

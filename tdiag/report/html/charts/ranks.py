@@ -7,8 +7,8 @@ from typing import Any
 from tdiag.diagnose.details import Details, Ranks
 from tdiag.report.html.parts import NOTHING, Cell, Chart, Table
 from tdiag.report.html.text import label, rgb
-from tdiag.report.units import duration, plural
 from tdiag.report.words import component
+from tdiag.units import duration, plural
 
 RANK_PX, AXIS_PX, LEAST_PX, MOST_PX = 26, 110, 200, 900
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tdiag.diagnose.details import Details, StepHistory
 from tdiag.report.html.parts import Cell, Chart, Table
 from tdiag.report.html.text import label, rgb
-from tdiag.report.units import duration, plural
+from tdiag.units import duration, plural
 
 Ints = npt.NDArray[np.int64]
 

@@ -12,7 +12,7 @@ from tdiag.diagnose.details import Details, History, StepHistory, Strip
 from tdiag.report.html.charts.steps import WINDOWS
 from tdiag.report.html.parts import NOTHING, Cell, Chart, Table
 from tdiag.report.html.text import label, rgb
-from tdiag.report.units import plural, quantity
+from tdiag.units import plural, quantity
 
 MOST_POINTS = 600  # of a strip
 STRIP_PX, GAP_PX, AXIS_PX = 74, 14, 60

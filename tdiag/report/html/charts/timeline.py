@@ -9,8 +9,8 @@ from tdiag.diagnose.details import Details, Event, EventLane, StepEvents
 from tdiag.report.html.parts import Cell, Chart, Table
 from tdiag.report.html.text import label, rgb
 from tdiag.report.text import clip
-from tdiag.report.units import duration, percent, plural
 from tdiag.report.words import component
+from tdiag.units import duration, percent, plural
 
 LANE_PX, AXIS_PX = 34, 60
 MOST_WORKERS = 16

@@ -68,16 +68,16 @@ def disturbance(frac: float) -> str:
     return f"{1 + frac:,.0f}× slower" if frac > MANIFOLD_FRAC else change(frac)
 
 
-def plural(number: int, one: str, many: str = "") -> str:
+def plural(number: float, one: str, many: str = "") -> str:
     """``1 step``, ``1,214 steps``; ``many`` where it is not ``one`` with an s."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{count(number)} {one if number == 1 else many or one + 's'}"
 
 
 def count(value: float) -> str:
     """A count as ``12,345``; a mean count keeps three significant digits at most: ``1.5``."""
     if float(value).is_integer():
         return f"{value:,.0f}"
-    shown = significant(value)
+    shown = significant(value) if abs(value) >= 1 else f"{value:.2g}"
     return shown.rstrip("0").rstrip(".") if "." in shown else shown
 
 

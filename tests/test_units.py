@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tdiag.report.units import (
+from tdiag.units import (
     apportion,
     between,
     change,
