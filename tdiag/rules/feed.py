@@ -21,11 +21,13 @@ MAJORITY_FRAC = 0.5
 # than 1 ÷ 0.9 = 1.11×: from there on the work itself has to shrink.
 SATURATED_FRAC = 0.9
 # What a further core adds, as a share of the first. High: all of it. Low: on a shared 2-core
-# machine going from 0 to 2 workers on pure decoding won 1.06–1.21×, and one worker on five kinds of
-# work 0.92–1.26×: the second core may add nothing, those after it as little as the two workers won.
+# machine going from 0 to 2 workers on pure decoding won 1.06–1.21×: the second core may add
+# nothing, those after it as little as the two workers won.
 CORE_WORTH_LOW = 0.06
-# The least that one worker on the second core won in the trial just named was 0.92×.
-SECOND_CORE_COSTS_FRAC = 1 / 0.92 - 1
+# One worker on the second of two cores won 0.67–1.23×, in nine of ten trials 0.77× or more
+# (benchmarks/second_core.py, three quiet processes, five kinds of work, steps of 5 to 34 ms; the
+# cores were two threads of one).
+SECOND_CORE_COSTS_FRAC = 1 / 0.77 - 1
 CORE_WORTH_HIGH = 1.0
 # What the training thread pays for taking a batch from a worker process instead of making it:
 # 0.6–0.7 ms and 0.18 ns for each byte on a slow sandboxed core (batches of 4 kB and 10 MB, torch
