@@ -65,7 +65,7 @@ def in_loss(line: OpLine, modules: Modules | None) -> bool:
 def value_loops(ops: Ops, modules: Modules | None) -> list[OpLine]:
     """Lines that loop over tensor values: all loops in the loss, and of the forward pass, where a
     loss may be computed, too, those of a function that reads values into Python in one."""
-    loops = [x for x in ops.lines if x.in_loop and x.calls >= MIN_LINE_CALLS * x.turns]
+    loops = [x for x in ops.lines if x.in_loop and _again_and_again(x)]
     reading = {
         (line.at.file, line.at.function)
         for line in loops
@@ -82,6 +82,12 @@ def value_loops(ops: Ops, modules: Modules | None) -> list[OpLine]:
             and not LAYERS & line.names.keys()
         )
     ]
+
+
+def _again_and_again(line: OpLine) -> bool:
+    """One call as often as a loop over elements makes it: many different ones are a function of a
+    library (``torch.distributions`` checks its arguments), or a long expression."""
+    return max(line.names.values(), default=line.calls) >= MIN_LINE_CALLS * line.turns
 
 
 def loop_time(

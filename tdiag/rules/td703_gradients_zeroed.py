@@ -1,7 +1,8 @@
 """Gradients are filled with zeros
 
 ## What it measures
-Calls of `zero_` in a traced step, as many as the optimizer has tensors, and their time.
+Calls of `zero_` in a traced step inside the optimizer's `zero_grad`, or as many as the optimizer
+has tensors, and their time.
 
 ## Why it is slow
 Every gradient is written with zeros, and backward then reads it to add to it; without a gradient
@@ -22,7 +23,7 @@ Code that reads `p.grad` of parameters that got no gradient then finds None inst
 from __future__ import annotations
 
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.device import HostOps, TracedSteps
+from tdiag.evidence.device import HostOp, HostOps, TracedSteps
 from tdiag.evidence.kinds import Budget, Optimizers
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Found, Gain
@@ -47,22 +48,19 @@ SAVING_LOW_FRAC = 0.5
 def check(
     budget: Budget, host_ops: HostOps, optimizers: Optimizers, traced: TracedSteps
 ) -> Found | None:
-    ops = {op.name: op for op in host_ops.ops if op.name in ZEROING}
     tensors = sum(optimizer.tensors for optimizer in optimizers.optimizers)
-    single = ops["aten::zero_"].count if "aten::zero_" in ops else 0.0
-    fewest, most = (round(factor * tensors) for factor in ABOUT_AS_MANY)
-    if not tensors or not (fewest <= single <= most or "aten::_foreach_zero_" in ops):
+    zeroing = host_ops.zeroing or _by_their_number(host_ops, tensors)
+    if not tensors or zeroing is None:
         return None
-    spent = max(op.total_ns for op in ops.values())
-    cost = spent * budget.step_ns / traced.mean_ns
+    cost = zeroing.total_ns * budget.step_ns / traced.mean_ns
     return Found(
         summary=(
             f"Gradients of {tensors} tensors are filled with zeros in each step:"
             f" {duration(cost)} ({percent(cost / budget.step_ns)})."
         ),
         evidence=(
-            ns("filling with zeros", spent, "trace"),
-            count("calls of zero_", single, "trace", "per_step"),
+            ns("filling with zeros", zeroing.total_ns, "trace"),
+            count("calls of zero_", zeroing.count, "trace", "per_step"),
             count("parameter tensors", tensors, "probe"),
         ),
         fix=Fix("optimizer.zero_grad(set_to_none=True), torch's default.", "review", "set_to_none"),
@@ -74,6 +72,16 @@ def check(
             ("optimizer", "loss", "prepare", "backward", "other", "launch", "unattributed"),
         ),
     )
+
+
+def _by_their_number(host_ops: HostOps, tensors: int) -> HostOp | None:
+    """Where no optimizer's own ``zero_grad`` was seen to do it, but perhaps the model's."""
+    ops = {op.name: op for op in host_ops.ops if op.name in ZEROING}
+    single = ops["aten::zero_"].count if "aten::zero_" in ops else 0.0
+    fewest, most = (round(factor * tensors) for factor in ABOUT_AS_MANY)
+    if not (fewest <= single <= most or "aten::_foreach_zero_" in ops):
+        return None
+    return max(ops.values(), key=lambda op: op.total_ns)
 
 
 def fires() -> Evidence:

@@ -200,6 +200,9 @@ def test_zeroing_for_other_reasons_is_not_zeroing_of_gradients() -> None:
     """The backward of an index zeroes its result: hundreds of calls, for sixty tensors."""
     many = host_ops(host_op("aten::zero_", 500, 9 * MS))
     assert result("TD703", find("TD703").fires().add(many)) is None
+    # Seen inside zero_grad(), they are what they are whatever others there are.
+    theirs = replace(many, zeroing=host_op("zero_grad", 60, 3 * MS))
+    assert isinstance(result("TD703", find("TD703").fires().add(theirs)), Finding)
 
 
 def test_matrix_units_that_were_never_seen_promise_nothing() -> None:

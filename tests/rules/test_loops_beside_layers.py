@@ -9,7 +9,7 @@ from tdiag.evidence.kinds import OpLine
 from tdiag.evidence.store import Evidence
 from tdiag.rules.examples import MS, at, budget, op_line, ops, phases
 
-from .test_loss_and_overhead_rules import DISPATCH, finding, result
+from .test_loss_and_overhead_rules import DISPATCH, finding, loop, result, training
 
 
 def large_layers(ms: float) -> OpLine:
@@ -44,3 +44,11 @@ def test_a_loss_inside_the_models_forward_has_all_lines_of_its_loop() -> None:
     found = finding("TD501", evidence)
     assert found.at_best_ns == pytest.approx(2 * MS, rel=0.01)
     assert result("TD701", evidence) is None
+
+
+@pytest.mark.parametrize(("often", "blamed"), [(5.0, False), (7.0, False), (8.0, True)])
+def test_a_library_function_of_many_different_calls_is_no_loop(often: float, blamed: bool) -> None:
+    """``Categorical(logits=…).log_prob(actions)``: 33 calls, none more than five times."""
+    names = {"size": often, "dim": 4.0, "__eq__": 2.0, "_is_all_true": 2.0, "__bool__": 2.0}
+    checks = loop(28, 33, names=names, conversions={"bool": 2.0})
+    assert (result("TD501", training(checks, loss_ms=2)) is not None) == blamed

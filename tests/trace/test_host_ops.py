@@ -134,6 +134,19 @@ def test_old_operator_annotations_are_no_ops(tmp_path: Path) -> None:
     assert found.per_step == pytest.approx(1)
 
 
+def test_what_fills_gradients_with_zeros_is_told_from_other_zeros(tmp_path: Path) -> None:
+    """Two tensors one by one, one list of them; not what another op or the backward zeroes."""
+    events = [step(1, 0, 1000), step(2, 1000, 1000), op("aten::zero_", 900, 40)]
+    events += [span("user_annotation", "Optimizer.zero_grad#SGD.zero_grad", 100, 200)]
+    events += [op("aten::zero_", 110, 10), op("aten::fill_", 112, 5), op("aten::zero_", 130, 20)]
+    events += [op("aten::_foreach_zero_", 160, 30), op("aten::zero_", 165, 5)]
+    events += [op("aten::zeros", 200, 50), op("aten::zero_", 210, 10)]
+    found = evidence_of(tmp_path, events).get(HostOps)
+    assert found is not None and found.zeroing is not None
+    assert (found.zeroing.count, found.zeroing.total_ns) == (1.5, 30 * US)
+    assert ops(tmp_path, op("aten::zero_", 900, 40)).zeroing is None
+
+
 def test_zero_grad_is_told_as_a_part_of_the_phases_that_hold_it(tmp_path: Path) -> None:
     def zeroing(start: int, duration: int) -> Event:
         return span("user_annotation", "Optimizer.zero_grad#Adam.zero_grad", start, duration)

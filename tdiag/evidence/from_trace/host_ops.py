@@ -19,6 +19,7 @@ SMALL_NS = 20_000  # as documented at HostOps.small_frac
 TOP_OPS = 1000  # more than most traces have names
 COLLECTION = "gc"
 ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
+ZEROES = re.compile(r"^aten::(_foreach_)?zero_$")
 BACKWARD_NODE = re.compile(r"^autograd::engine::evaluate_function: ")
 
 
@@ -35,6 +36,7 @@ def host_ops(view: View, nested: Nested, window: Window, phases: Sequence[Phase]
         small_frac=float((durations < SMALL_NS).mean()),
         backward_of=_backward_of(view, nested, phases, window.count),
         zero_grad_frac=_zero_grad_frac(view, window, phases),
+        zeroing=_zeroing(view, nested, window),
     )
 
 
@@ -111,6 +113,20 @@ def _zero_grad_frac(view: View, window: Window, phases: Sequence[Phase]) -> dict
     spent = _by_phase(starts, view.trace.ends(rows) - starts, seen, 1) if seen else {}
     whole = {name: sum(end - begin for n, begin, end in seen if n == name) for name in spent}
     return {name: min(1.0, ns / whole[name]) for name, ns in spent.items() if whole[name]}
+
+
+def _zeroing(view: View, nested: Nested, window: Window) -> HostOp | None:
+    spans = view.spans(view.matching(view.annotations, ZERO_GRAD))
+    rows = nested.outermost
+    rows = rows[view.trace.named(nested.rows[rows], ZEROES.match)]
+    if not len(spans) or not len(rows):
+        return None
+    at = np.searchsorted(spans[:, 0], nested.start[rows], side="right") - 1
+    rows = rows[(at >= 0) & (nested.end[rows] <= spans[at, 1])]
+    if not len(rows):
+        return None
+    spent = float((nested.end - nested.start)[rows].sum()) / window.count
+    return HostOp(name="zero_grad", count=len(rows) / window.count, self_ns=spent, total_ns=spent)
 
 
 def _without_gc(phases: Sequence[Phase]) -> list[Phase]:
