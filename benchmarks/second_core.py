@@ -1,11 +1,11 @@
 """What one loader worker wins over making batches in the loop, for work on a core.
 
-Usage: ``python benchmarks/second_core.py [--processes 3]``, on a quiet machine, 3 minutes each
+Usage: ``python benchmarks/second_core.py [--processes 3]``, on a quiet machine, 40 s each
 
 A training takes turns, in one process of one thread, with a loader that fetches in the loop and
 with one that has a worker; each turn leaves out the batches that the worker had ready. On a machine
 whose second core is another thread of the first, or is shared with others, a worker wins little or
-loses: ``SECOND_CORE_COSTS_FRAC`` of ``tdiag/rules/feed.py`` is the most that was lost.
+loses: ``SECOND_CORE_COSTS_FRAC`` of ``tdiag/rules/feed.py`` is the most in nine of ten trials.
 """
 
 from __future__ import annotations

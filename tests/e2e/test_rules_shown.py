@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 SHOWN = Path(__file__).parents[1] / "zoo" / "shown"
-# script → what it shows, and what of that does not end with it. The profiling run of one that ends
-# by itself has to be a whole one.
+# script → the rules that it shows
 RULES = {
     "setup": {"TD001", "TD002", "TD003", "TD004", "TD607", "TD703"},
     "attention": {"TD608", "TD805", "TD807"},
@@ -23,7 +22,7 @@ RULES = {
     "agent": {"TD810"},
     "startup": {"TD212"},
 }
-WHOLE = ("startup",)
+WHOLE = ("startup",)  # the start's share of a run is known at its end only
 
 
 def codes(name: str, folder: Path) -> set[str]:
