@@ -6,6 +6,8 @@ Rules read these exactly as the host kinds; a bare trace gives only these.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from tdiag.evidence.kinds import Kind, Location
@@ -187,8 +189,9 @@ class DeviceMemory(Kind, frozen=True, kw_only=True):
 
 
 class RankTime(Kind, frozen=True, kw_only=True):
-    """One rank's traced step. ``components_ns`` as in DeviceTime, empty where its trace holds no
-    device activity; ``communication_ns``: union of its communication, None where unmeasured."""
+    """One rank's step. ``components_ns`` as in DeviceTime, empty where its trace holds no device
+    activity; ``communication_ns``: union of its communication, None where unmeasured. Of a run on
+    the CPU: phases of its clean steps, and what it waits for the last rank (``comm``)."""
 
     rank: int
     step_ns: float
@@ -197,7 +200,7 @@ class RankTime(Kind, frozen=True, kw_only=True):
 
 
 class Ranks(Kind, frozen=True, kw_only=True):
-    """Every traced rank of one job, by rank.
+    """Every rank of one job that was traced or, on a CPU (``source`` baseline), timed, by rank.
 
     A collective ends for all ranks at once, so the rank that the others wait for communicates
     the *least*. ``slowest``: that rank; ``waited_ns``: the median of the others' communication
@@ -208,3 +211,4 @@ class Ranks(Kind, frozen=True, kw_only=True):
     ranks: tuple[RankTime, ...]
     slowest: int | None
     waited_ns: float | None
+    source: Literal["trace", "baseline"] = "trace"

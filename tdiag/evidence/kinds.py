@@ -59,6 +59,8 @@ class Phases(Kind, frozen=True, kw_only=True):
     # have neither may gather what to train on (an agent's rollouts).
     eval_evident: bool = True
     gc_in_wait_ns: float = 0.0  # of gc: collections inside a DataLoader's ``__next__``
+    # Of optimizer: inside ``optimizer.step``; the rest, as clipping, lies before it. None: unknown.
+    update_ns: float | None = None
 
 
 class OpLine(Kind, frozen=True, kw_only=True):

@@ -40,6 +40,7 @@ SECOND = (
     Window("syscalls", 2, 10, 1.0, 8.0),
 )
 WARM_UP = Window("warmup", 1, 2, 0.0, 20.0)
+WARM_UP_FRAC = 1 / 3  # of a time budget, at most: the rest is for what warming up is for
 
 # An evaluation or a restart of the workers belongs to its epoch: the clean window is stretched
 # to whole epochs where one epoch fits into its time.
@@ -58,6 +59,12 @@ COUNTS = (
     Window("ops", 2, 2, 0.0, 6.0),
 )
 PLANS = {"diagnose": FIRST + SECOND, "turns": TURNS, "counts": COUNTS}
+
+
+def warm_up(config: dict[str, Any]) -> Window:
+    """Until queues have had the time to fill, or for a third of a short time budget."""
+    budget_s = float(config.get("time_budget_s") or "inf")
+    return WARM_UP._replace(most_s=min(WARM_UP.most_s, budget_s * WARM_UP_FRAC))
 
 
 def windows(config: dict[str, Any]) -> list[Window]:

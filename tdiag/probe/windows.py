@@ -7,6 +7,7 @@ leads) and ``done``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,13 @@ if TYPE_CHECKING:
 
 # More steps than this are never left out after a pause, however deep the queue.
 MOST_SETTLE = 64
+# Batches that came meanwhile are used up while others come. A loop that waits for data a quarter of
+# its time or more uses them up in so many times their number, 1 ÷ (1 − 3/4); one that waits less
+# sees little of the difference.
+SURPLUS_FACTOR = 4.0
+# Workers that began together deliver together: a clean window that is shorter than their round sees
+# a burst or a gap. It lasts up to so many times as long as it otherwise may, to hold a whole one.
+ROUND_FACTOR = 3.0
 # A pass is worth repeating only for a run that goes on; modules are discovered until then.
 DISCOVER_STEPS = 6
 
@@ -36,6 +44,7 @@ class Windows:
         self.leads = facts.env_int("RANK", 0) == 0 or probe.config.get("plan") == "turns"
         self.counters: ThreadCounters | None = None
         self.queue: dict[int, int] = {}  # loader → how many batches its queue can hold
+        self.round = 0  # batches of one from each worker, of the loader with most
         self.epochs: dict[int, list[int]] = {}  # loader → step of each new iterator
         self.warm_actions: list[Callable[[], None]] = []
         self.warm = False
@@ -49,13 +58,15 @@ class Windows:
         self.leave()
         self.name = "warmup"
         self.plan = plan.windows(self.probe.config)
-        self.window: plan.Window | None = plan.WARM_UP
+        self.window: plan.Window | None = plan.warm_up(self.probe.config)
         self.capture: Any = None
         self.began_step = 0
         self.began_ns: int | None = None
         self.first_ns: int | None = None
         self.settle = 0
         self.resettled = False
+        self.calm = (now_ns(), self.probe.step)  # until then queues were as the loop keeps them
+        self.step_ns: float | None = None  # in the last window without a profiler, warm-up included
         self.batches_before = self.probe.boundary.batches
         self.probe.marks.due_ns = 0
         self.epochs = {}
@@ -80,7 +91,9 @@ class Windows:
     def iterator(self, loader: Any, number: int) -> None:
         """A loader began a new pass."""
         self.epochs.setdefault(number, []).append(self.probe.step)
-        self.queue[number] = (loader.num_workers or 0) * (loader.prefetch_factor or 0)
+        workers = loader.num_workers or 0
+        self.queue[number] = workers * (loader.prefetch_factor or 0)
+        self.round = max(self.round, workers)
 
     def advance(self, now: int) -> None:
         """A step ended at ``now``: go on, or change windows."""
@@ -91,6 +104,8 @@ class Windows:
             return
         if self.probe.step >= DISCOVER_STEPS:
             self.end_discovery()
+        elif self.name == "warmup":
+            self.calm = (now, self.probe.step)  # the first steps tell nothing of the pace
         if self.stop.due(now, self.first_ns or now):
             self.finish(self.stop.why)
         elif not self.leads:
@@ -102,6 +117,8 @@ class Windows:
             if self.capture is not None:
                 self.capture.step()
             if self._complete(now):
+                if self.capture is None:
+                    self._keep_pace(now)
                 self._end()
                 self._next(now)
             elif self.capture is None and self.stop.steps is None:
@@ -131,18 +148,29 @@ class Windows:
         window = self.window
         assert window is not None and self.began_ns is not None
         steps, seconds = self.probe.step - self.began_step, (now - self.began_ns) / 1e9
-        if seconds >= window.most_s and steps >= 1:
+        least, most_s = window.steps, window.most_s
+        if window.name == plan.WHOLE_EPOCHS:
+            least = max(least, self.round)
+            most_s *= ROUND_FACTOR if steps < self.round else 1.0
+        if seconds >= most_s and steps >= 1:
             return True
         if window.name == "warmup":
             batches = self.probe.boundary.batches - self.batches_before
             return steps >= window.steps and batches >= max(self.queue.values(), default=0)
-        if steps < window.steps or seconds < window.seconds:
+        if steps < least or seconds < window.seconds:
             return False
         if window.name == plan.WHOLE_EPOCHS and window.number == 2:
             epoch = self._epoch_steps()
             fits = epoch * seconds / steps <= window.most_s
             return steps % epoch == 0 or not fits
         return True
+
+    def _keep_pace(self, now: int) -> None:
+        """Of a window without a profiler that ends."""
+        since, step = self.calm
+        if self.probe.step > step:
+            self.step_ns = (now - since) / (self.probe.step - step)
+        self.calm = (now, self.probe.step)
 
     def _nothing_before(self, now: int) -> int:
         """Until then the clean window in progress neither ends nor has anybody to ask."""
@@ -172,9 +200,18 @@ class Windows:
         self.finish("complete")
 
     def _settle_steps(self) -> int:
-        """After a pause the loaders' queues are fuller than they would be: use that up, and
-        the first step after any change (cold caches)."""
-        return min(MOST_SETTLE, 1 + max(self.queue.values(), default=0))
+        """After a pause, and a window whose profiler slowed the loop, the loaders' queues may be
+        fuller than they would be: use that up, and the first step after any change (cold caches).
+
+        A loop that waits gets its batches at the pace of its clean steps, so no more came than fit
+        into the time since; where it does not wait, its queues are full as ever.
+        """
+        queued: float = max(self.queue.values(), default=0)
+        if self.step_ns:
+            since, step = self.calm
+            surplus = (now_ns() - since) / self.step_ns - (self.probe.step - step)
+            queued = min(queued, math.ceil(max(0.0, surplus) * SURPLUS_FACTOR))
+        return min(MOST_SETTLE, 1 + int(queued))
 
     def _try_to_begin(self, now: int) -> None:
         """Begin the window once the queues are as ever and its profiler is really on."""
@@ -189,6 +226,7 @@ class Windows:
             return
         self.name = self.window.name
         self.began_step, self.began_ns = self.probe.step, now
+        self.calm = (now, self.probe.step)
         if self.capture is not None:
             self.capture.begin()
             self.changed = True

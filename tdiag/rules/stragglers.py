@@ -13,7 +13,7 @@ from tdiag.units import duration, percent
 
 # Components that say nothing of a rank's own work: communication is what ranks are compared by.
 NOT_ITS_OWN = ("comm", "unattributed")
-# "it spends 40 ms more …"
+# "it spends 40 ms more …"; phases of a run on the CPU come after those of a device's budget.
 _WORDS = {
     "data_wait": "waiting for data",
     "h2d": "copying to the device",
@@ -22,8 +22,12 @@ _WORDS = {
     "alloc": "allocating device memory",
     "launch": "launching work",
     "compute": "computing",
-    "optimizer": "in the optimizer with the device idle",
+    "optimizer": "in the optimizer",
     "other": "in host work without a name",
+    "prepare": "between its steps",
+    "evaluation": "evaluating",
+    "checkpoint": "saving checkpoints",
+    "gc": "collecting garbage",
 }
 
 
@@ -56,7 +60,7 @@ class Straggler:
         )
 
     def of_the_others(self, component: str) -> float:
-        """The median of the others whose device activity was traced, ns per step."""
+        """The median of the others whose time is known, ns per step."""
         return _median(self.others, component)
 
 

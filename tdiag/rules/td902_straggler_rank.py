@@ -3,7 +3,9 @@
 ## What it measures
 The communication of every traced rank. A collective ends for all ranks at once, so the rank that
 the others wait for communicates least; what they wait is the median of their communication beyond
-its own. What the rank itself does longer than the median of the others names the cause.
+its own. What the rank itself does longer than the median of the others names the cause. `tdiag run`
+on CPUs compares the clean steps of all ranks on the machine: the backward pass, in which gradients
+are summed, ends for all at once, so its part beyond the shortest one is waiting.
 
 ## Why it is slow
 Every step ends when the last rank arrives. The devices of all others idle in the collective for as
@@ -27,7 +29,7 @@ from __future__ import annotations
 
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import Ranks, Syncs, Transfers
-from tdiag.evidence.kinds import Environment, Location
+from tdiag.evidence.kinds import Environment, Loaders, Location
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples_ranks import rank_time, ranks_of
@@ -42,6 +44,11 @@ CLASS = "straggler"
 _ADVICE = {
     "data_wait": "compare its loader with the others': the size of its samples, its disk, its free"
     " cores",
+    "evaluation": "let every rank evaluate its share, and sum the results",
+    "checkpoint": "save in a thread beside training (torch.distributed.checkpoint.async_save), or"
+    " less often",
+    "forward": "give it no more work than the others (sequence lengths, uneven batches), and"
+    " compare its cores and what else runs there",
     "h2d": "compare the bytes it copies, and whether they are pinned",
     "d2h": "copy results on every k-th step only, or on the device",
     "sync": "take out what only this rank waits for, such as logging under `if rank == 0`",
@@ -57,6 +64,7 @@ def check(
     environment: Environment | None,
     syncs: Syncs | None,
     transfers: Transfers | None,
+    loaders: Loaders | None,
 ) -> Found | None:
     if ranks is None:
         if environment is not None and environment.world_size == 1:
@@ -66,23 +74,29 @@ def check(
     if straggler is None:
         return None
     cause, rank = straggler.cause, straggler.rank
-    at = _place(cause, syncs, transfers)
+    at = _place(cause, syncs, transfers, loaders)
+    source = ranks.source
     return Found(
         summary=straggler.sentence,
         evidence=(
-            text("rank", str(rank.rank), "trace"),
-            ns("the others wait for it", straggler.waited_ns, "trace"),
-            ns("its communication", rank.communication_ns or 0.0, "trace"),
-            ns(f"its {cause}", rank.components_ns[cause], "trace"),
-            ns(f"{cause}, median of the others", straggler.of_the_others(cause), "trace"),
+            text("rank", str(rank.rank), source),
+            ns("the others wait for it", straggler.waited_ns, source),
+            ns("its communication", rank.communication_ns or 0.0, source),
+            ns(f"its {cause}", rank.components_ns[cause], source),
+            ns(f"{cause}, median of the others", straggler.of_the_others(cause), source),
         ),
         fix=Fix(f"On rank {rank.rank}{where(at)}: {_ADVICE.get(cause, _ELSE)}.", "manual"),
         at=at,
     )
 
 
-def _place(cause: str, syncs: Syncs | None, transfers: Transfers | None) -> Location | None:
+def _place(
+    cause: str, syncs: Syncs | None, transfers: Transfers | None, loaders: Loaders | None
+) -> Location | None:
     """The line that costs most of it; the evidence beside the ranks is the straggler's own."""
+    if cause == "data_wait":
+        train = loaders.train() if loaders else None
+        return train.created_at if train else None
     costs: list[tuple[float, Location | None]] = []
     if cause == "sync" and syncs is not None:
         costs = [(x.idle_after_ns, x.at) for x in syncs.syncs]

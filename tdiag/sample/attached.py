@@ -2,8 +2,9 @@
 
 Attached, never as the program's parent: that would lose its exit code. Each request
 ``<prefix>-<pid>-<pass>.want`` gets one process of the tool, which lives until ``.stop`` appears or
-the program ends. ``attached`` is answered only when the tool says that it watches, since until then
-a window would hold nothing.
+the program ends; the file holds the process to attach to, if that is another one (an ancestor).
+``attached`` is answered only when the tool says that it watches, since until then a window would
+hold nothing.
 """
 
 from __future__ import annotations
@@ -135,8 +136,10 @@ class Attacher(ABC):
             return
         try:
             pid = int(name.split("-")[1])
+            root = (self.control / f"{name}.want").read_text().strip()
             output = self.control / f"{name}{self.suffix}"
-            self.live[name] = Attached(self.command(self.program, pid, output), pid, output)
+            command = self.command(self.program, int(root or pid), output)
+            self.live[name] = Attached(command, pid, output)
         except (OSError, ValueError, IndexError) as error:
             self._answer(name, f"refused: cannot start {self.name}: {error}")
 

@@ -21,15 +21,31 @@ RULES = {
     "compiled": {"TD005", "TD708"},
     "agent": {"TD810"},
     "startup": {"TD212"},
+    "recurrent": {"TD006", "TD008"},
+    "shards": {"TD102"},
+    "table": {"TD210"},
+    "uneven": {"TD204"},  # and TD105, where a slow batch is among the sampled fetches
+    "volumes": {"TD208", "TD211"},
+    "activations": {"TD808"},
+    "crowd": {"TD205"},
+    "clipped": {"TD705"},
+    "generated": {"TD214"},
+    "formulas": {"TD502"},
+    "ranks": {"TD902", "TD904", "TD905"},
 }
 WHOLE = ("startup",)  # the start's share of a run is known at its end only
+RANKS = ("ranks",)
 
 
 def codes(name: str, folder: Path) -> set[str]:
     """The rules that a run of the script finds something for."""
-    options = [] if name.removesuffix("_fixed") in WHOLE else ["--profiling", "--time-budget", "15"]
+    pair, script = name.removesuffix("_fixed"), [str(SHOWN / f"{name}.py")]
+    options = [] if pair in WHOLE else ["--profiling", "--time-budget", "15"]
+    if pair in RANKS:
+        torchrun = Path(sys.executable).with_name("torchrun")
+        script = ["--", str(torchrun), "--standalone", "--nproc-per-node", "2", *script]
     done = subprocess.run(
-        [sys.executable, "-m", "tdiag", "run", *options, "--quiet", "--json", SHOWN / f"{name}.py"],
+        [sys.executable, "-m", "tdiag", "run", *options, "--quiet", "--json", *script],
         cwd=folder, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

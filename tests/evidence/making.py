@@ -22,14 +22,17 @@ class Run:
     Modules: 0 the model, 1 a torch loss, 2 a teacher, 3 a critic. Loaders: 0, 1.
     """
 
-    def __init__(self, folder: Path, boundary: str = "optimizer", pid: int = 100) -> None:
+    def __init__(
+        self, folder: Path, boundary: str = "optimizer", pid: int = 100, rank: int = 0
+    ) -> None:
         self.folder, self.pid = folder, pid
         self.now = self.began = 1_000 * MS
         self.marks: list[int] = []
         self.lines: list[dict[str, Any]] = []
         self.number = 0
         self.window = "baseline"
-        self.add("process", pid=pid, ppid=1, t=0, unix_ns=0, python="3.11", rank=0, world_size=1)
+        self.add("process", pid=pid, ppid=1, t=0, unix_ns=0, python="3.11", rank=rank,
+                 world_size=1)  # fmt: skip
         for number, name in enumerate(("Model", "CrossEntropyLoss", "Teacher", "Critic")):
             self.add(
                 "module", id=number, name=name, at=["/u/train.py", 10 * number + 1, "forward"],

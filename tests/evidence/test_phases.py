@@ -44,6 +44,7 @@ def test_plain_loop(tmp_path: Path) -> None:
     found = phases_of(run)
     assert found.counts["backward"] == found.counts["data_wait"] == found.counts["forward"] == 1
     assert found.waits_ns == (4 * MS,) * 30
+    assert found.update_ns == 3 * MS  # clipping is no part of it
 
 
 def test_cpu_time_is_absent_where_it_was_not_measured(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_what_outlives_its_step_is_named_by_the_line_that_made_it(evidence: Evid
     assert growth.since_steps > 5
     (graph,) = growth.graphs
     assert graph.at and graph.at.line == line_of("TOTAL")
-    assert graph.nodes > 5
+    assert graph.nodes > 0  # of thousands of steps no more than MOST_NODES are counted
 
 
 def test_a_tidy_training_keeps_nothing(tmp_path: Path) -> None:

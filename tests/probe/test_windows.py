@@ -76,6 +76,27 @@ def test_after_a_pause_of_ours_a_queue_full_of_steps_is_left_out(tmp_path: Path)
         assert begin["step"] - end["step"] >= 2 * 3
 
 
+def test_of_slow_steps_no_more_are_left_out_than_batches_came_meanwhile(tmp_path: Path) -> None:
+    slow = LOOP.replace("import sys, torch", "import sys, time, torch").replace(
+        "        done += 1", "        time.sleep(0.4)\n        done += 1"
+    )
+    deep = slow.replace("prefetch_factor=3", "prefetch_factor=20")
+    run = watch_code(tmp_path, deep, "2", "34", windows=["baseline", "calls"], time_budget_s=15)
+    # Warm-up ends after a third of that time; the queue holds 40.
+    begun = [r for r in run.of("window") if r["state"] == "begin"]
+    ended = [r for r in run.of("window") if r["state"] == "end"]
+    assert [r["name"] for r in begun[:2]] == ["baseline", "calls"]
+    assert begun[0]["step"] < 40
+    for end, begin in zip(ended, begun[1:], strict=False):
+        assert begin["step"] - end["step"] < 40
+
+
+def test_a_clean_window_holds_a_batch_of_each_worker(tmp_path: Path) -> None:
+    run = watch_code(tmp_path, LOOP, "9", "400", windows=["baseline"])
+    begin, end = (r for r in run.of("window") if r["pass"] == 1)
+    assert end["step"] - begin["step"] >= 9  # five would do without workers
+
+
 def test_what_tdiag_does_between_steps_is_in_no_step(tmp_path: Path) -> None:
     run = watch_code(tmp_path, LOOP, "0", "2000", windows=["baseline", "trace"])
     trace = next(r for r in run.of("window") if r["name"] == "trace" and r["state"] == "end")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tdiag.diagnose.engine import run_rule
@@ -9,7 +10,7 @@ from tdiag.diagnose.model import Finding
 from tdiag.evidence.kinds import Dispatch
 from tdiag.evidence.store import Evidence
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import MS, budget, environment, op_line, ops, optimizers
+from tdiag.rules.examples import MS, budget, environment, op_line, ops, optimizers, phases
 
 DISPATCH = Dispatch(op_ns=1500, grad_op_ns=7000)
 
@@ -86,3 +87,11 @@ def test_an_update_that_takes_little_of_the_step_is_left_alone() -> None:
     evidence.add(budget(forward=5, backward=9.39, optimizer=1.6))
     assert fires("TD710", evidence)
     assert 1.6 * MS >= 0.1 * (5 + 9.39 + 1.6) * MS
+
+
+def test_clipping_is_no_part_of_the_update() -> None:
+    """Of 10 ms between backward and the step's end the update takes 1: 5 % of the step."""
+    clipped = updating("SGD", calls=1000, call_us=10, fused=None)
+    assert fires("TD702", clipped)
+    whole = phases(optimizer=10)
+    assert not fires("TD702", clipped.add(msgspec.structs.replace(whole, update_ns=0.5e6)))

@@ -169,3 +169,17 @@ def test_whoever_waits_for_a_process_that_py_spy_holds_gets_it(
         assert sampler.live, "a process that only waits is not held"
         dead.kill()
         wait_for(lambda: sampler.tick() or not sampler.live)
+
+
+def test_the_request_may_name_an_ancestor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the ranks of a job, which are all sampled."""
+    seen: list[tuple[list[str], int]] = []
+    monkeypatch.setattr(
+        "tdiag.sample.attached.Attached", lambda command, pid, _: seen.append((command, pid))
+    )
+    (tmp_path / "control").mkdir()
+    (tmp_path / "control" / "sample-12-1.want").write_text("7")
+    PySpy(tmp_path)._start("sample-12-1")
+    ((command, pid),) = seen
+    assert command[command.index("--pid") + 1] == "7"
+    assert pid == 12  # whose end is waited for

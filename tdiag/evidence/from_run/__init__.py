@@ -9,13 +9,7 @@ from typing import Any
 from tdiag.errors import RunError
 from tdiag.evidence.from_run.call_trees import make_call_trees
 from tdiag.evidence.from_run.capture import say_capture
-from tdiag.evidence.from_run.clean import (
-    find_clean,
-    make_steps,
-    perturbation,
-    queued_frac,
-    why_none,
-)
+from tdiag.evidence.from_run.clean import make_steps, perturbation, queued_frac, why_none
 from tdiag.evidence.from_run.compiling import make_compiles
 from tdiag.evidence.from_run.counted import make_counted
 from tdiag.evidence.from_run.events import Process, lead_of, read_events, workers_of
@@ -24,9 +18,8 @@ from tdiag.evidence.from_run.inputs import make_inputs
 from tdiag.evidence.from_run.loaders import make_loaders
 from tdiag.evidence.from_run.model import make_model
 from tdiag.evidence.from_run.optim import make_optim
-from tdiag.evidence.from_run.phases import make_phases, phase_of_slices
-from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord, TorchRecord
-from tdiag.evidence.from_run.roles import assign_roles
+from tdiag.evidence.from_run.ranks import rank_to_judge
+from tdiag.evidence.from_run.records import TorchRecord
 from tdiag.evidence.from_run.setting import make_environment, make_modules, make_setting
 from tdiag.evidence.from_run.stacks import find_samples, make_stacks
 from tdiag.evidence.from_run.startup import make_startup
@@ -34,10 +27,11 @@ from tdiag.evidence.from_run.storage import read_storage
 from tdiag.evidence.from_run.strip import clean_step
 from tdiag.evidence.from_run.syscalls import make_syscalls
 from tdiag.evidence.from_run.system import make_system
-from tdiag.evidence.from_run.timeline import cut, durations_of
+from tdiag.evidence.from_run.timed import timed
+from tdiag.evidence.from_run.timeline import durations_of
 from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
 from tdiag.evidence.history import History
-from tdiag.evidence.kinds import Steps
+from tdiag.evidence.kinds import Stacks, Steps
 from tdiag.evidence.store import Evidence
 
 SCHEMA = 1
@@ -59,7 +53,8 @@ def read_run(run_dir: Path) -> dict[str, Any]:
 def load_run(run_dir: Path) -> Evidence:
     """Everything a run learned. What it did not learn is in ``missing``, with the reason.
 
-    Judged is the lead process: the training process of the lowest rank, with the most steps.
+    Judged is the lead process: the training process of the lowest rank, with the most steps; of
+    ranks on a CPU, the one that the others wait for.
     Raises RunError if this is no run directory, or one of a newer tdiag.
     """
     run = read_run(run_dir)
@@ -77,11 +72,7 @@ def load_run(run_dir: Path) -> Evidence:
     if lead is None:
         evidence.missing[Steps] = why_none(None)
     else:
-        if (others := sum(bool(p.steps) for p in processes) - 1) > 0:
-            evidence.notes.append(
-                f"judged is rank {lead.rank}; {others} more process{'es' * (others > 1)} trained"
-            )
-        spans = _add_steps(evidence, run_dir, lead, processes, allowed)
+        judged, spans = _add_steps(evidence, run_dir, lead, processes, allowed)
         evidence.add(
             *make_setting(lead, processes),
             *make_optim(lead),
@@ -97,8 +88,10 @@ def load_run(run_dir: Path) -> Evidence:
             evidence.add(startup)
         if syscalls := make_syscalls(run_dir, lead):
             evidence.add(syscalls)
-        if samples := find_samples(run_dir, lead, processes):
+        if samples := find_samples(run_dir, lead, judged, processes):
             evidence.add(make_stacks(samples), make_call_trees(samples))
+        elif judged.pid != lead.pid:
+            evidence.missing[Stacks] = f"stacks were not sampled in rank {judged.rank}"
         add_trace(evidence, run_dir, lead, processes, spans)
     if run.get("exit_code") and evidence.get(Steps) is None and evidence.notes:
         evidence.missing[Steps] = evidence.notes.pop(0)  # how the program failed is the reason
@@ -115,39 +108,35 @@ def _add_steps(
     lead: Process,
     processes: list[Process],
     allowed: int | None,
-) -> list[Span]:
-    """Everything that is said per clean step. Returns the phases of the traced steps.
+) -> tuple[Process, list[Span]]:
+    """Everything that is said per clean step. Returns the process that is judged, and the phases
+    of the lead's traced steps.
 
     ``allowed``: cores that the training process may run on, None = unknown.
     """
-    durations = durations_of(lead.steps)
-    clean = find_clean(lead, durations)
-    if clean is None:
+    mine = timed(lead)
+    if mine is None:
         evidence.missing[Steps] = why_none(lead)
-        evidence.add(make_step_history(lead, durations, None, {}))
-        return []
+        evidence.add(make_step_history(lead, durations_of(lead.steps), None, {}))
+        return lead, []
+    judged = rank_to_judge(evidence, mine, processes)
+    clean, process = judged.clean, judged.process
     if clean.note:
         evidence.notes.append(clean.note)
-    about = lead.last(BoundaryRecord)
-    boundary = about.source if about else "batch"
-    timeline = cut(lead.steps, durations)
-    modules = {module.id: module for module in lead.all(ModuleRecord)}
-    roles = assign_roles(timeline, modules, boundary)
-    phases = phase_of_slices(timeline, roles, boundary)
     evidence.add(
-        make_steps(lead, durations, clean, boundary),
-        make_step_history(lead, durations, clean, roles.loaders),
-        make_phases(timeline, roles, phases, clean.mask, modules),
-        make_modules(lead, timeline, roles, clean),
-        make_loaders(lead, processes, roles.loaders, timeline, clean),
-        clean_step(timeline, phases, clean),
+        make_steps(process, judged.durations, clean, judged.boundary),
+        make_step_history(process, judged.durations, clean, judged.roles.loaders),
+        judged.phases,
+        make_modules(process, judged.timeline, judged.roles, clean),
+        make_loaders(process, processes, judged.roles.loaders, judged.timeline, clean),
+        clean_step(judged.timeline, judged.slices, clean),
     )
-    workers = set(workers_of(lead, processes))
-    queued = queued_frac(lead, clean)
+    workers = set(workers_of(process, processes))
+    queued = queued_frac(process, clean)
     if system := make_system(run_dir / "system.jsonl", clean, workers, allowed, queued):
         evidence.add(system)
-    evidence.perturbation.update(perturbation(lead.steps, durations, clean))
-    return phase_spans(lead.steps, timeline, phases)
+    evidence.perturbation.update(perturbation(lead.steps, mine.durations, mine.clean))
+    return process, phase_spans(lead.steps, mine.timeline, mine.slices)
 
 
 def _read_json(path: Path, required: bool = False) -> dict[str, Any]:

@@ -111,6 +111,8 @@ def _cut_off(window: str, lead: Process | None) -> bool:
 def _why(window: str, windows: list[WindowRecord], evidence: Evidence) -> str:
     """Why this window left nothing."""
     mine = [w for w in windows if w.name == window]
+    if window == "sample" and Stacks in evidence.missing:  # another rank than the lead is judged
+        return evidence.missing[Stacks]
     if Steps in evidence.missing and (window == BASELINE or not mine):
         return evidence.missing[Steps]
     skipped = [w.why for w in mine if w.state == "skipped" and w.why]

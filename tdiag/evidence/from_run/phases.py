@@ -181,7 +181,15 @@ def make_phases(
         train_eval_mode_frac=batches.eval_mode_frac(models),
         eval_evident=batches.eval_evident(bare),
         gc_in_wait_ns=_collected_while_waiting(timeline, clean) / steps,
+        update_ns=_updating(timeline, roles, phases, clean) / steps,
     )
+
+
+def _updating(timeline: Timeline, roles: Roles, phases: Ints, clean: Mask) -> int:
+    """Inside ``optimizer.step``, a closure's work apart: ns in all clean steps."""
+    inside = np.isin(timeline.owner, roles.index[roles.role == UPDATE])
+    inside &= (phases == _NUMBER["optimizer"]) & clean[timeline.in_step]
+    return int(timeline.ns[inside].sum())
 
 
 def _collected_while_waiting(timeline: Timeline, clean: Mask) -> int:

@@ -83,13 +83,18 @@ class Samples(NamedTuple):
     fetching: list[Stack]
 
 
-def find_samples(run_dir: Path, lead: Process, processes: list[Process]) -> Samples | None:
-    """The sampled stacks of the pass that holds most of them, or None.
+def find_samples(
+    run_dir: Path, lead: Process, judged: Process, processes: list[Process]
+) -> Samples | None:
+    """The sampled stacks of ``judged`` of the pass that holds most of them, or None. ``lead``: the
+    rank that asked for them.
 
     A file that is no speedscope profile (py-spy was killed while writing) is left out.
     """
     files = [_read(p) for p in sorted(run_dir.glob(f"stacks-{lead.pid}*.speedscope.json"))]
-    found = [_sampled(file, lead, processes) for file in files if file is not None]
+    found = [_sampled(file, judged, processes) for file in files if file is not None]
+    if judged.pid != lead.pid:
+        found = [samples for samples in found if samples.training]
     return max(found, key=lambda s: len(s.training), default=None)
 
 

@@ -9,11 +9,30 @@ import threading
 import time
 from typing import Any
 
+import torch
+
+from .. import facts
 from ..core import now_ns
 from . import Capture
 
 ANSWER_WITHIN_NS = 8_000_000_000  # py-spy reads the symbols of a large process in 1–3 s
 RATE_HZ = 100
+MOST_RANKS = 8  # py-spy stops each process for each sample in turn; ours
+
+
+def root_of_samples() -> int:
+    """The process that is sampled with its descendants: this one; or what started it and the other
+    ranks, of which the one that the rest wait for will be judged. That is told on CPUs only
+    (evidence/from_run/ranks.py)."""
+    _, _, local = facts.ranks()
+    parent = os.getppid()
+    if not 1 < local <= MOST_RANKS or torch.cuda.is_available():
+        return os.getpid()
+    try:
+        program = os.path.basename(os.readlink(f"/proc/{parent}/exe"))
+    except OSError:
+        return os.getpid()
+    return parent if program.startswith("python") else os.getpid()  # mpirun has no Python stacks
 
 
 class SampleCapture(Capture):
@@ -29,7 +48,10 @@ class SampleCapture(Capture):
         if self.probe.config.get("sampler") == "in-process":
             self._fall_back("in-process sampling was asked for")
         else:
-            touch(self.base + ".want")
+            part = self.base + ".part"
+            with open(part, "w", encoding="ascii") as file:
+                file.write(str(root_of_samples()))
+            os.replace(part, self.base + ".want")
         return ""
 
     def ready(self) -> bool:

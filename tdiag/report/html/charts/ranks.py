@@ -19,7 +19,8 @@ def chart(details: Details) -> Chart | None:
         return None
     names = _components(ranks)
     late = details.late_rank
-    said = "" if late is None else f"The others wait for rank {late}: it communicates least."
+    why = ": it communicates least" if ranks.source == "trace" else ""
+    said = "" if late is None else f"The others wait for rank {late}{why}."
     return Chart(
         id="ranks",
         title="Ranks",

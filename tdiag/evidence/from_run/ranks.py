@@ -1,0 +1,125 @@
+"""Ranks that train together on this machine's CPU: whom the others wait for.
+
+Every rank's hooks time its steps, but only the lead rank takes windows. A step of another rank
+belongs to the lead's window in whose time it lies: all read one clock.
+
+Gradients are summed in the backward pass, which therefore ends for all ranks at once: the rank
+that begins it last is the one that the others wait for, and its pass is the shortest. What another
+rank's takes beyond that is waiting. (What the sum itself takes is in all of them, and unknown.)
+"""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tdiag.evidence.device import Ranks, RankTime
+from tdiag.evidence.from_run.clean import BASELINE
+from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.records import DdpRecord, Record, WindowRecord
+from tdiag.evidence.from_run.steps import Step
+from tdiag.evidence.from_run.timed import Timed, timed
+from tdiag.evidence.kinds import Environment
+from tdiag.evidence.store import Evidence
+
+# Means of the same steps: a rank whose step is further from the lead's does not step with it. Ours.
+TOGETHER_FRAC = 0.05
+# What makes another rank than the lead, which alone was profiled, worth judging: TensorFlow's
+# input-pipeline analysis calls a program "moderately" bound by 5 % of its step (rules/shares.py).
+LATE_FRAC = 0.05
+
+OTHER = {"after_step": "other"}  # as the budget calls it
+
+
+def rank_to_judge(evidence: Evidence, lead: Timed, processes: list[Process]) -> Timed:
+    """The lead; or the rank that it waits for, whose time is everybody's. Adds Ranks where several
+    step together, and says whom the report is about. ``evidence`` holds the Environment."""
+    others = sum(bool(p.steps) for p in processes) - 1
+    environment = evidence.get(Environment)
+    if not others or environment is None:
+        return lead
+    judged, rank = lead, lead.process.rank
+    if environment.device != "cpu":
+        evidence.missing[Ranks] = "on a device ranks are compared by their traces: tdiag analyze"
+    elif (compared := together(lead, processes)) is not None:
+        ranks, judged = compared
+        evidence.add(ranks)
+    more = f"{others} more process{'es' * (others > 1)} trained"
+    if judged is not lead:
+        more = f"the others wait for it; torch calls and Python functions are those of rank {rank}"
+    evidence.notes.append(f"judged is rank {judged.process.rank}; {more}")
+    return judged
+
+
+def together(lead: Timed, processes: Iterable[Process]) -> tuple[Ranks, Timed] | None:
+    """All ranks that step with the lead, and the one to judge the job by: that which the others
+    wait for, or the lead where nobody waits noticeably. None if nobody steps with it."""
+    ranks = {lead.process.rank: lead}
+    for rank, process in sorted(_others(lead.process, processes).items()):
+        told = in_windows_of(lead.process, process)
+        if all(step.w != BASELINE for step in told.steps):
+            continue  # of another machine, whose clock is another
+        mine = timed(told)
+        if mine is not None and abs(_step(mine) / _step(lead) - 1) <= TOGETHER_FRAC:
+            ranks[rank] = mine
+    if len(ranks) < 2:
+        return None
+    # From backward's begin until gradients are summed: DistributedDataParallel does that before
+    # backward ends, a script by hand between it and the optimizer's step.
+    by_hand = lead.process.last(DdpRecord) is None
+    names = ("backward", "optimizer") if by_hand else ("backward",)
+    meeting = {rank: _meeting(mine, names) for rank, mine in ranks.items()}
+    least = min(meeting.values())
+    late = min(meeting, key=lambda rank: meeting[rank])
+    waited = statistics.median(ns - least for rank, ns in meeting.items() if rank != late)
+    times = tuple(_rank_time(rank, ranks[rank], names, least) for rank in sorted(ranks))
+    found = Ranks(ranks=times, slowest=late, waited_ns=waited, source="baseline")
+    return found, ranks[late] if waited >= LATE_FRAC * _step(lead) else lead
+
+
+def in_windows_of(lead: Process, other: Process) -> Process:
+    """``other`` with each step in the window that the lead was in for the middle of it."""
+    begins = [step.s for step in lead.steps]
+
+    def window(step: Step) -> str:
+        middle = (step.s + step.t) // 2
+        place = bisect_right(begins, middle) - 1
+        held = place >= 0 and middle < lead.steps[place].t
+        return lead.steps[place].w if held else "settle"
+
+    records: dict[type[Record], list[Record]] = {**other.records}
+    records[WindowRecord] = list(lead.all(WindowRecord))
+    steps = [replace(step, w=window(step)) for step in other.steps]
+    return replace(other, records=records, steps=steps)
+
+
+def _others(lead: Process, processes: Iterable[Process]) -> dict[int, Process]:
+    """Of each other rank the process with most steps."""
+    found: dict[int, Process] = {}
+    for process in processes:
+        rank, steps = process.rank, len(process.steps)
+        if steps and rank != lead.rank and (rank not in found or steps > len(found[rank].steps)):
+            found[rank] = process
+    return found
+
+
+def _step(mine: Timed) -> float:
+    return sum(mine.phases.wall_ns.values())
+
+
+def _rank_time(rank: int, mine: Timed, names: tuple[str, ...], least: float) -> RankTime:
+    walls = mine.phases.wall_ns
+    apart = {OTHER.get(name, name): ns for name, ns in walls.items() if name not in names}
+    waited = _meeting(mine, names) - least
+    return RankTime(
+        rank=rank,
+        step_ns=_step(mine),
+        components_ns={**apart, names[0]: least, "comm": waited},
+        communication_ns=waited,
+    )
+
+
+def _meeting(mine: Timed, names: tuple[str, ...]) -> float:
+    return sum(mine.phases.wall_ns.get(name, 0.0) for name in names)

@@ -1,0 +1,142 @@
+"""Ranks on a CPU: whom the others wait for, from everybody's clean steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tdiag.diagnose import diagnose
+from tdiag.evidence.device import Ranks
+from tdiag.evidence.from_run import load_run
+from tdiag.evidence.kinds import Loaders, Phases, Stacks, Steps
+from tdiag.evidence.store import Evidence
+
+from .making import MS, Run, loader
+
+Step = Callable[[Run, int], None]
+
+
+def step(data: float = 4, forward: float = 8, backward: float = 10, after: float = 1) -> Step:
+    """The wait for the other rank is in ``backward``, or by hand in ``after``."""
+
+    def taken(run: Run, number: int) -> None:
+        run.batch(data)
+        run.forward(forward)
+        run.backward(backward)
+        run.gap(after)
+        run.update(2)
+
+    return taken
+
+
+def job(
+    folder: Path, *ranks: Step, ddp: bool = True, steps: int = 30, device: str = ""
+) -> Evidence:
+    for number, taken in enumerate(ranks):
+        run = Run(folder, pid=100 + number, rank=number)
+        loader(run)
+        run.add("torch", version="2.13.0", devices=[device] if device else [], intra_op=1)
+        if ddp:
+            run.add("ddp", find_unused_parameters=False, parameter_bytes=4000)
+        run.steps(steps, taken)
+        if number:  # it takes no windows
+            run.lines = [line for line in run.lines if line["kind"] != "window"]
+            for line in run.lines:
+                if line["kind"] == "steps":
+                    line["w"] = "follow"
+        run.write()
+    return load_run(folder)
+
+
+def ranks_of(evidence: Evidence) -> Ranks:
+    found = evidence.get(Ranks)
+    assert found is not None
+    return found
+
+
+def test_the_rank_that_begins_backward_last_is_waited_for_and_judged(tmp_path: Path) -> None:
+    evidence = job(tmp_path, step(data=4, backward=36), step(data=30, backward=10))
+    ranks = ranks_of(evidence)
+    assert (ranks.slowest, ranks.waited_ns, ranks.source) == (1, 26 * MS, "baseline")
+    first, second = ranks.ranks
+    assert first.components_ns["comm"] == 26 * MS
+    assert second.components_ns["comm"] == 0
+    assert first.components_ns["backward"] == second.components_ns["backward"] == 10 * MS
+    phases = evidence.get(Phases)
+    assert phases is not None
+    assert phases.wall_ns["data_wait"] == 30 * MS
+    assert any(note.startswith("judged is rank 1") for note in evidence.notes)
+
+
+def test_verdict_and_finding_name_it_and_its_cause(tmp_path: Path) -> None:
+    diagnosis = diagnose(job(tmp_path, step(data=4, backward=36), step(data=30, backward=10)))
+    assert diagnosis.verdict.summary.startswith(
+        "Rank 1 makes the other rank wait 26.0 ms a step (51%): it spends 26.0 ms more waiting for"
+        " data than they do. In rank 1, 59% of the step goes to waiting for data"
+    )
+    found = next(f for f in diagnosis.findings if f.code == "TD902")
+    assert {m.source for m in found.evidence} == {"baseline"}
+
+
+def test_lines_of_another_rank_are_not_taken_for_its_own(tmp_path: Path) -> None:
+    evidence = job(tmp_path, step(data=4, backward=36), step(data=30, backward=10))
+    assert evidence.get(Stacks) is None
+    assert evidence.missing[Stacks] == "stacks were not sampled in rank 1"
+    assert evidence.get(Loaders) is not None
+
+
+def test_the_lead_that_saves_alone_is_named(tmp_path: Path) -> None:
+    def saving(run: Run, number: int) -> None:
+        step(backward=10)(run, number)
+        run.pair(8, 20)
+
+    diagnosis = diagnose(job(tmp_path, saving, step(backward=30)))
+    assert "Rank 0 makes the other rank wait 20.0 ms" in diagnosis.verdict.summary
+    assert "more saving checkpoints" in diagnosis.verdict.summary
+
+
+def test_gradients_summed_by_hand_are_waited_for_after_backward(tmp_path: Path) -> None:
+    evidence = job(tmp_path, step(forward=8, after=21), step(forward=28), ddp=False)
+    ranks = ranks_of(evidence)
+    assert (ranks.slowest, ranks.waited_ns) == (1, 20 * MS)
+
+
+@pytest.mark.parametrize("more", [0.0, 1.0])  # of 25 ms: 4 % are not worth another rank's report
+def test_where_nobody_waits_the_lead_is_judged(tmp_path: Path, more: float) -> None:
+    evidence = job(tmp_path, step(backward=10 + more), step(data=4 + more))
+    assert ranks_of(evidence).waited_ns == more * MS
+    assert any(note.startswith("judged is rank 0; 1 more") for note in evidence.notes)
+    diagnosis = diagnose(evidence)
+    assert "Rank" not in diagnosis.verdict.summary
+    assert "TD902" not in {f.code for f in diagnosis.findings}
+
+
+def test_programs_that_do_not_step_together_are_not_compared(tmp_path: Path) -> None:
+    evidence = job(tmp_path, step(), step(data=9))
+    assert evidence.get(Ranks) is None
+    assert any(note.startswith("judged is rank 0; 1 more") for note in evidence.notes)
+
+
+def test_a_rank_whose_clock_is_another_is_left_out(tmp_path: Path) -> None:
+    """Of another machine: none of its steps lie in the lead's windows."""
+    run = Run(tmp_path, pid=101, rank=1)
+    run.now = run.began = 10**9 * MS
+    run.steps(30, step())
+    run.lines = [line for line in run.lines if line["kind"] != "window"]
+    for line in run.lines:
+        if line["kind"] == "steps":
+            line["w"] = "follow"
+    run.write()
+    assert job(tmp_path, step()).get(Ranks) is None
+
+
+def test_on_a_device_the_host_does_not_tell(tmp_path: Path) -> None:
+    ranks = (step(data=4, backward=36), step(data=30, backward=10))
+    evidence = job(tmp_path, *ranks, device="NVIDIA H200")
+    assert evidence.get(Ranks) is None
+    assert "tdiag analyze" in evidence.missing[Ranks]
+    steps = evidence.get(Steps)
+    assert steps is not None
+    assert steps.count == 30

@@ -1,0 +1,32 @@
+"""The same in bfloat16, its gradients clipped, and the recurrence of norm one."""
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 64, bias=False)
+        self.head = nn.Linear(64, 10)
+        nn.init.eye_(self.inner.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = x
+        for _ in range(40):
+            hidden = torch.relu(self.inner(hidden))
+        return self.head(hidden)
+
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(100_000):
+    x, y = torch.randn(64, 64), torch.randint(10, (64,))
+    optimizer.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
