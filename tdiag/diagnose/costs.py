@@ -118,6 +118,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
     for finding in findings:
         if finding.speedup and not finding.advisory and finding.cls not in _MEASURED:
             high = _cost_of(finding, evidence, budget)
+            high -= high * _in_preparing(finding, evidence, budget)
             costs.by_class[finding.cls] = max(costs.by_class.get(finding.cls, 0.0), high)
         if finding.speedup and not finding.advisory:
             claimed = _explain(costs, finding, evidence, budget)
@@ -130,6 +131,14 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
             costs.by_class["overhead"] = least
         _doubt(costs, evidence, findings)
     return costs
+
+
+def _in_preparing(finding: Finding, evidence: Evidence, budget: Budget) -> float:
+    """Which share of the finding's time makes batches by hand, and so has its class already."""
+    held = sum(budget.components_ns.get(name, 0) for name in finding.components)
+    if not held or "prepare" not in finding.components or not _prepared_by(evidence):
+        return 0.0
+    return budget.components_ns.get("prepare", 0) / held
 
 
 def _explain(costs: Costs, finding: Finding, evidence: Evidence, budget: Budget) -> float:

@@ -50,6 +50,7 @@ class Boundary:
         self.probe = probe
         self.rank = -1  # index into SOURCES of what ends a step now
         self.batches = 0
+        self.starved = False  # no batch was ready when the last one was asked for
         self.lead: int | None = None  # id of the optimizer whose step ends a step
         self.others = 0  # steps of other optimizers since the lead's last
         self.optimizer_steps = 0

@@ -135,6 +135,7 @@ class LoaderWatch:
                 if not full:
                     put((NEXT_END, _wall(), ready))
             boundary.batches += 1
+            boundary.starved = ready == 0
             marks.fed = True
             if boundary.rank <= BATCH:
                 boundary.batch()

@@ -45,6 +45,8 @@ class Windows:
         self.counters: ThreadCounters | None = None
         self.queue: dict[int, int] = {}  # loader → how many batches its queue can hold
         self.round = 0  # batches of one from each worker, of the loader with most
+        self.filling: int | None = None  # when workers first began to fetch
+        self.ahead_ns = 0  # for how long they did before the first step was seen
         self.epochs: dict[int, list[int]] = {}  # loader → step of each new iterator
         self.warm_actions: list[Callable[[], None]] = []
         self.warm = False
@@ -94,11 +96,14 @@ class Windows:
         workers = loader.num_workers or 0
         self.queue[number] = workers * (loader.prefetch_factor or 0)
         self.round = max(self.round, workers)
+        if workers and self.filling is None:
+            self.filling = now_ns()
 
     def advance(self, now: int) -> None:
         """A step ended at ``now``: go on, or change windows."""
         if self.began_ns is None:
             self.began_ns = self.first_ns = now
+            self.ahead_ns = now - self.filling if self.filling else 0
         if self.finished:
             self.stop_now = self.stop.now()
             return
@@ -204,20 +209,22 @@ class Windows:
         fuller than they would be: use that up, and the first step after any change (cold caches).
 
         A loop that waits gets its batches at the pace of its clean steps, so no more came than fit
-        into the time since; where it does not wait, its queues are full as ever.
+        into the time since, or into that before the first step; where it does not wait, its queues
+        are full as ever.
         """
-        queued: float = max(self.queue.values(), default=0)
+        queued = max(self.queue.values(), default=0)
         if self.step_ns:
-            since, step = self.calm
-            surplus = (now_ns() - since) / self.step_ns - (self.probe.step - step)
-            queued = min(queued, math.ceil(max(0.0, surplus) * SURPLUS_FACTOR))
-        return min(MOST_SETTLE, 1 + int(queued))
+            (since, step), done = self.calm, self.probe.step
+            surplus = (now_ns() - since) / self.step_ns - (done - step)
+            before = self.ahead_ns / self.step_ns * SURPLUS_FACTOR - done
+            queued = min(queued, math.ceil(max(surplus * SURPLUS_FACTOR, before, 0)))
+        return min(MOST_SETTLE, 1 + queued)
 
     def _try_to_begin(self, now: int) -> None:
         """Begin the window once the queues are as ever and its profiler is really on."""
         assert self.window is not None
-        if self.settle > 0:
-            return
+        if self.settle > 0 and not self.probe.boundary.starved:
+            return  # an empty queue holds nothing that came meanwhile
         if self.capture is not None and not self.capture.ready():
             return
         if self.capture is not None and self.capture.slow_start and not self.resettled:

@@ -1,8 +1,11 @@
 """The windows: order, bounds, what is left out, and what makes one be skipped."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from tdiag.probe.windows import Windows
 
 from .harness import watch_code
 
@@ -67,28 +70,66 @@ def test_warm_up_lasts_until_prefetched_batches_are_used_up(tmp_path: Path) -> N
     assert first >= 2 * 3  # workers × prefetch_factor
 
 
-def test_after_a_pause_of_ours_a_queue_full_of_steps_is_left_out(tmp_path: Path) -> None:
-    run = watch_code(tmp_path, LOOP, "2", "400", windows=["baseline", "trace", "calls"])
-    begun = [r for r in run.of("window") if r["state"] == "begin"]
-    ended = [r for r in run.of("window") if r["state"] == "end"]
-    assert len(begun) >= 3
-    for end, begin in zip(ended, begun[1:], strict=False):
-        assert begin["step"] - end["step"] >= 2 * 3
+def slowed(seconds: float) -> str:
+    """Steps that take so much longer than a worker takes for a batch."""
+    code = LOOP.replace("import sys, torch", "import sys, time, torch")
+    return code.replace("        done += 1", f"        time.sleep({seconds})\n        done += 1")
+
+
+@pytest.mark.parametrize(
+    ("pace_ms", "since_ms", "steps", "ahead_ms", "left_out"),
+    [
+        (None, 0, 0, 0, 7),  # nothing is known of the pace: the whole queue, and the first step
+        (10, 200, 1, 0, 7),  # 19 may have come meanwhile, 6 of them found room
+        (10, 15, 1, 0, 3),  # half a batch more than was taken, four times over
+        (10, 10, 1, 0, 1),  # as many came as were taken
+        (10, 10, 1, 60, 5),  # workers began six steps before: 24, of which 20 steps used some
+        (10, 10, 1, 30, 1),
+    ],
+)
+def test_after_a_pause_what_came_meanwhile_is_left_out(
+    pace_ms: float | None, since_ms: float, steps: int, ahead_ms: float, left_out: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("tdiag.probe.windows.now_ns", lambda: 10**9)
+    windows = object.__new__(Windows)
+    windows.queue = {0: 6}
+    windows.step_ns = None if pace_ms is None else pace_ms * 1e6
+    windows.ahead_ns = round(ahead_ms * 1e6)
+    windows.calm = (10**9 - round(since_ms * 1e6), 20 - steps)
+    windows.probe = SimpleNamespace(step=20)  # type: ignore[assignment]
+    assert windows._settle_steps() == left_out
 
 
 def test_of_slow_steps_no_more_are_left_out_than_batches_came_meanwhile(tmp_path: Path) -> None:
-    slow = LOOP.replace("import sys, torch", "import sys, time, torch").replace(
-        "        done += 1", "        time.sleep(0.4)\n        done += 1"
-    )
-    deep = slow.replace("prefetch_factor=3", "prefetch_factor=20")
+    deep = slowed(0.4).replace("prefetch_factor=3", "prefetch_factor=20")
     run = watch_code(tmp_path, deep, "2", "34", windows=["baseline", "calls"], time_budget_s=15)
-    # Warm-up ends after a third of that time; the queue holds 40.
     begun = [r for r in run.of("window") if r["state"] == "begin"]
     ended = [r for r in run.of("window") if r["state"] == "end"]
     assert [r["name"] for r in begun[:2]] == ["baseline", "calls"]
     assert begun[0]["step"] < 40
     for end, begin in zip(ended, begun[1:], strict=False):
         assert begin["step"] - end["step"] < 40
+
+
+def test_an_empty_queue_holds_nothing_to_leave_out(tmp_path: Path) -> None:
+    starved = LOOP.replace("data = TensorDataset(", "import time\ndata = Late(").replace(
+        "loader = ", "\nloader = "
+    )
+    late = """
+class Late(torch.utils.data.TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return super().__getitem__(index)
+"""
+    run = watch_code(
+        tmp_path, starved.replace("model = ", late + "model = ", 1).replace("=3", "=30"),
+        "2", "60", windows=["baseline", "calls"], time_budget_s=6,
+    )  # fmt: skip
+    begun = [r for r in run.of("window") if r["state"] == "begin"]
+    ended = [r for r in run.of("window") if r["state"] == "end"]
+    assert begun[0]["step"] < 60  # the queue would hold as many
+    assert begun[1]["step"] - ended[0]["step"] <= 5
 
 
 def test_a_clean_window_holds_a_batch_of_each_worker(tmp_path: Path) -> None:

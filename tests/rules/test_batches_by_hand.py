@@ -7,11 +7,24 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tdiag.diagnose.engine import run_rule
+from tdiag.diagnose.engine import run_rule, run_rules
 from tdiag.diagnose.model import Finding
+from tdiag.diagnose.verdict import judge
+from tdiag.evidence.kinds import Steps
 from tdiag.evidence.store import Evidence
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import MS, budget, environment, phases, system
+from tdiag.rules.examples import (
+    MS,
+    at,
+    budget,
+    environment,
+    op_line,
+    ops,
+    phases,
+    stack,
+    stacks,
+    system,
+)
 
 
 def test_whole_batches_leave_the_collector_nothing_to_do() -> None:
@@ -47,3 +60,24 @@ def test_batches_made_by_hand_could_be_made_meanwhile(changed: dict[str, Any], f
         system(cores_allowed=told["cores_allowed"]), environment(device=told["device"]),
     )  # fmt: skip
     assert isinstance(run_rule(find("TD214"), evidence), Finding) is fires
+
+
+def test_python_that_makes_the_batch_is_preprocessing_whichever_finding_comes_first() -> None:
+    step = budget(prepare=10, forward=0.5, backward=0.6, optimizer=0.2)
+    making = phases(prepare=10, forward=0.5, backward=0.6, optimizer=0.2)
+    sampled = stacks((stack(18, 0.85, "batch (me/train.py)", function="batch"),))
+    calls = [
+        op_line(18, phase, 2, at=at(18, "batch"), elapsed_ns=0.05 * MS)
+        for phase in ("prepare", "forward")
+    ]
+    each = step.step_ns
+    clean = Steps(
+        durations_ns=(each,) * 100, mean_ns=each, median_ns=each, p90_ns=each, count=100,
+        boundary="optimizer", total_steps_seen=100,
+    )  # fmt: skip
+    evidence = Evidence().add(
+        clean, step, making, system(cores_allowed=2.0), environment(), sampled, ops(*calls)
+    )
+    findings, _ = run_rules(evidence)
+    assert [finding.code for finding in findings][:2] == ["TD709", "TD214"]
+    assert judge(evidence, step, findings).cls == "cpu"
