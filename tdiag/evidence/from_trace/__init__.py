@@ -128,7 +128,8 @@ def _put(evidence: Evidence, kind: type[Kind], found: Kind | None, why: str) -> 
 def _notes(seen: View, window: Window) -> list[str]:
     notes = []
     if window.warm_up:
-        notes.append(f"{window.warm_up} warm-up steps at the start of the trace were set aside")
+        steps = f"{window.warm_up} warm-up step{'s' * (window.warm_up > 1)}"
+        notes.append(f"set aside: {steps} at the start of the trace")
     if window.found_by == "span":
         notes.append(
             "the trace marks no steps: it counts as one step, in which warm-up may dominate"
