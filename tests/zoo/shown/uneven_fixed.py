@@ -5,7 +5,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 torch.manual_seed(0)
-torch.set_num_threads(1)
 
 
 class Clips(Dataset):
