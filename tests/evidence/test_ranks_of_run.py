@@ -31,6 +31,14 @@ def step(data: float = 4, forward: float = 8, backward: float = 10, after: float
     return taken
 
 
+def follow(run: Run) -> None:
+    """Another rank leads: this one takes no windows."""
+    run.lines = [line for line in run.lines if line["kind"] != "window"]
+    for line in run.lines:
+        if line["kind"] == "steps":
+            line["w"] = "follow"
+
+
 def job(
     folder: Path, *ranks: Step, ddp: bool = True, steps: int = 30, device: str = ""
 ) -> Evidence:
@@ -41,11 +49,8 @@ def job(
         if ddp:
             run.add("ddp", find_unused_parameters=False, parameter_bytes=4000)
         run.steps(steps, taken)
-        if number:  # it takes no windows
-            run.lines = [line for line in run.lines if line["kind"] != "window"]
-            for line in run.lines:
-                if line["kind"] == "steps":
-                    line["w"] = "follow"
+        if number:
+            follow(run)
         run.write()
     return load_run(folder)
 
@@ -124,10 +129,7 @@ def test_a_rank_whose_clock_is_another_is_left_out(tmp_path: Path) -> None:
     run = Run(tmp_path, pid=101, rank=1)
     run.now = run.began = 10**9 * MS
     run.steps(30, step())
-    run.lines = [line for line in run.lines if line["kind"] != "window"]
-    for line in run.lines:
-        if line["kind"] == "steps":
-            line["w"] = "follow"
+    follow(run)
     run.write()
     assert job(tmp_path, step()).get(Ranks) is None
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.kinds import Ops
+from tdiag.evidence.from_run.model import MOST_NODES
+from tdiag.evidence.kinds import Ops, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import (
     Activation,
@@ -14,6 +15,7 @@ from tdiag.evidence.training import (
     MemoryGrowth,
     Recomputations,
 )
+from tdiag.probe.capture.flow import MOST_NODES as COUNTED_AT_MOST
 
 from .harness import watch_code
 
@@ -148,7 +150,14 @@ def test_what_outlives_its_step_is_named_by_the_line_that_made_it(evidence: Evid
     assert growth.since_steps > 5
     (graph,) = growth.graphs
     assert graph.at and graph.at.line == line_of("TOTAL")
-    assert graph.nodes > 0  # of thousands of steps no more than MOST_NODES are counted
+    seen = evidence.get(Steps)
+    assert seen
+    # A loss has more than five; of thousands of steps no more than MOST_NODES are counted.
+    assert graph.nodes > min(5, MOST_NODES / 2 / seen.total_steps_seen)
+
+
+def test_both_sides_know_how_many_nodes_are_counted_at_most() -> None:
+    assert MOST_NODES == COUNTED_AT_MOST
 
 
 def test_a_tidy_training_keeps_nothing(tmp_path: Path) -> None:
