@@ -166,8 +166,8 @@ def _growth(look: LookRecord, lead: Process) -> MemoryGrowth:
 
 def _growing(counted: list[OpsRecord]) -> tuple[GrowingGraph, ...]:
     """Lines whose graph was larger in the last counted step than in the first, by a node or more
-    for each step in between, and by more than that step's own calls make: sequences and episodes
-    grow longer, too."""
+    for each step in between (or to the most that are counted), and by more than that step's own
+    calls make: sequences and episodes grow longer, too."""
     if len(counted) < 2:
         return ()
     first, last = counted[0], counted[-1]
