@@ -1,4 +1,4 @@
-"""One block of event text → typed events → columns. The fast path of the reader."""
+"""Typed events → columns."""
 
 from __future__ import annotations
 
@@ -11,59 +11,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tdiag.trace.events import ABSENT, Args, Events, Value, events_in
+
 T = TypeVar("T", bound=Hashable)
 Ints = npt.NDArray[np.int64]
-Value = int | float | str | None  # ROCm writes numbers as text, old Kineto null
 
 TEXT_LIMIT = 1000  # of names and call stacks; kernel names reach 5,000, told apart long before
-EXACT_US = float(1 << 43)  # from here on float64 microseconds resolve less than a nanosecond
 MAX_US = 4e15  # the year 2096; twice this in ns still fits int64, base and duration included
-SAMPLED_TIMES = 256  # of a block, to tell that: three of four rounded times show a fraction
-ABSENT = -1
 INT32_MAX = (1 << 31) - 1
-
-
-class Args(msgspec.Struct, gc=False, frozen=True):
-    """The arguments that are used; all others are skipped by the decoder, at no memory."""
-
-    external: Value = msgspec.field(name="External id", default=ABSENT)
-    external_old: Value = msgspec.field(name="external id", default=ABSENT)
-    correlation: Value = ABSENT
-    sequence: Value = msgspec.field(name="Sequence number", default=ABSENT)
-    forward_thread: Value = msgspec.field(name="Fwd thread id", default=None)
-    stream: Value = None
-    device: Value = None
-    bytes: Value = None
-    occupancy: Value = msgspec.field(name="est. achieved occupancy %", default=None)
-    stack: Value = msgspec.field(name="Call stack", default=None)
-    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
-    shapes_old: msgspec.Raw = msgspec.field(name="Input dims", default=msgspec.Raw())
-    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
-    change: Value = msgspec.field(name="Bytes", default=None)
-    allocated: Value = msgspec.field(name="Total Allocated", default=None)
-    reserved: Value = msgspec.field(name="Total Reserved", default=None)
-    memory_device: Value = msgspec.field(name="Device Id", default=None)
-    memory_type: Value = msgspec.field(name="Device Type", default=None)
-
-
-NO_ARGS = Args()
-
-
-class Event(msgspec.Struct, gc=False):
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: int | float | str | None = 0
-    tid: int | float | str | None = 0
-    ts: float = 0.0
-    dur: float = 0.0
-    args: Args = NO_ARGS
-
-
-class ExactEvent(Event, gc=False):
-    """For epoch microseconds with a fraction, which float64 would round to 0.25 µs."""
-
-    ts: Decimal = Decimal(0)  # type: ignore[assignment]
 
 
 class Interned(dict[T, int], Generic[T]):
@@ -105,18 +60,11 @@ SHAPED = frozenset(
 
 MEMORY_COLUMNS = ("ts_ns", "bytes", "allocated", "reserved", "device_type", "device")
 
-_DECODER = msgspec.json.Decoder(list[Event])
-_EXACT_DECODER = msgspec.json.Decoder(list[ExactEvent])
-
 
 def decode(block: bytes) -> Block | None:
     """Columns of the comma-separated events in ``block``; None if it is not flawless JSON."""
-    text = b"[" + block + b"]"
     try:
-        events = _DECODER.decode(text)
-        if events and _rounded(events):
-            events = list(_EXACT_DECODER.decode(text))
-        return columns_of(events)
+        return columns_of(events_in(block))
     except (msgspec.DecodeError, UnicodeDecodeError, Implausible):
         return None
 
@@ -125,27 +73,23 @@ class Implausible(ValueError):
     """A time that no trace can hold: not finite, or centuries away."""
 
 
-def _rounded(events: Sequence[Event]) -> bool:
-    """Whether float64 could not hold these times to the nanosecond."""
-    some = events[:: max(1, len(events) // SAMPLED_TIMES)]
-    ts = np.array([event.ts for event in some])
-    return bool(ts.max() >= EXACT_US and (ts % 1).any())
-
-
-def columns_of(events: Sequence[Event]) -> Block:
-    spans = [event for event in events if event.ph == "X"]
-    others = [event for event in events if event.ph != "X"]
+def columns_of(events: Events) -> Block:
+    """Raises Implausible."""
+    spans, others = events
+    args = [event.args for event in spans]
+    # Few distinct kinds say all four texts of an event: one look-up instead of three.
+    distinct: Interned[tuple[str, str, Any, Any]] = Interned()
+    kind = _array([distinct[e.cat, e.name, e.pid, e.tid] for e in spans], np.int32)
     names: Interned[str] = Interned()
     categories: Interned[str] = Interned()
     lanes: Interned[tuple[Any, Any]] = Interned()
-    args = [event.args for event in spans]
     columns: dict[str, npt.NDArray[Any]] = {
         "ts_ns": _ns([event.ts for event in spans]),
         # Clocks that were set back have left negative durations.
         "dur_ns": np.maximum(_ns([event.dur for event in spans]), 0),
-        "name": _array([names[event.name] for event in spans], np.int32),
-        "category": _array([categories[event.cat] for event in spans], np.int16),
-        "lane": _array([lanes[event.pid, event.tid] for event in spans], np.int32),
+        "name": _array([names[name] for _, name, _, _ in distinct], np.int32)[kind],
+        "category": _array([categories[cat] for cat, _, _, _ in distinct], np.int16)[kind],
+        "lane": _array([lanes[pid, tid] for _, _, pid, tid in distinct], np.int32)[kind],
         "external": _narrow([a.external for a in args]),
         "correlation": _narrow([a.correlation for a in args]),
         "sequence": _narrow([a.sequence for a in args]),
@@ -220,7 +164,7 @@ def _shapes(args: Args) -> tuple[str, str]:
     )
 
 
-def _memory(others: list[Event]) -> Ints:
+def _memory(others: Sequence[Any]) -> Ints:
     events = [event for event in others if event.name == "[memory]"]
     ts = _ns([event.ts for event in events])
     fields = ("change", "allocated", "reserved", "memory_type", "memory_device")

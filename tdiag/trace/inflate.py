@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +26,11 @@ READ_BYTES = 1 << 14  # compressed bytes at a time: all that damaged data can ta
 GZIP_MAGIC = b"\x1f\x8b"
 
 
+def packed(file: BufferedReader) -> bool:
+    """Whether gzip begins where ``file`` stands."""
+    return file.peek(2)[:2] == GZIP_MAGIC
+
+
 class Blocks:
     """Iterates the uncompressed bytes of ``path``; gzip is told by its magic number.
 
@@ -41,19 +47,18 @@ class Blocks:
         try:
             size = self.path.stat().st_size
             with self.path.open("rb") as file:
-                packed = file.read(2) == GZIP_MAGIC
-                file.seek(0)
                 pieces = self._pieces(file, size)
-                yield from self._inflate(pieces) if packed else pieces
+                yield from self._inflate(pieces) if packed(file) else pieces
         except OSError as error:
             raise RunError(
                 f"cannot read {self.path}: {error.strerror or error}",
                 "give the path of a torch.profiler trace (.json or .json.gz)",
             ) from error
 
-    def _pieces(self, file: Any, size: int) -> Iterator[bytes]:
+    def _pieces(self, file: BufferedReader, size: int) -> Iterator[bytes]:
         done = 0
-        while piece := file.read(READ_BYTES if file.peek(2)[:2] == GZIP_MAGIC else BLOCK_BYTES):
+        amount = READ_BYTES if packed(file) else BLOCK_BYTES
+        while piece := file.read(amount):
             done += len(piece)
             yield piece
             if self._progress:

@@ -14,6 +14,7 @@ import numpy as np
 from tdiag.errors import RunError
 from tdiag.trace.columns import Damage, Growing, Ints, Mask, Trace
 from tdiag.trace.decode import Block, Interned, columns_of, decode
+from tdiag.trace.events import split
 from tdiag.trace.inflate import Blocks, Progress
 from tdiag.trace.metadata import parse_metadata
 from tdiag.trace.parallel import in_processes, pays_off
@@ -68,7 +69,7 @@ class _Reader:
 
     def trace(self) -> Trace:
         decoded = in_processes if self.alone and pays_off(self.path) else _in_this_process
-        for offset, block, columns in decoded(self.splitter):
+        for offset, block, columns in decoded(self.path, self.splitter):
             self._take(offset, block, columns)
         self._finish()
         if not self.merged.is_trace(whole=not self.damage):
@@ -89,7 +90,7 @@ class _Reader:
             block, offset = self._unfinished + b"," + block, self._unfinished_at
             self._unfinished = b""
         found = recover(block)
-        self.merged.add(columns_of(found.events))
+        self.merged.add(columns_of(split(found.events)))
         self.damage.repaired += found.repaired
         for lost in found.lost:
             self._lose(offset + lost)
@@ -113,7 +114,7 @@ class _Reader:
         if self._unfinished:
             event, end = salvage_last(self._unfinished)
             if event is not None and end is not None:
-                self.merged.add(columns_of([event]))
+                self.merged.add(columns_of(split([event])))
                 self.damage.repaired += 1
                 self.ended, self.tail = True, self._unfinished[end:]
         if not self.ended:
@@ -124,7 +125,7 @@ class _Reader:
 
 
 def _in_this_process(
-    blocks: Iterable[tuple[int, bytes]],
+    _: Path, blocks: Iterable[tuple[int, bytes]]
 ) -> Iterator[tuple[int, bytes, Block | None]]:
     for offset, block in blocks:
         yield offset, block, decode(block)
@@ -166,7 +167,7 @@ class _Merged:
 
     def trace(self, path: Path, metadata: dict[str, Any], damage: Damage) -> Trace:
         if not self.columns:
-            self.add(columns_of([]))
+            self.add(columns_of(split([])))
         columns: dict[str, Any] = {name: grown.array() for name, grown in self.columns.items()}
         memory = columns.pop("memory")
         near = _near(columns["ts_ns"])

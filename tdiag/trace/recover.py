@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tdiag.trace.decode import MAX_US, Event, ExactEvent
+from tdiag.trace.decode import MAX_US
+from tdiag.trace.events import Event, ExactEvent
 from tdiag.trace.split import BOUNDARY, EVENT_LIMIT
 
 SKIPPED = re.compile(r"[\s,]*")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any
 
 import numpy as np
 import pytest
 
-from tdiag.trace import Trace, inflate, parallel, read_trace
+from tdiag.trace import Trace, inflate, read_trace
 from tests.trace.making import HOST, kernel, op, span, step, trace_of, write
 
 EVENTS = [
@@ -185,63 +185,25 @@ def test_zlib_reads_what_isal_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert_same(read_trace(path), fast)
 
 
-def test_child_processes_decode_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events = [op(f"op{i % 7}", i, 1, **{"External id": i}) for i in range(3000)]
-    here = trace_of(tmp_path, events)
-    monkeypatch.setattr(inflate, "BLOCK_BYTES", 20_000)
-    monkeypatch.setattr("tdiag.trace.reader.pays_off", lambda path: True)
-    monkeypatch.setattr(parallel, "cores", lambda: 3)
-    monkeypatch.setattr(parallel, "SimpleQueue", Patient)
-    monkeypatch.setattr(parallel, "decode", None)  # this process must not
-    assert_same(trace_of(tmp_path, events), here)
+@pytest.mark.parametrize("odd", ["?", None])
+def test_phases_that_nobody_has_heard_of(odd: str | None, tmp_path: Path) -> None:
+    """They are counted; what stands beside them reads as ever, allocator events included."""
+    memory = {"ph": "i", "name": "[memory]", "ts": 5, "args": {"Bytes": 64, "Total Allocated": 9}}
+    strange = {"cat": "odd", "ts": 3} | ({"ph": odd} if odd else {})
+    whole = trace_of(tmp_path, [*EVENTS, memory])
+    found = trace_of(tmp_path, [*EVENTS, strange, memory])
+    assert found.counts - whole.counts == {(odd or "", "odd"): 1}
+    assert found.memory.tolist() == whole.memory.tolist() != []
+    assert_same(replace(found, counts=whole.counts), whole)
 
 
-class Patient(SimpleQueue[Any]):
-    """Every block waits until a child is there for it."""
-
-    def get_nowait(self) -> Any:
-        return self.get(timeout=60)
-
-
-def test_without_children_this_process_decodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They end before they are there."""
-    events = [op(f"op{i % 7}", i, 1, **{"External id": i}) for i in range(3000)]
-    here = trace_of(tmp_path, events)
-    monkeypatch.setattr(inflate, "BLOCK_BYTES", 20_000)
-    monkeypatch.setattr("tdiag.trace.reader.pays_off", lambda path: True)
-    monkeypatch.setattr(parallel, "cores", lambda: 3)
-    monkeypatch.setattr("sys.executable", "/bin/false")
-    assert_same(trace_of(tmp_path, events), here)
-
-
-def test_a_child_that_answers_something_else_is_given_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It says that it is there, then three bytes that are no columns, and stays."""
-    answer = "sys.stdout.buffer.write(b'!' + (3).to_bytes(8, 'little') + b'xyz')"
-    code = f"import sys, time; {answer}; sys.stdout.flush(); time.sleep(600)"
-    events = [op(f"op{i % 7}", i, 1, **{"External id": i}) for i in range(3000)]
-    here = trace_of(tmp_path, events)
-    monkeypatch.setattr(inflate, "BLOCK_BYTES", 20_000)
-    monkeypatch.setattr("tdiag.trace.reader.pays_off", lambda path: True)
-    monkeypatch.setattr(parallel, "cores", lambda: 2)
-    monkeypatch.setattr(parallel, "program", lambda module: [sys.executable, "-c", code])
-    monkeypatch.setattr(parallel, "SimpleQueue", PatientAtFirst)
-    assert_same(trace_of(tmp_path, events), here)
-
-
-class PatientAtFirst(SimpleQueue[Any]):
-    """The first block waits until a child is there for it."""
-
-    waited = False
-
-    def get_nowait(self) -> Any:
-        if self.waited:
-            return super().get_nowait()
-        self.waited = True
-        return self.get(timeout=60)
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    """As a shell's ``<(zcat trace.json.gz)`` gives one."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with ThreadPoolExecutor(1) as writer:
+        writer.submit(path.write_text, compact(EVENTS))
+        assert_same(read_trace(path), trace_of(tmp_path, EVENTS))
 
 
 def test_progress_counts_the_bytes_of_the_file(tmp_path: Path) -> None:
