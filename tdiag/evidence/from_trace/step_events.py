@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdiag.evidence.from_trace.host_ops import Phase
-from tdiag.evidence.from_trace.intervals import Ints, Spans, clip
+from tdiag.evidence.from_trace.intervals import NOTHING, Ints, Spans, clip
 from tdiag.evidence.from_trace.nesting import outermost
 from tdiag.evidence.from_trace.steps import Window
 from tdiag.evidence.from_trace.timeline import median_step, of_host
@@ -32,13 +32,12 @@ def step_events(
     if window.sampled:
         return None
     begin, end = median_step(window)
-    host = of_host(view, states).items()
-    spans = [(name, b, e) for name, found in host for b, e in clip(found, begin, end).tolist()]
+    host = of_host(view, states)
     finest = (end - begin) / RESOLUTION
-    lanes = _lanes(_Step(view, begin, end, finest), phases, spans)
+    lanes = _lanes(_Step(view, begin, end, finest), phases, host)
     while sum(len(found.events) for found in lanes) > MOST_EVENTS:
         finest *= 2
-        lanes = _lanes(_Step(view, begin, end, finest), phases, spans)
+        lanes = _lanes(_Step(view, begin, end, finest), phases, host)
     return StepEvents(
         number=int(np.searchsorted(window.bounds, begin)) + 1,
         of=window.count,
@@ -48,12 +47,9 @@ def step_events(
     )
 
 
-def _lanes(step: _Step, phases: Sequence[Phase], host: Sequence[Phase]) -> list[EventLane]:
-    told = [
-        lane(name, "phases", spans, step.begin, step.end, step.finest_ns)
-        for name, spans in (("phases", phases), ("host", host))
-    ]
-    return [*told, *step.threads(), *step.streams(), *step.copies()]
+def _lanes(step: _Step, phases: Sequence[Phase], host: Mapping[str, Spans]) -> list[EventLane]:
+    told = lane("phases", "phases", phases, step.begin, step.end, step.finest_ns)
+    return [told, step.host(host), *step.threads(), *step.streams(), *step.copies()]
 
 
 def lane(
@@ -116,6 +112,13 @@ class _Step:
         names = trace.names, trace.name[rows]
         found = merge(lambda number: names[0][names[1][number]], at[0], at[1], self.finest_ns)
         return EventLane(name=name, role=role, events=tuple(found))
+
+    def host(self, states: Mapping[str, Spans]) -> EventLane:
+        found = [clip(spans, self.begin, self.end) - self.begin for spans in states.values()]
+        names, of = list(states), np.repeat(np.arange(len(found)), list(map(len, found)))
+        at = np.concatenate([NOTHING, *found])
+        events = merge(lambda number: names[of[number]], at[:, 0], at[:, 1], self.finest_ns)
+        return EventLane(name="host", role="phases", events=tuple(events))
 
     def threads(self) -> Iterator[EventLane]:
         """The busiest ones; those that were annotated first, for these train."""
