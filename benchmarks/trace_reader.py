@@ -21,6 +21,7 @@ import gzip
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,17 +64,31 @@ def measure(python: str, code: str, trace: Path) -> Cost:
     process = psutil.Popen(
         [python, "-c", code, str(trace)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
-    peak = 0
-    cpu: dict[int, float] = {}
-    while process.poll() is None:
-        seen = [_usage(member) for member in [process, *_children(process)]]
-        peak = max(peak, sum(resident for _, resident, _ in seen))
-        cpu |= {pid: seconds for pid, _, seconds in seen if seconds}
-        time.sleep(POLL_S)
+    watched = _Watched(process)
+    watched.start()
+    process.wait()
     wall = time.perf_counter() - began
+    watched.join()
     if process.returncode:
         raise SystemExit(f"{python} failed on {trace}:\n{process.stderr.read().decode()[-2000:]}")
-    return Cost(wall, sum(cpu.values()), peak)
+    return Cost(wall, sum(watched.cpu_s.values()), watched.peak_bytes)
+
+
+class _Watched(threading.Thread):
+    """Looks at the process and its children now and then, until it ends."""
+
+    def __init__(self, process: psutil.Popen) -> None:
+        super().__init__()
+        self.process = process
+        self.peak_bytes = 0
+        self.cpu_s: dict[int, float] = {}
+
+    def run(self) -> None:
+        while self.process.is_running():
+            seen = [_usage(member) for member in [self.process, *_children(self.process)]]
+            self.peak_bytes = max(self.peak_bytes, sum(resident for _, resident, _ in seen))
+            self.cpu_s |= {pid: seconds for pid, _, seconds in seen if seconds}
+            time.sleep(POLL_S)
 
 
 def _usage(process: psutil.Process) -> tuple[int, int, float]:
