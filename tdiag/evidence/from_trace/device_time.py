@@ -9,7 +9,7 @@ from tdiag.evidence.from_trace.causes import Idle
 from tdiag.evidence.from_trace.host_states import ALLOCATION
 from tdiag.evidence.from_trace.intervals import Spans, clip, gaps, merged, minus, total
 from tdiag.evidence.from_trace.steps import Window
-from tdiag.evidence.from_trace.view import COMM, COMPUTE, D2H, H2D, View
+from tdiag.evidence.from_trace.view import COMM, COMPUTE, D2H, H2D, View, queue_of
 
 KIND_NAMES = {COMPUTE: "compute", COMM: "comm", H2D: "h2d", D2H: "d2h"}  # in order of precedence
 
@@ -25,7 +25,6 @@ def device_time(view: View, window: Window, idle: Idle, states: dict[str, Spans]
         totals |= idle.by_cause
     rows = window.began(view, view.kernels)
     allocations = window.began(view, view.matching(view.runtime, ALLOCATION))
-    streams = set(zip(view.trace.device[view.work], view.trace.stream[view.work], strict=True))
     starved = _launch_starved(view, gaps(busy, window.begin, window.end))
     inside = {name: clip(spans, window.begin, window.end) for name, spans in states.items()}
     return DeviceTime(
@@ -35,7 +34,7 @@ def device_time(view: View, window: Window, idle: Idle, states: dict[str, Spans]
         kernels_per_step=len(rows) / window.count,
         mean_kernel_ns=float(view.trace.dur_ns[rows].mean()) if len(rows) else 0.0,
         launch_starved_ns=starved / window.count,
-        streams=len(streams),
+        streams=len(np.unique(queue_of(view.trace, view.work))),
         host_ns={name: total(spans) / window.count for name, spans in inside.items()},
         queue_depth=_queue_depth(view, window),
         allocations_per_step=len(allocations) / window.count if len(view.runtime) else None,

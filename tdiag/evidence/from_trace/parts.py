@@ -15,6 +15,7 @@ from tdiag.evidence.from_trace.nesting import Nested
 from tdiag.evidence.from_trace.stacks import Stacks
 from tdiag.evidence.from_trace.steps import Window
 from tdiag.evidence.from_trace.view import Rows, View
+from tdiag.trace.decode import Interned
 
 TOP = 1000  # as documented at DeviceParts: more than most traces have names
 
@@ -38,14 +39,14 @@ def device_parts(view: View, ops: Nested, stacks: Stacks, window: Window) -> Dev
     by_op = issuers >= 0
     calls = view.launched_by(work)
     called = calls >= 0
-    modules = stacks.modules(calls[called])
-    places = stacks.locate(calls[called])
-    names = [f"{place.function} ({place.file})" if place else None for place in places]
+    modules, module = stacks.modules(calls[called])
+    places, place = stacks.locate(calls[called])
+    functions = [f"{at.function} ({at.file})" if at else None for at in places]
     return DeviceParts(
         kernels=_by_name(trace.names, trace.name[work], durations, steps),
         ops=_by_name(trace.names, trace.name[ops.rows[issuers[by_op]]], durations[by_op], steps),
-        modules=_by_text(modules, durations[called], steps),
-        functions=_by_text(names, durations[called], steps, places),
+        modules=_by_text(modules, module, durations[called], steps),
+        functions=_by_text(functions, place, durations[called], steps, places),
     )
 
 
@@ -63,25 +64,17 @@ def _by_name(
 
 def _by_text(
     texts: Sequence[str | None],
+    which: Rows,
     durations: Ints,
     steps: int,
     places: Sequence[Location | None] | None = None,
 ) -> tuple[Part, ...]:
-    """Those that have a text; ``places`` goes with ``texts``."""
-    numbers: dict[str, int] = {}
-    first: list[int] = []
-    known = [index for index, text in enumerate(texts) if text is not None]
-    codes = []
-    for index in known:
-        text = texts[index] or ""
-        if text not in numbers:
-            numbers[text] = len(first)
-            first.append(index)
-        codes.append(numbers[text])
-    parts = _by_name(list(numbers), np.array(codes, np.int64), durations[known], steps)
-    if places is None:
-        return parts
+    """Work by its text, where it has one: ``which`` of ``texts``. ``places`` goes with these."""
+    numbers: Interned[str] = Interned()
+    number = np.array([-1 if text is None else numbers[text] for text in texts], np.int64)[which]
+    known = number >= 0
+    parts = _by_name(list(numbers), number[known], durations[known], steps)
+    at = dict(zip(texts, places or [], strict=False))
     return tuple(
-        Part(name=p.name, count=p.count, device_ns=p.device_ns, at=places[first[numbers[p.name]]])
-        for p in parts
+        Part(name=p.name, count=p.count, device_ns=p.device_ns, at=at.get(p.name)) for p in parts
     )

@@ -39,22 +39,24 @@ class Stacks:
         self._places: dict[int, Location | None] = {-1: None}
         self._modules: dict[int, str | None] = {-1: None}
 
-    def locate(self, rows: Rows) -> list[Location | None]:
-        """For each event the innermost function of the user's around it; None if none is known."""
+    def locate(self, rows: Rows) -> tuple[list[Location | None], Rows]:
+        """The innermost function of the user's around each event, None if none is known: some
+        places, and for each event the index of its own."""
         return self._nearest(rows, self._places, self._place)
 
-    def modules(self, rows: Rows) -> list[str | None]:
-        """For each event the innermost ``nn.Module`` called around it, as in ``Linear_0``."""
+    def modules(self, rows: Rows) -> tuple[list[str | None], Rows]:
+        """The innermost ``nn.Module`` called around each event, as in ``Linear_0``, likewise."""
         return self._nearest(rows, self._modules, self._module)
 
     def _nearest(
         self, rows: Rows, known: dict[int, T | None], tell: Callable[[int], T | None]
-    ) -> list[T | None]:
-        """What the nearest event around each tells."""
+    ) -> tuple[list[T | None], Rows]:
+        """What the nearest event around each tells, told once for all that are in the same one."""
         around = self._nested.around(
             self._trace.lane[rows].astype(np.int64), self._trace.ts_ns[rows]
         )
-        for start in set(around.tolist()):
+        starts = np.flatnonzero(np.bincount(around + 1)) - 1
+        for start in starts.tolist():
             at, path = start, []
             while at not in known:
                 path.append(at)
@@ -64,7 +66,9 @@ class Stacks:
                     break
                 at = int(self._nested.parent[at])
             known.update(dict.fromkeys(path, known[at]))
-        return [known[at] for at in around.tolist()]
+        index = np.zeros(len(self._nested.rows) + 1, np.int64)
+        index[starts + 1] = np.arange(len(starts))
+        return [known[start] for start in starts.tolist()], index[around + 1]
 
     def _place(self, row: int) -> Location | None:
         trace = self._trace

@@ -32,8 +32,9 @@ def syncs(view: View, window: Window, idle: Idle, stacks: Stacks) -> Syncs:
 def _grouped(view: View, stacks: Stacks, rows: Rows, caused: Ints, window: Window) -> list[Sync]:
     names = [view.trace.names[name] for name in view.trace.name[rows]]
     groups: dict[tuple[str, Location | None], list[int]] = {}
-    for index, key in enumerate(zip(names, stacks.locate(rows), strict=True)):
-        groups.setdefault(key, []).append(index)
+    places, place = stacks.locate(rows)
+    for index, (name, at) in enumerate(zip(names, place.tolist(), strict=True)):
+        groups.setdefault((name, places[at]), []).append(index)
     host = view.trace.dur_ns[rows]
     return [
         _sync(name, at, host[mine], caused[mine], window.count)

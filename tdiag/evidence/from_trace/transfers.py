@@ -51,10 +51,11 @@ def _places(view: View, stacks: Stacks, rows: Rows) -> list[Location | None]:
     """Where the call stands that issued each copy."""
     calls = view.launched_by(rows)
     known = np.flatnonzero(calls >= 0)
-    places: list[Location | None] = [None] * len(rows)
-    for index, place in zip(known.tolist(), stacks.locate(calls[known]), strict=True):
-        places[index] = place
-    return places
+    found: list[Location | None] = [None] * len(rows)
+    places, place = stacks.locate(calls[known])
+    for index, at in zip(known.tolist(), place.tolist(), strict=True):
+        found[index] = places[at]
+    return found
 
 
 def _copy(
