@@ -62,13 +62,25 @@ class Nested:
 def outermost(trace: Trace, rows: Rows) -> Rows:
     """Those of ``rows`` that run inside no other of their thread, by thread and begin: a part of
     what :func:`nest` finds, at a part of its price."""
-    rows = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows], trace.lane[rows]))]
+    rows, axis, begin = _ordered(trace, rows)
     if not len(rows):
         return rows
-    axis = _axis(trace, rows)
-    lane = trace.lane[rows]
-    begin, until = axis.key(lane, trace.ts_ns[rows]), axis.key(lane, trace.ends(rows))
+    until = axis.key(trace.lane[rows], trace.ends(rows))
     return rows[np.r_[True, begin[1:] >= np.maximum.accumulate(until)[:-1]]]
+
+
+def _ordered(trace: Trace, rows: Rows) -> tuple[Rows, Axis, Ints]:
+    """``rows`` by thread and begin, of several that begin at once the longest first; the axis, and
+    when each begins on it."""
+    axis = _axis(trace, rows)
+    begin = axis.key(trace.lane[rows], trace.ts_ns[rows])
+    order = np.argsort(begin, kind="stable")  # fast: a thread's events mostly stand in order
+    rows, begin = rows[order], begin[order]
+    same = np.flatnonzero(begin[1:] == begin[:-1])
+    at_once = np.union1d(same, same + 1)
+    tied = rows[at_once]
+    rows[at_once] = tied[np.lexsort((-trace.dur_ns[tied], begin[at_once]))]
+    return rows, axis, begin
 
 
 def _axis(trace: Trace, rows: Rows) -> Axis:
@@ -81,9 +93,7 @@ def nest(trace: Trace, rows: Rows) -> Nested:
 
     Events that overlap without nesting are taken as children, their end clipped.
     """
-    rows = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows], trace.lane[rows]))]
-    axis = _axis(trace, rows)
-    begin = axis.key(trace.lane[rows], trace.ts_ns[rows])
+    rows, axis, begin = _ordered(trace, rows)
     until = axis.key(trace.lane[rows], trace.ends(rows))
     parent = np.full(len(rows), -1, np.int32)
     level = np.arange(len(rows), dtype=np.int32)
