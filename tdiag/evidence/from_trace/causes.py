@@ -71,29 +71,20 @@ def _by_call(view: View, window: Window, syncs: Spans, caused: Ints) -> tuple[Ro
 
 def charge(ends: Ints, lead: Ints, begins: Ints, demand: Ints) -> tuple[Ints, Ints]:
     """Charge each demand to the latest leads before it: ``(used of each lead, met of each
-    demand)``. Leads become available at ``ends``, demands arise at ``begins``."""
+    demand)``. Leads become available at ``ends``, demands arise at ``begins``.
+
+    Leads lie on one another like a stack: of each that is left which the stack never sank below
+    again.
+    """
     count = len(ends)
     order = np.argsort(np.r_[ends, begins], kind="stable")
-    filled = np.cumsum(np.r_[lead, np.zeros_like(demand)][order])
+    won = np.r_[lead, np.zeros_like(demand)][order]
     wanted = np.cumsum(np.r_[np.zeros_like(lead), demand][order])
-    unmet = np.maximum.accumulate(np.maximum(wanted - filled, 0))
-    met_or_lead = np.empty(len(order), np.int64)
-    met_or_lead[order] = np.diff(wanted - unmet, prepend=0)
-    met = met_or_lead[count:]
-    met_or_lead[:count] = lead
-    left = lead.tolist()
-    open_leads: list[int] = []
-    for event in order[met_or_lead[order] > 0].tolist():  # the others change nothing
-        if event < count:
-            open_leads.append(event)
-            continue
-        want = int(met[event - count])
-        while want:
-            last = open_leads[-1]
-            if want < left[last]:
-                left[last] -= want
-                break
-            want -= left[last]
-            left[last] = 0
-            open_leads.pop()
-    return lead - np.array(left, np.int64), met
+    unmet = np.maximum.accumulate(np.maximum(wanted - np.cumsum(won), 0))
+    met = np.diff(wanted - unmet, prepend=0)
+    height = np.cumsum(won - met)
+    lowest = np.minimum.accumulate(height[::-1])[::-1]  # from here on
+    used = won - np.clip(lowest - (height - won), 0, won)
+    both = np.empty(len(order), np.int64)
+    both[order] = used + met  # one of the two is 0
+    return both[:count], both[count:]
