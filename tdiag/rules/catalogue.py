@@ -28,7 +28,9 @@ HEADINGS = (
 )
 _RULE_FILE = re.compile(r"td\d{3}_\w+")
 _CONSTANT = re.compile(r"^([A-Z][A-Z0-9_]*)(?:: [^=]+)? = (.+)$")
-_WRAPPED = re.compile(r"^([A-Z][A-Z0-9_]* = )\(\n(.+?),\n\)(  # fmt: skip)?", re.M | re.S)
+_WRAPPED = re.compile(
+    r"^([A-Z][A-Z0-9_]* = )([(\[{])\n(.+?),\n([)\]}])(  # fmt: skip)?", re.M | re.S
+)
 _NO_THRESHOLDS = {"base", "catalogue", "examples", "examples_ranks", "measures"}
 _NOT_THRESHOLDS = {"CODE", "NAME", "CLASS", "ONLY_IF_CLEAR", "AFTER"}
 
@@ -87,7 +89,7 @@ def thresholds_in(source: str) -> list[Threshold]:
     found: list[Threshold] = []
     comment: list[str] = []
     before = ""
-    whole = _WRAPPED.sub(lambda found: f"{found[1]}({' '.join(found[2].split())})", source)
+    whole = _WRAPPED.sub(lambda m: f"{m[1]}{m[2]}{' '.join(m[3].split())}{m[4]}", source)
     for line in whole.splitlines():
         if line.startswith("#"):
             comment = [*(comment if before.startswith("#") else []), line.lstrip("# ")]
