@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,15 +12,15 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any
 
-from tdiag.children import program
+from tdiag.trace import child
 from tdiag.trace.decode import Block, decode
 from tdiag.trace.inflate import packed
 from tdiag.trace.worker import NUMBER_BYTES, READY
 
-# Starting a process takes as long as decoding some 40 MB here, while this one decodes already;
-# traces pack to a twentieth.
-PARALLEL_BYTES = 48 << 20
-PARALLEL_PACKED_BYTES = 5 << 19
+# Starting a program takes as long as decoding some 40 MB here, while this one decodes already; a
+# fork is worth it from 15 MB on (traces of 15 to 80 MB by turns: 0.61 to 0.91 of the time; 9 MB: 1.1).
+PARALLEL_BYTES = (12 if child.FORKS else 48) << 20
+PACKED = 20  # traces pack to a twentieth
 MAX_PROCESSES = 8  # beyond that the one inflating process is the limit
 IN_FLIGHT = 2  # blocks a process: one being decoded, one waiting
 # Linux lets anybody have a pipe of so many (pipe-max-size); a block's columns take half of it.
@@ -37,7 +36,7 @@ def pays_off(path: Path) -> bool:
         return False
     try:
         with path.open("rb") as file:
-            least = PARALLEL_PACKED_BYTES if packed(file) else PARALLEL_BYTES
+            least = PARALLEL_BYTES // PACKED if packed(file) else PARALLEL_BYTES
         return path.stat().st_size >= least
     except OSError:
         return False  # reading reports it
@@ -48,9 +47,6 @@ def in_processes(
 ) -> Iterator[tuple[int, bytes, Block | None]]:
     """``(offset, block, its columns)`` of the blocks of ``path``, in order. This process decodes,
     too: whatever finds the others busy, or not yet started.
-
-    Plain child processes rather than ``multiprocessing``: that runs the caller's main module
-    again in each child, or forks a process that may have threads (a progress display).
     """
     others = min(cores(), MAX_PROCESSES) - 1
     waiting: deque[tuple[int, bytes, Future[Block | None] | Block | None]] = deque()
@@ -105,14 +101,7 @@ class _Worker:
         self._sending, self._receiving = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
 
     def __enter__(self) -> _Worker:
-        self._process: subprocess.Popen[bytes] = subprocess.Popen(
-            [*program("tdiag.trace.worker"), *([str(self._path)] if self._path else [])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        self._process = child.start(str(self._path) if self._path else None)
         self._send, self._receive = self._process.stdin, self._process.stdout
         _widen(self._receive)
         self._receiving.submit(self._started)
@@ -152,7 +141,10 @@ class _Worker:
         self.kill()
         self._sending.shutdown()
         self._receiving.shutdown()
-        self._process.communicate()
+        for pipe in (self._send, self._receive):
+            with suppress(OSError):  # what it was not given any more
+                pipe.close()
+        self._process.wait()
 
 
 def _widen(pipe: IO[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""The child of :mod:`tdiag.trace.parallel`: blocks come on stdin, their columns go to stdout."""
+"""The child of :mod:`tdiag.trace.parallel`: blocks come to it, their columns go back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pickle
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import IO
 
 from tdiag.trace.decode import decode
 
@@ -14,22 +15,22 @@ NUMBER_BYTES = 8
 READY = b"!"  # the first thing it says
 
 
-def main() -> None:
-    """Answer every block with ``length, pickled columns``, until stdin closes. A block comes as
-    ``offset, length``: of the file that the argument names, or followed by its text if none is."""
+def serve(source: IO[bytes], sink: IO[bytes], path: str | None) -> None:
+    """Answer every block with ``length, pickled columns``, until ``source`` closes. A block comes
+    as ``offset, length``: of the file ``path``, or followed by its text if there is none."""
     gc.disable()  # as in the reader
     with ExitStack() as stack:
-        file = stack.enter_context(Path(sys.argv[1]).open("rb")) if sys.argv[1:] else None
-        sys.stdout.buffer.write(READY)
-        sys.stdout.buffer.flush()
-        while offset := sys.stdin.buffer.read(NUMBER_BYTES):
-            length = _number(sys.stdin.buffer.read(NUMBER_BYTES))
+        file = stack.enter_context(Path(path).open("rb")) if path else None
+        sink.write(READY)
+        sink.flush()
+        while offset := source.read(NUMBER_BYTES):
+            length = _number(source.read(NUMBER_BYTES))
             if file:
                 file.seek(_number(offset))
-            columns = pickle.dumps(decode((file or sys.stdin.buffer).read(length)), protocol=5)
-            sys.stdout.buffer.write(len(columns).to_bytes(NUMBER_BYTES, "little"))
-            sys.stdout.buffer.write(columns)
-            sys.stdout.buffer.flush()
+            columns = pickle.dumps(decode((file or source).read(length)), protocol=5)
+            sink.write(len(columns).to_bytes(NUMBER_BYTES, "little"))
+            sink.write(columns)
+            sink.flush()
 
 
 def _number(field: bytes) -> int:
@@ -37,4 +38,4 @@ def _number(field: bytes) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    serve(sys.stdin.buffer, sys.stdout.buffer, sys.argv[1] if sys.argv[1:] else None)

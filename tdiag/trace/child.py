@@ -1,0 +1,83 @@
+"""Starts :mod:`tdiag.trace.worker`, in the way that is fastest where it is safe."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Protocol
+
+from tdiag.children import program
+from tdiag.trace.worker import serve
+
+# A fork is there at once, a new program has to import everything first. What a child of ours runs
+# needs no lock that another thread may hold; macOS forbids forks in processes with threads.
+FORKS = sys.platform == "linux"
+
+
+class Child(Protocol):
+    stdin: IO[bytes]  # to it
+    stdout: IO[bytes]  # from it
+
+    def kill(self) -> None: ...
+
+    def wait(self) -> object: ...
+
+
+def start(path: str | None) -> Child:
+    """A process that serves blocks of the file ``path``, or such as are sent to it."""
+    return _fork(path) if FORKS else _Program(path)
+
+
+class _Program(subprocess.Popen[bytes]):
+    """Not ``multiprocessing``: that runs the caller's main module again in each child."""
+
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+
+    def __init__(self, path: str | None) -> None:
+        super().__init__(
+            [*program("tdiag.trace.worker"), *([path] if path else [])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+
+
+@dataclass
+class _Forked:
+    pid: int
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> object:
+        with suppress(ChildProcessError):
+            return os.waitpid(self.pid, 0)
+        return None
+
+
+def _fork(path: str | None) -> _Forked:
+    blocks_out, blocks_in = os.pipe()
+    columns_out, columns_in = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that threads are running, from 3.12
+        pid = os.fork()
+    if not pid:
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever reads the trace is told
+            os.close(blocks_in)  # or its end would never come
+            os.close(columns_out)
+            serve(os.fdopen(blocks_out, "rb"), os.fdopen(columns_in, "wb"), path)
+        finally:
+            os._exit(0)  # nothing of the parent's is to be ended, flushed or told here
+    os.close(blocks_out)
+    os.close(columns_in)
+    return _Forked(pid, os.fdopen(blocks_in, "wb"), os.fdopen(columns_out, "rb"))
