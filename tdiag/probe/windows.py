@@ -15,6 +15,7 @@ from . import compiling, facts, plan
 from .capture import make_capture
 from .core import now_ns
 from .dispatch import measure_dispatch
+from .joint import Joint
 from .procfs import ThreadCounters
 from .stop import POLL_NS, StopSign
 
@@ -53,6 +54,7 @@ class Windows:
         self.changed = False  # tdiag worked between two steps: that time is in no step
         self.stop_now = False
         self.finished = False
+        self.joint = Joint(probe)
         self.restart()
 
     def restart(self) -> None:
@@ -75,6 +77,7 @@ class Windows:
 
     def leave(self) -> None:
         """Drop a capture in progress without keeping what it saw (a fork, a restart)."""
+        self.joint.leave()
         capture, self.capture = getattr(self, "capture", None), None
         if capture is not None:
             self.probe.guard(capture.abort)()
@@ -115,6 +118,7 @@ class Windows:
             self.finish(self.stop.why)
         elif not self.leads:
             self.name = "follow"
+            self.changed = self.joint.follow(now) or self.changed
         elif self.name == "settle":
             self.settle = max(0, self.settle - 1)
             self._try_to_begin(now)
@@ -135,6 +139,7 @@ class Windows:
             return
         self.finished = True
         self.probe.cut_steps()
+        self.joint.leave()
         self._end(look=why not in ("exit", "error"))
         self.name = "done"
         self.changed = True

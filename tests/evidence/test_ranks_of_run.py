@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tdiag.diagnose import diagnose
-from tdiag.evidence.device import Ranks
+from tdiag.evidence.device import DeviceTime, Ranks
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.kinds import Loaders, Phases, Stacks, Steps
 from tdiag.evidence.store import Evidence
+from tests.trace import making as trace
 
 from .making import MS, Run, loader
 
@@ -134,11 +136,82 @@ def test_a_rank_whose_clock_is_another_is_left_out(tmp_path: Path) -> None:
     assert job(tmp_path, step()).get(Ranks) is None
 
 
+def traced(folder: Path, pid: int, waited: float, number: int = 2) -> None:
+    """A trace of a rank's: three steps of 1 ms, ``waited`` µs of them for data, 300 computing, the
+    rest in a collective."""
+    events = []
+    for at in range(0, 3000, 1000):
+        issued = at + waited
+        events += [
+            trace.step(at // 1000, at, 1000),
+            trace.note("enumerate(DataLoader)#X.__next__", at, waited),
+            trace.op("aten::mm", issued, 10),
+            *trace.launched("gemm", issued, issued, 300, at + 1),
+            *trace.launched(
+                "ncclDevKernel_AllReduce", issued + 5, issued + 300, 700 - waited, at + 2
+            ),
+        ]
+    name = f"{pid}.{number}.pt.trace.json"
+    trace.write(folder / name, events)
+    about = {"kind": "trace", "file": name, "steps": 3, "t": 0, "pass": number}
+    with (folder / "events" / f"{pid}.jsonl").open("a") as file:
+        file.write(json.dumps(about) + "\n")
+
+
 def test_on_a_device_the_host_does_not_tell(tmp_path: Path) -> None:
     ranks = (step(data=4, backward=36), step(data=30, backward=10))
     evidence = job(tmp_path, *ranks, device="NVIDIA H200")
     assert evidence.get(Ranks) is None
-    assert "tdiag analyze" in evidence.missing[Ranks]
+    assert evidence.missing[Ranks] == "communication was traced in fewer than two ranks"
     steps = evidence.get(Steps)
     assert steps is not None
     assert steps.count == 30
+
+
+def test_on_a_device_the_traces_of_the_same_steps_tell(tmp_path: Path) -> None:
+    ranks = (step(data=4), step(data=4, forward=9))
+    job(tmp_path, *ranks, device="NVIDIA H200")
+    traced(tmp_path, 100, 10, number=1)  # of which rank 1 has none
+    traced(tmp_path, 100, 10)
+    traced(tmp_path, 101, 500)
+    evidence = load_run(tmp_path)
+    found = ranks_of(evidence)
+    assert (found.slowest, found.source) == (1, "trace")
+    assert found.waited_ns == pytest.approx(490_000)
+    assert any(note.startswith("judged is rank 1") for note in evidence.notes)
+    device, phases = evidence.get(DeviceTime), evidence.get(Phases)
+    assert device is not None
+    assert device.components_ns["data_wait"] == pytest.approx(500_000)  # its own trace
+    assert phases is not None
+    assert phases.wall_ns["forward"] == 9 * MS  # its own clean steps
+    diagnosis = diagnose(evidence)
+    assert diagnosis.verdict.summary.startswith("Rank 1 makes the other rank wait 490 µs a step")
+
+
+def test_on_a_device_where_nobody_waits_the_lead_is_judged(tmp_path: Path) -> None:
+    job(tmp_path, step(), step(forward=9), device="NVIDIA H200")
+    traced(tmp_path, 100, 100)
+    traced(tmp_path, 101, 140)
+    evidence = load_run(tmp_path)
+    assert ranks_of(evidence).waited_ns == pytest.approx(40_000)  # 4 %
+    device = evidence.get(DeviceTime)
+    assert device is not None
+    assert device.components_ns["data_wait"] == pytest.approx(100_000)
+
+
+def test_a_late_rank_that_was_not_timed_beside_the_lead_is_not_passed_off_as_it(
+    tmp_path: Path,
+) -> None:
+    """Another machine's clock: what rank 0 did must not be told of rank 1."""
+    run = Run(tmp_path, pid=101, rank=1)
+    run.now = run.began = 10**9 * MS
+    run.steps(30, step())
+    follow(run)
+    run.write()
+    job(tmp_path, step(), device="NVIDIA H200")
+    traced(tmp_path, 100, 10)
+    traced(tmp_path, 101, 500)
+    evidence = load_run(tmp_path)
+    assert evidence.get(Ranks) is None
+    assert evidence.missing[Ranks].startswith("rank 1, which the others wait for by the traces,")
+    assert any(note.startswith("judged is rank 0") for note in evidence.notes)

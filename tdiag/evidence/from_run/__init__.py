@@ -19,7 +19,7 @@ from tdiag.evidence.from_run.loaders import make_loaders
 from tdiag.evidence.from_run.model import make_model
 from tdiag.evidence.from_run.optim import make_optim
 from tdiag.evidence.from_run.ranks import rank_to_judge
-from tdiag.evidence.from_run.records import TorchRecord
+from tdiag.evidence.from_run.records import TorchRecord, TraceRecord
 from tdiag.evidence.from_run.setting import make_environment, make_modules, make_setting
 from tdiag.evidence.from_run.stacks import find_samples, make_stacks
 from tdiag.evidence.from_run.startup import make_startup
@@ -72,7 +72,7 @@ def load_run(run_dir: Path) -> Evidence:
     if lead is None:
         evidence.missing[Steps] = why_none(None)
     else:
-        judged, spans = _add_steps(evidence, run_dir, lead, processes, allowed)
+        judged, traced, spans = _add_steps(evidence, run_dir, lead, processes, allowed)
         evidence.add(
             *make_setting(lead, processes),
             *make_optim(lead),
@@ -92,7 +92,7 @@ def load_run(run_dir: Path) -> Evidence:
             evidence.add(make_stacks(samples), make_call_trees(samples))
         elif judged.pid != lead.pid:
             evidence.missing[Stacks] = f"stacks were not sampled in rank {judged.rank}"
-        add_trace(evidence, run_dir, lead, processes, spans)
+        add_trace(evidence, run_dir, traced, processes, spans)
     if run.get("exit_code") and evidence.get(Steps) is None and evidence.notes:
         evidence.missing[Steps] = evidence.notes.pop(0)  # how the program failed is the reason
     say_capture(evidence, lead, config)
@@ -108,9 +108,9 @@ def _add_steps(
     lead: Process,
     processes: list[Process],
     allowed: int | None,
-) -> tuple[Process, list[Span]]:
-    """Everything that is said per clean step. Returns the process that is judged, and the phases
-    of the lead's traced steps.
+) -> tuple[Process, Process, list[Span]]:
+    """Everything that is said per clean step. Returns the process that is judged, the one whose
+    trace is read, which is the lead if that has none, and the phases of its traced steps.
 
     ``allowed``: cores that the training process may run on, None = unknown.
     """
@@ -118,8 +118,8 @@ def _add_steps(
     if mine is None:
         evidence.missing[Steps] = why_none(lead)
         evidence.add(make_step_history(lead, durations_of(lead.steps), None, {}))
-        return lead, []
-    judged = rank_to_judge(evidence, mine, processes)
+        return lead, lead, []
+    judged = rank_to_judge(evidence, run_dir, mine, processes)
     clean, process = judged.clean, judged.process
     if clean.note:
         evidence.notes.append(clean.note)
@@ -136,7 +136,12 @@ def _add_steps(
     if system := make_system(run_dir / "system.jsonl", clean, workers, allowed, queued):
         evidence.add(system)
     evidence.perturbation.update(perturbation(lead.steps, mine.durations, mine.clean))
-    return process, phase_spans(lead.steps, mine.timeline, mine.slices)
+    traced = judged if process.last(TraceRecord) else mine
+    return (
+        process,
+        traced.process,
+        phase_spans(traced.process.steps, traced.timeline, traced.slices),
+    )
 
 
 def _read_json(path: Path, required: bool = False) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Ranks that train together on this machine's CPU: whom the others wait for.
+"""Ranks that train together: whom the others wait for. On devices their traces tell
+(:mod:`.traced_ranks`), on this machine's CPU their clean steps, as follows.
 
 Every rank's hooks time its steps, but only the lead rank takes windows. A step of another rank
 belongs to the lead's window in whose time it lies: all read one clock.
@@ -14,6 +15,7 @@ import statistics
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from tdiag.evidence.device import Ranks, RankTime
 from tdiag.evidence.from_run.clean import BASELINE
@@ -21,6 +23,7 @@ from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.records import DdpRecord, Record, WindowRecord
 from tdiag.evidence.from_run.steps import Step
 from tdiag.evidence.from_run.timed import Timed, timed
+from tdiag.evidence.from_run.traced_ranks import by_traces
 from tdiag.evidence.kinds import Environment
 from tdiag.evidence.store import Evidence
 
@@ -33,7 +36,9 @@ LATE_FRAC = 0.05
 OTHER = {"after_step": "other"}  # as the budget calls it
 
 
-def rank_to_judge(evidence: Evidence, lead: Timed, processes: list[Process]) -> Timed:
+def rank_to_judge(
+    evidence: Evidence, run_dir: Path, lead: Timed, processes: list[Process]
+) -> Timed:
     """The lead; or the rank that it waits for, whose time is everybody's. Adds Ranks where several
     step together, and says whom the report is about. ``evidence`` holds the Environment."""
     others = sum(bool(p.steps) for p in processes) - 1
@@ -41,9 +46,11 @@ def rank_to_judge(evidence: Evidence, lead: Timed, processes: list[Process]) -> 
     if not others or environment is None:
         return lead
     judged, rank = lead, lead.process.rank
-    if environment.device != "cpu":
-        evidence.missing[Ranks] = "on a device ranks are compared by their traces: tdiag analyze"
-    elif (compared := together(lead, processes)) is not None:
+    on_device = environment.device != "cpu"
+    compared = on_devices(run_dir, lead, processes) if on_device else together(lead, processes)
+    if isinstance(compared, str):
+        evidence.missing[Ranks] = compared
+    elif compared is not None:
         ranks, judged = compared
         evidence.add(ranks)
     more = f"{others} more process{'es' * (others > 1)} trained"
@@ -53,15 +60,32 @@ def rank_to_judge(evidence: Evidence, lead: Timed, processes: list[Process]) -> 
     return judged
 
 
+def on_devices(
+    run_dir: Path, lead: Timed, processes: Iterable[Process]
+) -> tuple[Ranks, Timed] | str:
+    """As :func:`together`, or why that cannot be told."""
+    everybody = {lead.process.rank: lead.process, **_others(lead.process, processes)}
+    ranks = by_traces(run_dir, lead.process, everybody.values())
+    if ranks is None or ranks.slowest is None or ranks.waited_ns is None:
+        return "communication was traced in fewer than two ranks"
+    late = next(rank for rank in ranks.ranks if rank.rank == ranks.slowest)
+    if late.rank == lead.process.rank or ranks.waited_ns < LATE_FRAC * late.step_ns:
+        return ranks, lead
+    judged = beside(lead.process, everybody[late.rank])
+    if judged is None:
+        return (
+            f"rank {late.rank}, which the others wait for by the traces, was not timed beside rank"
+            f" {lead.process.rank} (another machine?): `tdiag analyze` on their traces tells more"
+        )
+    return ranks, judged
+
+
 def together(lead: Timed, processes: Iterable[Process]) -> tuple[Ranks, Timed] | None:
     """All ranks that step with the lead, and the one to judge the job by: that which the others
     wait for, or the lead where nobody waits noticeably. None if nobody steps with it."""
     ranks = {lead.process.rank: lead}
     for rank, process in sorted(_others(lead.process, processes).items()):
-        told = in_windows_of(lead.process, process)
-        if all(step.w != BASELINE for step in told.steps):
-            continue  # of another machine, whose clock is another
-        mine = timed(told)
+        mine = beside(lead.process, process)
         if mine is not None and abs(_step(mine) / _step(lead) - 1) <= TOGETHER_FRAC:
             ranks[rank] = mine
     if len(ranks) < 2:
@@ -77,6 +101,12 @@ def together(lead: Timed, processes: Iterable[Process]) -> tuple[Ranks, Timed] |
     times = tuple(_rank_time(rank, ranks[rank], names, least) for rank in sorted(ranks))
     found = Ranks(ranks=times, slowest=late, waited_ns=waited, source="baseline")
     return found, ranks[late] if waited >= LATE_FRAC * _step(lead) else lead
+
+
+def beside(lead: Process, other: Process) -> Timed | None:
+    """``other`` in the lead's clean windows; None of another machine, whose clock is another."""
+    told = in_windows_of(lead, other)
+    return timed(told) if any(step.w == BASELINE for step in told.steps) else None
 
 
 def in_windows_of(lead: Process, other: Process) -> Process:

@@ -33,16 +33,16 @@ Span: TypeAlias = tuple[str, int, int]  # phase, begin, end
 def add_trace(
     evidence: Evidence,
     run_dir: Path,
-    lead: Process,
+    traced: Process,
     processes: list[Process],
     spans: Sequence[Span],
 ) -> None:
-    """Add the facts of the trace that covers most steps (the later one if equal).
+    """Add the facts of the trace of ``traced`` that covers most steps (the later one if equal).
 
     ``spans``: the phases of the traced steps, on the events' clock. Facts measured without a
     profiler stay as they are.
     """
-    records = sorted(lead.all(TraceRecord), key=lambda record: (record.steps, record.number))
+    records = sorted(traced.all(TraceRecord), key=lambda record: (record.steps, record.number))
     for record in reversed(records):
         path = trace_file(run_dir / record.file)
         if path is None:
@@ -52,18 +52,18 @@ def add_trace(
         except TdiagError as error:
             evidence.notes.append(f"a trace could not be read: {error.message}")
             continue
-        shift = clock_shift(trace, record, lead)
+        shift = clock_shift(trace, record, traced)
         known = [] if shift is None else [(name, b + shift, e + shift) for name, b, e in spans]
-        traced = device_evidence(trace, known)
-        if shift is not None and (step := traced.get(StepEvents)):
-            traced.add(with_workers(step, shift, lead, processes))
-        for kind, fact in traced.facts.items():
+        found = device_evidence(trace, known)
+        if shift is not None and (step := found.get(StepEvents)):
+            found.add(with_workers(step, shift, traced, processes))
+        for kind, fact in found.facts.items():
             evidence.facts.setdefault(kind, fact)
-        if DeviceTime in traced.facts:  # a clean step has no device lanes
-            evidence.facts[Timeline] = traced.facts[Timeline]
-        absent = {k: why for k, why in traced.missing.items() if k not in evidence.facts}
+        if DeviceTime in found.facts:  # a clean step has no device lanes
+            evidence.facts[Timeline] = found.facts[Timeline]
+        absent = {k: why for k, why in found.missing.items() if k not in evidence.facts}
         evidence.missing.update(absent)
-        evidence.notes += traced.notes
+        evidence.notes += found.notes
         return
 
 

@@ -38,10 +38,10 @@ class Capture:
 
         self.patches.set(owner, name, hidden(first_we_leave))
 
-    def tell_lost(self) -> None:
-        """Record that the window gave nothing, and why."""
+    def skipped(self, why: str) -> None:
+        """Record that the window gave nothing."""
         self.probe.recorder.write(
-            "window", t=now_ns(), name=self.window.name, state="skipped", why=self.lost,
+            "window", t=now_ns(), name=self.window.name, state="skipped", why=why,
             step=self.probe.step, **{"pass": self.window.number},
         )  # fmt: skip
 

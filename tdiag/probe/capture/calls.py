@@ -31,7 +31,7 @@ class CallsCapture(Capture):
     def end(self, steps: int) -> None:
         self.patches.undo()
         if self.lost:
-            self.tell_lost()
+            self.skipped(self.lost)
             return
         self.profile.disable()
         rows: list[list[Any]] = []

@@ -9,8 +9,6 @@ import threading
 import time
 from typing import Any
 
-import torch
-
 from .. import facts
 from ..core import now_ns
 from . import Capture
@@ -22,11 +20,10 @@ MOST_RANKS = 8  # py-spy stops each process for each sample in turn; ours
 
 def root_of_samples() -> int:
     """The process that is sampled with its descendants: this one; or what started it and the other
-    ranks, of which the one that the rest wait for will be judged. That is told on CPUs only
-    (evidence/from_run/ranks.py)."""
+    ranks, of which the one that the rest wait for will be judged (evidence/from_run/ranks.py)."""
     _, _, local = facts.ranks()
     parent = os.getppid()
-    if not 1 < local <= MOST_RANKS or torch.cuda.is_available():
+    if not 1 < local <= MOST_RANKS:
         return os.getpid()
     try:
         program = os.path.basename(os.readlink(f"/proc/{parent}/exe"))

@@ -38,7 +38,7 @@ class SyscallsCapture(Capture):
     def end(self, steps: int) -> None:
         touch(self.base + ".stop")
         if self.lost:
-            self.tell_lost()
+            self.skipped(self.lost)
         else:
             self.probe.recorder.write("syscalls", steps=steps, **{"pass": self.window.number})
 

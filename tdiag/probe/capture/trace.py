@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +13,10 @@ from .. import facts
 from ..core import now_ns
 from . import Capture
 from .quiet import kineto_unheard
+
+if TYPE_CHECKING:
+    from ..core import Probe
+    from ..plan import Window
 
 # A trace stays readable and quick to write: about 100 bytes an event, so 60 MB at most.
 MOST_EVENTS = 600_000
@@ -23,20 +27,29 @@ _seen_per_step: dict[str, int] = {}
 
 
 class TraceCapture(Capture):
-    """Records ``ProfilerStep#n`` spans like ``torch.profiler``'s own schedule does."""
+    """Records ``ProfilerStep#n`` spans like ``torch.profiler``'s own schedule does.
+
+    Of several ranks all trace the same steps, with (``stacks``) or without Python's; where the
+    lead has not said which, this is the lead's.
+    """
+
+    def __init__(self, probe: Probe, window: Window, stacks: bool | None = None) -> None:
+        super().__init__(probe, window)
+        self.stacks = stacks
 
     def start(self) -> str:
         if facts.profiler_is_on():
             return OWN_PROFILER
         if torch._C._current_graph_task_id() != -1:
             return "the steps end inside a backward pass, where no profiler can be switched"
-        per_step = _seen_per_step.get("events")
-        if per_step and per_step > MOST_EVENTS:
-            return f"one step has {per_step} events: the first pass's trace must do"
         self.steps_left = self.window.steps
-        if per_step:
+        leads = self.stacks is None
+        if leads and (per_step := _seen_per_step.get("events")):
+            if per_step > MOST_EVENTS:
+                return f"one step has {per_step} events: the first pass's trace must do"
             self.steps_left = max(1, min(self.steps_left, MOST_EVENTS // per_step))
-        stacks = bool(per_step and per_step < MOST_EVENTS_WITH_STACKS)
+            self.stacks = per_step < MOST_EVENTS_WITH_STACKS
+        stacks = bool(self.stacks)
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -48,7 +61,12 @@ class TraceCapture(Capture):
         self.span: Any = None
         self.recording = False
         self.began_ns = 0
+        if leads:
+            self.probe.windows.joint.announce(self.window.number, self.steps_left, stacks)
         return ""
+
+    def ready(self) -> bool:
+        return self.probe.step >= self.probe.windows.joint.at
 
     def begin(self) -> None:
         with kineto_unheard():
@@ -71,7 +89,7 @@ class TraceCapture(Capture):
     def end(self, steps: int) -> None:
         self.patches.undo()
         if self.lost:
-            self.tell_lost()
+            self.skipped(self.lost)
             return
         self._close_span()
         with kineto_unheard():

@@ -1,0 +1,87 @@
+"""All ranks trace the same steps, so that their traces tell who waits for whom.
+
+A rank that alone runs a profiler is slower than the others, which then wait for it. The lead rank
+says in ``control/trace-at`` which steps it will trace; the others trace them, too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+from . import facts
+from .plan import Window
+from .stop import POLL_NS, STEPS_UNTIL_ALL_STOP
+
+if TYPE_CHECKING:
+    from .core import Probe
+
+
+class Joint:
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.several = facts.env_int("WORLD_SIZE", 1) > 1
+        self.file = os.path.join(probe.run_dir, "control", "trace-at")
+        self.capture: Any = None  # of a rank that follows
+        self.at = 0  # all begin when so many steps are done
+        self.polled_ns = 0
+
+    def announce(self, number: int, steps: int, stacks: bool) -> None:
+        """The lead's: sets ``at``, far enough ahead for all to see it."""
+        if not self.several:
+            return
+        step_ns = self.probe.windows.step_ns
+        ahead = math.ceil(2 * POLL_NS / step_ns) + 2 if step_ns else STEPS_UNTIL_ALL_STOP
+        self.at = self.probe.step + ahead
+        temporary = f"{self.file}.{os.getpid()}"
+        with open(temporary, "w", encoding="ascii") as file:
+            json.dump({"pass": number, "at": self.at, "steps": steps, "stacks": stacks}, file)
+        os.replace(temporary, self.file)
+
+    def follow(self, now: int) -> bool:
+        """Another rank's, at each boundary. Returns whether that took time."""
+        if self.capture is None:
+            if now - self.polled_ns < POLL_NS:
+                return False
+            self.polled_ns = now
+            return self._look()
+        done = self.probe.step - self.at
+        if done > 0:
+            self.capture.step()
+        if done == 0:
+            self.capture.begin()
+        elif done >= self.capture.window.steps:
+            capture, self.capture = self.capture, None
+            self.probe.guard(capture.end)(done)
+        else:
+            return False
+        return True
+
+    def leave(self) -> None:
+        """Drop what is under way."""
+        capture, self.capture = self.capture, None
+        if capture is not None:
+            self.probe.guard(capture.abort)()
+
+    def _look(self) -> bool:
+        """Whether the lead has announced a trace that this rank is now ready for."""
+        from .capture.trace import TraceCapture
+
+        try:
+            with open(self.file, encoding="ascii") as file:
+                told = json.load(file)
+        except (OSError, ValueError):
+            return False
+        if told["at"] == self.at:
+            return False
+        self.at = told["at"]
+        window = Window("trace", told["pass"], told["steps"], 0.0, math.inf)
+        capture = TraceCapture(self.probe, window, told["stacks"])
+        why = "it was told too late" if self.probe.step >= self.at else capture.start()
+        if why:
+            capture.skipped(why)
+        else:
+            self.capture = capture
+        return True

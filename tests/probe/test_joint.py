@@ -1,0 +1,120 @@
+"""Ranks trace the same steps: whoever waits for whom is slowed alike."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tdiag.probe.joint import Joint
+from tdiag.probe.stop import POLL_NS
+from tests.zoo.table import BY_NAME
+
+from .harness import environment
+
+CODE = """
+import time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    time.sleep(0.01)
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).mean().backward()
+    optimizer.step()
+"""
+
+
+def records(run_dir: Path, kind: str) -> dict[str, list[dict[str, Any]]]:
+    """By the process that wrote them."""
+    lines = {
+        path.stem: [json.loads(line) for line in path.read_text().splitlines()]
+        for path in (run_dir / "events").iterdir()
+    }
+    kept = {pid: [r for r in written if r["kind"] == kind] for pid, written in lines.items()}
+    return {pid: found for pid, found in kept.items() if found}
+
+
+def traced_steps(path: Path) -> set[str]:
+    names = {str(event.get("name", "")) for event in json.loads(path.read_text())["traceEvents"]}
+    return {name for name in names if name.startswith("ProfilerStep#")}
+
+
+def test_both_ranks_trace_the_same_steps_in_each_pass(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(CODE)
+    run_dir = tmp_path / "run"
+    entry = BY_NAME["ddp"]
+    env = environment(run_dir, entry.environment(), windows=["baseline", "trace"], profiling=True)
+    subprocess.run(
+        [entry.command(1)[0], *entry.launcher, str(script)], env=env, cwd=tmp_path, timeout=200,
+        capture_output=True, check=True,
+    )  # fmt: skip
+    found = records(run_dir, "trace")
+    assert len(found) == 2
+    one, other = found.values()
+    assert [r["pass"] for r in one] == [r["pass"] for r in other] == [1, 2]
+    for mine, theirs in zip(one, other, strict=True):
+        steps = traced_steps(run_dir / mine["file"])
+        assert steps == traced_steps(run_dir / theirs["file"])
+        assert len(steps) == mine["steps"] == theirs["steps"] == (1 if mine["pass"] == 1 else 3)
+    assert not records(run_dir, "failure")
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.written: list[dict[str, Any]] = []
+
+    def write(self, kind: str, **fields: Any) -> None:
+        self.written.append({"kind": kind, **fields})
+
+
+@pytest.fixture
+def joint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Joint:
+    """Of one rank of two, at step 40 of 100 ms each."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    (tmp_path / "control").mkdir()
+    windows = SimpleNamespace(step_ns=100e6)
+    probe: Any = SimpleNamespace(
+        run_dir=str(tmp_path), step=40, windows=windows, recorder=Recorder(), guard=lambda f: f
+    )
+    found = probe.windows.joint = Joint(probe)
+    return found
+
+
+def test_it_is_announced_so_far_ahead_that_all_look_before(joint: Joint) -> None:
+    joint.announce(2, 3, stacks=False)
+    assert (joint.at - 40) * 100e6 > 2 * POLL_NS
+
+
+def test_one_rank_alone_announces_nothing(joint: Joint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    alone = Joint(joint.probe)
+    alone.announce(2, 3, stacks=False)
+    assert alone.at == 0
+    assert not Path(joint.file).exists()
+
+
+def test_a_rank_that_is_told_too_late_says_so_once(joint: Joint) -> None:
+    Joint(joint.probe).announce(2, 3, stacks=False)
+    joint.probe.step = 10**6
+    assert joint.follow(POLL_NS)
+    assert not joint.follow(2 * POLL_NS)
+    written = joint.probe.recorder.written  # type: ignore[attr-defined]
+    assert [(r["state"], r["why"], r["pass"]) for r in written] == [
+        ("skipped", "it was told too late", 2)
+    ]
+
+
+def test_a_file_that_is_half_there_is_looked_at_again(joint: Joint) -> None:
+    Path(joint.file).write_text('{"pass": 2, "a')
+    assert not joint.follow(POLL_NS)
+    assert joint.capture is None
