@@ -73,6 +73,8 @@ def _fork(path: str | None) -> _Forked:
     if not pid:
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever reads the trace is told
+            for number in (signal.SIGTERM, signal.SIGHUP):  # the parent's handlers are its own
+                signal.signal(number, signal.SIG_DFL)
             os.close(blocks_in)  # or its end would never come
             os.close(columns_out)
             serve(os.fdopen(blocks_out, "rb"), os.fdopen(columns_in, "wb"), path)
