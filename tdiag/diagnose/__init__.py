@@ -13,7 +13,7 @@ from tdiag.diagnose.model import Component, Diagnosis, StepTime
 from tdiag.diagnose.ranks import of_ranks
 from tdiag.diagnose.top import top_parts
 from tdiag.diagnose.verdict import judge
-from tdiag.evidence.device import Ranks, TracedSteps
+from tdiag.evidence.device import DeviceTime, Ranks, TracedSteps
 from tdiag.evidence.kinds import Budget, Environment, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.timeline import Timeline
@@ -39,7 +39,8 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     else:
         evidence.add(budget)
     findings, abstained = run_rules(evidence)
-    verdict = of_ranks(judge(evidence, budget, findings), evidence.get(Ranks))
+    verdict = judge(evidence, budget, findings)
+    verdict = of_ranks(verdict, evidence.get(Ranks), evidence.get(DeviceTime))
     if verdict.healthy:  # nothing is pushed on the user: what little can be won is worth knowing
         findings = [msgspec.structs.replace(found, advisory=True) for found in findings]
     else:  # a statement of health stands only beside a verdict that says so

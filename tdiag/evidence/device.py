@@ -133,9 +133,14 @@ class HostOps(Kind, frozen=True, kw_only=True):
 
 
 class Communication(Kind, frozen=True, kw_only=True):
+    """``collectives``: each in turn, ``(end_ns, exposed_ns)``: when it ended, from the begin of the
+    traced steps, and how much of it ran with no compute beside it. Empty where there were more than
+    10,000."""
+
     total_ns: float
     exposed_ns: float
     count: float
+    collectives: tuple[tuple[int, int], ...] = ()
 
 
 class Part(Kind, frozen=True, kw_only=True):
@@ -206,9 +211,16 @@ class Ranks(Kind, frozen=True, kw_only=True):
     the *least*. ``slowest``: that rank; ``waited_ns``: the median of the others' communication
     beyond its own, per step, which is what they wait for it. None with fewer than two ranks whose
     communication was measured.
+
+    ``shortest_ns``: exposed communication per step, of each collective that of the rank where it
+    was shortest, which came last to it: what is left if all ranks arrive together. ``by_turns_ns``:
+    the ranks' mean wait for whichever came last, per step, beyond that for the rank that is late on
+    the whole. None where the ranks' collectives could not be paired.
     """
 
     ranks: tuple[RankTime, ...]
     slowest: int | None
     waited_ns: float | None
+    shortest_ns: float | None = None
+    by_turns_ns: float | None = None
     source: Literal["trace", "baseline"] = "trace"

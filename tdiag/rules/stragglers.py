@@ -94,6 +94,18 @@ def straggler_of(ranks: Ranks) -> Straggler | None:
     return Straggler(late, others, ranks.waited_ns, cause, beyond[cause])
 
 
+def waits_by_turns(ranks: Ranks, step_ns: float) -> str:
+    """What the ranks wait for whichever comes last, in a sentence; empty if that is unknown, or
+    not noticeable beside the device's step."""
+    waits = ranks.by_turns_ns
+    if waits is None or waits < NOTICEABLE_FRAC * step_ns:
+        return ""
+    return (
+        f"The ranks wait for one another by turns, at least {duration(waits)} a step"
+        f" ({percent(waits / step_ns)}): at some steps one comes last, at others another."
+    )
+
+
 def _own(rank: RankTime) -> float:
     return sum(took for name, took in rank.components_ns.items() if name not in NOT_ITS_OWN)
 

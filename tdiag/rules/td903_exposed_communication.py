@@ -12,7 +12,9 @@ Larger overlap (`gradient_as_bucket_view=True`, `bucket_cap_mb`), fewer collecti
 while accumulating), smaller ones (a bf16 compression hook).
 
 ## How the gain is computed
-High end: all exposed communication. Low end: nothing, if the time is a wait for a slower rank.
+High end: all exposed communication; where all ranks' traces are at hand, of each collective only
+what it lasts on the rank that comes last to it. Low end: nothing, if the time is a wait for a
+slower rank.
 
 ## When this advice is wrong
 A collective also lasts as long as the slowest rank takes to arrive: look for a straggler first.
@@ -21,7 +23,7 @@ A collective also lasts as long as the slowest rank takes to arrive: look for a 
 from __future__ import annotations
 
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.device import Communication, DeviceTime
+from tdiag.evidence.device import Communication, DeviceTime, Ranks
 from tdiag.evidence.kinds import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Found, Gain
@@ -34,13 +36,19 @@ NAME = "exposed-communication"
 CLASS = "comm"
 AFTER = {
     "TD902": "waiting for a late rank looks like communication, and no bucket size shortens it",
+    "TD906": "waiting for late ranks looks like communication, and no bucket size shortens it",
 }
 
 
-def check(budget: Budget, communication: Communication, device: DeviceTime) -> Found | None:
-    if not communication.exposed_ns:
+def check(
+    budget: Budget, communication: Communication, device: DeviceTime, ranks: Ranks | None
+) -> Found | None:
+    exposed = communication.exposed_ns
+    if ranks is not None and ranks.shortest_ns is not None:
+        exposed = min(exposed, ranks.shortest_ns)  # the rest is waiting: TD902, TD906
+    if not exposed:
         return None
-    cost = communication.exposed_ns * budget.step_ns / device.step_ns
+    cost = exposed * budget.step_ns / device.step_ns
     hidden = 1 - communication.exposed_ns / communication.total_ns
     return Found(
         summary=(
@@ -48,7 +56,7 @@ def check(budget: Budget, communication: Communication, device: DeviceTime) -> F
             f" no compute beside them; {percent(hidden)} of all communication is hidden."
         ),
         evidence=(
-            ns("exposed communication", communication.exposed_ns, "trace"),
+            ns("exposed communication", exposed, "trace"),
             ns("communication", communication.total_ns, "trace"),
             count("collectives", communication.count, "trace", "per_step"),
         ),
@@ -62,7 +70,7 @@ def check(budget: Budget, communication: Communication, device: DeviceTime) -> F
             cost,
             "high end: all of it overlaps backward; low end: it is a wait for a slower rank.",
             ("comm",),
-            high_cuts={"comm": 0.0},
+            high_cuts={"comm": 1 - exposed / communication.exposed_ns},
         ),
     )
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from tdiag.evidence.device import Communication, DeviceTime, Ranks, RankTime, TracedSteps
 from tdiag.evidence.store import Evidence
+
+# Paired collectives end together; further apart than a wait that would be noticeable
+# (rules/shares.py), they are not the same ones.
+TOGETHER_FRAC = 0.05
 
 
 def merge_ranks(by_rank: Mapping[int, Evidence]) -> Evidence:
@@ -22,13 +28,42 @@ def merge_ranks(by_rank: Mapping[int, Evidence]) -> Evidence:
 
 
 def compare_ranks(by_rank: Mapping[int, Evidence]) -> Ranks:
+    """Whom the others wait for, all the time or by turns."""
     ranks = tuple(_rank_time(rank, evidence) for rank, evidence in sorted(by_rank.items()))
     known = {r.rank: r.communication_ns for r in ranks if r.communication_ns is not None}
     if len(known) < 2:
         return Ranks(ranks=ranks, slowest=None, waited_ns=None)
     slowest = min(known, key=lambda rank: known[rank])
     others = [ns for rank, ns in known.items() if rank != slowest]
-    return Ranks(ranks=ranks, slowest=slowest, waited_ns=statistics.median(others) - known[slowest])
+    shortest, by_turns = _by_turns(list(by_rank.values())) or (None, None)
+    return Ranks(
+        ranks=ranks,
+        slowest=slowest,
+        waited_ns=statistics.median(others) - known[slowest],
+        shortest_ns=shortest,
+        by_turns_ns=by_turns,
+    )
+
+
+def _by_turns(ranks: Sequence[Evidence]) -> tuple[float, float] | None:
+    """``shortest_ns`` and ``by_turns_ns`` of :class:`Ranks`; None where the collectives cannot be
+    paired: there are other numbers of them, or they do not end together."""
+    steps = {traced.count for e in ranks if (traced := e.get(TracedSteps))}
+    found = [c.collectives for e in ranks if (c := e.get(Communication))]
+    if len(steps) != 1 or len(found) < len(ranks) or not found[0]:
+        return None
+    if len({len(collectives) for collectives in found}) > 1:
+        return None
+    count = steps.pop()
+    ends, exposed = np.moveaxis(np.array(found, np.float64), 2, 0)  # each: ranks × collectives
+    apart = ends - ends[0]  # the traces' clocks, and where each rank's steps began
+    apart -= np.median(apart, axis=1, keepdims=True)
+    step_ns = min(d.step_ns for e in ranks if (d := e.get(DeviceTime)))
+    if np.abs(apart).max() > TOGETHER_FRAC * step_ns:
+        return None
+    shortest = exposed.min(axis=0).sum()
+    on_the_whole = exposed.sum(axis=1)
+    return shortest / count, float(on_the_whole.min() - shortest) / count
 
 
 def _rank_time(rank: int, evidence: Evidence) -> RankTime:
