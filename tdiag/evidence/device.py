@@ -133,9 +133,8 @@ class HostOps(Kind, frozen=True, kw_only=True):
 
 
 class Communication(Kind, frozen=True, kw_only=True):
-    """``collectives``: each in turn, ``(end_ns, exposed_ns)``: when it ended, from the begin of the
-    traced steps, and how much of it ran with no compute beside it. Empty where there were more than
-    10,000."""
+    """``collectives``: each in turn, ``(end_ns, exposed_ns)``: when it ended, on the trace's clock,
+    and how much of it ran with no compute beside it. Empty where there were more than 10,000."""
 
     total_ns: float
     exposed_ns: float

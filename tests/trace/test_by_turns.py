@@ -18,16 +18,18 @@ from tests.trace.making import Event, launched, op, step, write
 SENT = 100  # µs that a collective takes once all are there
 
 
-def job(folder: Path, *computes: Sequence[float], drift: float = 0.0, more: int = 0) -> Evidence:
-    """The steps of each rank, so many µs of computing each, then a collective. Every rank has a
-    clock of its own, which the last one's drifts from by so many µs a step; that one's trace has
-    so many collectives more."""
+def job(
+    folder: Path, *computes: Sequence[float], skew: float = 50.0, drift: float = 0.0, more: int = 0
+) -> Evidence:
+    """The steps of each rank, so many µs of computing each, then a collective. The clock of each
+    is ``skew`` µs behind that of the one before; the last one's drifts by so many µs a step, and
+    its trace has so many collectives more."""
     last = len(computes) - 1
     longest = [max(ranks) for ranks in zip(*computes, strict=True)]
     files = []
     for rank, mine in enumerate(computes):
         events: list[Event] = []
-        at = 5000.0 * rank
+        at = 5000 + skew * rank
         for number, (compute, most) in enumerate(zip(mine, longest, strict=True)):
             events += [
                 step(number, at, most + SENT),
@@ -41,7 +43,7 @@ def job(folder: Path, *computes: Sequence[float], drift: float = 0.0, more: int 
             at += most + SENT + (drift if rank == last else 0)
         if rank == last:
             for extra in range(more):
-                events += launched("ncclDevKernel_Broadcast", 5010, 5020 + extra, 1, 900 + extra)
+                events += launched("ncclDevKernel_Broadcast", 5060, 5070 + extra, 1, 900 + extra)
         info = {"rank": rank, "world_size": len(computes)}
         files.append(write(folder / f"r{rank}.json", events, distributedInfo=info))
     found = read_files(files)
@@ -101,11 +103,11 @@ def test_ranks_that_come_together_wait_for_nobody(tmp_path: Path) -> None:
     assert findings(evidence)["TD903"].at_best_ns == pytest.approx(100_000)
 
 
-@pytest.mark.parametrize("how", [{"more": 1}, {"drift": 40.0}], ids=["more", "apart"])
+@pytest.mark.parametrize("how", [{"more": 1}, {"drift": 40.0}, {"skew": 800}], ids="-".join)
 def test_collectives_that_cannot_be_paired_tell_nothing(
     how: dict[str, float], tmp_path: Path
 ) -> None:
-    """There are more of them on one rank, or they do not end together."""
+    """There are more of them on one rank, they do not end together, or they are of other steps."""
     evidence = job(tmp_path, *BY_TURNS, **how)  # type: ignore[arg-type]
     ranks = ranks_of(evidence)
     assert (ranks.shortest_ns, ranks.by_turns_ns) == (None, None)
@@ -118,4 +120,4 @@ def test_each_collective_is_told_with_its_end_and_what_nothing_hides(tmp_path: P
     evidence = job(tmp_path, [300, 300])
     found = evidence.get(Communication)
     assert found is not None
-    assert found.collectives == ((400_000, 100_000), (800_000, 100_000))
+    assert found.collectives == ((5_400_000, 100_000), (5_800_000, 100_000))

@@ -23,7 +23,7 @@ def communication(view: View, window: Window) -> Communication | None:
     began = window.began(view, rows)
     each = began[np.argsort(trace.ts_ns[began], kind="stable")]
     start, end = trace.ts_ns[each], trace.ends(each)
-    told = zip((end - window.begin).tolist(), covered(exposed, start, end).tolist(), strict=True)
+    told = zip(end.tolist(), covered(exposed, start, end).tolist(), strict=True)
     return Communication(
         total_ns=total(spans) / window.count,
         exposed_ns=total(exposed) / window.count,

@@ -47,7 +47,8 @@ def compare_ranks(by_rank: Mapping[int, Evidence]) -> Ranks:
 
 def _by_turns(ranks: Sequence[Evidence]) -> tuple[float, float] | None:
     """``shortest_ns`` and ``by_turns_ns`` of :class:`Ranks`; None where the collectives cannot be
-    paired: there are other numbers of them, or they do not end together."""
+    paired: there are other numbers of them, or they do not end together (as those of other steps
+    do not, nor by clocks that are more than half a step apart)."""
     steps = {traced.count for e in ranks if (traced := e.get(TracedSteps))}
     found = [c.collectives for e in ranks if (c := e.get(Communication))]
     if len(steps) != 1 or len(found) < len(ranks) or not found[0]:
@@ -55,15 +56,15 @@ def _by_turns(ranks: Sequence[Evidence]) -> tuple[float, float] | None:
     if len({len(collectives) for collectives in found}) > 1:
         return None
     count = steps.pop()
-    ends, exposed = np.moveaxis(np.array(found, np.float64), 2, 0)  # each: ranks × collectives
-    apart = ends - ends[0]  # the traces' clocks, and where each rank's steps began
-    apart -= np.median(apart, axis=1, keepdims=True)
+    ends, exposed = np.moveaxis(np.array(found, np.int64), 2, 0)  # each: ranks × collectives
     step_ns = min(d.step_ns for e in ranks if (d := e.get(DeviceTime)))
-    if np.abs(apart).max() > TOGETHER_FRAC * step_ns:
+    apart = ends - ends[0]
+    clocks = np.median(apart, axis=1, keepdims=True)  # of machines, which differ a little
+    if np.abs(clocks).max() > step_ns / 2 or np.abs(apart - clocks).max() > TOGETHER_FRAC * step_ns:
         return None
     shortest = exposed.min(axis=0).sum()
     on_the_whole = exposed.sum(axis=1)
-    return shortest / count, float(on_the_whole.min() - shortest) / count
+    return float(shortest) / count, float(on_the_whole.min() - shortest) / count
 
 
 def _rank_time(rank: int, evidence: Evidence) -> RankTime:
