@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.model import longest
 from tdiag.evidence.from_run.places import NOWHERE, location
@@ -24,7 +27,7 @@ def make_counted(lead: Process) -> list[Kind]:
     """Ops, SyncLines, Calls and Dispatch, as far as their windows came to an end."""
     kinds: list[Kind] = []
     if ops := longest(lead.all(OpsRecord)):
-        kinds.append(_ops(ops))
+        kinds.append(_ops(ops, lead.all(OpsRecord)))
         if ops.syncs is not None:
             kinds.append(_sync_lines(ops))
     if calls := longest(lead.all(CallsRecord)):
@@ -34,8 +37,14 @@ def make_counted(lead: Process) -> list[Kind]:
     return kinds
 
 
-def _ops(record: OpsRecord) -> Ops:
+def _ops(record: OpsRecord, passes: Sequence[OpsRecord]) -> Ops:
+    """``record``, each line's calls as long as in the pass in which they were fastest: one stall
+    of the machine inside a call (0.6 s, in a line of 2 ms) would make all others look cheap."""
     steps = record.steps
+    fastest: dict[tuple[object, ...], float] = {}
+    for line in (line for one in passes for line in one.lines if line.calls):
+        key = (*(line.at or ()), line.phase)
+        fastest[key] = min(fastest.get(key, math.inf), line.elapsed / line.calls)
     lines = tuple(
         OpLine(
             at=location(line.at) or NOWHERE,
@@ -44,7 +53,7 @@ def _ops(record: OpsRecord) -> Ops:
             grad_calls=line.grad_calls / steps,
             conversions={name: count / steps for name, count in line.conversions.items()},
             constructions=line.constructions / steps,
-            elapsed_ns=line.elapsed / steps,
+            elapsed_ns=line.calls * fastest.get((*(line.at or ()), line.phase), 0.0) / steps,
             in_loop=line.in_loop,
             names={name: count / steps for name, count in line.names.items()},
             turns=(line.turns or steps) / steps,  # an older run's were not counted
