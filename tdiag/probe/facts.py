@@ -20,14 +20,15 @@ PR_SET_PTRACER_ANY = -1
 
 def write_process(probe: Probe) -> None:
     """The `process` record: who this is, and the one pairing of the monotonic and unix clocks."""
+    t, unix_ns = clocks()
     probe.recorder.write(
         "process",
         pid=os.getpid(),
         ppid=os.getppid(),
-        t=time.perf_counter_ns(),
+        t=t,
         started=probe.started_ns,
         import_torch=probe.import_ns,
-        unix_ns=time.time_ns(),
+        unix_ns=unix_ns,
         argv=list(sys.argv) if hasattr(sys, "argv") else [],
         cwd=_cwd(),
         python=platform.python_version(),
