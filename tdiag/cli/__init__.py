@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -25,6 +27,9 @@ from tdiag.cli import (
 from tdiag.errors import RunError, TdiagError
 
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says
+# New objects between two looks for garbage in cycles. Python's own 700 are for programs that make
+# some; importing makes none, and looked through all that was there some hundred times (40 ms).
+COLLECT_EVERY = 100_000
 
 app = typer.Typer(
     help="Says why PyTorch training is slow, with measured evidence, from an unmodified script.",
@@ -61,24 +66,28 @@ app.command("rules")(rules.rules)
 app.command("doctor")(doctor.doctor)
 
 
-def main() -> None:
-    """Entry point: one clear message and the right exit code, never a traceback of ours."""
+def main() -> NoReturn:
+    """Entry point: one clear message and the right exit code, never a traceback of ours.
+
+    The process ends here at once. To take apart what it holds, as Python does in the end, took
+    0.1 s of the 0.7 s that a report of an 80 MB trace takes; nothing of ours waits for that.
+    """
+    gc.set_threshold(COLLECT_EVERY)
     streams.stand_in()
-    try:
-        sys.exit(_code())
-    finally:
-        streams.drain(sys.stdout)
-        streams.drain(sys.stderr)
+    code = _code()
+    streams.drain(sys.stdout)
+    streams.drain(sys.stderr)
+    os._exit(code)
 
 
-def _code() -> int | str | None:
+def _code() -> int:
     """The exit code. Typer ends with SystemExit, what it printed perhaps still in the buffer."""
     try:
         try:
             app(prog_name="tdiag")
         except SystemExit as end:
             if end.code:
-                return end.code
+                return end.code if isinstance(end.code, int) else 1
         streams.write(sys.stdout, "")
     except OSError as error:  # of what a command printed by itself
         streams.discard(sys.stdout)

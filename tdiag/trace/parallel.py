@@ -22,7 +22,10 @@ from tdiag.trace.worker import NUMBER_BYTES, READY
 PARALLEL_BYTES = (12 if child.FORKS else 48) << 20
 PACKED = 20  # traces pack to a twentieth
 MAX_PROCESSES = 8  # beyond that the one inflating process is the limit
-IN_FLIGHT = 2  # blocks a process: one being decoded, one waiting
+# Blocks a process: one being decoded, and enough waiting while this one's threads, which take turns
+# of 5 ms, come to send the next. With 2 a child had nothing to do for a fifth of the time, with 8
+# this process.
+IN_FLIGHT = 4
 # Linux lets anybody have a pipe of so many (pipe-max-size); a block's columns take half of it.
 PIPE_BYTES = 1 << 20
 # Results that may wait for an earlier block's, for each process: enough that this one never waits

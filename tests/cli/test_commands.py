@@ -17,10 +17,9 @@ HEAVY = ("torch", "numpy", "psutil", "msgspec", "rich.console", "asyncio", "tdia
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
     program = f"""
 import sys
-from tdiag.cli import main
-sys.argv = {["tdiag", *words]!r}
+from tdiag.cli import app
 try:
-    main()
+    app({words!r}, prog_name="tdiag")
 except SystemExit:
     pass
 print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)
