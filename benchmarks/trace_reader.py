@@ -1,10 +1,11 @@
 """What reading a trace costs: tdiag against HolisticTraceAnalysis and torch-tb-profiler.
 
-Usage: ``python benchmarks/trace_reader.py TRACE... [--hta-python PYTHON] [--repeat 1]``
+Usage: ``python benchmarks/trace_reader.py TRACE... [--hta-python PYTHON] [--turns 2]``
 
 Each tool reads each trace in a fresh process, from the file to its answer: tdiag to the verdict,
 HolisticTraceAnalysis to its temporal breakdown, torch-tb-profiler to its overview. Wall time and
-CPU time of all its processes, and the peak of their memory together, are shown side by side.
+CPU time of all its processes, and the peak of their memory together, are shown side by side:
+medians of runs by turns, in each of which tdiag, the shortest, runs four times.
 HolisticTraceAnalysis brings many packages of its own: install it in an environment apart, whose
 interpreter ``--hta-python`` names; without it that row is left out.
 
@@ -19,6 +20,7 @@ import argparse
 import compileall
 import gzip
 import os
+import statistics
 import subprocess
 import sys
 import threading
@@ -49,6 +51,7 @@ from torch_tb_profiler.profiler.data import RunProfileData
 print(RunProfileData.parse("worker0", None, sys.argv[1], tempfile.mkdtemp()).avg_costs)
 """
 POLL_S = 0.05
+RUNS_A_TURN = {"tdiag": 4}  # of the others one
 
 
 @dataclass
@@ -125,7 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE")
     parser.add_argument("--hta-python", help="interpreter that has HolisticTraceAnalysis")
-    parser.add_argument("--repeat", type=int, default=1, help="the fastest of so many runs counts")
+    parser.add_argument("--turns", type=int, default=2, help="medians of so many turns are shown")
     chosen = parser.parse_args()
     compileall.compile_dir(Path(tdiag.__file__).parent, quiet=2)  # as pip does for the others
     tools = {"tdiag": (sys.executable, TDIAG), "torch-tb-profiler": (sys.executable, TB)}
@@ -135,21 +138,29 @@ def main() -> None:
         size = uncompressed_bytes(trace)
         load = os.getloadavg()[0]
         print(f"{trace.name}: {size / 1e6:,.0f} MB uncompressed, load average {load:.1f}")
-        costs = {
-            tool: min(
-                (measure(python, code, trace) for _ in range(chosen.repeat)),
-                key=lambda cost: cost.wall_s,
-            )
-            for tool, (python, code) in tools.items()
-        }
-        for tool, cost in costs.items():
-            own = costs["tdiag"]
+        costs: dict[str, list[Cost]] = {tool: [] for tool in tools}
+        for tool in list(tools) * chosen.turns:
+            for _ in range(RUNS_A_TURN.get(tool, 1)):
+                costs[tool].append(measure(*tools[tool], trace.resolve()))
+        own = _median(costs["tdiag"])
+        for tool, runs in costs.items():
+            cost, wall = _median(runs), sorted(run.wall_s for run in runs)
             print(
-                f"  {tool:<22} {cost.wall_s:7.2f} s wall {cost.cpu_s:7.2f} s CPU"
-                f" {cost.peak_bytes / 1e6:8,.0f} MB ({cost.peak_bytes / size:5.2f} of the file)"
-                f"   {cost.wall_s / own.wall_s:5.1f} × time"
+                f"  {tool:<22} {cost.wall_s:7.2f} s wall, {wall[0]:.2f} to {wall[-1]:.2f}"
+                f" in {len(runs)} runs, {cost.cpu_s:7.2f} s CPU,"
+                f" {cost.peak_bytes / 1e6:6,.0f} MB ({cost.peak_bytes / size:.2f} of the file):"
+                f" {cost.wall_s / own.wall_s:5.1f} × time,"
                 f" {cost.peak_bytes / own.peak_bytes:5.1f} × memory"
             )
+
+
+def _median(runs: list[Cost]) -> Cost:
+    """Of each figure by itself."""
+    return Cost(
+        statistics.median(run.wall_s for run in runs),
+        statistics.median(run.cpu_s for run in runs),
+        int(statistics.median(run.peak_bytes for run in runs)),
+    )
 
 
 if __name__ == "__main__":
