@@ -22,8 +22,8 @@ ABSENT = -1  # in integer columns: the event has no such argument
 class Growing:
     """A column that grows by blocks, in one array of spare capacity.
 
-    Spare pages that were never written take no memory; many small arrays, joined at the end,
-    would take twice their size.
+    Spare pages that were never written take no memory, so that there may be many, and it moves
+    seldom; many small arrays, joined at the end, would take twice their size.
     """
 
     def __init__(self, first: npt.NDArray[Any]) -> None:
@@ -35,7 +35,7 @@ class Growing:
             self._array = self._array.astype(values.dtype)
         used = self._used + len(values)
         if used > len(self._array):
-            larger = np.empty((max(2 * used, 1 << 12), *values.shape[1:]), self._array.dtype)
+            larger = np.empty((max(4 * used, 1 << 12), *values.shape[1:]), self._array.dtype)
             larger[: self._used] = self._array[: self._used]
             self._array = larger
         self._array[self._used : used] = values
