@@ -36,10 +36,9 @@ for x, y in DataLoader(Data(), batch_size=8, num_workers=1):
     loss.backward()
     optimizer.step()
 """
-# Kineto's clock is the cycle counter, fitted to Unix time. On eight traces an op lay 15 µs and more
-# within its marks; on a busy machine one was seen that lay more than 50 µs outside. A batch takes
-# 4 ms here: clocks that were not put together would show.
-CLOCKS_AGREE_NS = 500_000
+# Kineto's clock is the cycle counter, fitted to Unix time. On eight traces an op lay 15 µs and
+# more within its marks; an alignment by the first step's span is wrong by 90 µs and more.
+CLOCKS_AGREE_NS = 50_000
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +59,7 @@ def events(run: Path) -> list[Event]:
 
 
 def test_phases_hold_the_ops_that_ran_in_them(events: list[Event]) -> None:
-    phases = [e for e in events if e["ph"] == "X" and e["tid"] == PHASES]
+    phases = uncollected([e for e in events if e["ph"] == "X" and e["tid"] == PHASES])
     for name, phase in (
         ("enumerate(DataLoader)#", "data_wait"),
         ("autograd::engine::evaluate_function: AddmmBackward0", "backward"),
@@ -73,6 +72,22 @@ def test_phases_hold_the_ops_that_ran_in_them(events: list[Event]) -> None:
             # in its own phase widened by it, and in no other narrowed by it.
             assert phase in holding(event, phases, CLOCKS_AGREE_NS)
             assert holding(event, phases, -CLOCKS_AGREE_NS) <= {phase}
+
+
+def uncollected(phases: list[Event]) -> list[Event]:
+    """Phases in the midst of which garbage was collected, which parts them, as one each."""
+    whole: list[Event] = []
+    parted = ""
+    for phase in phases:
+        if phase["name"] == "gc" and whole:
+            parted = whole[-1]["name"]
+            continue
+        if phase["name"] == parted:
+            begun = whole.pop()
+            phase = begun | {"dur": phase["ts"] + phase["dur"] - begun["ts"]}
+        parted = ""
+        whole.append(phase)
+    return whole
 
 
 def holding(event: Event, phases: list[Event], slack_ns: int) -> set[str]:
