@@ -27,8 +27,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Answer = Literal["slower", "faster", "same", "unclear"]
 
-OVERALL_LEVEL = 0.05  # of all looks together, both sides
-NOMINAL_LEVEL = 0.0221  # of one look: 2 × (1 − Φ(2.289))
+NOMINAL_LEVEL = 0.0221  # of one look, for 0.05 of all together: 2 × (1 − Φ(2.289))
 RANK_LEVEL = 0.05
 RESAMPLES = 1000  # standard error of a standard error from so many: 1/√(2·1000) = 2 %
 MORE_AT_MOST = 1000  # groups; beyond this the answer is "not by repeating"

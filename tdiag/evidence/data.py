@@ -72,7 +72,6 @@ class Loader(Kind, frozen=True, kw_only=True):
     persistent_workers: bool
     in_order: bool | None
     start_method: str | None
-    iterators_started: int  # how often iter(loader) started workers or a new pass
     worker_start_ns: tuple[int, ...]  # time each start of the workers took
     fetch_count: int
     fetch_ns: tuple[int, ...]  # wall time of single fetches (load + collate)
@@ -86,7 +85,6 @@ class Loader(Kind, frozen=True, kw_only=True):
     major_faults: float | None
     batch_bytes: float | None
     batch_dtypes: dict[str, float] | None  # bytes per batch by dtype
-    ready_batches: float | None  # mean batches already queued when one was asked for
     drop_last: bool | None = None
     samples: float | None = None  # per batch fetched
     # Files that Python opened during a fetch, per batch, and by folder (those named most often);

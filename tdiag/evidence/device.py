@@ -125,7 +125,6 @@ class HostOps(Kind, frozen=True, kw_only=True):
     per_step: float  # outermost ops (those called from Python or the autograd engine)
     total_per_step: float  # nested ones counted too
     ops: tuple[HostOp, ...]  # largest self time first
-    small_frac: float  # share of outermost ops shorter than 20 µs
     backward_of: dict[str, float]  # ns of backward per phase that issued the forward op
     # Of a phase's time, 0..1, in ``Optimizer.zero_grad``.
     zero_grad_frac: dict[str, float] = msgspec.field(default_factory=dict)

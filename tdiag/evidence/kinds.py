@@ -177,17 +177,11 @@ class System(Kind, frozen=True, kw_only=True):
     cores_machine: int
     cores_used: float | None
     machine_busy_cores: float | None
-    worker_cores_used: float | None
-    read_bytes_per_s: float | None
     rss_bytes: int | None  # whole tree, peak
     ram_available_bytes: int | None  # lowest seen; the cgroup's limit counts
-    ram_total_bytes: int | None
-    io_wait_frac: float | None
     training_queued_frac: float | None = None  # of its time, the training thread lacked a core
-    gpu_util_frac: float | None = None
     gpu_memory_used_bytes: int | None = None
     gpu_memory_total_bytes: int | None = None
-    gpu_throttle: tuple[str, ...] = ()
 
 
 class Module(Kind, frozen=True, kw_only=True):
@@ -232,7 +226,6 @@ class Flags(Kind, frozen=True, kw_only=True):
     anomaly_mode: bool
     deterministic: bool
     cudnn_benchmark: bool
-    matmul_tf32: bool
     user_profiler: bool  # the script runs a torch profiler of its own
     user_trace: str  # "cProfile", "settrace", "" – sys.setprofile / sys.settrace of the script
     autocast_dtype: str  # "" = none seen in forward

@@ -79,7 +79,6 @@ def flags(probe: Probe) -> dict[str, Any]:
         "anomaly": torch.is_anomaly_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        "tf32": torch.get_float32_matmul_precision() != "highest",
         "profiler": profiler_is_on(),
         "trace": tracer_name(profile) or tracer_name(trace),
         "autocast": dtype,

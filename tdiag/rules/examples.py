@@ -73,7 +73,6 @@ _LOADER = Loader(
     persistent_workers=False,
     in_order=True,
     start_method=None,
-    iterators_started=1,
     worker_start_ns=(),
     fetch_count=100,
     fetch_ns=(60 * MS,) * 100,
@@ -87,7 +86,6 @@ _LOADER = Loader(
     major_faults=0.0,
     batch_bytes=38.5 * MB,
     batch_dtypes={"float32": 38.5 * MB},
-    ready_batches=0.0,
 )
 
 
@@ -103,12 +101,8 @@ def system(**changes: Any) -> System:
         cores_machine=8,
         cores_used=1.1,
         machine_busy_cores=1.2,
-        worker_cores_used=None,
-        read_bytes_per_s=0.0,
         rss_bytes=2 * GB,
         ram_available_bytes=32 * GB,
-        ram_total_bytes=64 * GB,
-        io_wait_frac=0.0,
     )
     return replace(plain, **changes)
 
@@ -154,7 +148,6 @@ def flags(**changes: Any) -> Flags:
         anomaly_mode=False,
         deterministic=False,
         cudnn_benchmark=False,
-        matmul_tf32=False,
         user_profiler=False,
         user_trace="",
         autocast_dtype="",
@@ -220,7 +213,7 @@ def family(name: str, device_ms: float, **changes: Any) -> KernelFamily:
 
 def host_ops(*ops: HostOp) -> HostOps:
     total = sum(op.count for op in ops)
-    return HostOps(per_step=total, total_per_step=total, ops=ops, small_frac=0.5, backward_of={})
+    return HostOps(per_step=total, total_per_step=total, ops=ops, backward_of={})
 
 
 def host_op(name: str, count: float, total_ns: float) -> HostOp:

@@ -118,4 +118,4 @@ def fires() -> Evidence:
 def clear() -> Evidence:
     """The same fetches, but workers hide them."""
     step = budget(data_wait_cpu=0.1, forward=30, backward=40, optimizer=5)
-    return Evidence().add(step, loaders(num_workers=2, ready_batches=3.5), system())
+    return Evidence().add(step, loaders(num_workers=2), system())

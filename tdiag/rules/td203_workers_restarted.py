@@ -96,7 +96,7 @@ def _unavoidable(loader: Loader, budget: Budget, phases: Phases) -> float:
 
 def fires() -> Evidence:
     clean = replace(phases(data_wait=12, forward=30), iterator_start_ns=10 * MS)
-    restarted = loaders(num_workers=2, iterators_started=5, worker_start_ns=(400 * MS,) * 5)
+    restarted = loaders(num_workers=2, worker_start_ns=(400 * MS,) * 5)
     return Evidence().add(budget(data_wait=12, forward=30), clean, restarted)
 
 

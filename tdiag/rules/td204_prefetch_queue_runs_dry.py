@@ -109,7 +109,6 @@ def fires() -> Evidence:
         num_workers=2,
         prefetch_factor=2,
         fetch_ns=(40 * MS,) * 90 + (240 * MS,) * 10,
-        ready_batches=1.5,
     )
     step = budget(data_wait_cpu=9, forward=40)
     return Evidence().add(step, uneven, bursts, system(cores_used=2.0))

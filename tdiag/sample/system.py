@@ -60,7 +60,6 @@ class SystemSampler:
 
     def _sample(self) -> dict[str, Any]:
         times = psutil.cpu_times()
-        waiting = getattr(times, "iowait", None)
         # user and nice already hold guest times (proc(5), /proc/stat).
         names = ("user", "nice", "system", "irq", "softirq", "steal")
         free = psutil.virtual_memory().available
@@ -70,8 +69,6 @@ class SystemSampler:
             "t": time.perf_counter_ns(),
             "procs": self._processes(),
             "busy_ns": _ns(sum(getattr(times, name, 0.0) for name in names)),
-            "idle_ns": _ns(times.idle),
-            "iowait_ns": None if waiting is None else _ns(waiting),
             "ram_available": free if left is None else min(free, left),
             "gpus": self.gpus.sample(),
         }

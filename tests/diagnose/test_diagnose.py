@@ -103,7 +103,7 @@ def test_the_largest_parts_of_the_trace_are_told_and_what_shares_are_of() -> Non
     found = diagnose(
         Evidence().add(
             DeviceParts(kernels=kernels, ops=kernels[:1], modules=(), functions=(function,)),
-            HostOps(per_step=2, total_per_step=2, ops=ops, small_frac=0, backward_of={}),
+            HostOps(per_step=2, total_per_step=2, ops=ops, backward_of={}),
         )
     ).top
     assert [(top.of, len(top.parts)) for top in found] == [

@@ -110,7 +110,7 @@ def test_the_best_case_of_a_fix_is_bounded_by_what_becomes_the_limit(
 
 def flags() -> Flags:
     return Flags(
-        anomaly_mode=False, deterministic=False, cudnn_benchmark=False, matmul_tf32=False,
+        anomaly_mode=False, deterministic=False, cudnn_benchmark=False,
         user_profiler=False, user_trace="", autocast_dtype="", compiled=False,
     )  # fmt: skip
 

@@ -225,7 +225,7 @@ def test_a_waste_is_no_verdict_beside_more_that_may_be_overhead() -> None:
 
 
 def test_ops_of_a_trace_stand_in_for_counted_calls() -> None:
-    traced = HostOps(per_step=50, total_per_step=99, ops=(), small_frac=0.1, backward_of={})
+    traced = HostOps(per_step=50, total_per_step=99, ops=(), backward_of={})
     assert run({}, traced, without=(type(WORKING), Dispatch)).cls == "compute"
 
 

@@ -98,7 +98,7 @@ def test_spawned_workers_are_known_by_their_pid(tmp_path: Path) -> None:
         process.write()
     train, valid = loaders_of(run)
     assert (train.fetch_count, valid.fetch_count) == (0, 1)
-    assert (valid.iterators_started, valid.worker_start_ns) == (2, (7 * MS,))
+    assert valid.worker_start_ns == (7 * MS,)
 
 
 def test_batches_are_weighed_over_the_whole_run(tmp_path: Path) -> None:
@@ -113,18 +113,6 @@ def test_batches_are_weighed_over_the_whole_run(tmp_path: Path) -> None:
     assert only.fetch_count == 1
     assert only.batch_bytes == 2000
     assert only.batch_dtypes == {"float32": 1500, "int64": 500}
-
-
-def test_ready_batches_are_those_waiting_when_one_was_asked_for(tmp_path: Path) -> None:
-    def step(run: Run, number: int) -> None:
-        run.batch(1, ready=number % 3)
-        run.forward(2)
-        run.backward(3)
-        run.update(1)
-
-    run = Run(tmp_path)
-    loader(run)
-    assert loaders_of(run.steps(30, step))[0].ready_batches == 1
 
 
 def test_loaders_that_are_read_one_batch_ahead_of_the_model(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tdiag.evidence.clocks import DeviceClocks
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.kinds import System
 
@@ -22,7 +23,7 @@ MACHINE = {
 
 def sample(t: int, cpu: float, read: int | None, **more: Any) -> dict[str, Any]:
     return {
-        "kind": "sample", "t": t, "busy_ns": 6 * t, "idle_ns": 2 * t, "iowait_ns": 0,
+        "kind": "sample", "t": t, "busy_ns": 6 * t,
         "procs": {"100": [round(cpu * t), 1000, read]}, "ram_available": 8 << 30, "gpus": None,
     } | more  # fmt: skip
 
@@ -52,25 +53,12 @@ def test_use_is_measured_between_the_first_and_last_sample_inside(tmp_path: Path
     )
     assert found.cores_used == pytest.approx(3)
     assert found.machine_busy_cores == pytest.approx(6)
-    assert found.read_bytes_per_s == pytest.approx(600)
-    assert found.io_wait_frac == 0
-    assert found.ram_total_bytes == 16 << 30
     assert found.cores_machine == 8
 
 
 def test_the_narrower_affinity_counts(tmp_path: Path) -> None:
     found = system_of(tmp_path, sample(2 * SECOND, 1, 0), torch={"cpus_allowed": 2})
     assert found.cores_allowed == 2
-
-
-def test_what_the_system_does_not_tell_stays_unmeasured(tmp_path: Path) -> None:
-    found = system_of(
-        tmp_path,
-        sample(2 * SECOND, 3, None, iowait_ns=None),
-        sample(3 * SECOND, 3, None, iowait_ns=None),
-    )
-    assert (found.read_bytes_per_s, found.io_wait_frac) == (None, None)
-    assert (found.worker_cores_used, found.gpu_util_frac) == (None, None)
 
 
 def test_without_two_samples_nothing_is_said_about_use(tmp_path: Path) -> None:
@@ -87,10 +75,8 @@ def test_the_device_that_is_used_is_the_one_reported(tmp_path: Path) -> None:
     found = system_of(
         tmp_path, sample(2 * SECOND, 3, 0, gpus=gpus), sample(3 * SECOND, 3, 0, gpus=gpus)
     )
-    assert found.gpu_util_frac == 0.5
     assert found.gpu_memory_used_bytes == 7
     assert found.gpu_memory_total_bytes == 80 << 30
-    assert found.gpu_throttle == ("power cap",)
 
 
 def test_waiting_for_a_core_is_measured_over_the_clean_window(tmp_path: Path) -> None:
@@ -104,3 +90,33 @@ def test_waiting_for_a_core_is_measured_over_the_clean_window(tmp_path: Path) ->
     found = load_run(run.write()).get(System)
     assert found is not None
     assert found.training_queued_frac == pytest.approx(0.25, abs=1e-6)
+
+
+def test_the_clocks_of_that_device_and_what_holds_them_down(tmp_path: Path) -> None:
+    def gpu(mhz: int, *reasons: str) -> list[dict[str, Any]]:
+        used = {"index": 0, "util": 0.9, "sm_mhz": mhz, "throttle": list(reasons)}
+        return [{"index": 1, "util": 0.0, "sm_mhz": 300, "throttle": ["power brake"]}, used]
+
+    run = Run(tmp_path).steps(100, plain)
+    about = [{"index": index, "sm_max_mhz": 1980 - index} for index in (0, 1)]
+    lines = [
+        MACHINE | {"gpus": about},
+        sample(2 * SECOND, 3, 0, gpus=gpu(1000, "thermal (hardware)", "power cap")),
+        sample(3 * SECOND, 3, 0, gpus=gpu(1400, "thermal (hardware)")),
+    ]
+    (tmp_path / "system.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert load_run(run.write()).get(DeviceClocks) == DeviceClocks(
+        samples=2,
+        held_down={"power cap": 0.5, "thermal (hardware)": 1.0},
+        sm_mhz=1200,
+        sm_max_mhz=1980,
+    )
+
+
+def test_where_the_driver_tells_no_reasons_clocks_are_unknown(tmp_path: Path) -> None:
+    gpus = [{"index": 0, "util": 0.5, "throttle": None}]
+    samples = [sample(second * SECOND, 3, 0, gpus=gpus) for second in (2, 3)]
+    run = Run(tmp_path).steps(100, plain)
+    lines = "".join(json.dumps(line) + "\n" for line in (MACHINE, *samples))
+    (tmp_path / "system.jsonl").write_text(lines)
+    assert load_run(run.write()).get(DeviceClocks) is None

@@ -58,7 +58,7 @@ def test_what_sparse_gradients_cannot_have_is_said() -> None:
 
 def test_making_the_gradient_counts_by_its_part_of_the_backward() -> None:
     making = HostOp(name="aten::embedding_dense_backward", count=1, self_ns=0, total_ns=8 * MS)
-    traced = HostOps(per_step=9, total_per_step=20, ops=(making,), small_frac=0.5,
+    traced = HostOps(per_step=9, total_per_step=20, ops=(making,),
                      backward_of={"forward": 10 * MS})  # fmt: skip
     without, found = judged(), judged(traced)
     assert without is not None and found is not None
@@ -67,7 +67,7 @@ def test_making_the_gradient_counts_by_its_part_of_the_backward() -> None:
 
 
 def test_freeing_the_gradient_counts_by_the_tables_part_of_zero_grad() -> None:
-    freed = HostOps(per_step=9, total_per_step=20, ops=(), small_frac=0.5, backward_of={},
+    freed = HostOps(per_step=9, total_per_step=20, ops=(), backward_of={},
                     zero_grad_frac={"prepare": 0.75})  # fmt: skip
     parts = {"forward": 2.0, "backward": 20.0, "optimizer": 60.0, "prepare": 8.0}
     step, clean = budget(**parts), phases(**parts)

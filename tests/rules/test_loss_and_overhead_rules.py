@@ -98,7 +98,6 @@ def test_backward_is_blamed_on_the_loop_by_what_the_trace_saw() -> None:
         per_step=300,
         total_per_step=900,
         ops=(),
-        small_frac=0.9,
         backward_of={"forward": 1 * MS, "loss": 9 * MS},
     )
     known = finding("TD501", training(loop()).add(traced))

@@ -22,7 +22,7 @@ def op(name: str, count: float, self_ms: float, total_ms: float) -> HostOp:
 
 
 def host_ops(*ops: HostOp) -> HostOps:
-    return HostOps(per_step=1, total_per_step=2, ops=ops, small_frac=0.5, backward_of={})
+    return HostOps(per_step=1, total_per_step=2, ops=ops, backward_of={})
 
 
 def traced(mean_ms: float = 20.0) -> TracedSteps:

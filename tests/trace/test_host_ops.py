@@ -59,11 +59,6 @@ def test_python_functions_and_runtime_calls_are_no_ops(tmp_path: Path) -> None:
     assert (found.per_step, found.total_per_step) == (1, 1)
 
 
-def test_small_ops_are_those_below_twenty_microseconds(tmp_path: Path) -> None:
-    found = ops(tmp_path, op("a", 0, 5), op("b", 10, 19.999), op("c", 40, 20), op("d", 70, 500))
-    assert found.small_frac == 0.5
-
-
 def node(name: str, ts: float, dur: float, sequence: int) -> Event:
     arguments = {"Sequence number": sequence, "Fwd thread id": 1}
     return span(

@@ -12,7 +12,7 @@ from tdiag.evidence.from_run.capture import say_capture
 from tdiag.evidence.from_run.clean import make_steps, perturbation, queued_frac, why_none
 from tdiag.evidence.from_run.compiling import make_compiles
 from tdiag.evidence.from_run.counted import make_counted
-from tdiag.evidence.from_run.events import Process, lead_of, read_events, workers_of
+from tdiag.evidence.from_run.events import Process, lead_of, read_events
 from tdiag.evidence.from_run.history import make_history, make_step_history
 from tdiag.evidence.from_run.inputs import make_inputs
 from tdiag.evidence.from_run.loaders import make_loaders
@@ -128,13 +128,11 @@ def _add_steps(
         make_step_history(process, judged.durations, clean, judged.roles.loaders),
         judged.phases,
         make_modules(process, judged.timeline, judged.roles, clean),
-        make_loaders(process, processes, judged.roles.loaders, judged.timeline, clean),
+        make_loaders(process, processes, judged.roles.loaders, clean),
         clean_step(judged.timeline, judged.slices, clean),
     )
-    workers = set(workers_of(process, processes))
     queued = queued_frac(process, clean)
-    if system := make_system(run_dir / "system.jsonl", clean, workers, allowed, queued):
-        evidence.add(system)
+    evidence.add(*make_system(run_dir / "system.jsonl", clean, allowed, queued))
     evidence.perturbation.update(perturbation(lead.steps, mine.durations, mine.clean))
     traced = judged if process.last(TraceRecord) else mine
     return (

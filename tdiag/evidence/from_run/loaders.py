@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-import numpy as np
-
 from tdiag.evidence.data import BatchField
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.events import Process, workers_of
 from tdiag.evidence.from_run.places import location
 from tdiag.evidence.from_run.records import FetchRecord, Field, IteratorRecord, LoaderRecord
-from tdiag.evidence.from_run.timeline import NEXT, Timeline
 from tdiag.evidence.kinds import Loader, Loaders
 
 
@@ -20,12 +17,10 @@ def make_loaders(
     lead: Process,
     processes: list[Process],
     roles: Mapping[int, str],
-    timeline: Timeline,
     clean: Clean,
 ) -> Loaders:
     """Every loader that the lead process iterated; fetches of its workers are its own."""
     fetches = _fetches(lead, processes)
-    ready = _ready(timeline, clean)
     return Loaders(
         loaders=tuple(
             _loader(
@@ -34,7 +29,6 @@ def make_loaders(
                 [it for it in lead.all(IteratorRecord) if it.loader == about.id],
                 fetches[about.id],
                 clean,
-                ready.get(about.id),
             )
             for about in lead.all(LoaderRecord)
         )
@@ -59,22 +53,12 @@ def _in_window(fetches: list[FetchRecord], clean: Clean) -> list[FetchRecord]:
     return inside or fetches
 
 
-def _ready(timeline: Timeline, clean: Clean) -> dict[int, float]:
-    """Mean number of batches already queued when one was asked for, by loader."""
-    asked = (timeline.kind == NEXT) & (timeline.ret >= 0) & clean.mask[timeline.step]
-    return {
-        int(loader): float(timeline.ret[asked & (timeline.arg == loader)].mean())
-        for loader in np.unique(timeline.arg[asked])
-    }
-
-
 def _loader(
     about: LoaderRecord,
     role: str,
     iterators: list[IteratorRecord],
     all_fetches: list[FetchRecord],
     clean: Clean,
-    ready: float | None,
 ) -> Loader:
     fetches = _in_window(all_fetches, clean)
     # Only some batches are weighed, and profilers do not change their weight.
@@ -96,7 +80,6 @@ def _loader(
         persistent_workers=about.persistent_workers,
         in_order=about.in_order,
         start_method=about.start_method,
-        iterators_started=len(iterators),
         worker_start_ns=tuple(it.start_ns for it in iterators if it.pids and it.started),
         fetch_count=len(fetches),
         fetch_ns=tuple(f.wall for f in fetches),
@@ -110,7 +93,6 @@ def _loader(
         major_faults=_mean(f.majflt for f in fetches),
         batch_bytes=_mean(f.bytes for f in all_fetches),
         batch_dtypes={n: sum(d.get(n, 0) for d in weighed) / len(weighed) for n in names} or None,
-        ready_batches=ready,
         drop_last=about.drop_last,
         samples=_mean(f.samples for f in fetches),
         opens=_mean(f.opens for f in fetches),

@@ -189,7 +189,6 @@ class FlagsRecord(Record):
     anomaly: bool = False
     deterministic: bool = False
     cudnn_benchmark: bool = False
-    tf32: bool = False
     profiler: bool = False
     trace: str = ""
     autocast: str = ""

@@ -41,7 +41,6 @@ def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
                 anomaly_mode=flags.anomaly,
                 deterministic=flags.deterministic,
                 cudnn_benchmark=flags.cudnn_benchmark,
-                matmul_tf32=flags.tf32,
                 user_profiler=flags.profiler,
                 user_trace=flags.trace,
                 autocast_dtype=flags.autocast,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
 from pathlib import Path
 
 import msgspec
 
+from tdiag.evidence.base import Kind
+from tdiag.evidence.clocks import DeviceClocks
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.kinds import System
 
@@ -16,6 +18,8 @@ class _Gpu(msgspec.Struct):
     memory_total: int | None = None
     util: float | None = None
     memory_used: int | None = None
+    sm_mhz: int | None = None
+    sm_max_mhz: int | None = None
     throttle: list[str] | None = None
 
 
@@ -37,8 +41,6 @@ class Sample(msgspec.Struct, tag_field="kind", tag="sample"):
     t: int
     procs: dict[str, tuple[int, int, int | None]] = {}
     busy_ns: int = 0
-    idle_ns: int = 0
-    iowait_ns: int | None = None
     ram_available: int | None = None
     gpus: list[_Gpu] | None = None
 
@@ -49,40 +51,36 @@ _decoder: msgspec.json.Decoder[Machine | Sample] = msgspec.json.Decoder(Machine 
 def make_system(
     path: Path,
     clean: Clean,
-    workers: Collection[int],
     cpus_allowed: int | None,
     queued_frac: float | None,
-) -> System | None:
-    """The machine during the longest clean stretch, or None without a readable file.
+) -> list[Kind]:
+    """System, and DeviceClocks where a device was watched, during the longest clean stretch.
+    Nothing without a readable file.
 
-    ``workers``: pids of the DataLoader workers. ``cpus_allowed``: the training process's own
+    ``cpus_allowed``: the training process's own
     affinity, which may be narrower than tdiag's. ``queued_frac``: how much of the window the
     training thread waited for a core.
     """
     machine, samples = read_system(path)
     if machine is None:
-        return None
+        return []
     used = _Interval(samples, clean)
     memory = [rss for s in samples if (rss := sum(p[1] for p in s.procs.values()))]
     available = [s.ram_available for s in samples if s.ram_available is not None]
     gpu = _busiest_gpu(used.samples)
-    return System(
+    about = _about(machine, gpu)
+    system = System(
         cores_allowed=min(machine.cores_allowed, cpus_allowed or machine.cores_allowed),
         cores_machine=machine.cores_machine,
         cores_used=used.cores(),
         machine_busy_cores=used.machine_cores(),
-        worker_cores_used=used.cores(workers) if workers else None,
-        read_bytes_per_s=used.read_rate(),
         rss_bytes=max(memory, default=None),
         ram_available_bytes=min(available, default=None),
-        ram_total_bytes=machine.ram(),
-        io_wait_frac=used.io_wait(),
         training_queued_frac=queued_frac,
-        gpu_util_frac=_mean([g.util for g in gpu if g.util is not None]),
         gpu_memory_used_bytes=max((g.memory_used for g in gpu if g.memory_used), default=None),
-        gpu_memory_total_bytes=_memory_total(machine, gpu),
-        gpu_throttle=tuple(sorted({why for g in gpu for why in g.throttle or ()})),
+        gpu_memory_total_bytes=about.memory_total,
     )
+    return [system, *_clocks(gpu, about)]
 
 
 def read_system(path: Path) -> tuple[Machine | None, list[Sample]]:
@@ -117,38 +115,18 @@ class _Interval:
         self.samples = inside
         self.wall_ns = inside[-1].t - inside[0].t if len(inside) > 1 else 0
 
-    def _pairs(
-        self, pids: Collection[int] | None
-    ) -> list[tuple[tuple[int, int, int | None], tuple[int, int, int | None]]]:
+    def cores(self) -> float | None:
+        """CPU time ÷ wall time of the processes that lived throughout."""
+        if not self.wall_ns:
+            return None
         first, last = self.samples[0].procs, self.samples[-1].procs
-        wanted = [p for p in last if p in first and (pids is None or int(p) in pids)]
-        return [(first[p], last[p]) for p in wanted]
-
-    def cores(self, pids: Collection[int] | None = None) -> float | None:
-        """CPU time ÷ wall time of these processes (None: of all), those that lived throughout."""
-        pairs = self._pairs(pids) if self.wall_ns else []
-        return sum(b[0] - a[0] for a, b in pairs) / self.wall_ns if pairs else None
+        used = [last[p][0] - first[p][0] for p in last if p in first]
+        return sum(used) / self.wall_ns if used else None
 
     def machine_cores(self) -> float | None:
         if not self.wall_ns:
             return None
         return (self.samples[-1].busy_ns - self.samples[0].busy_ns) / self.wall_ns
-
-    def read_rate(self) -> float | None:
-        pairs = self._pairs(None) if self.wall_ns else []
-        read = [b[2] - a[2] for a, b in pairs if a[2] is not None and b[2] is not None]
-        return sum(read) / (self.wall_ns / 1e9) if read else None
-
-    def io_wait(self) -> float | None:
-        """Share of the machine's core time spent idle with storage requests outstanding."""
-        if not self.wall_ns:
-            return None
-        first, last = self.samples[0], self.samples[-1]
-        if first.iowait_ns is None or last.iowait_ns is None:
-            return None
-        waited = last.iowait_ns - first.iowait_ns
-        total = last.busy_ns - first.busy_ns + last.idle_ns - first.idle_ns + waited
-        return waited / total if total > 0 else None
 
 
 def _busiest_gpu(samples: list[Sample]) -> list[_Gpu]:
@@ -160,10 +138,22 @@ def _busiest_gpu(samples: list[Sample]) -> list[_Gpu]:
     return max(by_index.values(), key=lambda gpus: sum(g.util or 0.0 for g in gpus), default=[])
 
 
-def _memory_total(machine: Machine, gpu: list[_Gpu]) -> int | None:
-    totals = {g.index: g.memory_total for g in machine.gpus or ()}
-    return totals.get(gpu[0].index) if gpu else None
+def _about(machine: Machine, gpu: list[_Gpu]) -> _Gpu:
+    """What never changes of the device of these samples."""
+    return next((g for g in machine.gpus or () if gpu and g.index == gpu[0].index), _Gpu())
 
 
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def _clocks(gpu: list[_Gpu], about: _Gpu) -> list[Kind]:
+    known = [g.throttle for g in gpu if g.throttle is not None]
+    if not known:
+        return []
+    reasons = Counter(reason for throttle in known for reason in throttle)
+    mhz = [g.sm_mhz for g in gpu if g.sm_mhz is not None]
+    return [
+        DeviceClocks(
+            samples=len(known),
+            held_down={reason: seen / len(known) for reason, seen in sorted(reasons.items())},
+            sm_mhz=sum(mhz) / len(mhz) if mhz else None,
+            sm_max_mhz=about.sm_max_mhz,
+        )
+    ]

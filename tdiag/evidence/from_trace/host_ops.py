@@ -15,7 +15,6 @@ from tdiag.evidence.from_trace.view import View
 
 Phase = tuple[str, int, int]  # name, start, end on the trace's clock, ns
 
-SMALL_NS = 20_000  # as documented at HostOps.small_frac
 TOP_OPS = 1000  # more than most traces have names
 COLLECTION = "gc"
 ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
@@ -28,12 +27,10 @@ def host_ops(view: View, nested: Nested, window: Window, phases: Sequence[Phase]
     if not len(nested.rows):
         return None
     outermost = nested.outermost
-    durations = (nested.end - nested.start)[outermost]
     return HostOps(
         per_step=len(outermost) / window.count,
         total_per_step=len(nested.rows) / window.count,
         ops=_by_name(view, nested, window.count),
-        small_frac=float((durations < SMALL_NS).mean()),
         backward_of=_backward_of(view, nested, phases, window.count),
         zero_grad_frac=_zero_grad_frac(view, window, phases),
         zeroing=_zeroing(view, nested, window),

@@ -1,0 +1,67 @@
+"""TD612: what heat and the power supply take, told from a device that just works hard."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose import diagnose
+from tdiag.diagnose.engine import run_rule
+from tdiag.diagnose.model import Abstained, Finding
+from tdiag.evidence.clocks import DeviceClocks
+from tdiag.evidence.store import Evidence
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import budget, device_time
+
+HOT = DeviceClocks(samples=10, held_down={"thermal (software)": 0.8}, sm_mhz=990.0, sm_max_mhz=1980)
+
+
+def told(clocks: DeviceClocks | None, **components_ms: float) -> Finding | Abstained | None:
+    """Of a device, or of a CPU if there are no ``components_ms``."""
+    step = budget(device=True, **components_ms) if components_ms else budget(forward=100)
+    evidence = Evidence().add(step, *([clocks] if clocks else []))
+    return run_rule(find("TD612"), evidence)
+
+
+def test_a_hot_device_could_be_faster_by_what_its_clock_lacks() -> None:
+    found = told(HOT, compute=80, launch=20)
+    assert isinstance(found, Finding) and found.speedup
+    assert found.speedup.low == 1
+    assert found.speedup.high == pytest.approx(100 / 60, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "clocks",
+    [
+        replace(HOT, held_down={"power cap": 1.0}),  # its own limit
+        replace(HOT, held_down={"thermal (software)": 0.4}),  # now and then
+        replace(HOT, sm_mhz=1960.0),  # and it costs nothing
+    ],
+    ids=["power-limit", "seldom", "next-to-nothing"],
+)
+def test_nothing_is_said_of_devices_that_are_not_held_down(clocks: DeviceClocks) -> None:
+    assert told(clocks, compute=80, launch=20) is None
+
+
+def test_nothing_is_said_of_a_device_that_waits_most_of_the_step() -> None:
+    assert told(HOT, compute=8, launch=92) is None
+
+
+def test_without_a_device_there_is_nothing_to_ask() -> None:
+    assert told(None) is None
+
+
+def test_a_device_that_was_not_watched_is_left_open() -> None:
+    found = told(None, compute=100)
+    assert isinstance(found, Abstained) and "not watched" in found.missing
+    unknown = told(replace(HOT, sm_mhz=None), compute=100)
+    assert isinstance(unknown, Abstained)
+
+
+def test_a_hot_device_is_never_called_healthy() -> None:
+    """It computes all the time, as a healthy one does."""
+    step = Evidence().add(budget(device=True, compute=99, launch=1), device_time(100))
+    healthy = diagnose(step)
+    assert "TD605" in [finding.code for finding in healthy.findings]
+    codes = [finding.code for finding in diagnose(step.add(HOT)).findings]
+    assert codes[0] == "TD612" and "TD605" not in codes
