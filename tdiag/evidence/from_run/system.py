@@ -57,9 +57,8 @@ def make_system(
     """System, and DeviceClocks where a device was watched, during the longest clean stretch.
     Nothing without a readable file.
 
-    ``cpus_allowed``: the training process's own
-    affinity, which may be narrower than tdiag's. ``queued_frac``: how much of the window the
-    training thread waited for a core.
+    ``cpus_allowed``: the training process's own affinity, which may be narrower than tdiag's.
+    ``queued_frac``: how much of the window the training thread waited for a core.
     """
     machine, samples = read_system(path)
     if machine is None:
