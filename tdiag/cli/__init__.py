@@ -27,8 +27,8 @@ from tdiag.cli import (
 from tdiag.errors import RunError, TdiagError
 
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says
-# New objects between two looks for garbage in cycles. Python's own 700 are for programs that make
-# some; importing makes none, and looked through all that was there some hundred times (40 ms).
+# New objects between two looks for garbage in cycles. Python's own 700 to 2,000 are for programs
+# that make some; importing makes none, and they were looked for some hundred times (40 ms).
 COLLECT_EVERY = 100_000
 
 app = typer.Typer(

@@ -14,7 +14,8 @@ Better cooling: fans, dust, the room, a neighbour in the next slot; or another m
 hardware: give the device back. Nothing in the script mends it.
 
 ## How the gain is computed
-High end: the time of compute kernels shrinks as the clock grows to its highest. Low end: nothing,
+High end: the time of compute kernels, in the share of the looks that found the clock held down,
+shrinks as it grows to its highest. Low end: nothing,
 since kernels that wait for memory do not follow the processors' clock, and the highest clock may
 lie above what the device's power limit lets it keep.
 
@@ -26,7 +27,7 @@ with the highest that the device can take.
 from __future__ import annotations
 
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.clocks import DeviceClocks
+from tdiag.evidence.clocks import DeviceClocks, HeldDown
 from tdiag.evidence.kinds import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Abstain, Found, Gain, held
@@ -48,25 +49,25 @@ def check(budget: Budget, clocks: DeviceClocks | None) -> Found | None:
         return None
     if clocks is None:
         raise Abstain("the device's clocks were not watched")
-    faults = {why: share for why, share in clocks.held_down.items() if why in FAULTS}
-    why, share = max(faults.items(), key=lambda fault: fault[1], default=("", 0.0))
-    if share < MOSTLY_FRAC:
+    faults = [held_down for held_down in clocks.held_down if held_down.reason in FAULTS]
+    worst = max(faults, key=lambda held_down: held_down.frac, default=None)
+    if worst is None or worst.frac < MOSTLY_FRAC:
         return None
-    if not clocks.sm_mhz or not clocks.sm_max_mhz:
+    if not worst.sm_mhz or not clocks.sm_max_mhz:
         raise Abstain("the device's clock was not told")
-    lost = 1 - clocks.sm_mhz / clocks.sm_max_mhz
-    compute = held(budget, "compute")
-    if compute * lost < NOTICEABLE_FRAC * budget.step_ns:
+    clock = worst.sm_mhz / clocks.sm_max_mhz
+    lost = held(budget, "compute") * worst.frac * (1 - clock)
+    if lost < NOTICEABLE_FRAC * budget.step_ns:
         return None
     return Found(
         summary=(
-            f"The device's processors run at {clocks.sm_mhz:.0f} of {clocks.sm_max_mhz} MHz, held"
-            f" down in {percent(share)} of {clocks.samples} looks at them: {why}."
+            f"The device's processors are held down to {worst.sm_mhz:.0f} of {clocks.sm_max_mhz}"
+            f" MHz in {percent(worst.frac)} of {clocks.samples} looks at them: {worst.reason}."
         ),
         evidence=(
-            frac("clock, mean ÷ highest", clocks.sm_mhz / clocks.sm_max_mhz, "system"),
+            frac("clock then, mean ÷ highest", clock, "system"),
             count("looks at it", clocks.samples, "system"),
-            *(frac(f"held down: {name}", part, "system") for name, part in faults.items()),
+            *(frac(f"held down: {fault.reason}", fault.frac, "system") for fault in faults),
         ),
         fix=Fix(
             "Cool the device better, or train on another: `nvidia-smi -q -d"
@@ -75,7 +76,7 @@ def check(budget: Budget, clocks: DeviceClocks | None) -> Found | None:
         ),
         gain=Gain(
             0.0,
-            compute * lost,
+            lost,
             "high end: compute kernels follow the clock to its highest; low end: they wait for"
             " memory, or the power limit keeps the clock.",
             ("compute",),
@@ -84,14 +85,17 @@ def check(budget: Budget, clocks: DeviceClocks | None) -> Found | None:
 
 
 def fires() -> Evidence:
-    return _training({"thermal (hardware)": 0.9, "power cap": 0.1}, mhz=1100)
+    return _training(
+        HeldDown(reason="thermal (hardware)", frac=0.9, sm_mhz=1100.0),
+        HeldDown(reason="power cap", frac=0.1, sm_mhz=1500.0),
+    )
 
 
 def clear() -> Evidence:
     """It works as hard as its own power limit lets it."""
-    return _training({"power cap": 1.0}, mhz=1500)
+    return _training(HeldDown(reason="power cap", frac=1.0, sm_mhz=1500.0))
 
 
-def _training(reasons: dict[str, float], mhz: float) -> Evidence:
-    clocks = DeviceClocks(samples=20, held_down=reasons, sm_mhz=mhz, sm_max_mhz=1980)
+def _training(*held_down: HeldDown) -> Evidence:
+    clocks = DeviceClocks(samples=20, held_down=held_down, sm_max_mhz=1980)
     return Evidence().add(budget(device=True, compute=90, launch=10), clocks)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tdiag.evidence.clocks import DeviceClocks
+from tdiag.evidence.clocks import DeviceClocks, HeldDown
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.kinds import System
 
@@ -92,23 +92,30 @@ def test_waiting_for_a_core_is_measured_over_the_clean_window(tmp_path: Path) ->
     assert found.training_queued_frac == pytest.approx(0.25, abs=1e-6)
 
 
+def clocks_of(folder: Path, *samples: dict[str, Any]) -> DeviceClocks | None:
+    about = [{"index": index, "sm_max_mhz": 1980 - index} for index in (0, 1)]
+    lines = (MACHINE | {"gpus": about}, *samples)
+    (folder / "system.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return load_run(Run(folder).steps(100, plain).write()).get(DeviceClocks)
+
+
 def test_the_clocks_of_that_device_and_what_holds_them_down(tmp_path: Path) -> None:
     def gpu(mhz: int, *reasons: str) -> list[dict[str, Any]]:
         used = {"index": 0, "util": 0.9, "sm_mhz": mhz, "throttle": list(reasons)}
         return [{"index": 1, "util": 0.0, "sm_mhz": 300, "throttle": ["power brake"]}, used]
 
-    run = Run(tmp_path).steps(100, plain)
-    about = [{"index": index, "sm_max_mhz": 1980 - index} for index in (0, 1)]
-    lines = [
-        MACHINE | {"gpus": about},
-        sample(2 * SECOND, 3, 0, gpus=gpu(1000, "thermal (hardware)", "power cap")),
-        sample(3 * SECOND, 3, 0, gpus=gpu(1400, "thermal (hardware)")),
-    ]
-    (tmp_path / "system.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert load_run(run.write()).get(DeviceClocks) == DeviceClocks(
-        samples=2,
-        held_down={"power cap": 0.5, "thermal (hardware)": 1.0},
-        sm_mhz=1200,
+    found = clocks_of(
+        tmp_path,
+        sample(2 * SECOND, 3, 0, gpus=gpu(1000, "power cap", "thermal (hardware)")),
+        sample(5 * SECOND // 2, 3, 0, gpus=gpu(1400, "thermal (hardware)")),
+        sample(3 * SECOND, 3, 0, gpus=gpu(210)),
+    )
+    assert found == DeviceClocks(
+        samples=3,
+        held_down=(
+            HeldDown(reason="thermal (hardware)", frac=2 / 3, sm_mhz=1200),
+            HeldDown(reason="power cap", frac=1 / 3, sm_mhz=1000),
+        ),
         sm_max_mhz=1980,
     )
 
@@ -116,7 +123,4 @@ def test_the_clocks_of_that_device_and_what_holds_them_down(tmp_path: Path) -> N
 def test_where_the_driver_tells_no_reasons_clocks_are_unknown(tmp_path: Path) -> None:
     gpus = [{"index": 0, "util": 0.5, "throttle": None}]
     samples = [sample(second * SECOND, 3, 0, gpus=gpus) for second in (2, 3)]
-    run = Run(tmp_path).steps(100, plain)
-    lines = "".join(json.dumps(line) + "\n" for line in (MACHINE, *samples))
-    (tmp_path / "system.jsonl").write_text(lines)
-    assert load_run(run.write()).get(DeviceClocks) is None
+    assert clocks_of(tmp_path, *samples) is None

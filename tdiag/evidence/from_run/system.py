@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import msgspec
 
 from tdiag.evidence.base import Kind
-from tdiag.evidence.clocks import DeviceClocks
+from tdiag.evidence.clocks import DeviceClocks, HeldDown
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.kinds import System
 
@@ -143,16 +142,26 @@ def _about(machine: Machine, gpu: list[_Gpu]) -> _Gpu:
 
 
 def _clocks(gpu: list[_Gpu], about: _Gpu) -> list[Kind]:
-    known = [g.throttle for g in gpu if g.throttle is not None]
+    known = [g for g in gpu if g.throttle is not None]
     if not known:
         return []
-    reasons = Counter(reason for throttle in known for reason in throttle)
-    mhz = [g.sm_mhz for g in gpu if g.sm_mhz is not None]
-    return [
-        DeviceClocks(
-            samples=len(known),
-            held_down={reason: seen / len(known) for reason, seen in sorted(reasons.items())},
-            sm_mhz=sum(mhz) / len(mhz) if mhz else None,
-            sm_max_mhz=about.sm_max_mhz,
+    by_reason: dict[str, list[_Gpu]] = {}
+    for look in known:
+        for reason in look.throttle or ():
+            by_reason.setdefault(reason, []).append(look)
+    held_down = [
+        HeldDown(
+            reason=reason,
+            frac=len(looks) / len(known),
+            sm_mhz=_mean([look.sm_mhz for look in looks if look.sm_mhz is not None]),
         )
+        for reason, looks in by_reason.items()
     ]
+    held_down.sort(key=lambda held: -held.frac)
+    return [
+        DeviceClocks(samples=len(known), held_down=tuple(held_down), sm_max_mhz=about.sm_max_mhz)
+    ]
+
+
+def _mean(values: list[int]) -> float | None:
+    return sum(values) / len(values) if values else None
