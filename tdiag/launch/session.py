@@ -168,6 +168,7 @@ class _Session:
         if ended.signal == signal.SIGTERM and self.progress.forced():
             ended = replace(ended, signal=None, code=0)  # our doing, not the script's
         notes = closing_notes(ended, self.progress) + ([self.broken] if self.broken else [])
+        notes += not_watched(self.run_dir)
         self.record.update(
             end_unix_ns=time.time_ns(), exit_code=ended.code, signal=ended.signal, notes=notes
         )
@@ -202,6 +203,15 @@ def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:
         )
     faults = [what for process in progress.processes.values() for what in process.failures]
     return notes + [f"a fault inside tdiag's probe: {what}" for what in faults[:MOST_FAULTS]]
+
+
+def not_watched(run_dir: Path) -> list[str]:
+    """Why processes in which torch was imported could not be watched, as the probe wrote it."""
+    try:
+        lines = (run_dir / "probe-error.txt").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    return [f"a process could not be watched: {why}" for why in dict.fromkeys(lines)][:MOST_FAULTS]
 
 
 def _when(progress: Progress) -> str:

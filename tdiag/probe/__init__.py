@@ -9,6 +9,7 @@ only watches (what it does cost: ``benchmarks/README.md``). What it writes is de
 
 from __future__ import annotations
 
+import os
 import time
 
 
@@ -21,6 +22,19 @@ def start(run_dir: str) -> None:
 
 
 def _watch(run_dir: str, *times: int) -> None:
+    """Runs inside the user's ``import torch``, which must succeed whatever happens here."""
     from .core import Probe
 
-    Probe(run_dir, *times).install()
+    try:
+        Probe(run_dir, *times).install()
+    except Exception as error:
+        not_loaded(run_dir, error)
+
+
+def not_loaded(run_dir: str, error: Exception) -> None:
+    """Write down why this process is not watched (the run directory may be gone, too)."""
+    try:
+        with open(os.path.join(run_dir, "probe-error.txt"), "a", encoding="utf-8") as file:
+            file.write(f"{type(error).__name__}: {error}\n")
+    except OSError:
+        pass

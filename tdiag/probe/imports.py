@@ -1,4 +1,13 @@
-"""Runs a function right after a module has been imported, without importing it earlier."""
+"""Runs a function once, right after a module has been executed, without importing it earlier.
+
+A search is not an import: ``importlib.util.find_spec("torch")``, which transformers and datasets
+call before they import torch, asks the finders and executes nothing. So the finder stays until
+the module was executed. Whoever finds the module, an editable install or another import hook
+included, keeps doing so: only the loader's ``exec_module`` is shadowed.
+
+Some finders never ask the ones behind them, and a loader may refuse to be shadowed. The next import
+of anything else then shows that the module has been executed meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +22,21 @@ Action = Callable[[int], None]
 
 
 def when_imported(name: str, action: Action) -> None:
-    """Call ``action`` once, after the first import of ``name`` has finished, with the moment at
-    which it began (``perf_counter_ns``)."""
-    if name in sys.modules:
+    """Call ``action`` once, after the first execution of ``name`` has finished, with the moment
+    at which it began (``perf_counter_ns``)."""
+    if _executed(name):
         action(time.perf_counter_ns())
     else:
         sys.meta_path.insert(0, _Finder(name, action))
+
+
+def _executed(name: str) -> bool:
+    """The module is there, and neither half executed nor waiting for its first use (a
+    ``LazyLoader``'s module is a subclass until then)."""
+    module = sys.modules.get(name)
+    if type(module) is not ModuleType:
+        return False
+    return not getattr(getattr(module, "__spec__", None), "_initializing", False)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -29,26 +47,49 @@ class _Finder(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self.name:
+            if _executed(self.name):  # nobody asked us
+                self._done(time.perf_counter_ns())
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        spec = self._found_by_others(path, target)
         if spec is not None and spec.loader is not None:
-            _run_after(spec.loader, self.action)
+            self._run_after(spec.loader)
         return spec
 
+    def _found_by_others(
+        self, path: Sequence[str] | None, target: ModuleType | None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """What the finders behind this one say. Those in front have been asked already."""
+        finders = list(sys.meta_path)
+        behind = finders[finders.index(self) + 1 :] if self in finders else []
+        for finder in behind:
+            find = getattr(finder, "find_spec", None)
+            spec = find(self.name, path, target) if find is not None else None
+            if spec is not None:
+                return spec
+        return None
 
-def _run_after(loader: importlib.abc.Loader, action: Action) -> None:
-    """Shadow ``exec_module`` on this one loader object, for one execution.
+    def _run_after(self, loader: importlib.abc.Loader) -> None:
+        """Shadow ``exec_module`` on this one loader object, for one execution.
 
-    The loader stays the object that Python made, so ``module.__loader__`` and ``__spec__`` look
-    as they always do.
-    """
+        The loader stays the object that its finder made, so ``module.__loader__`` and
+        ``__spec__`` look as they always do. An execution that fails may be tried again.
+        """
+        if isinstance(loader, type):
+            return  # the loader of every such module
+        before = loader.exec_module  # another such hook's, maybe
 
-    began = time.perf_counter_ns()
+        def exec_module(module: ModuleType) -> None:
+            began = time.perf_counter_ns()
+            vars(loader).pop("exec_module", None)
+            before(module)
+            self._done(began)
 
-    def exec_module(module: ModuleType) -> None:
-        del loader.exec_module
-        loader.exec_module(module)
-        action(began)
+        try:
+            loader.exec_module = exec_module  # type: ignore[method-assign]
+        except AttributeError:  # it has slots
+            pass
 
-    loader.exec_module = exec_module  # type: ignore[method-assign]
+    def _done(self, began: int) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self.action(began)

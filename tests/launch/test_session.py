@@ -69,6 +69,17 @@ def test_a_disk_that_fills_up_meanwhile_is_a_note(
     assert any("cannot write the run directory" in note for note in outcome.notes)
 
 
+def test_a_process_that_could_not_be_watched_is_named(folder: Path) -> None:
+    name = script(folder, """
+        import os
+        os.remove(os.environ['TDIAG_RUN'] + '/config.json')
+        import torch
+        """)  # fmt: skip
+    outcome = launch(Target("script", name), QUIET)
+    assert outcome.code == 0
+    assert any("could not be watched: FileNotFoundError" in note for note in outcome.notes)
+
+
 TRAINING = """
 import time, torch
 model = torch.nn.Linear(4, 1)
