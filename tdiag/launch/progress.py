@@ -14,7 +14,7 @@ from typing import Any
 # Every record begins with its kind (docs/run-directory.md).
 STEPS = re.compile(rb'\{"kind": ?"steps", ?"i": ?(\d+), ?"n": ?(\d+), ?"s": ?\d+, ?"t": ?(\d+)')
 # Records the display and the closing note need; each comes a few times in a run.
-RARE = re.compile(rb'\{"kind": ?"(?:window|boundary|finish|forced|role|torch|failure)"')
+RARE = re.compile(rb'\{"kind": ?"(?:window|boundary|finish|stop|forced|role|torch|failure)"')
 # A first look at a file that has grown meanwhile must not hold up the answers to the probe.
 CHUNK_BYTES = 4 << 20
 
@@ -34,6 +34,8 @@ class Process:
         self.role = ""
         self.torch = ""
         self.finish = ""
+        self.world_size = 1
+        self.stopped = False  # the probe has ended the program here
         self.forced = False  # the probe had to end it with a signal
         self.failures: list[str] = []
 
@@ -79,12 +81,16 @@ class Process:
 
     def _role(self, record: dict[str, Any]) -> None:
         self.role = str(record["role"])
+        self.world_size = int(record.get("world_size") or 1)
 
     def _torch(self, record: dict[str, Any]) -> None:
         self.torch = str(record["version"])
 
     def _finish(self, record: dict[str, Any]) -> None:
         self.finish = str(record["why"])
+
+    def _stop(self, record: dict[str, Any]) -> None:
+        self.stopped = True
 
     def _forced(self, record: dict[str, Any]) -> None:
         self.forced = True
@@ -115,6 +121,19 @@ class Progress:
     def forced(self) -> bool:
         """The script swallowed SystemExit, so the probe ended it with SIGTERM."""
         return any(p.forced for p in self.processes.values())
+
+    def stopped(self) -> bool:
+        """The probe has ended the program in at least one process."""
+        return any(p.stopped for p in self.processes.values())
+
+    def unstopped(self) -> set[int]:
+        """Ranks of a job that still train: their process ids."""
+        still = (p for p in self.processes.values() if p.steps and not p.stopped)
+        return {int(p.path.stem) for p in still if p.world_size > 1}
+
+    def steps(self) -> int:
+        """Steps that all processes together have ended."""
+        return sum(p.steps for p in self.processes.values())
 
     def torch_seen(self) -> bool:
         return any(p.torch for p in self.processes.values())

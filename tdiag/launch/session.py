@@ -18,6 +18,7 @@ from tdiag.launch.display import Display
 from tdiag.launch.preflight import Checked, check
 from tdiag.launch.progress import Progress
 from tdiag.launch.target import Target
+from tdiag.launch.watchdog import Watchdog
 from tdiag.sample.pyspy import PySpy, allow_hint
 from tdiag.sample.storage import try_storage
 from tdiag.sample.strace import Strace
@@ -80,6 +81,7 @@ class _Session:
         self.pyspy = PySpy(run_dir, enabled=options.sampler == "py-spy")
         self.strace = Strace(run_dir, enabled=options.syscalls)
         self.system: SystemSampler | None = None
+        self.watchdog = Watchdog(self.progress)
         self.looked_s = 0.0
         self.broken = ""  # why watching was given up
         self.record: dict[str, Any] = {
@@ -161,13 +163,21 @@ class _Session:
             if self.system:
                 self.system.sample()
             self.progress.look()
+            if self.system:
+                self.watchdog.look(now, self.system.processes)
             self.display.update(self.progress, now)
 
     def _conclude(self, ended: process.Ended) -> Outcome:
         self.progress.look()
-        if ended.signal == signal.SIGTERM and self.progress.forced():
+        ours = ended.signal == signal.SIGTERM and self.progress.forced()
+        if ours or self.watchdog.ended:
             ended = replace(ended, signal=None, code=0)  # our doing, not the script's
         notes = closing_notes(ended, self.progress) + ([self.broken] if self.broken else [])
+        if self.watchdog.ended:
+            notes.append(
+                "the program did nothing any more after tdiag had stopped the training, so tdiag"
+                f" ended it: {'; '.join(self.watchdog.ended)}"
+            )
         notes += not_watched(self.run_dir)
         self.record.update(
             end_unix_ns=time.time_ns(), exit_code=ended.code, signal=ended.signal, notes=notes
@@ -191,6 +201,11 @@ def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:
         name = signal.Signals(ended.signal).name
         memory = " (the kernel does this when memory runs out)" if name == "SIGKILL" else ""
         notes.append(f"the program was killed by {name}{memory} {when}")
+    elif ended.code and progress.stopped():
+        notes.append(
+            f"tdiag had stopped the training, its evidence complete, when the program ended with"
+            f" exit code {ended.code}: that need not happen without tdiag"
+        )
     elif ended.code:
         told = "see its own message above"
         notes.append(f"the program ended with exit code {ended.code} {when}: {told}")

@@ -35,7 +35,6 @@ def write_process(probe: Probe) -> None:
         executable=sys.executable,
         rank=env_int("RANK", 0),
         world_size=env_int("WORLD_SIZE", 1),
-        local_rank=env_int("LOCAL_RANK", 0),
     )
 
 
@@ -51,7 +50,7 @@ def clocks() -> tuple[int, int]:
 
 def write_training(probe: Probe) -> None:
     """The `role` and `torch` records, once the process has trained a step."""
-    probe.recorder.write("role", role="training", tid=threading.get_native_id())
+    write_role(probe)
     cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     devices = (
         [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else []
@@ -67,6 +66,14 @@ def write_training(probe: Probe) -> None:
         inter_op=torch.get_num_interop_threads(),
         omp=os.environ.get("OMP_NUM_THREADS", ""),
         cpus_allowed=len(affinity(0)) if affinity else os.cpu_count(),
+    )
+
+
+def write_role(probe: Probe) -> None:
+    """The `role` record of a process that trains, again when it has joined a process group."""
+    rank, world, _ = ranks()
+    probe.recorder.write(
+        "role", role="training", tid=threading.get_native_id(), rank=rank, world_size=world
     )
 
 
@@ -150,7 +157,11 @@ def env_int(name: str, default: int) -> int:
 
 
 def ranks() -> tuple[int, int, int]:
-    """Rank of this process, all ranks, and those on this machine, as far as the launcher tells."""
+    """Rank of this process, number of ranks, and of ranks on this machine.
+
+    The process group knows best: `torch.multiprocessing.spawn` and Lightning's launchers set no
+    RANK or WORLD_SIZE. Before there is a group, the launcher's environment tells.
+    """
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         rank, world = distributed.get_rank(), distributed.get_world_size()

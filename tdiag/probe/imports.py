@@ -63,7 +63,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         behind = finders[finders.index(self) + 1 :] if self in finders else []
         for finder in behind:
             find = getattr(finder, "find_spec", None)
-            spec = find(self.name, path, target) if find is not None else None
+            if find is None:
+                continue
+            spec: importlib.machinery.ModuleSpec | None = find(self.name, path, target)
             if spec is not None:
                 return spec
         return None

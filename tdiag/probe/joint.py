@@ -11,7 +11,6 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
-from . import facts
 from .plan import Window
 from .stop import POLL_NS, STEPS_UNTIL_ALL_STOP
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 class Joint:
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
-        self.several = facts.env_int("WORLD_SIZE", 1) > 1
         self.file = os.path.join(probe.run_dir, "control", "trace-at")
         self.capture: Any = None  # of a rank that follows
         self.at = 0  # all begin when so many steps are done
@@ -30,7 +28,7 @@ class Joint:
 
     def announce(self, number: int, steps: int, stacks: bool) -> None:
         """The lead's: sets ``at``, far enough ahead for all to see it."""
-        if not self.several:
+        if self.probe.windows.ranks == 1:
             return
         step_ns = self.probe.windows.step_ns
         ahead = math.ceil(2 * POLL_NS / step_ns) + 2 if step_ns else STEPS_UNTIL_ALL_STOP

@@ -29,7 +29,6 @@ class StopSign:
         self.at: int | None = None
         self.polled_ns = 0
         self.tries = 0
-        self.several = int(os.environ.get("WORLD_SIZE", "1") or 1) > 1
         self.steps = probe.config.get("steps")
         self.budget_ns = float(probe.config.get("time_budget_s") or 1e9) * 1e9
         self.parent_file = os.path.join(probe.run_dir, "control", "finish")
@@ -38,11 +37,11 @@ class StopSign:
     def due(self, now: int, first: int) -> bool:
         """Stop watching at this boundary? Sets ``why``."""
         leads = self.probe.windows.leads
-        if self.several and not leads and self._read_shared():
+        if not leads and self._read_shared():
             self.why = "asked"
         elif now - self.polled_ns > POLL_NS:
             self.polled_ns = now
-            if os.path.exists(self.parent_file) and (leads or not self.several):
+            if leads and os.path.exists(self.parent_file):
                 self.why, self.asked = "asked", True
         if not self.why and leads:
             if self.steps is not None and self.probe.step >= self.steps:
@@ -57,7 +56,7 @@ class StopSign:
 
     def arrange(self) -> None:
         """The lead rank tells the others at which step all stop, so that none waits for ever."""
-        if self.several and self.probe.windows.leads:
+        if self.probe.windows.ranks > 1 and self.probe.windows.leads:
             self.at = self.probe.step + STEPS_UNTIL_ALL_STOP
             temporary = f"{self.shared_file}.{os.getpid()}"
             with open(temporary, "w", encoding="ascii") as file:
@@ -71,6 +70,9 @@ class StopSign:
     def stop(self) -> None:
         """End the run: by SystemExit, or by SIGTERM where the script swallows that."""
         self.tries += 1
+        if self.tries == 1:
+            self.probe.recorder.write("stop", t=time.perf_counter_ns())
+            self.probe.recorder.flush()
         if self.tries <= SWALLOWED_BEFORE_FORCE:
             raise SystemExit(0)
         if self.tries == SWALLOWED_BEFORE_FORCE + 1:

@@ -41,8 +41,8 @@ class Windows:
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
         self.stop = StopSign(probe)
-        # Where programs take turns, each rank is held.
-        self.leads = facts.env_int("RANK", 0) == 0 or probe.config.get("plan") == "turns"
+        self.leads = True  # of several ranks, only the first goes through the windows
+        self.ranks = 1
         self.counters: ThreadCounters | None = None
         self.queue: dict[int, int] = {}  # loader → how many batches its queue can hold
         self.round = 0  # batches of one from each worker, of the loader with most
@@ -107,6 +107,7 @@ class Windows:
         if self.began_ns is None:
             self.began_ns = self.first_ns = now
             self.ahead_ns = now - self.filling if self.filling else 0
+            self._look_at_ranks()
         if self.finished:
             self.stop_now = self.stop.now()
             return
@@ -194,6 +195,9 @@ class Windows:
 
     def _next(self, now: int) -> None:
         """Open the next window that can be opened."""
+        self._look_at_ranks()
+        if not self.leads:
+            return
         while self.plan:
             self.window = self.plan.pop(0)
             self.capture = make_capture(self.probe, self.window)
@@ -208,6 +212,16 @@ class Windows:
             return
         self.window = None
         self.finish("complete")
+
+    def _look_at_ranks(self) -> None:
+        """The process group may have been made since torch was imported, or since the last look."""
+        rank, ranks, _ = facts.ranks()
+        if ranks <= self.ranks:
+            return
+        self.ranks = ranks
+        # Where programs take turns, each rank is held.
+        self.leads = rank == 0 or self.probe.config.get("plan") == "turns"
+        facts.write_role(self.probe)
 
     def _settle_steps(self) -> int:
         """After a pause, and a window whose profiler slowed the loop, the loaders' queues may be

@@ -6,13 +6,17 @@ It samples once it has read the interpreter's state; until then a window would h
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
+import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from tdiag.sample.attached import Attacher
 
 RATE_HZ = 100  # py-spy's own default; ±2.5 % on a share after 4 s (√(p(1−p)/n) at worst)
+DUMP_WITHIN_S = 8.0  # as long as the probe waits for `record` to attach
 SAMPLING = "Sampling process"  # printed by `py-spy record` once its sampler is initialised
 PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
@@ -40,6 +44,34 @@ def refusal(log: str, code: int) -> str:
     if any(sign in text for sign in ("permission denied", "operation not permitted", "eperm")):
         return f"the system does not let py-spy read the process; {allow_hint()}"
     return f"py-spy: {why}"
+
+
+@dataclass(frozen=True)
+class Frame:
+    name: str
+    file: str
+    line: int
+
+    def place(self) -> str:
+        """The last two parts of the file, and the line."""
+        return f"{'/'.join(Path(self.file).parts[-2:])}:{self.line}"
+
+
+def dump(pid: int) -> list[Frame]:
+    """The stack of the process's main thread, innermost frame first; empty where py-spy cannot
+    tell."""
+    program = find_program()
+    if program is None:
+        return []
+    command = [program, "dump", "--json", "--full-filenames", "--pid", str(pid)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=DUMP_WITHIN_S, check=True)
+        threads = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return []
+    main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)
+    frames = (main or {}).get("frames", ())
+    return [Frame(f["name"], f["filename"], f.get("line") or 0) for f in frames]
 
 
 class PySpy(Attacher):

@@ -42,6 +42,11 @@ class SystemSampler:
         if self.writing:
             self._write(self._sample())
 
+    def processes(self) -> list[psutil.Process]:
+        """The program's processes as far as they were seen, its root first."""
+        self._scan()
+        return list(self.tree.values())
+
     def close(self) -> None:
         self.gpus.close()
 

@@ -61,8 +61,7 @@ def lanes(processes: list[Process], clock: Clock) -> Iterator[list[Event]]:
     lead = lead_of(processes)
     training = [p for p in processes if p.steps]
     for number, process in enumerate(sorted(training, key=lambda p: (p.rank, p.pid))):
-        about = process.last(ProcessRecord)
-        many = (about.world_size or 1) > 1 if about else False
+        many = process.world_size > 1
         title = f"training, rank {process.rank}" if many else "training"
         yield _process(process.pid, title if process is lead or many else "also trains", number)
         yield list(_windows(process, clock))

@@ -78,11 +78,10 @@ class Recorder:
 
 
 @pytest.fixture
-def joint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Joint:
+def joint(tmp_path: Path) -> Joint:
     """Of one rank of two, at step 40 of 100 ms each."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
     (tmp_path / "control").mkdir()
-    windows = SimpleNamespace(step_ns=100e6)
+    windows = SimpleNamespace(step_ns=100e6, ranks=2)
     probe: Any = SimpleNamespace(
         run_dir=str(tmp_path), step=40, windows=windows, recorder=Recorder(), guard=lambda f: f
     )
@@ -95,11 +94,10 @@ def test_it_is_announced_so_far_ahead_that_all_look_before(joint: Joint) -> None
     assert (joint.at - 40) * 100e6 > 2 * POLL_NS
 
 
-def test_one_rank_alone_announces_nothing(joint: Joint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    alone = Joint(joint.probe)
-    alone.announce(2, 3, stacks=False)
-    assert alone.at == 0
+def test_one_rank_alone_announces_nothing(joint: Joint) -> None:
+    joint.probe.windows.ranks = 1
+    joint.announce(2, 3, stacks=False)
+    assert joint.at == 0
     assert not Path(joint.file).exists()
 
 

@@ -46,8 +46,18 @@ class Process:
 
     @property
     def rank(self) -> int:
-        about = self.last(ProcessRecord)
-        return (about.rank or 0) if about else 0
+        return self._told("rank") or 0
+
+    @property
+    def world_size(self) -> int:
+        return self._told("world_size") or 1
+
+    def _told(self, name: str) -> int | None:
+        """By the process group once it trains; else by what the launcher put into its environment
+        (runs of an older tdiag)."""
+        role, process = self.last(RoleRecord), self.last(ProcessRecord)
+        known = getattr(role, name, None)
+        return known if known is not None else getattr(process, name, None)
 
     @property
     def tid(self) -> int | None:

@@ -48,6 +48,8 @@ class TorchRecord(Record):
 class RoleRecord(Record):
     role: str
     tid: int = 0
+    rank: int | None = None
+    world_size: int | None = None
     worker: int | None = None
     intra_op: int | None = None
 

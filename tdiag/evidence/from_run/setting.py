@@ -104,7 +104,7 @@ def make_environment(run: Mapping[str, Any], lead: Process | None) -> Environmen
         hostname=str(run.get("hostname") or ""),
         platform=str(run.get("platform") or ""),
         rank=lead.rank if lead else 0,
-        world_size=(process.world_size or 1) if process else 1,
+        world_size=lead.world_size if lead else 1,
         exit_code=run.get("exit_code"),
     )
 

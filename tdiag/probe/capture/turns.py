@@ -141,7 +141,7 @@ class TurnsCapture(Capture):
             windows.name = COLD
         else:
             windows.name = self.window.name
-            windows.stop.several = False  # all ranks are held at this step: nothing to arrange
+            windows.ranks = 1  # all ranks are held at this step: nothing to arrange
             windows.stop.asked = True
             windows.finish("asked")
 

@@ -1,0 +1,45 @@
+"""Ranks that `torch.multiprocessing.spawn` started: no WORLD_SIZE in their environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tdiag.evidence.from_run.events import read_events
+
+from .harness import watch_code
+
+CODE = """
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+
+def train(rank, world, store):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    while True:
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).mean().backward()
+        optimizer.step()
+
+if __name__ == "__main__":
+    import os
+    mp.spawn(train, args=(2, os.path.abspath("store")), nprocs=2)
+    print("after the ranks")
+"""
+
+
+def test_they_trace_and_stop_together(tmp_path: Path) -> None:
+    watched = watch_code(
+        tmp_path, CODE, profiling=True, windows=["baseline", "trace"], time_budget_s=4.0
+    )
+    assert (watched.returncode, watched.out) == (0, "after the ranks\n"), watched.err
+    assert watched.err == ""
+    ranks = {p.rank: p for p in read_events(watched.run_dir) if p.steps}
+    assert sorted(ranks) == [0, 1]
+    assert all(process.world_size == 2 for process in ranks.values())
+    # Both count the same steps and end after the same one.
+    assert ranks[0].steps[-1].i == ranks[1].steps[-1].i
+    assert {step.w for step in ranks[1].steps} <= {"warmup", "follow", "done"}
+    assert len(watched.of("trace")) >= 2 and len(watched.of("stop")) == 2
