@@ -18,7 +18,7 @@ class Steps(Kind, frozen=True, kw_only=True):
 
     ``mean_ns`` is wall time of the kept steps ÷ their number, so that what happens every k-th
     step or between epochs is in it. ``boundary`` says what ended a step: ``optimizer``,
-    ``backward`` or ``batch``.
+    ``backward``, ``batch``, or of long steps with parts ``closure`` or ``micro-batch``.
     """
 
     durations_ns: tuple[int, ...]

@@ -31,6 +31,7 @@ STDERR = 2
 IND, UP, DOWN, SAVE, RESTORE, INSERT_LINE = "\x1bD", "\x1b[A", "\x1b[B", "\x1b7", "\x1b8", "\x1b[L"
 # While a window lasts, one more line after this long: a sign of life that does not fill a log.
 REPEAT_EVERY_S = 10.0
+LONG_STEP_NS = 4_000_000_000  # as the probe's plan has it (plan.SLOW_NS)
 
 WINDOWS = {
     "warmup": "warming up",
@@ -51,10 +52,17 @@ def step_time(ns: int) -> str:
 
 
 class Display:
-    """Says one line whenever what it would say has changed. ``quiet``: says nothing at all."""
+    """Says one line whenever what it would say has changed. ``quiet``: says nothing at all.
 
-    def __init__(self, *, quiet: bool, profiling: bool, descriptor: int = STDERR) -> None:
+    ``budget_s``: how long steps are watched at most.
+    """
+
+    def __init__(
+        self, *, quiet: bool, profiling: bool, budget_s: float = 60.0, descriptor: int = STDERR
+    ) -> None:
         self.quiet = quiet
+        self.budget_s = budget_s
+        self.warned = False  # that steps take long
         self.profiling = profiling
         self.descriptor = descriptor
         self.terminal = os.isatty(descriptor)
@@ -64,6 +72,7 @@ class Display:
 
     def update(self, progress: Progress, now_s: float) -> None:
         """Show where the run is, if that has changed or ``REPEAT_EVERY_S`` have passed."""
+        self._warn(progress.lead())
         state, detail = self._state(progress)
         lasting = bool(detail) and now_s - self.shown_at >= REPEAT_EVERY_S
         if state and (state != self.shown or lasting):
@@ -80,6 +89,17 @@ class Display:
         PROMPT_SP): a row's width of blanks wraps only from a row that has something in it."""
         if self.insert:
             self._write(" " * self._columns() + "\r\x1b[K", whole=False)
+
+    def _warn(self, lead: Process | None) -> None:
+        """How long it will take, where steps are so long that the time budget cannot be kept to
+        the second."""
+        if lead is None or self.warned or lead.first_step_ns < LONG_STEP_NS:
+            return
+        self.warned = True
+        self.say(
+            f"a step takes {step_time(lead.first_step_ns)}: watching ends with the step nearest to"
+            f" {self.budget_s:g} s from now (--time-budget)"
+        )
 
     def _state(self, progress: Progress) -> tuple[str, str]:
         lead = progress.lead()

@@ -31,6 +31,7 @@ class Process:
         self.window_from: tuple[int, int] | None = None  # (step index, t) at its begin
         self.clean_step_ns: int | None = None  # mean step of the newest baseline window so far
         self.boundary = ""  # what ends a step; "" = no step seen yet
+        self.first_step_ns = 0
         self.role = ""
         self.torch = ""
         self.finish = ""
@@ -78,6 +79,7 @@ class Process:
 
     def _boundary(self, record: dict[str, Any]) -> None:
         self.boundary = str(record["source"])
+        self.first_step_ns = int(record.get("took") or 0)
 
     def _role(self, record: dict[str, Any]) -> None:
         self.role = str(record["role"])

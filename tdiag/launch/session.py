@@ -76,7 +76,9 @@ class _Session:
         self.options = options
         self.run_dir = run_dir
         self.command = target.command(checked.python or "python")
-        self.display = Display(quiet=options.quiet, profiling=options.profiling)
+        self.display = Display(
+            quiet=options.quiet, profiling=options.profiling, budget_s=options.time_budget_s
+        )
         self.progress = Progress(run_dir)
         self.pyspy = PySpy(run_dir, enabled=options.sampler == "py-spy")
         self.strace = Strace(run_dir, enabled=options.syscalls)

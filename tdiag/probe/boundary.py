@@ -4,6 +4,9 @@ A step ends with the ``step()`` of the leading optimizer; where no optimizer ste
 outermost ``backward``; where there is no backward either, with each DataLoader batch. What is
 seen first may be the weaker kind (an evaluation before training, the first micro-batches of an
 accumulation): a stronger one takes over when it comes, and all before it is void.
+
+An optimizer step that takes long and holds many backward passes (LBFGS calls its closure some 20
+times, a large batch is accumulated in parts) is divided: each of these passes ends a step.
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ from .invisible import hidden
 from .marks import (
     BACKWARD_BEGIN,
     BACKWARD_END,
+    NEXT_BEGIN,
     OPTIMIZER_BEGIN,
     OPTIMIZER_END,
     here,
     wall_ns,
 )
+from .plan import DIAGNOSE, SLOW_NS
 
 if TYPE_CHECKING:
     from .core import Probe
@@ -35,6 +40,9 @@ BATCHES_BEFORE_THEY_COUNT = 16
 # A second optimizer takes the lead when the first has been silent for so many of its steps:
 # a GAN's discriminator may step five times between generator steps (Arjovsky 2017, n_critic).
 STEPS_BEFORE_LEAD_CHANGES = 8
+# A step is divided where its parts are alike. A closure that is called twice is called again and
+# again; outside of one, a GAN's step has two or six different passes (n_critic = 5).
+CLOSURES, MICRO_BATCHES = 2, 8
 UNKNOWN = (-1, None)  # an optimizer made before the probe came
 
 # False, but for dynamo, which takes it as True and so leaves the wrappers out of its graphs.
@@ -57,6 +65,10 @@ class Boundary:
         self.pending = False  # a step ended inside a backward that is still running
         self.depth = 0  # optimizer.step within optimizer.step (super().step())
         self.backward_depth = 0
+        self.passes = 0  # backward passes since the last step of the leading optimizer
+        self.passes_ns = 0  # when the first of them began
+        self.began_ns = 0  # the first step
+        self.divided = False  # each backward pass ends a step
         self.losses: set[int] = set()  # numbers of modules that are a loss (no parameters)
         self.autocast = ""  # dtype of the autocast region last seen
         self.scaled = False  # an enabled GradScaler has stepped
@@ -83,10 +95,23 @@ class Boundary:
             self.probe.end_step()
         elif rank > self.rank:
             self.rank = rank
-            self.probe.step = 0
-            self.probe.recorder.write("boundary", t=now_ns(), source=SOURCES[rank])
-            self.probe.guard(self.probe.windows.restart)()
-            self.probe.marks.cut(now_ns())
+            self._begin_again(SOURCES[rank], self._took())
+
+    def _begin_again(self, source: str, took: int) -> None:
+        """Steps are of another kind from now on; the first of them took so many ns."""
+        self.probe.step = 0
+        self.probe.recorder.write("boundary", t=now_ns(), source=source, took=took)
+        self.probe.guard(self.probe.windows.restart)(took)
+        self.probe.marks.cut(now_ns())
+
+    def _took(self) -> int:
+        """How long the step took that ends now, the first of its kind: from its batch or, without a
+        loader, from the first thing seen. Its backward pass may have been taken for its end."""
+        log = self.probe.marks.log
+        if log and (self.probe.step or not self.began_ns):
+            batches = [i for i in range(0, len(log), 3) if log[i] == NEXT_BEGIN]
+            self.began_ns = log[batches[-1] + 1 if batches else 1]
+        return now_ns() - self.began_ns if self.began_ns else 0
 
     def batch(self) -> None:
         """A DataLoader handed out a batch, and nothing stronger has ended a step yet."""
@@ -144,6 +169,9 @@ class Boundary:
                 return
             self._lead(optimizer)
         self.others = 0
+        if self.divided:
+            return
+        self.passes = 0
         if self.backward_depth:
             # Optimizers stepped by hooks within backward: profilers cannot be switched there
             # (torch crashes), so the step ends when the backward does.
@@ -183,7 +211,8 @@ class Boundary:
                 ):
                     return original(*args, **kwargs)
                 boundary.backward_depth = 1
-                put((BACKWARD_BEGIN, wall_ns(), 0))
+                began = wall_ns()
+                put((BACKWARD_BEGIN, began, 0))
                 try:
                     result = original(*args, **kwargs)
                 finally:
@@ -192,16 +221,41 @@ class Boundary:
                 if boundary.pending:
                     boundary.pending = False
                     boundary.ended(OPTIMIZER)
-                # A closure's backward (LBFGS) lies inside optimizer.step: the step ends there.
-                if ends_step and not boundary.depth and boundary.rank < OPTIMIZER:
-                    boundary.ended(BACKWARD)
+                if ends_step:
+                    boundary.passed(began)
                 return result
 
             return hidden(backward)
 
+        # ``Tensor.backward`` comes to a function mode (capture/ops.py) before it comes to
+        # ``autograd.backward``. A mode cannot be left while it runs, so the step ends outside.
+        self.probe.patches.set(torch.Tensor, "backward", watched(torch.Tensor.backward, True))
         autograd = torch.autograd
         self.probe.patches.set(autograd, "backward", watched(autograd.backward, True))
         self.probe.patches.set(autograd, "grad", watched(autograd.grad, False))
+
+    def passed(self, began: int) -> None:
+        """A backward pass that began then (ns) has ended."""
+        if self.divided:
+            self.probe.end_step()
+        elif self.rank < OPTIMIZER and not self.depth:
+            self.ended(BACKWARD)
+        else:  # of a closure, or with an optimizer's step to come
+            self.passes += 1
+            if self.passes == 1:
+                self.passes_ns = began
+            elif self.passes >= (CLOSURES if self.depth else MICRO_BATCHES):
+                self._divide(wall_ns() - self.passes_ns)
+
+    def _divide(self, took: int) -> None:
+        """If the step is long enough. Ranks must count the same steps, and so must both sides of
+        `tdiag check`, however long theirs take."""
+        alone = facts.ranks()[1] == 1 and self.probe.config.get("plan", DIAGNOSE) == DIAGNOSE
+        if took < SLOW_NS or not alone:
+            return
+        self.divided = True
+        self.rank = OPTIMIZER
+        self._begin_again("closure" if self.depth else "micro-batch", took // self.passes)
 
     def _watch_scaler(self) -> None:
         """GradScaler skips ``optimizer.step`` after an overflow; the iteration still ended."""

@@ -39,6 +39,15 @@ SECOND = (
     Window("ops", 2, 2, 0.0, 6.0),
     Window("syscalls", 2, 10, 1.0, 8.0),
 )
+# Of steps longer than a window of the first pass may last, each window holds one. So they stand in
+# the order of their worth; a trace, which is written as long as the step is, comes last.
+SLOW_NS = 4_000_000_000
+SLOW = tuple(
+    next(window for window in FIRST + SECOND if (window.name, window.number) == key)
+    for key in (("baseline", 1), ("sample", 1), ("ops", 1), ("calls", 1), ("trace", 1),
+                ("syscalls", 1), ("baseline", 2), ("sample", 2))
+)  # fmt: skip
+DIAGNOSE = "diagnose"
 WARM_UP = Window("warmup", 1, 2, 0.0, 20.0)
 WARM_UP_FRAC = 1 / 3  # of a time budget, at most: the rest is for what warming up is for
 
@@ -58,7 +67,7 @@ COUNTS = (
     Window("trace", 1, 2, 0.0, 8.0),
     Window("ops", 2, 2, 0.0, 6.0),
 )
-PLANS = {"diagnose": FIRST + SECOND, "turns": TURNS, "counts": COUNTS}
+PLANS = {DIAGNOSE: FIRST + SECOND, "turns": TURNS, "counts": COUNTS}
 
 
 def warm_up(config: dict[str, Any]) -> Window:
@@ -67,9 +76,11 @@ def warm_up(config: dict[str, Any]) -> Window:
     return WARM_UP._replace(most_s=min(WARM_UP.most_s, budget_s * WARM_UP_FRAC))
 
 
-def windows(config: dict[str, Any]) -> list[Window]:
-    """The windows of the plan that the run asked for, in order."""
+def windows(config: dict[str, Any], slow: bool = False) -> list[Window]:
+    """The windows of the plan that the run asked for, in order; ``slow``: for slow steps."""
     wanted = set(config.get("windows", ())) | {"baseline"}
     if config.get("sampler") == "off":
         wanted.discard("sample")
-    return [w for w in PLANS[config.get("plan", "diagnose")] if w.name in wanted]
+    name = config.get("plan", DIAGNOSE)
+    plan = SLOW if slow and name == DIAGNOSE else PLANS[name]
+    return [w for w in plan if w.name in wanted]

@@ -34,8 +34,12 @@ class StopSign:
         self.parent_file = os.path.join(probe.run_dir, "control", "finish")
         self.shared_file = os.path.join(probe.run_dir, "control", "stop-at")
 
-    def due(self, now: int, first: int) -> bool:
-        """Stop watching at this boundary? Sets ``why``."""
+    def due(self, now: int, first: int, steps: int) -> bool:
+        """Stop watching at this boundary, ``steps`` after the ``first``? Sets ``why``.
+
+        The time budget ends with the step that ends nearest to it.
+        """
+        half_a_step = (now - first) / steps / 2 if steps else 0.0
         leads = self.probe.windows.leads
         if not leads and self._read_shared():
             self.why = "asked"
@@ -46,7 +50,7 @@ class StopSign:
         if not self.why and leads:
             if self.steps is not None and self.probe.step >= self.steps:
                 self.why = "steps"
-            elif now - first > self.budget_ns:
+            elif now - first + half_a_step > self.budget_ns:
                 self.why = "time"
         return bool(self.why)
 

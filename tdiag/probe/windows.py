@@ -8,6 +8,7 @@ leads) and ``done``.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ SURPLUS_FACTOR = 4.0
 ROUND_FACTOR = 3.0
 # A pass is worth repeating only for a run that goes on; modules are discovered until then.
 DISCOVER_STEPS = 6
+LOOK_EVERY_S = 0.05  # as often as the parent answers (launch/process.py)
 
 
 class Windows:
@@ -57,11 +59,13 @@ class Windows:
         self.joint = Joint(probe)
         self.restart()
 
-    def restart(self) -> None:
-        """Begin at the beginning: the first step boundary, or a better kind of boundary."""
+    def restart(self, took: int = 0) -> None:
+        """Begin at the beginning: the first step boundary, or a better kind of boundary. ``took``:
+        how long the step was that ended there, ns."""
         self.leave()
         self.name = "warmup"
-        self.plan = plan.windows(self.probe.config)
+        self.slow = took > plan.SLOW_NS
+        self.plan = plan.windows(self.probe.config, self.slow)
         self.window: plan.Window | None = plan.warm_up(self.probe.config)
         self.capture: Any = None
         self.began_step = 0
@@ -74,6 +78,10 @@ class Windows:
         self.batches_before = self.probe.boundary.batches
         self.probe.marks.due_ns = 0
         self.epochs = {}
+        if self.slow:  # what warming up is for is over within the first step
+            self._begin(now_ns())
+            if self.leads:
+                self._next(now_ns())
 
     def leave(self) -> None:
         """Drop a capture in progress without keeping what it saw (a fork, a restart)."""
@@ -105,9 +113,7 @@ class Windows:
     def advance(self, now: int) -> None:
         """A step ended at ``now``: go on, or change windows."""
         if self.began_ns is None:
-            self.began_ns = self.first_ns = now
-            self.ahead_ns = now - self.filling if self.filling else 0
-            self._look_at_ranks()
+            self._begin(now)
         if self.finished:
             self.stop_now = self.stop.now()
             return
@@ -115,7 +121,7 @@ class Windows:
             self.end_discovery()
         elif self.name == "warmup":
             self.calm = (now, self.probe.step)  # the first steps tell nothing of the pace
-        if self.stop.due(now, self.first_ns or now):
+        if self.stop.due(now, self.first_ns or now, self.probe.step):
             self.finish(self.stop.why)
         elif not self.leads:
             self.name = "follow"
@@ -152,6 +158,12 @@ class Windows:
         self.stop_now = self.stop.now()
         if not self.stop.wanted():
             self.probe.detach()
+
+    def _begin(self, now: int) -> None:
+        """The first step has ended."""
+        self.began_ns = self.first_ns = now
+        self.ahead_ns = now - self.filling if self.filling else 0
+        self._look_at_ranks()
 
     # --- inside --------------------------------------------------------------------------------
 
@@ -207,8 +219,12 @@ class Windows:
                 continue
             self.changed = True
             self.name = "settle"
-            self.resettled = False
-            self.settle = self._settle_steps()
+            self.settle = 0 if self.slow else self._settle_steps()
+            self.resettled = self.slow
+            if self.slow:  # a step that is left out would cost more than the wait
+                while self.capture and self.capture.slow_start and not self.capture.ready():
+                    time.sleep(LOOK_EVERY_S)
+                self._try_to_begin(now_ns())
             return
         self.window = None
         self.finish("complete")

@@ -56,21 +56,21 @@ def together(diagnosis: Diagnosis) -> float | None:
     """How many times faster the step is with every ranked fix, in the middle of their ranges; None
     with fewer than two, or where a finding names no components.
 
-    ``recoverable_ns`` is what a fix wins *alone*. Taken best first, each can only claim what those
-    before it have left in its budget components: what two of them save counts once.
+    ``recoverable_ns`` is what a fix wins *alone*. Of what the fixes before it have left of its
+    budget components, each wins the same share: two that halve the forward pass leave a quarter.
     """
     fixes = ranked(diagnosis)
     step = sum(part.ns for part in diagnosis.budget)
     if len(fixes) < 2 or not step or not all(fix.components for fix in fixes):
         return None
-    left = {part.component: part.ns for part in diagnosis.budget}
+    left = {part.component: float(part.ns) for part in diagnosis.budget}
     for fix in fixes:
-        wanted = fix.recoverable_ns
-        for name in fix.components:
-            claimed = min(wanted, left.get(name, 0))
-            left[name] = left.get(name, 0) - claimed
-            wanted -= claimed
-    return step / max(1, sum(left.values()))
+        names = [name for name in fix.components if name in left]
+        alone = sum(part.ns for part in diagnosis.budget if part.component in names)
+        kept = max(0.0, 1 - fix.recoverable_ns / alone) if alone else 1.0
+        for name in names:
+            left[name] *= kept
+    return step / max(1.0, sum(left.values()))
 
 
 def why(finding: Finding, diagnosis: Diagnosis) -> str:

@@ -37,7 +37,7 @@ def findings(diagnosis: Diagnosis, page: Page) -> Iterable[RenderableType]:
         yield Group(Text(), Padding(line, (0, 0, 0, _INDENT)))
     if all_of_them := together(diagnosis):
         said = f"All {len(every)} together {faster(all_of_them, all_of_them)} faster"
-        line = Text(f"{said}: what two fixes both save counts once.", QUIET)
+        line = Text(f"{said}: overlapping savings are counted once.", QUIET)
         yield Group(Text(), Padding(line, (0, 1, 0, _INDENT)))
 
 

@@ -183,3 +183,22 @@ def test_calls_with_the_same_weights_are_told_from_a_loop_over_layers(tmp_path: 
     assert (table["repeated"], table["one_row"]) == (3, False)  # eight indices each
     evaluated = lines[line_of("EVALUATED", SINGLY)]
     assert evaluated["repeated"] == 0
+
+
+LEFT_BEHIND = """
+import torch
+w = torch.zeros(16, 1, requires_grad=True)
+x = torch.randn(64, 16)
+for _ in range(60):
+    (x @ w - 1).pow(2).mean().backward()
+    with torch.no_grad():
+        w -= 0.01 * w.grad
+        w.grad = None
+print(torch._C._len_torch_function_stack())
+"""
+
+
+def test_no_function_mode_is_left_behind_where_steps_end_with_backward(tmp_path: Path) -> None:
+    """It would slow down every torch call from then on, in clean steps, too."""
+    run = watch_code(tmp_path, LEFT_BEHIND, windows=["baseline", "ops"])
+    assert run.of("ops") and run.out == "0\n"

@@ -35,6 +35,12 @@ from tdiag.evidence.kinds import Stacks, Steps
 from tdiag.evidence.store import Evidence
 
 SCHEMA = 1
+DIVIDED = {
+    "closure": "optimizer.step() takes long and calls its closure often: a step here is one call of"
+    " the closure",
+    "micro-batch": "optimizer.step() comes after many backward passes that take long together: a"
+    " step here is one backward pass",
+}
 
 __all__ = ["load_run", "read_run"]
 
@@ -121,6 +127,8 @@ def _add_steps(
         return lead, lead, []
     judged = rank_to_judge(evidence, run_dir, mine, processes)
     clean, process = judged.clean, judged.process
+    if note := DIVIDED.get(judged.boundary):
+        evidence.notes.append(note)
     if clean.note:
         evidence.notes.append(clean.note)
     evidence.add(

@@ -46,7 +46,10 @@ _OF_ROLE = {
 }
 
 
-_ENDS_STEP = {"optimizer": UPDATE, "backward": GRADIENT, "batch": BATCH}
+_ENDS_STEP = {
+    "optimizer": UPDATE, "backward": GRADIENT, "batch": BATCH, "closure": GRADIENT,
+    "micro-batch": GRADIENT,
+}  # fmt: skip
 
 
 def between(before: int, after: int, boundary: str, has_models: bool, has_loader: bool) -> str:
@@ -55,6 +58,8 @@ def between(before: int, after: int, boundary: str, has_models: bool, has_loader
         return "optimizer" if before == GRADIENT and boundary == "backward" else "evaluation"
     if before == EVAL_MODEL:
         return "evaluation"
+    if before == GRADIENT and boundary == "closure" and after not in (GRADIENT, BATCH):
+        return "optimizer"  # which called the closure, and will call it again
     if before == GRADIENT and boundary == "backward" and not (after == GRADIENT and has_models):
         # Steps without torch.optim: the update is written by hand. Without a loader nothing
         # tells where it ends and the next batch's making begins.

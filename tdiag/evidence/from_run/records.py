@@ -148,6 +148,7 @@ class OptimizerRecord(Record):
 class BoundaryRecord(Record):
     source: str
     t: int = 0
+    took: int = 0
 
 
 class WindowRecord(Record):
