@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
-
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|/tdiag/probe/|/tdiag_probe/")
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,8 +15,3 @@ class Location(Kind, frozen=True, kw_only=True):
     file: str
     line: int
     function: str = ""
-
-
-def is_user_file(name: str) -> bool:
-    """False for torch, installed packages, the standard library, tdiag's probe and built-ins."""
-    return bool(name) and not name.startswith("<") and not _LIBRARY.search(name)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import psutil
 
 from tdiag.launch.progress import Progress
+from tdiag.places import is_user_file
 from tdiag.sample.pyspy import Frame, dump
 
 # Time for a disk or a server to answer; short beside the minute that a diagnosis may take.
@@ -99,8 +99,7 @@ def _waits(process: psutil.Process) -> tuple[str, bool]:
 
 
 def _is_users(frame: Frame) -> bool:
-    """Below the folder in which the program runs, and not in an environment that lies there."""
-    return Path.cwd() in Path(frame.file).parents and "site-packages" not in frame.file
+    return is_user_file(frame.file)
 
 
 def end(processes: list[psutil.Process]) -> None:

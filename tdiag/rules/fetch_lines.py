@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tdiag.evidence.base import is_user_file
 from tdiag.evidence.kinds import Loader, Location, StackLine, Stacks
+from tdiag.places import is_user_file
 from tdiag.rules.base import same_function
 from tdiag.rules.feed import Feed
 

@@ -26,10 +26,10 @@ kernels somewhat slower than fixed ones.
 from __future__ import annotations
 
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.base import is_user_file
 from tdiag.evidence.kinds import Budget, Location
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Compiles, Recompiled
+from tdiag.places import is_user_file
 from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.examples import MS, at, budget
 from tdiag.rules.measures import count, ns, text

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from tdiag.evidence.base import is_user_file
 from tdiag.evidence.from_run.stacks import SampledFrame, Samples, Stack
 from tdiag.evidence.history import CallTrees, Frame
+from tdiag.places import is_user_file
 
 _Function: TypeAlias = tuple[str, str, int]  # name, file, line
 _Key: TypeAlias = tuple[int, _Function]  # its caller's number, and it

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from tdiag.evidence.base import is_user_file
 from tdiag.evidence.from_run.events import Process, workers_of
 from tdiag.evidence.kinds import Location, StackLine, Stacks
+from tdiag.places import is_user_file
 
 IN_PROCESS = "in-process"
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")

@@ -1,0 +1,135 @@
+"""Real frameworks and launchers, unmodified: seen, judged, ended, and never pointed into.
+
+`pytest -m frameworks` runs them (CI does); the extra `frameworks` installs what they need.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "scripts"
+# None of them ends by itself; what bounds the test is tdiag's ending them.
+BUDGET_S, PATIENCE_S = 20, 240
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(PATIENCE_S + 30)]
+
+
+@dataclass
+class Run:
+    """``record``: run.json."""
+
+    code: int
+    out: str
+    err: str
+    diagnosis: dict[str, Any]
+    record: dict[str, Any]
+
+
+def run(folder: Path, script: str, *words: str, launcher: tuple[str, ...] = ()) -> Run:
+    """`tdiag run` on a script, as a user does it, in a folder of its own."""
+    target = [*(("--", *launcher) if launcher else ()), str(SCRIPTS / script), *words]
+    options = ["--profiling", "--time-budget", str(BUDGET_S), "--output", "diagnosis.json"]
+    command = [sys.executable, "-c", "from tdiag.cli import main; main()", "run", *options, *target]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    run_dir = (folder / ".tdiag" / "runs" / "latest").resolve()
+    return Run(
+        done.returncode,
+        done.stdout,
+        done.stderr,
+        json.loads((folder / "diagnosis.json").read_text()),
+        json.loads((run_dir / "run.json").read_text()),
+    )
+
+
+def judged(found: Run) -> dict[str, Any]:
+    """The diagnosis of a run that ended as it should, and names nothing but the user's code."""
+    assert found.code == 0, found.err
+    assert "Traceback" not in found.err
+    assert found.diagnosis["step"], found.err
+    files = [place["file"] for place in places(found.diagnosis["findings"])]
+    assert not [file for file in files if "site-packages" in file], files
+    return found.diagnosis
+
+
+def places(value: Any) -> list[dict[str, Any]]:
+    """Every location in a JSON document."""
+    if isinstance(value, list):
+        return [place for item in value for place in places(item)]
+    if not isinstance(value, dict):
+        return []
+    here = [value] if {"file", "line"} <= value.keys() else []
+    return here + [place for item in value.values() for place in places(item)]
+
+
+def needs(module: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+
+
+def test_hugging_face_trainer(tmp_path: Path) -> None:
+    needs("transformers")
+    judged(run(tmp_path, "hf_trainer.py"))
+
+
+def test_lightning(tmp_path: Path) -> None:
+    needs("lightning")
+    judged(run(tmp_path, "lightning_fit.py"))
+
+
+def test_lightning_ddp_spawn(tmp_path: Path) -> None:
+    """Its parent waits for a result on a queue, which ranks that tdiag ended never send."""
+    needs("lightning")
+    found = run(tmp_path, "lightning_fit.py", "ddp_spawn")
+    assert judged(found)["environment"]["world_size"] == 2
+    (note,) = [note for note in found.record["notes"] if "tdiag ended it" in note]
+    assert "waited in" in note
+
+
+@pytest.mark.parametrize("launcher", [(), ("-m", "accelerate.commands.launch", "--cpu")])
+def test_accelerate(launcher: tuple[str, ...], tmp_path: Path) -> None:
+    needs("accelerate")
+    words = (sys.executable, *launcher) if launcher else ()
+    judged(run(tmp_path, "with_accelerate.py", launcher=words))
+
+
+def test_spawned_ranks(tmp_path: Path) -> None:
+    found = run(tmp_path, "spawned.py")
+    assert judged(found)["environment"]["world_size"] == 2
+    assert found.out == "after the ranks\n" and not found.record["notes"]
+
+
+def test_spawned_ranks_whose_parent_waits_for_a_result(tmp_path: Path) -> None:
+    found = run(tmp_path, "spawned.py", "queue")
+    judged(found)
+    (note,) = found.record["notes"]
+    line = 1 + (SCRIPTS / "spawned.py").read_text().splitlines().index("        queue.get()")
+    assert "tdiag ended it" in note and f"spawned.py:{line}" in note
+
+
+def test_lbfgs_names_the_loop_over_cells(tmp_path: Path) -> None:
+    found = judged(run(tmp_path, "lbfgs_cells.py"))
+    assert found["verdict"]["class"] == "overhead"
+    line = 1 + (SCRIPTS / "lbfgs_cells.py").read_text().splitlines().index(
+        "            h1, c1 = self.first(value, (h1, c1))"
+    )
+    cells = [f for f in found["findings"] if f["code"] == "TD712"]
+    assert cells and abs(cells[0]["location"]["line"] - line) <= 1
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_hogwild(threads: str, tmp_path: Path) -> None:
+    found = run(tmp_path, "hogwild.py", threads)
+    judged(found)
+    assert found.out == "exit codes [0, 0]\n"
