@@ -121,7 +121,7 @@ def test_a_good_commit_passes_and_a_regressing_one_fails(clone: Path) -> None:
     commit(clone, loss_py=SLOW)
     ended, verdict, printed = act(clone, inputs, "main")
     assert (ended, verdict) == (1, "regressed"), printed
-    assert "loss.py:5 now issues 1,024 .item() per step, was 0" in printed
+    assert "loss.py:5 makes 1,024 more .item() calls a step (0 → 1,024)" in printed
     assert "::error" in printed
     assert "loss.py:5" in (clone.parent / "summary.md").read_text()
 
