@@ -18,10 +18,10 @@ from .building import git, repository
 MACHINE = Machine(processor="A CPU", cores=2.0, device="cpu", torch="2.13", python="3.11")
 
 
-def entry(command: str, step_ns: float = 1234567.89) -> Entry:
+def entry(command: str, step_ns: float = 1234567.89, commit: str = "1a" * 20) -> Entry:
     item = StoredCounter(unit="count", low=0, high=64, lines={"loss.py: forward: x.item()": 64})
     return Entry(
-        command=command, commit="1a" * 20, uncommitted=[], machine=MACHINE, max_regression=0.05,
+        command=command, commit=commit, uncommitted=[], machine=MACHINE, max_regression=0.05,
         max_growth=0.05, step_ns=step_ns, counters={".item()": item}, rules=["TD501"], tdiag="0.1",
     )  # fmt: skip
 

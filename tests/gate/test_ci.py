@@ -15,7 +15,10 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from tdiag.gate import baseline
+
 from .building import commit, git, repository
+from .test_baseline import entry
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "ci" / "example"
@@ -97,6 +100,22 @@ def test_the_action_asks_what_its_inputs_say(
     assert f"asked: -m tdiag check {words}\n" in printed
     if code == 3:
         assert act(clone, {**inputs, "inconclusive": "fail"}, base)[0] == 3
+
+
+def test_the_action_fetches_the_baselines_commit(clone: Path) -> None:
+    """It is not in a shallow clone; one that is gone is left to the check to tell."""
+    python = clone.parent / "python"
+    python.write_text('#!/bin/sh\necho "asked: $*"\n')
+    python.chmod(0o755)
+    good = git(clone.parent / "origin", "rev-parse", "main").strip()
+    entries = {good: entry("a.py", commit=good), "gone": entry("b.py", commit="0" * 40)}
+    baseline.write(clone / "b.json", entries)
+    assert git(clone, "rev-list", "--all").split() != [good]
+    ended, told, printed = act(
+        clone, {"script": "a.py", "baseline": "b.json", "python": str(python)}
+    )
+    assert (ended, told) == (0, "pass") and "asked: -m tdiag check --baseline b.json" in printed
+    assert git(clone, "cat-file", "-t", good).strip() == "commit"
 
 
 def test_the_action_must_know_what_to_compare_with(clone: Path) -> None:
