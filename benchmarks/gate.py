@@ -29,8 +29,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
-import shutil
 import statistics
 import subprocess
 import sys
@@ -41,10 +39,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gate_repository import NAMES, Repository
+
 UNITS = 100
 SHAPE = 144  # 144³ multiplications and additions on one core: about 0.1 ms
 NAIVE_STEPS, NAIVE_WARM_UP, NAIVE_LIMIT = 400, 20, 1.05
-PROGRAMS_FILE = Path(__file__).with_name("gate_programs.py")
 ONE_CORE = {"OMP_NUM_THREADS": "1"}
 
 
@@ -107,51 +106,6 @@ def planted(effect: float, folder: Path) -> dict[str, Any]:
     # The extra calls are not to decide.
     found = repository.check("units", effect, "--max-growth", "1000%")
     return {"answer": found.pop("answer"), "estimate": found.pop("estimate")}
-
-
-class Repository:
-    """One of ``gate_programs.py`` alone, with a baseline of what is asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.written = folder, set[str]()
-        shutil.copy(PROGRAMS_FILE, folder / "train.py")
-        (folder / ".gitignore").write_text("*.json\n.tdiag\n")
-        identity = ("-c", "user.name=A", "-c", "user.email=a@b")
-        for words in (["init", "--quiet"], ["add", "--all"], [*identity, "commit", "-qm", "it"]):
-            subprocess.run(["git", *words], cwd=folder, check=True)
-
-    def write(self, program: str) -> None:
-        if program not in self.written:
-            done = self._tdiag(program, "--update")
-            assert done.returncode == 0 and "checks will run commit" in done.stderr, done.stderr
-            self.written.add(program)
-
-    def check(self, program: str, effect: float = 0.0, *options: str) -> dict[str, Any]:
-        """The answer and what else a check said of the step's time."""
-        source = PROGRAMS_FILE.read_text()
-        slower = source.replace("UNITS = 100 ", f"UNITS = {round(100 + effect)} ")
-        assert (slower != source) == bool(effect)
-        (self.folder / "train.py").write_text(slower)
-        done = self._tdiag(program, "--format", "json", *options)
-        shutil.rmtree(self.folder / ".tdiag", ignore_errors=True)
-        assert done.returncode in (0, 1, 3), done.stderr
-        outcome = json.loads(done.stdout)
-        step = outcome["step"]
-        assert step is not None, outcome["why_no_step"]
-        return {
-            "verdict": outcome["verdict"],
-            "answer": step["answer"],
-            "estimate": [step["ratio"], step["low"], step["high"]],
-            "mean": [step["mean_ratio"], step["mean_low"], step["mean_high"]],
-            "step_ms": step["before_ns"] / 1e6,
-            "groups": step["groups"],
-            "reasons": outcome["reasons"],
-        }
-
-    def _tdiag(self, program: str, *options: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "tdiag", "check", "--baseline", "baseline.json", *options]
-        return subprocess.run([*words, "train.py", program], cwd=self.folder, text=True,
-                              capture_output=True, check=False)  # fmt: skip
 
 
 def nothing(programs: list[str], rounds: int, out: Path) -> None:
@@ -288,10 +242,9 @@ def main() -> None:
         return
     if args.methods == ["nothing"]:
         if not args.report:
-            every = re.findall(r'^    "(.+?)": lambda', PROGRAMS_FILE.read_text(), re.MULTILINE)
-            chosen = every if args.programs == ["all"] else args.programs
-            if unknown := set(chosen) - set(every):
-                options.error(f"no program {', '.join(unknown)}; there are: {', '.join(every)}")
+            chosen = NAMES if args.programs == ["all"] else args.programs
+            if unknown := set(chosen) - set(NAMES):
+                options.error(f"no program {', '.join(unknown)}; there are: {', '.join(NAMES)}")
             nothing(chosen, args.rounds, args.out)
         report_nothing(args.out)
         return

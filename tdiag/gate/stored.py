@@ -79,6 +79,7 @@ def check_stored(target: Target, path: Path, options: Options) -> Outcome:
     case = _case(path, entry, options, _counted(target, options))
     try:
         with both(target, _commit(entry), options.python) as (other, before, now):
+            case = replace(case, against=f"{path} ({other.name})")
             case = timed(case, other, before, now, options)
             if case.step:
                 case = replace(case, step=replace(case.step, stored_ns=entry.step_ns))
@@ -120,7 +121,7 @@ def _case(path: Path, entry: Entry, options: Options, counted: Counted) -> Case:
     root = Path.cwd()
     return Case(
         command=entry.command,
-        against=f"{path} ({entry.commit[:10]})" if entry.commit else str(path),
+        against=str(path),
         threshold=options.threshold,
         tolerance=options.tolerance,
         before=Side(root, _counters(entry), frozenset(entry.rules)),

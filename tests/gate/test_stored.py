@@ -139,6 +139,7 @@ def test_what_cannot_run_is_not_judged_by_time(
     assert not quick and outcome.step is None
     assert (outcome.verdict, title(outcome)) == ("pass", "Pass, time not judged")
     assert why in outcome.why_no_step and why in summary(outcome)
+    assert outcome.against == str(FILE)
     assert what_to_do in outcome.settle and "--against REV" in outcome.settle
 
 
