@@ -1,6 +1,7 @@
 """How often the gate cries wolf, and what it catches: planted slow-downs, beside two naive gates.
 
 Usage: ``python benchmarks/gate.py [METHOD …] [--effects 0 3 5 10] [--minutes 30] [--report]``
+``python benchmarks/gate.py nothing [--programs all] [--rounds 10]``
 
 A step of about 10 ms is made of 100 equal units of work; a planted slow-down of 3 % is three units
 more. Every check is a whole one: fresh processes, looks, verdict. Results are appended to
@@ -8,13 +9,19 @@ more. Every check is a whole one: fresh processes, looks, verdict. Results are a
 any time; ``--report`` only adds up what is there.
 
 * ``turns``: `tdiag check --against` (its time; counters would see the extra calls at once).
-* ``stored``: `tdiag check --baseline`, one baseline for ten checks.
+* ``planted``: the command `tdiag check --baseline`, the slow-down an edit of the working tree;
+  its time, too.
+* ``nothing``: the command `tdiag check --baseline` of nothing, of each of ``gate_programs.py``,
+  until each has so many rounds in the file.
 * ``naive``: two runs one after the other, fails if the mean step is 5 % longer.
 * ``pytest-benchmark``: its own ``--benchmark-compare-fail=mean:5%``, two sessions (pip install
   pytest-benchmark).
 
-Targets: false alarms ≤ 1 % of at least 100; turn-taking finds 3 % in ≥ 90 %, 5 % in ≥ 99 %; stored
-finds 10 % in ≥ 90 %; at most 2 minutes a check.
+The rows ``stored`` in the file are of the baseline before 2026-11-23, which compared with work of
+fixed size.
+
+Targets: false alarms ≤ 1 % of at least 100; turn-taking finds 3 % in ≥ 90 %, 5 % in ≥ 99 %; a
+baseline finds 10 % in ≥ 90 %; at most 2 minutes a check.
 """
 
 from __future__ import annotations
@@ -27,14 +34,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gate_repository import NAMES, Repository
+
 UNITS = 100
 SHAPE = 144  # 144³ multiplications and additions on one core: about 0.1 ms
 NAIVE_STEPS, NAIVE_WARM_UP, NAIVE_LIMIT = 400, 20, 1.05
-CHECKS_PER_BASELINE = 10
 ONE_CORE = {"OMP_NUM_THREADS": "1"}
 
 
@@ -91,37 +100,29 @@ def turns(effect: float, folder: Path) -> dict[str, Any]:
     }
 
 
-def stored(effect: float, folder: Path) -> dict[str, Any]:
-    from tdiag.gate.against import Options
-    from tdiag.gate.stored import THRESHOLD, check_stored, update
-    from tdiag.launch.target import Target
+def planted(effect: float, folder: Path) -> dict[str, Any]:
+    repository = Repository(folder)
+    repository.write("units")
+    # The extra calls are not to decide.
+    found = repository.check("units", effect, "--max-growth", "1000%")
+    return {"answer": found.pop("answer"), "estimate": found.pop("estimate")}
 
-    path = BASELINES / "baseline.json"
-    uses = BASELINES / "uses"
-    used = int(uses.read_text()) if uses.exists() else CHECKS_PER_BASELINE
-    os.environ.update(ONE_CORE)
-    os.environ["TDIAG_GATE_EXTRA"] = "0"
-    target = Target("script", __file__, ("--train", str(UNITS)))
-    if used >= CHECKS_PER_BASELINE:
-        (folder / "update").mkdir()
-        update(target, path, Options(folder=folder / "update", threshold=THRESHOLD))
-        used = 0
-    uses.write_text(str(used + 1))
-    # The same command line, which names the entry; the change comes by the environment.
-    os.environ["TDIAG_GATE_EXTRA"] = str(round(UNITS * effect / 100))
-    (folder / "check").mkdir()
-    options = Options(folder=folder / "check", threshold=THRESHOLD, tolerance=10.0)
-    began = time.monotonic()
-    outcome = check_stored(target, path, options)
-    found = outcome.step
-    assert found is not None
-    answers = {"regressed": "slower", "inconclusive": "unclear", "pass": "same"}
-    return {
-        "answer": answers[outcome.verdict],
-        "estimate": [found.ratio, found.low, found.high],
-        "raw": found.now_ns / found.before_ns,
-        "seconds": time.monotonic() - began,
-    }
+
+def nothing(programs: list[str], rounds: int, out: Path) -> None:
+    """Round by round, so that what the machine does in an hour hits all programs alike."""
+    have = Counter(r["program"] for r in _results(out) if r["method"] == "nothing")
+    with tempfile.TemporaryDirectory() as folder:
+        repository = Repository(Path(folder))
+        for number in range(rounds):
+            for program in programs:
+                if have[program] > number:
+                    continue
+                repository.write(program)
+                began = time.monotonic()
+                found = repository.check(program)
+                taken = {"method": "nothing", "effect": 0.0, "program": program,
+                         "seconds": time.monotonic() - began}  # fmt: skip
+                _append(out, {**taken, **found, "load": os.getloadavg()[0]})
 
 
 def naive(effect: float, folder: Path) -> dict[str, Any]:
@@ -160,35 +161,39 @@ def pytest_benchmark(effect: float, folder: Path) -> dict[str, Any]:
 
 
 METHODS: dict[str, Callable[[float, Path], dict[str, Any]]] = {
-    "turns": turns, "stored": stored, "naive": naive, "pytest-benchmark": pytest_benchmark,
+    "turns": turns, "planted": planted, "naive": naive, "pytest-benchmark": pytest_benchmark,
 }  # fmt: skip
-BASELINES = Path(tempfile.gettempdir())
 
 
 def measure(methods: list[str], effects: list[float], minutes: float, out: Path) -> None:
-    global BASELINES
-    with tempfile.TemporaryDirectory() as kept:
-        BASELINES = Path(kept)
-        end, number = time.monotonic() + minutes * 60, 0
-        while time.monotonic() < end:
-            method = methods[number % len(methods)]
-            effect = effects[number // len(methods) % len(effects)]
-            with tempfile.TemporaryDirectory() as name:
-                began = time.monotonic()
-                found = METHODS[method](effect, Path(name))
-                taken = {"method": method, "effect": effect, "seconds": time.monotonic() - began}
-            line = json.dumps({**taken, **found, "load": os.getloadavg()[0]})
-            print(line, flush=True)
-            with out.open("a") as file:
-                print(line, file=file)
-            number += 1
+    end, number = time.monotonic() + minutes * 60, 0
+    while time.monotonic() < end:
+        method = methods[number % len(methods)]
+        effect = effects[number // len(methods) % len(effects)]
+        with tempfile.TemporaryDirectory() as name:
+            began = time.monotonic()
+            found = METHODS[method](effect, Path(name))
+            taken = {"method": method, "effect": effect, "seconds": time.monotonic() - began}
+        _append(out, {**taken, **found, "load": os.getloadavg()[0]})
+        number += 1
+
+
+def _append(out: Path, result: dict[str, Any]) -> None:
+    line = json.dumps(result)
+    print(line, flush=True)
+    with out.open("a") as file:
+        print(line, file=file)
+
+
+def _results(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
 
 def report(out: Path) -> None:
-    results = [json.loads(line) for line in out.read_text().splitlines()]
+    results = _results(out)
     print("| method | planted | checks | slower | same or faster | unclear | s a check, median |")
     print("|---|--:|--:|--:|--:|--:|--:|")
-    for method in METHODS:
+    for method in ("stored", *METHODS):
         mine = [r for r in results if r["method"] == method]
         for effect in sorted({r["effect"] for r in mine}):
             some = [r for r in mine if r["effect"] == effect]
@@ -201,18 +206,47 @@ def report(out: Path) -> None:
             )
 
 
+def report_nothing(out: Path) -> None:
+    """By program: the verdicts, the lowest and highest ratio, whatever was inconclusive or not."""
+    results = [r for r in _results(out) if r["method"] == "nothing"]
+    print("| program | ms a step | checks | regressed | pass | inconclusive | read | s a check |")
+    print("|---|--:|--:|--:|--:|--:|---|--:|")
+    for program in [*dict.fromkeys(r["program"] for r in results), "all"]:
+        mine = [r for r in results if program in (r["program"], "all")]
+        said = Counter(r["verdict"] for r in mine)
+        ratios = sorted(r["estimate"][0] - 1 for r in mine)
+        times = "" if program == "all" else f"{statistics.median(r['step_ms'] for r in mine):.2g}"
+        print(
+            f"| {program} | {times} | {len(mine)} | {said['regressed']} | {said['pass']} |"
+            f" {said['inconclusive']} | {ratios[0]:+.1%} to {ratios[-1]:+.1%} |"
+            f" {statistics.median(r['seconds'] for r in mine):.0f} |"
+        )
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("methods", nargs="*", metavar="METHOD", help="; ".join(METHODS))
+    options.add_argument(
+        "methods", nargs="*", metavar="METHOD", help="; ".join([*METHODS, "nothing"])
+    )
     options.add_argument("--effects", nargs="+", type=float, default=[0.0, 3.0, 5.0, 10.0])
     options.add_argument("--minutes", type=float, default=30.0)
+    options.add_argument("--programs", nargs="+", default=["all"])
+    options.add_argument("--rounds", type=int, default=10)
     options.add_argument("--out", type=Path, default=Path("gate.jsonl"))
     options.add_argument("--report", action="store_true")
     options.add_argument("--train", type=int, help=argparse.SUPPRESS)
     options.add_argument("--steps", type=int, help=argparse.SUPPRESS)
     args = options.parse_args()
     if args.train:
-        train(args.train + int(os.environ.get("TDIAG_GATE_EXTRA", "0")), args.steps)
+        train(args.train, args.steps)
+        return
+    if args.methods == ["nothing"]:
+        if not args.report:
+            chosen = NAMES if args.programs == ["all"] else args.programs
+            if unknown := set(chosen) - set(NAMES):
+                options.error(f"no program {', '.join(unknown)}; there are: {', '.join(NAMES)}")
+            nothing(chosen, args.rounds, args.out)
+        report_nothing(args.out)
         return
     if not args.report:
         measure(args.methods or list(METHODS), args.effects, args.minutes, args.out)

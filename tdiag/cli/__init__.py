@@ -55,7 +55,7 @@ def _options(
 
 
 app.command("run", cls=run.RunCommand)(run.run)
-app.command("check", cls=run.RunCommand)(check.check)
+app.command("check", cls=check.CheckCommand)(check.check)
 app.command("compare")(compare.compare)
 app.command("history")(history.history)
 app.command("analyze")(analyze.analyze)

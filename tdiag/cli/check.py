@@ -10,10 +10,14 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
-from tdiag.cli.options import GateFormat, MaxGrowth, Output, Soft
-from tdiag.cli.run import MISSES, TARGET
+from tdiag.cli.options import GateFormat, Output, Soft
+from tdiag.cli.run import MISSES, TARGET, RunCommand
 
 _SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(%?)")
+
+
+class CheckCommand(RunCommand):
+    usual = "tdiag check --against REV"
 
 
 def check(
@@ -27,19 +31,30 @@ def check(
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A stored baseline to compare with."),
+        typer.Option(
+            metavar="FILE",
+            help="A stored baseline to compare with: its counters, and the commit it was written"
+            " at, which is run as --against does.",
+        ),
     ] = None,
     update: Annotated[
-        bool, typer.Option("--update", help="Measure, and write the baseline instead.")
+        bool, typer.Option("--update", help="Count, and write the baseline instead.")
     ] = False,
     max_regression: Annotated[
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="Slow-down of the step that fails: 1.5% with --against, 5% with --baseline.",
+            help="Slow-down of the step that fails: 1.5% with --against; with --baseline what the"
+            " file says, 5% in a new one.",
         ),
     ] = None,
-    max_growth: MaxGrowth = "5%",
+    max_growth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Growth of a work counter that fails: 5%, or what the baseline file says.",
+        ),
+    ] = None,
     groups: Annotated[
         int,
         typer.Option(
@@ -97,14 +112,18 @@ def check(
         raise UsageError("--update writes a baseline: --baseline FILE says which")
     if format not in FORMATS:
         raise UsageError(f"no report format {format!r}", f"there are: {', '.join(FORMATS)}")
-    usual = stored.THRESHOLD if against is None else duels.THRESHOLD
-    threshold = share(max_regression, "--max-regression") if max_regression else usual
     if history is not None and update:
         raise UsageError(
             "--update checks nothing that --history could keep", "leave out one of them"
         )
-    tolerance = share(max_growth, "--max-growth")
     target = context.meta[TARGET]
+    threshold, tolerance = duels.THRESHOLD, duels.TOLERANCE
+    if baseline is not None:
+        threshold, tolerance = stored.limits(target, baseline)
+    if max_regression:
+        threshold = share(max_regression, "--max-regression")
+    if max_growth:
+        tolerance = share(max_growth, "--max-growth")
     for word, meant in context.meta[MISSES]:
         say(f"tdiag: {word} is handed to the script; did you mean {meant}?")
     signal.signal(signal.SIGTERM, _terminated)

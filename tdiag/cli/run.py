@@ -24,6 +24,8 @@ class RunCommand(TyperCommand):
     Click cannot: it would read ``-foo 1`` of a script as ``-f -o …`` and loses where ``--`` was.
     """
 
+    usual = "tdiag run"  # how it begins, as a rule
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from tdiag.launch.target import near_misses, split
 
@@ -33,7 +35,7 @@ class RunCommand(TyperCommand):
             for name in (*option.opts, *option.secondary_opts)
         }
         words = args
-        args, target = split(words, own)
+        args, target = split(words, own, self.usual)
         ctx.meta[TARGET], ctx.meta[MISSES] = target, near_misses(words, target, own)
         return super().parse_args(ctx, args)
 

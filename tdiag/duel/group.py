@@ -106,10 +106,7 @@ def _play(sides: list[Side], taken: list[Taken], pace: Pace) -> bool:
 def _turns(sides: list[Side], taken: list[Taken], pace: Pace) -> None:
     steps = FEWEST_STEPS
     for _ in range(WARM_UP_TURNS):
-        lengths = [(side, statistics.median(side.turn(steps))) for side in sides]
-        # A program with the protocol of its own knows itself how long its turns are.
-        watched = [ns for side, ns in lengths if not side.program.own_protocol]
-        steps = steps_of_a_turn(min(watched or [ns for _, ns in lengths]))
+        steps = steps_of_a_turn(min(statistics.median(side.turn(steps)) for side in sides))
     began, turn = monotonic(), 0
     while turn < FEWEST_TURNS or (turn < pace.turns and monotonic() - began < pace.most_s):
         pairs = list(zip(sides, taken, strict=True))

@@ -31,7 +31,6 @@ from tdiag.errors import LaunchError, TdiagError
 from tdiag.launch import rundir
 from tdiag.launch.session import environment
 
-CONTROL = "TDIAG_CONTROL"  # tells a program that opens the pipes itself where they are
 OUTPUT = "output.txt"  # in the run directory: what the program printed
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # A script that is asked to stop runs its own `finally` and `atexit` (a last checkpoint, say).
@@ -52,25 +51,24 @@ class Anew(Exception):
 
 
 class ProgramFailed(TdiagError):
-    """The program failed. ``output``: the end of what it printed, its traceback as a rule."""
+    """The program failed. ``side``: its name. ``output``: the end of what it printed, its traceback
+    as a rule."""
 
     def __init__(self, side: str, code: int, output: str) -> None:
         died = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         super().__init__(f"the script itself failed ({side}: {died}): nothing was compared", output)
-        self.output = output
+        self.side, self.output = side, output
 
 
 @dataclass(frozen=True)
 class Program:
-    """What a side runs. ``variables`` are added to tdiag's own environment. ``own_protocol``: it
-    opens the pipes itself and needs no probe. ``outside``: a folder of which it must not import
-    anything (its modules there are reported in :class:`Ready`)."""
+    """What a side runs. ``variables`` are added to tdiag's own environment. ``outside``: a folder
+    of which it must not import anything (its modules there are reported in :class:`Ready`)."""
 
     name: str
     command: Sequence[str]
     cwd: Path
     variables: Mapping[str, str] = field(default_factory=dict)
-    own_protocol: bool = False
     outside: str = ""
 
 
@@ -176,11 +174,7 @@ class Side:
 
 def spawn(program: Program, run_dir: Path) -> subprocess.Popen[bytes]:
     """Start it in a process group of its own, under the probe; its output goes to a file."""
-    variables = {**os.environ, **_own_port(), **program.variables}
-    if program.own_protocol:
-        variables[CONTROL] = str(run_dir / "control")
-    else:
-        variables = environment(run_dir, variables)
+    variables = environment(run_dir, {**os.environ, **_own_port(), **program.variables})
     try:
         with (run_dir / OUTPUT).open("wb") as output:
             return subprocess.Popen(

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tdiag.diagnose.budget import make_budget
-from tdiag.duel.against import Duel, duel
+from tdiag.duel.against import duel
 from tdiag.duel.estimate import LOOKS, Estimate, Looks
 from tdiag.duel.group import Pace, Taken
 from tdiag.duel.side import Program
 from tdiag.errors import UsageError
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.kinds import Ops
-from tdiag.gate.counters import Counter, compare, counters
+from tdiag.gate.counters import compare, counters
 from tdiag.gate.counting import Counted, count
 from tdiag.gate.judge import Case, Measured, Side, findings_of, judge
 from tdiag.gate.machine import this_machine
@@ -50,38 +51,89 @@ def check_against(target: Target, revision: str, options: Options) -> Outcome:
 
     Raises UsageError for what cannot be compared and ProgramFailed where either side fails.
     """
-    python = interpreter(target, options.python)
+    with both(target, revision, options.python) as (other, before, now):
+        options.told("counting what a step of each side does")
+        counted = count([before, now], options.folder)
+        sides = [side(c, root) for c, root in zip(counted, (other.tree, other.root), strict=True)]
+        case = Case(
+            command=" ".join([target.name, *target.args]),
+            against=f"{other.name} ({other.commit[:10]})",
+            threshold=options.threshold,
+            tolerance=options.tolerance,
+            before=sides[0],
+            now=sides[1],
+            now_findings=findings_of(counted[1].diagnosis),
+            notes=uncounted(counted),
+            machine=str(this_machine(counted[1].lead)),
+        )
+        return judge(timed(case, other, before, now, options))
+
+
+@contextmanager
+def both(
+    target: Target, revision: str, python: str | None
+) -> Iterator[tuple[Revision, Program, Program]]:
+    """The script at ``revision``, checked out for as long, and here.
+
+    Raises UsageError where the revision, or the script in it, is not there.
+    """
+    found = interpreter(target, python)
     with checked_out(revision) as other:
         where = other.moved(Path.cwd())
         if where is None or not where.is_dir():
-            raise UsageError(f"{Path.cwd().name} is not a folder of {revision}",
+            raise UsageError(f"{Path.cwd().name} is not a folder of {other.name}",
                              "run from one that both revisions have")  # fmt: skip
-        before = Program("before", other.target(target).command(python), where,
+        before = Program("before", other.target(target).command(found), where,
                          other.variables(), outside=str(other.root))  # fmt: skip
-        now = Program("now", target.command(python), Path.cwd())
-        options.told("counting what a step of each side does")
-        counted = count([before, now], options.folder)
-        counts = [
-            counters(c.run_dir, c.evidence, root)
-            for c, root in zip(counted, (other.tree, other.root), strict=True)
-        ]
-        options = replace(options, looks=looks(counts[0], counts[1], options))
-        found = duel(before, now, options.folder, options.threshold, pace=options.pace,
-                     looks=options.looks, told=teller(options))  # fmt: skip
-        sides = [
-            side(c, root, [pair[i] for pair in found.groups])
-            for i, (c, root) in enumerate(zip(counted, (other.tree, other.root), strict=True))
-        ]
-        return judge(_case(target, other, options, sides, counted, found))
+        yield other, before, here(target, found)
 
 
-def side(counted: Counted, root: Path, taken: Sequence[Taken]) -> Side:
-    """What a side's runs tell beside the ratio."""
+def here(target: Target, python: str) -> Program:
+    """The script in the working tree."""
+    return Program("now", target.command(python), Path.cwd())
+
+
+def timed(case: Case, other: Revision, before: Program, now: Program, options: Options) -> Case:
+    """With the step's time on both sides, which take turns. Raises what :func:`duel` raises."""
+    looks = options.looks
+    if grown(case):  # the time then only explains
+        looks = replace(looks, at=looks.at[:1])
+    found = duel(before, now, options.folder, options.threshold, pace=options.pace, looks=looks,
+                 told=_teller(options, looks))  # fmt: skip
+    pairs = found.groups
+    turns = sum(len(one.typical_ns) for one, _ in pairs)
+    same = () if other.changed else (f"the working tree does not differ from {other.name}",)
+    return replace(
+        case,
+        before=_costs(case.before, [pair[0] for pair in pairs]),
+        now=_costs(case.now, [pair[1] for pair in pairs]),
+        step=Measured(
+            ratios=found.ratios,
+            before_ns=_typical_ns([pair[0] for pair in pairs]),
+            now_ns=_typical_ns([pair[1] for pair in pairs]),
+            turns=turns,
+            how=f"{plural(len(pairs), 'group')} of fresh processes, {plural(turns, 'turn')} a side,"
+            " both sides alive at once, taking turns",
+        ),
+        changed=other.changed,
+        notes=[*case.notes, *same],
+    )
+
+
+def side(counted: Counted, root: Path) -> Side:
+    """What a side's counting run tells."""
     return Side(
         root=root,
         counters=counters(counted.run_dir, counted.evidence, root),
-        components_ns=components([t.run_dir for t in taken[-MOST_GROUPS_READ:]]),
         rules=frozenset(found.code for found in findings_of(counted.diagnosis)),
+    )
+
+
+def _costs(side: Side, taken: Sequence[Taken]) -> Side:
+    """With what its turns tell beside the ratio."""
+    return replace(
+        side,
+        components_ns=components([t.run_dir for t in taken[-MOST_GROUPS_READ:]]),
         start_ns=[t.start_ns for t in taken],
         peak_bytes=[t.peak_bytes for t in taken if t.peak_bytes is not None],
     )
@@ -103,13 +155,12 @@ def interpreter(target: Target, python: str | None) -> str:
     return os.path.abspath(checked.python) if checked.python else "python"  # noqa: PTH100
 
 
-def teller(options: Options) -> Callable[[int, Estimate | None], None]:
+def _teller(options: Options, looks: Looks) -> Callable[[int, Estimate | None], None]:
     """Progress of the groups, in words."""
 
     def tell(groups: int, estimate: Estimate | None) -> None:
         so_far = f": {estimate.ratio - 1:+.1%} so far" if estimate else ""
-        most = options.looks.at[-1]
-        options.told(f"group {groups} of fresh processes measured (at most {most}){so_far}")
+        options.told(f"group {groups} of fresh processes measured (at most {looks.at[-1]}){so_far}")
 
     return tell
 
@@ -120,47 +171,12 @@ def uncounted(counted: Sequence[Counted]) -> list[str]:
     return [f"no calls were counted by line: {why}" for why in sorted(reasons)]
 
 
-def looks(before: Mapping[str, Counter], now: Mapping[str, Counter], options: Options) -> Looks:
-    """One look where the counters have already decided: the time then only explains."""
-    decided = any(moved.grew for moved in compare(before, now, options.tolerance))
-    return replace(options.looks, at=options.looks.at[:1]) if decided else options.looks
+def grown(case: Case) -> bool:
+    """Whether the counters have already decided."""
+    moved = compare(case.before.counters, case.now.counters, case.tolerance)
+    return any(one.grew for one in moved)
 
 
-def _case(
-    target: Target, other: Revision, options: Options, sides: Sequence[Side],
-    counted: Sequence[Counted], found: Duel,
-) -> Case:  # fmt: skip
-    pairs = found.groups
-    notes = uncounted(counted)
-    if not other.changed:
-        notes.append(f"the working tree does not differ from {other.name}")
-    return Case(
-        command=" ".join([target.name, *target.args]),
-        against=f"{other.name} ({other.commit[:10]})",
-        threshold=options.threshold,
-        tolerance=options.tolerance,
-        before=sides[0],
-        now=sides[1],
-        step=Measured(
-            ratios=found.ratios,
-            before_ns=typical_ns([pair[0] for pair in pairs]),
-            now_ns=typical_ns([pair[1] for pair in pairs]),
-            turns=sum(len(pair[0].typical_ns) for pair in pairs),
-            how=f"{counted_groups(pairs)}, both sides alive at once, taking turns",
-        ),
-        now_findings=findings_of(counted[1].diagnosis),
-        changed=other.changed,
-        notes=notes,
-        machine=str(this_machine(counted[1].lead)),
-    )  # fmt: skip
-
-
-def counted_groups(groups: Sequence[Sequence[Taken]]) -> str:
-    """``5 groups of fresh processes, 200 turns a side``."""
-    turns = sum(len(group[0].typical_ns) for group in groups)
-    return f"{plural(len(groups), 'group')} of fresh processes, {plural(turns, 'turn')} a side"
-
-
-def typical_ns(taken: Sequence[Taken]) -> float:
+def _typical_ns(taken: Sequence[Taken]) -> float:
     """The median over all turns, ns a step."""
     return statistics.median(ns for one in taken for ns in one.typical_ns)

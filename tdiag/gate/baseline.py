@@ -1,4 +1,4 @@
-"""The baseline file: what a script cost when somebody said "no worse than this".
+"""The baseline file: what a script did when somebody said "no worse than this".
 
 JSON, sorted, one value a line, so that a diff reads and two branches merge; one entry a script
 and its arguments. Written in one step: a crash leaves the old file.
@@ -17,7 +17,7 @@ from tdiag.gate.counters import Counter, Unit
 from tdiag.gate.machine import Machine
 from tdiag.launch import rundir
 
-VERSION = 1
+VERSION = 2
 
 
 class StoredCounter(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,20 +30,20 @@ class StoredCounter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One script with its arguments. ``step_ns``: the median step of each group of fresh processes;
-    ``mean_step_ns`` the mean one; ``yardstick_ns``: of each kind of fixed work, as many values,
-    taken by turns with the script."""
+    """One script with its arguments. ``commit``: what was checked out, which a check runs again;
+    "" outside a repository. ``uncommitted``: tracked files that differed from it, so that it is
+    not what was measured. ``step_ns``: the median clean step of one run, by which a history is
+    drawn and nothing judged; 0 where none was clean. ``rules``: codes that fired."""
 
     command: str
+    commit: str
+    uncommitted: list[str]
     machine: Machine
-    step_ns: list[float]
-    mean_step_ns: list[float]
-    yardstick_ns: dict[str, list[float]]
-    components_ns: dict[str, float]
+    max_regression: float
+    max_growth: float
+    step_ns: float
     counters: dict[str, StoredCounter]
     rules: list[str]
-    start_ns: list[float]
-    peak_bytes: list[float]
     tdiag: str
 
 
@@ -59,7 +59,8 @@ class _Version(msgspec.Struct):
 def read(path: Path) -> dict[str, Entry]:
     """The entries by command; none where there is no file yet.
 
-    Raises RunError for a file that is no baseline, is broken, or was written by a newer tdiag.
+    Raises RunError for a file that is no baseline, is broken, or was written by a tdiag with
+    another version of it.
     """
     try:
         raw = path.read_bytes()
@@ -71,13 +72,16 @@ def read(path: Path) -> dict[str, Entry]:
         version = msgspec.json.decode(raw, type=_Version).tdiag_baseline
         if version > VERSION:
             raise RunError(f"{path} was written by a newer tdiag (baseline version {version})",
-                           "upgrade tdiag, or write it anew with --update")  # fmt: skip
+                           "upgrade tdiag, or delete it and write it again: --update")  # fmt: skip
+        if version < VERSION:
+            raise RunError(f"{path} was written by an older tdiag (baseline version {version})",
+                           "delete it and write it again: --update")  # fmt: skip
         return msgspec.json.decode(raw, type=_File).scripts
     except msgspec.MsgspecError as error:
         conflict = b"<<<<<<<" in raw
         raise RunError(
             f"{path} is no baseline: " + ("it holds a merge conflict" if conflict else str(error)),
-            "take either side, or write it anew: delete it and run with --update",
+            "take either side, or delete it and write it again: --update",
         ) from None
 
 

@@ -88,11 +88,13 @@ def record_of(outcome: Outcome, kind: Literal["baseline", "revision"], head: Hea
     if step and kind == "baseline":
         ratios = {"step_ns": step.ratio, "low_ns": step.low, "high_ns": step.high,
                   "baseline_ns": 1.0}  # fmt: skip
-        times = {name: round(step.before_ns * ratio, 1) for name, ratio in ratios.items()}
+        if step.stored_ns:
+            times = {name: round(step.stored_ns * ratio, 1) for name, ratio in ratios.items()}
     elif step:
         times = {"step_ns": round(step.now_ns, 1)}
     return Record(
-        unix=int(time.time()), commit=head.commit, subject=head.subject, dirty=head.dirty,
+        unix=int(time.time()), commit=head.commit, subject=head.subject,
+        dirty=bool(head.uncommitted),
         command=outcome.command, kind=kind, against=outcome.against, machine=outcome.machine,
         verdict=outcome.verdict, ratio=round(step.ratio, 5) if step else None, **times,
     )  # fmt: skip

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tdiag
@@ -28,26 +29,27 @@ class Measured:
     now_ns: float
     turns: int
     how: str
+    stored_ns: float | None = None  # as in StepChange
 
 
 @dataclass(frozen=True)
 class Side:
     """What is known of one side beside its step time. ``root``: its files are named relative to
-    it. ``components_ns``: of the clean step. ``rules``: codes that fire, with a measured cost."""
+    it. ``rules``: codes that fire, with a measured cost. ``components_ns``: of the clean step."""
 
     root: Path
     counters: Mapping[str, Counter]
-    components_ns: Mapping[str, float]
     rules: frozenset[str]
+    components_ns: Mapping[str, float] = field(default_factory=dict)
     start_ns: Sequence[float] = ()
     peak_bytes: Sequence[float] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is to be judged. ``changed``: files that differ between the sides, relative to their
-    roots; ``settle``: what would settle an open question ("": more groups); ``now_findings``: of
-    the side now, from which those that are new are told."""
+    """What is to be judged. ``step`` None: its time was not compared, ``why_no_step`` says why.
+    ``changed``: files that differ between the sides, relative to their roots; ``settle``: what
+    would answer an open question of time ("": more groups); ``now_findings``: of the side now."""
 
     command: str
     against: str
@@ -55,7 +57,7 @@ class Case:
     tolerance: float
     before: Side
     now: Side
-    step: Measured | None
+    step: Measured | None = None
     why_no_step: str = ""
     settle: str = ""
     now_findings: Sequence[Finding] = ()
@@ -78,7 +80,9 @@ def judge(case: Case) -> Outcome:
         verdict = "regressed"
     elif answer == "unclear":
         verdict = "inconclusive"
-    reasons = [*_of_time(case, answer), *(_of_counter(c, case.now.root) for c in named)]
+    # An undecided time is no reason of a regression that the counters decided.
+    of_time = () if failing and answer == "unclear" else _of_time(case, answer)
+    reasons = [*of_time, *(_of_counter(c, case.now.root) for c in named)]
     new = [f for f in case.now_findings if f.code not in case.before.rules]
     told = verdict == "regressed"  # a rule near its threshold comes and goes by itself
     return Outcome(
@@ -88,7 +92,7 @@ def judge(case: Case) -> Outcome:
         threshold=case.threshold,
         tolerance=case.tolerance,
         reasons=tuple(reasons),
-        step=_step(case.step) if case.step else None,
+        step=_step(case.step, answer) if case.step else None,
         why_no_step=case.why_no_step,
         components=_components(case.before.components_ns, case.now.components_ns),
         side_costs=tuple(_side_costs(case)),
@@ -96,7 +100,7 @@ def judge(case: Case) -> Outcome:
         findings=tuple(new) if told else (),
         changed_files=tuple(case.changed),
         improved=answer == "faster" and not failing,
-        settle=_settle(case) if verdict == "inconclusive" and case.step else "",
+        settle=_settle(case) if verdict == "inconclusive" or not case.step else "",
         notes=tuple(case.notes),
         machine=case.machine,
         tdiag=tdiag.__version__,
@@ -135,15 +139,18 @@ def _of_time(case: Case, answer: Answer) -> Iterable[str]:
 
 
 def _of_counter(counter: CounterChange, root: Path) -> str:
-    """``loss.py:42 now issues 4,096 .item() per step, was 0``."""
+    """``loss.py:42 makes 4,096 more .item() calls a step (0 → 4,096)``."""
     shown = size if counter.unit == "bytes" else count
     whole = f"{counter.what}: {shown(counter.now)}, was {shown(counter.before)}"
     first = next((line for line in counter.lines if line.place), None)
     if first is None or first.place is None:
         return whole
     where = f"{relative(first.place.file, root)}:{first.place.line}"
-    issued = f"{count(first.now)} {counter.name} per step, was {count(first.before)}"
-    return f"{where} now issues {issued}"
+    more = count(first.now - first.before)
+    what = f"{counter.name} calls" if counter.name.endswith(")") else counter.name
+    if more == "1":
+        what = re.sub(r"(call|tensor|print|synchronisation)s\b", r"\1", what, count=1)
+    return f"{where} makes {more} more {what} a step ({count(first.before)} → {count(first.now)})"
 
 
 def _counter(moved: Moved, case: Case) -> CounterChange:
@@ -164,12 +171,14 @@ def _in_diff(place: Place | None, case: Case) -> bool:
     return place is not None and relative(place.file, case.now.root) in case.changed
 
 
-def _step(step: Measured) -> StepChange:
+def _step(step: Measured, answer: Answer) -> StepChange:
     typical, mean = step.ratios.typical, step.ratios.mean
     return StepChange(
+        answer=answer,
         before_ns=step.before_ns, now_ns=step.now_ns, ratio=typical.ratio, low=typical.low,
         high=typical.high, p_slower=typical.p_slower, mean_ratio=mean.ratio, mean_low=mean.low,
         mean_high=mean.high, groups=typical.groups, turns=step.turns, how=step.how,
+        stored_ns=step.stored_ns,
     )  # fmt: skip
 
 
@@ -197,9 +206,9 @@ def _side_costs(case: Case) -> Iterable[Change]:
 
 def _settle(case: Case) -> str:
     """What would make the answer clear."""
-    more = case.step.ratios.typical.more_groups(case.threshold) if case.step else None
-    if case.settle:
+    if case.settle or not case.step:
         return case.settle
+    more = case.step.ratios.typical.more_groups(case.threshold)
     if more is None:
         return "no number of further runs in reach would settle it: choose another --max-regression"
     return (

@@ -1,4 +1,4 @@
-"""Which machine a baseline was measured on: what makes times comparable."""
+"""Which machine a check ran on, or a baseline was written on."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     python: str
 
     def same_hardware(self, other: Machine) -> bool:
-        """Times can be compared as they are. Another torch is a change to be judged, not another
-        machine."""
+        """Another torch is a change to be judged, not another machine."""
         mine = (self.processor, self.cores, self.device)
         return mine == (other.processor, other.cores, other.device)
 

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from tdiag.diagnose.model import Change, Finding, Place
+from tdiag.duel.estimate import Answer
 
 SCHEMA_VERSION = 1
 
@@ -17,9 +18,11 @@ EXIT_CODES: dict[Verdict, int] = {"pass": 0, "regressed": 1, "inconclusive": 3}
 class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     """``ratio`` = step time now ÷ before, ``low`` to ``high`` its interval (95 % over all looks),
     ``p_slower`` of a rank test. The typical step is the median; ``mean_*`` is that of the mean
-    step, which holds what only some steps do. ``groups`` of fresh processes, ``turns`` of each
-    side in all. ``how``: what was done to compare, in words."""
+    step, which holds what only some steps do. ``answer``: what both say of the threshold.
+    ``groups`` of fresh processes, ``turns`` of each side in all. ``how``: what was done to compare,
+    in words. ``stored_ns``: the step that the baseline file keeps, by which a history is drawn."""
 
+    answer: Answer
     before_ns: float
     now_ns: float
     ratio: float
@@ -32,6 +35,7 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     groups: int
     turns: int
     how: str
+    stored_ns: float | None = None
 
 
 class LineChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,11 +70,11 @@ class CounterChange(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """``threshold``: the slow-down of the step that fails, 0.05 = 5 %; ``tolerance``: of counters.
 
-    ``reasons``: why it regressed or why it cannot be told, most decisive first. ``step`` None: its
-    time was not compared, ``why_no_step`` says why. ``components``: of the budget, ns per step,
-    largest change first. ``side_costs``: time until warm (ns), peak memory (bytes).
-    ``findings``: rules that fire now and did not before. ``settle``: what would make an
-    inconclusive one clear. ``machine``: the one it ran on, "" of runs of another time."""
+    ``reasons``: what decided that it regressed, or why it is open, most decisive first. ``step``
+    None: its time was not compared, ``why_no_step`` says why. ``components``: of the budget, ns
+    per step, largest change first. ``side_costs``: time until warm (ns), peak memory (bytes).
+    ``findings``: rules that fire now and did not before. ``settle``: what would answer an open
+    question of time. ``machine``: the one it ran on, "" of runs of another time."""
 
     schema_version: int = SCHEMA_VERSION
     verdict: Verdict

@@ -8,6 +8,7 @@ included, stays apart. Git's own hooks do not run.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -27,8 +28,8 @@ _GIT_OWN = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COM
 
 @dataclass(frozen=True)
 class Revision:
-    """``name`` as the user wrote it, ``tree``: where it is checked out, ``root``: the working
-    tree. ``changed``: files that differ, relative to either."""
+    """``name`` as the user wrote it (of a whole hash its first ten digits), ``tree``: where it is
+    checked out, ``root``: the working tree. ``changed``: files that differ, relative to either."""
 
     name: str
     commit: str
@@ -75,12 +76,12 @@ class Revision:
 
 @dataclass(frozen=True)
 class Head:
-    """What is checked out. ``dirty``: tracked files differ from it. All empty outside a
+    """What is checked out. ``uncommitted``: tracked files that differ from it. All empty outside a
     repository, and before its first commit."""
 
     commit: str = ""
     subject: str = ""
-    dirty: bool = False
+    uncommitted: tuple[str, ...] = ()
 
 
 def head(apart_from: Path) -> Head:
@@ -91,10 +92,10 @@ def head(apart_from: Path) -> Head:
         others = (
             ["--", ":/"] if here.startswith("..") else ["--", ":/", f":(exclude,literal){here}"]
         )
-        dirty = bool(_run(Path.cwd(), "diff", "--quiet", "HEAD", *others).returncode)
+        differ = _git(Path.cwd(), "diff", "--name-only", "-z", "HEAD", *others).split("\0")
     except UsageError:
         return Head()
-    return Head(told[0], "".join(told[1:2]), dirty)
+    return Head(told[0], "".join(told[1:2]), tuple(filter(None, differ)))
 
 
 @contextmanager
@@ -112,7 +113,7 @@ def checked_out(name: str) -> Iterator[Revision]:
              "--force", str(tree), commit)  # fmt: skip
         _link_untracked(root, tree)
         changed = _git(root, "diff", "--name-only", "-z", commit).split("\0")
-        yield Revision(name, commit, root, tree, tuple(filter(None, changed)))
+        yield Revision(_shown(name), commit, root, tree, tuple(filter(None, changed)))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         _git(root, "worktree", "prune")
@@ -125,10 +126,14 @@ def _commit(root: Path, name: str) -> str:
             return done.stdout.strip()
     shallow = _git(root, "rev-parse", "--is-shallow-repository").strip() == "true"
     raise UsageError(
-        f"no revision {name} in this repository",
+        f"no revision {_shown(name)} in this repository",
         "the clone is shallow: fetch it, in GitHub Actions with `fetch-depth: 0` of"
         " actions/checkout" if shallow else "git fetch, or name one that `git log` shows",
     )  # fmt: skip
+
+
+def _shown(name: str) -> str:
+    return name[:10] if re.fullmatch("[0-9a-f]{40,64}", name) else name
 
 
 def _link_untracked(root: Path, tree: Path) -> None:

@@ -64,12 +64,14 @@ class Target:
         return next((path for path in found if path.is_file()), None)
 
 
-def split(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[str], Target]:
+def split(
+    words: Sequence[str], own: Mapping[str, bool], usual: str = "tdiag run"
+) -> tuple[list[str], Target]:
     """Split a command line into tdiag's words and the target.
 
     ``own`` maps each option of tdiag to whether it takes a value. Unknown options before the
-    target stay among tdiag's words, so that the parser can complain about them.
-    Raises UsageError where no target is named.
+    target stay among tdiag's words, so that the parser can complain about them. ``usual``: how the
+    command begins in the examples of a complaint. Raises UsageError where no target is named.
     """
     mine: list[str] = []
     target: Target | None = None
@@ -79,7 +81,7 @@ def split(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[str], Tar
         word = rest.pop(0)
         name, equals, _ = word.partition("=")
         if word == "--":
-            target = _after_dashes(target, rest)
+            target = _after_dashes(target, rest, usual)
             break
         if name in own and not (target and _the_scripts(name, declared)):
             mine.append(word)
@@ -91,7 +93,7 @@ def split(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[str], Tar
             target = _with(target, word)
         elif word == "-m":
             if not rest:
-                raise UsageError("-m needs the name of a module", "tdiag run -m package.train")
+                raise UsageError("-m needs the name of a module", f"{usual} -m package.train")
             target = Target("module", rest.pop(0))
             declared = declared_options(target.source_file())
         elif word.startswith("-"):
@@ -102,8 +104,8 @@ def split(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[str], Tar
     if target is None and HELP in mine:
         target = Target("script", "")
     if target is None:
-        raise UsageError("nothing to run", "tdiag run train.py, tdiag run -m pkg.train, or "
-                         "tdiag run -- torchrun train.py")  # fmt: skip
+        raise UsageError("nothing to run", f"{usual} train.py, {usual} -m pkg.train, or "
+                         f"{usual} -- torchrun train.py")  # fmt: skip
     if PROFILING in mine and PROFILING in declared and PROFILING not in target.args:
         target = replace(target, args=(PROFILING, *target.args))
     return mine, target
@@ -134,9 +136,9 @@ def _with(target: Target, word: str) -> Target:
     return replace(target, args=(*target.args, word))
 
 
-def _after_dashes(target: Target | None, rest: list[str]) -> Target:
+def _after_dashes(target: Target | None, rest: list[str], usual: str) -> Target:
     if target is not None:
         return replace(target, args=(*target.args, *rest))
     if not rest:
-        raise UsageError("nothing to run after --", "tdiag run -- torchrun train.py")
+        raise UsageError("nothing to run after --", f"{usual} -- torchrun train.py")
     return Target("launcher", rest[0], tuple(rest[1:]))

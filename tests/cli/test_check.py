@@ -18,6 +18,9 @@ from tests.launch.harness import script, tdiag
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (["check"], "tdiag check --against REV train.py"),
+        (["check", "--"], "tdiag check --against REV -- torchrun train.py"),
+        (["check", "-m"], "tdiag check --against REV -m package.train"),
         (["check", "x.py"], "compare with what?"),
         (["check", "x.py", "--against", "HEAD", "--baseline", "b.json"], "compare with what?"),
         (["check", "x.py", "--against", "HEAD", "--update"], "--baseline FILE says which"),

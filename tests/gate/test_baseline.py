@@ -18,12 +18,11 @@ from .building import git, repository
 MACHINE = Machine(processor="A CPU", cores=2.0, device="cpu", torch="2.13", python="3.11")
 
 
-def entry(command: str, step_ns: float = 1234567.89) -> Entry:
+def entry(command: str, step_ns: float = 1234567.89, commit: str = "1a" * 20) -> Entry:
     item = StoredCounter(unit="count", low=0, high=64, lines={"loss.py: forward: x.item()": 64})
     return Entry(
-        command=command, machine=MACHINE, step_ns=[step_ns, 2e6], mean_step_ns=[2e6, 2e6],
-        yardstick_ns={"memory": [1e6, 1e6]}, components_ns={"loss": 1e6},
-        counters={".item()": item}, rules=["TD501"], start_ns=[3e9], peak_bytes=[4e8], tdiag="0.1",
+        command=command, commit=commit, uncommitted=[], machine=MACHINE, max_regression=0.05,
+        max_growth=0.05, step_ns=step_ns, counters={".item()": item}, rules=["TD501"], tdiag="0.1",
     )  # fmt: skip
 
 
@@ -32,7 +31,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     baseline.write(path, {"train.py": entry("train.py")})
     found = baseline.read(path)["train.py"]
     assert found.counters == entry("train.py").counters and found.machine == MACHINE
-    assert found.step_ns == [1234570.0, 2e6]  # six digits
+    assert found.step_ns == 1234570.0  # six digits
 
 
 def test_no_file_is_no_entry(tmp_path: Path) -> None:
@@ -46,7 +45,7 @@ def test_it_reads_in_a_diff_one_value_a_line(tmp_path: Path) -> None:
     baseline.write(path, {"a.py": entry("a.py", 3e6), "b.py": entry("b.py")})
     pairs = zip(first.splitlines(), path.read_text().splitlines(), strict=True)
     changed = [(a.strip(), b.strip()) for a, b in pairs if a != b]
-    assert changed == [("1234570,", "3000000,")]
+    assert changed == [('"step_ns": 1234570,', '"step_ns": 3000000,')]
 
 
 def test_branches_that_update_different_scripts_merge(tmp_path: Path) -> None:
@@ -62,7 +61,7 @@ def test_branches_that_update_different_scripts_merge(tmp_path: Path) -> None:
     git(tmp_path, "commit", "-qam", "b")
     git(tmp_path, "merge", "-q", "other")
     found = baseline.read(path)
-    assert (found["a.py"].step_ns[0], found["b.py"].step_ns[0]) == (5e6, 7e6)
+    assert (found["a.py"].step_ns, found["b.py"].step_ns) == (5e6, 7e6)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +69,10 @@ def test_branches_that_update_different_scripts_merge(tmp_path: Path) -> None:
     [
         ('{"tdiag_baseline": 99}', "newer tdiag"),
         ("{", "is no baseline"),
-        ('{"tdiag_baseline": 1, "scripts": {"a": {}}}', "is no baseline"),
+        ('{"tdiag_baseline": 1, "scripts": {"a": {}}}', "older tdiag"),
+        ('{"tdiag_baseline": 2, "scripts": {"a": {}}}', "is no baseline"),
         ("[1]", "is no baseline"),
-        ('{"tdiag_baseline": 1,\n<<<<<<< HEAD\n', "merge conflict"),
+        ('{"tdiag_baseline": 2,\n<<<<<<< HEAD\n', "merge conflict"),
         ("\udcff", "is no baseline"),
     ],
 )

@@ -11,9 +11,7 @@ from tdiag.duel.estimate import Looks
 from tdiag.duel.group import Pace
 from tdiag.duel.side import ProgramFailed
 from tdiag.errors import UsageError
-from tdiag.gate import stored
 from tdiag.gate.against import Options, check_against
-from tdiag.gate.stored import check_stored, update
 from tdiag.launch.target import Target
 
 from .building import git, repository
@@ -66,7 +64,7 @@ def test_a_change_is_found_where_it_was_made(repo: Path, tmp_path: Path) -> None
     assert outcome.verdict == "regressed"
     item = next(c for c in outcome.counters if c.name == ".item()")
     assert (item.before, item.now, item.failing) == (0, 256, True)
-    assert "loss.py:5 now issues 256 .item() per step, was 0" in outcome.reasons
+    assert "loss.py:5 makes 256 more .item() calls a step (0 → 256)" in outcome.reasons
     line = item.lines[0]
     assert line.place is not None and line.place.file == str(repo / "loss.py") and line.in_diff
     assert outcome.changed_files == ("loss.py",)
@@ -92,18 +90,3 @@ def test_a_side_must_not_import_the_other(repo: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"imports .*loss\.py, which is not its own") as caught:
         check_against(SCRIPT, "HEAD", options(tmp_path, "c"))
     assert "PYTHONPATH" in caught.value.hint
-
-
-def test_a_stored_baseline_is_kept_and_kept_to(
-    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stored, "UPDATE_GROUPS", 2)
-    path = repo / "tdiag-baseline.json"
-    with pytest.raises(UsageError, match="has no baseline"):
-        check_stored(SCRIPT, path, options(tmp_path, "none"))
-    assert "train.py" in update(SCRIPT, path, options(tmp_path, "u"))
-    (repo / "loss.py").write_text(SLOW)
-    outcome = check_stored(SCRIPT, path, options(tmp_path, "c"))
-    assert outcome.verdict == "regressed"
-    assert "loss.py:5 now issues 256 .item() per step, was 0" in outcome.reasons
-    assert outcome.step is not None  # so few turns tell nothing of how much

@@ -15,7 +15,10 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from tdiag.gate import baseline
+
 from .building import commit, git, repository
+from .test_baseline import entry
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "ci" / "example"
@@ -99,6 +102,22 @@ def test_the_action_asks_what_its_inputs_say(
         assert act(clone, {**inputs, "inconclusive": "fail"}, base)[0] == 3
 
 
+def test_the_action_fetches_the_baselines_commit(clone: Path) -> None:
+    """It is not in a shallow clone; one that is gone is left to the check to tell."""
+    python = clone.parent / "python"
+    python.write_text('#!/bin/sh\necho "asked: $*"\n')
+    python.chmod(0o755)
+    good = git(clone.parent / "origin", "rev-parse", "main").strip()
+    entries = {good: entry("a.py", commit=good), "gone": entry("b.py", commit="0" * 40)}
+    baseline.write(clone / "b.json", entries)
+    assert git(clone, "rev-list", "--all").split() != [good]
+    ended, told, printed = act(
+        clone, {"script": "a.py", "baseline": "b.json", "python": str(python)}
+    )
+    assert (ended, told) == (0, "pass") and "asked: -m tdiag check --baseline b.json" in printed
+    assert git(clone, "cat-file", "-t", good).strip() == "commit"
+
+
 def test_the_action_must_know_what_to_compare_with(clone: Path) -> None:
     ended, _, printed = act(clone, {"script": "train.py"})
     assert ended == 2 and "name one of the inputs" in printed
@@ -121,7 +140,7 @@ def test_a_good_commit_passes_and_a_regressing_one_fails(clone: Path) -> None:
     commit(clone, loss_py=SLOW)
     ended, verdict, printed = act(clone, inputs, "main")
     assert (ended, verdict) == (1, "regressed"), printed
-    assert "loss.py:5 now issues 1,024 .item() per step, was 0" in printed
+    assert "loss.py:5 makes 1,024 more .item() calls a step (0 → 1,024)" in printed
     assert "::error" in printed
     assert "loss.py:5" in (clone.parent / "summary.md").read_text()
 

@@ -91,7 +91,7 @@ def test_a_step_half_as_long_again_is_told_with_its_component(tmp_path: Path) ->
 def test_a_count_is_named_by_function_since_lines_of_then_are_gone(tmp_path: Path) -> None:
     outcome = compare_runs(*runs(tmp_path, items=512), RUN_TO_RUN, 0.05)
     assert outcome.verdict == "regressed"
-    assert outcome.reasons[0] == "train.py:7 now issues 256 .item() per step, was 0"
+    assert outcome.reasons[0] == "train.py:7 makes 256 more .item() calls a step (0 → 256)"
     calls = next(c for c in outcome.counters if c.name == TORCH_CALLS)
     assert [(line.before, line.now) for line in calls.lines] == [(10, 266)]
 

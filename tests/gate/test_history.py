@@ -90,11 +90,11 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, text: str, message: str) ->
 
 
 def test_the_step_of_a_baseline_is_told_in_its_terms() -> None:
-    """The check's own time holds the machine's drift, the ratio does not."""
-    outcome, at = regressed(), Head("a" * 40, "slower", True)
+    """What both sides took now holds the machine's drift; the file's step and the ratio do not."""
+    outcome, at = regressed(), Head("a" * 40, "slower", ("train.py",))
     stored, direct = record_of(outcome, "baseline", at), record_of(outcome, "revision", at)
-    assert stored.step_ns == pytest.approx(10.2e6 * 1.082)
-    assert (stored.low_ns, stored.high_ns) == pytest.approx((10.2e6 * 1.061, 10.2e6 * 1.104))
+    assert (stored.step_ns, stored.baseline_ns) == pytest.approx((10.0e6 * 1.082, 10.0e6))
+    assert (stored.low_ns, stored.high_ns) == pytest.approx((10.0e6 * 1.061, 10.0e6 * 1.104))
     assert (direct.step_ns, direct.low_ns, direct.baseline_ns) == (11.0e6, None, None)
     assert stored.label == "aaaaaaaaaa+" and stored.verdict == "regressed"
 
@@ -117,11 +117,12 @@ def test_the_head_is_dirty_only_with_what_is_not_the_history(
     monkeypatch.chdir(repo)
     (repo / "h").write_text("appended\n")
     found = head(Path("h"))
-    assert found == Head(git(repo, "rev-parse", "HEAD").strip(), "a commit", dirty=False)
+    assert found == Head(git(repo, "rev-parse", "HEAD").strip(), "a commit")
     (repo / "train.py").write_text("2\n")
-    assert head(Path("h")).dirty and head(tmp_path / "elsewhere").dirty
+    assert head(Path("h")).uncommitted == ("train.py",)
+    assert head(tmp_path / "elsewhere").uncommitted == ("h", "train.py")
     commit(repo, train_py="3\n")
-    assert not head(Path("h")).dirty
+    assert not head(Path("h")).uncommitted
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert head(Path("h")) == Head()

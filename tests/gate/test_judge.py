@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tdiag.gate.judge import judge
+from tdiag.diagnose.model import Place
+from tdiag.gate.counters import TORCH_CALLS, Counter, Line
+from tdiag.gate.judge import Measured, judge
 from tdiag.gate.outcome import Verdict
+from tdiag.gate.report.words import advice, summary, title
 
-from .building import ITEM, case, finding, item_lines, measured
+from .building import ITEM, ROOT, case, finding, item_lines, measured
 
 
 @pytest.mark.parametrize(
@@ -32,7 +35,37 @@ def test_only_time_beyond_doubt_beyond_the_threshold_fails(
 def test_a_counter_that_grew_fails_whatever_the_time_says() -> None:
     outcome = judge(case(measured(0.9), before=0, now=4096))
     assert outcome.verdict == "regressed" and not outcome.improved
-    assert outcome.reasons == ("loss.py:42 now issues 4,096 .item() per step, was 0",)
+    assert outcome.reasons == ("loss.py:42 makes 4,096 more .item() calls a step (0 → 4,096)",)
+
+
+@pytest.mark.parametrize(
+    ("step", "beside"),
+    [
+        (measured(1.024, 0.03), "; step time +2.4%, undecided"),
+        (measured(1.0), "; step time +0.0%"),
+        (None, "; step time not compared: not comparable"),
+    ],
+)
+def test_the_headline_names_what_decided(step: Measured | None, beside: str) -> None:
+    """An undecided time is no reason of what the counters decided."""
+    outcome = judge(case(step, now=2))
+    assert outcome.verdict == "regressed"
+    assert summary(outcome) == f"loss.py:42 makes 2 more .item() calls a step (0 → 2){beside}"
+    assert len(outcome.reasons) == 1 and not outcome.settle
+
+
+def test_a_time_that_decided_comes_first() -> None:
+    outcome = judge(case(measured(1.2), now=2))
+    assert outcome.reasons[0].startswith("step time +20.0%") and len(outcome.reasons) == 2
+    assert summary(outcome) == outcome.reasons[0]
+
+
+def test_one_more_is_in_the_singular() -> None:
+    told = case(measured(1.0))
+    lines = {text: Line(text, 1, Place(str(ROOT / "train.py"), 6)) for text in ("a", "b")}
+    told.before.counters[TORCH_CALLS] = Counter(TORCH_CALLS, "count", 9, 9)  # type: ignore[index]
+    told.now.counters[TORCH_CALLS] = Counter(TORCH_CALLS, "count", 11, 11, lines)  # type: ignore[index]
+    assert judge(told).reasons == ("train.py:6 makes 1 more torch call a step (0 → 1)",)
 
 
 def test_a_counter_that_shrank_is_told_and_fails_nothing() -> None:
@@ -70,7 +103,10 @@ def test_few_slow_steps_are_told_as_such() -> None:
 def test_without_a_comparable_time_the_counters_decide() -> None:
     assert judge(case(None)).verdict == "pass"
     assert judge(case(None, now=64)).verdict == "regressed"
-    assert judge(case(None)).why_no_step == "not comparable"
+    outcome = judge(case(None, settle="fetch it"))
+    assert title(outcome) == "Pass, time not judged"
+    assert summary(outcome).endswith("step time not compared: not comparable")
+    assert list(advice(outcome)) == ["fetch it"]
 
 
 def test_what_regressed_is_shown_by_component_and_new_finding() -> None:

@@ -33,8 +33,8 @@ def render(outcome: Outcome, page: Page) -> str:
 
 
 def _results(outcome: Outcome, page: Page) -> Iterator[dict[str, Any]]:
-    level = LEVELS[outcome.verdict]
-    yield _result("step-time", level, summary(outcome), None, page)
+    if outcome.verdict == "inconclusive" or (outcome.step and outcome.step.answer == "slower"):
+        yield _result("step-time", LEVELS[outcome.verdict], summary(outcome), None, page)
     for counter in (c for c in outcome.counters if c.failing):
         numbers = f"{value(counter, counter.before)} → {value(counter, counter.now)}"
         said = f"{counter.what}: {numbers}"

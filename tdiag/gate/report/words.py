@@ -12,21 +12,34 @@ TITLES = {"pass": "Pass", "regressed": "Regressed", "inconclusive": "Inconclusiv
 
 
 def title(outcome: Outcome) -> str:
-    """``Regressed``; ``Pass: faster`` for what is an improvement."""
+    """``Regressed``; ``Pass: faster`` for what is an improvement, ``Pass, time not judged`` where
+    the counters alone decided."""
+    if outcome.verdict == "pass" and outcome.step is None:
+        return "Pass, time not judged"
     return "Pass: faster" if outcome.improved else TITLES[outcome.verdict]
 
 
 def summary(outcome: Outcome) -> str:
     """One sentence: the most decisive reason, or what was found not to be the case."""
     if outcome.reasons:
-        return outcome.reasons[0]
+        return outcome.reasons[0] + _beside(outcome)
     step, limit = outcome.step, percent(outcome.threshold)
     if step is None:
-        return f"no work counter grew by more than {percent(outcome.tolerance)}"
+        return f"no work counter grew by more than {percent(outcome.tolerance)}{_beside(outcome)}"
     times = f"{duration(step.before_ns)} → {duration(step.now_ns)}"
     if outcome.improved:
         return f"step time {interval(step)}, {times}"
     return f"step time {interval(step)}, {times}; within the +{limit} allowed"
+
+
+def _beside(outcome: Outcome) -> str:
+    """What is known of the time where something else decided."""
+    step = outcome.step
+    if step is None:
+        return f"; step time not compared: {outcome.why_no_step}"
+    if outcome.verdict != "regressed" or step.answer == "slower":
+        return ""
+    return f"; step time {step.ratio - 1:+.1%}{', undecided' if step.answer == 'unclear' else ''}"
 
 
 def interval(step: StepChange) -> str:
@@ -57,8 +70,6 @@ def method(outcome: Outcome) -> Iterator[str]:
             f"{step.how}; clean steps only; interval 95% over all looks, rank test p ="
             f" {step.p_slower:.2g}"
         )
-    else:
-        yield f"step time not compared: {outcome.why_no_step}"
     yield "work is counted in short profiled windows"
 
 

@@ -28,7 +28,7 @@ def shift_line(shift: Shift, series: Series) -> str:
         f" {duration(shift.now_ns)}"
     )
     if before.baseline_ns != now.baseline_ns:
-        line += "; the baseline was written anew here, which may be all of it"
+        line += "; the baseline was written again here, which may be all of it"
     return line
 
 
