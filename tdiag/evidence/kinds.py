@@ -37,7 +37,8 @@ class Phases(Kind, frozen=True, kw_only=True):
     ``prepare`` (batch in hand → first forward; without a DataLoader: step end → first forward),
     ``forward``, ``loss`` (end of the outermost forward → start of backward), ``backward``,
     ``optimizer`` (end of backward → end of ``optimizer.step``), ``evaluation``, ``checkpoint``
-    (``torch.save``), ``gc`` (garbage collector), ``after_step`` (optimizer end → next batch is
+    (``torch.save``), ``comm`` (waiting for other processes of the job, on a CPU: within whichever
+    of the others), ``gc`` (garbage collector), ``after_step`` (optimizer end → next batch is
     asked for), ``unattributed``.
     ``cpu_ns``: on-CPU time of the training thread there, for ``prepare`` without a DataLoader.
     ``counts``: how often per step a region of this name was entered.
@@ -264,9 +265,10 @@ class Budget(Kind, frozen=True, kw_only=True):
 
     Made by :mod:`tdiag.diagnose.budget` before the rules run. Host components: ``data_wait_io``,
     ``data_wait_cpu`` (or ``data_wait`` where the split cannot be told), ``prepare``, ``forward``,
-    ``loss``, ``backward``, ``optimizer``, ``evaluation``, ``checkpoint``, ``gc``, ``other``,
-    ``unattributed``. With a device: ``compute``, ``comm``, ``h2d``, ``d2h``, and, device idle,
-    what the host did (``sync``, ``alloc``, ``launch``, ``python_loss`` and the host names above).
+    ``loss``, ``backward``, ``optimizer``, ``evaluation``, ``checkpoint``, ``comm``, ``gc``,
+    ``other``, ``unattributed``. With a device: ``compute``, ``comm``, ``h2d``, ``d2h``, and,
+    device idle, what the host did (``sync``, ``alloc``, ``launch``, ``python_loss`` and the host
+    names above).
     """
 
     step_ns: int

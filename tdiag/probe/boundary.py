@@ -9,6 +9,7 @@ accumulation): a stronger one takes over when it comes, and all before it is voi
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,6 +62,8 @@ class Boundary:
         self.autocast = ""  # dtype of the autocast region last seen
         self.scaled = False  # an enabled GradScaler has stepped
         self.known: dict[int, tuple[int, Any]] = {}  # id(optimizer) → (number, created_at)
+        # Called as a backward ends, with when it began, once a DistributedDataParallel has run.
+        self.reduced: Callable[[int], None] | None = None
 
     def install(self) -> None:
         optimizer = torch.optim.Optimizer
@@ -183,9 +186,11 @@ class Boundary:
                 ):
                     return original(*args, **kwargs)
                 boundary.backward_depth = 1
-                put((BACKWARD_BEGIN, wall_ns(), 0))
+                put((BACKWARD_BEGIN, began := wall_ns(), 0))
                 try:
                     result = original(*args, **kwargs)
+                    if boundary.reduced is not None:
+                        boundary.reduced(began)
                 finally:
                     boundary.backward_depth = 0
                     put((BACKWARD_END, wall_ns(), 0))

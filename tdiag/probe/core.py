@@ -41,6 +41,7 @@ class Probe:
         """Put every hook in place. A hook that fails to install is recorded and left out."""
         from . import facts
         from .boundary import Boundary
+        from .collectives import Collectives
         from .loaders import watch_loaders
         from .looks import Looks
         from .phases import watch_phases
@@ -56,6 +57,7 @@ class Probe:
         self.guard(self.looks.install)()
         self.guard(watch_loaders)(self)
         self.guard(watch_phases)(self)
+        self.guard(Collectives(self).install)()
         self.marks.watch_gc()
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self._at_exit)

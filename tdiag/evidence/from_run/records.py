@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from tdiag.evidence.from_run.looked import CallsRecord as CallsRecord
+from tdiag.evidence.from_run.looked import CollectiveRecord as CollectiveRecord
 from tdiag.evidence.from_run.looked import DdpRecord as DdpRecord
 from tdiag.evidence.from_run.looked import DispatchRecord as DispatchRecord
 from tdiag.evidence.from_run.looked import InputRecord as InputRecord
@@ -227,6 +228,7 @@ AnyRecord = (
     | LookRecord
     | InputRecord
     | DdpRecord
+    | CollectiveRecord
     | BoundaryRecord
     | WindowRecord
     | StepsRecord
