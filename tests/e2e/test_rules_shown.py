@@ -33,6 +33,7 @@ RULES = {
     "formulas": {"TD502"},
     "ranks": {"TD902", "TD904", "TD905"},
     "reduced": {"TD903"},
+    "hogwild": {"TD706"},
 }
 WHOLE = ("startup",)  # the start's share of a run is known at its end only
 RANKS = ("ranks", "reduced")

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from tdiag.evidence.device import Ranks, RankTime
 from tdiag.evidence.from_run.clean import BASELINE
-from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.events import Process, training_of
 from tdiag.evidence.from_run.phases import MAJORITY_FRAC, PHASES, phases_per_step
 from tdiag.evidence.from_run.records import DdpRecord, Record, WindowRecord
 from tdiag.evidence.from_run.steps import Step
@@ -49,22 +49,25 @@ def rank_to_judge(
 ) -> Timed:
     """The lead; or the rank that it waits for, whose time is everybody's. Adds Ranks where several
     step together, and says whom the report is about. ``evidence`` holds the Environment."""
-    others = sum(bool(p.steps) for p in processes) - 1
+    training = training_of(processes)
+    others = len(training) - 1
     environment = evidence.get(Environment)
     if not others or environment is None:
         return lead
     judged, rank = lead, lead.process.rank
     on_device = environment.device != "cpu"
-    compared = on_devices(run_dir, lead, processes) if on_device else together(lead, processes)
+    compared = on_devices(run_dir, lead, training) if on_device else together(lead, training)
     if isinstance(compared, str):
         evidence.missing[Ranks] = compared
     elif compared is not None:
         ranks, judged = compared
         evidence.add(ranks)
-    more = f"{others} more process{'es' * (others > 1)} trained"
+    who, more = f"rank {judged.process.rank}", f"{others} more process{'es' * (others > 1)} trained"
+    if not any(p.rank for p in training):  # no ranks: processes that share a model, or a sweep
+        who = f"process {judged.process.pid}, which took most steps"
     if judged is not lead:
         more = f"the others wait for it; torch calls and Python functions are those of rank {rank}"
-    evidence.notes.append(f"judged is rank {judged.process.rank}; {more}")
+    evidence.notes.append(f"judged is {who}; {more}")
     return judged
 
 

@@ -44,6 +44,7 @@ class TorchRecord(Record):
     inter_op: int = 0
     omp: str | None = None
     cpus_allowed: int | None = None
+    threads_at: At = None
 
 
 class RoleRecord(Record):
