@@ -40,7 +40,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         evidence.add(budget)
     findings, abstained = run_rules(evidence)
     verdict = judge(evidence, budget, findings)
-    verdict = of_ranks(verdict, evidence.get(Ranks), evidence.get(DeviceTime))
+    verdict = of_ranks(verdict, evidence.get(Ranks), _communicating_step(evidence, budget))
     if verdict.healthy:  # nothing is pushed on the user: what little can be won is worth knowing
         findings = [msgspec.structs.replace(found, advisory=True) for found in findings]
     else:  # a statement of health stands only beside a verdict that says so
@@ -109,3 +109,11 @@ def _uneven(evidence: Evidence, budget: Budget | None) -> tuple[str, ...]:
         f" {duration(steps.mean_ns)}: what happens in few of the steps takes the rest"
     )
     return (f"{note}, most of it in {rare[0]}" if rare else note,)
+
+
+def _communicating_step(evidence: Evidence, budget: Budget | None) -> float | None:
+    """The step, ns, whose communication was measured: the device's, else the clean one."""
+    device = evidence.get(DeviceTime)
+    if device is not None:
+        return device.step_ns
+    return None if budget is None else budget.step_ns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tdiag.diagnose.model import Verdict
-from tdiag.evidence.device import DeviceTime, Ranks
+from tdiag.evidence.device import Ranks
 from tdiag.rules.base import Abstain
 from tdiag.rules.stragglers import Straggler, straggler_of, waits_by_turns
 
@@ -18,16 +18,17 @@ def known_straggler(ranks: Ranks | None) -> Straggler | None:
         return None
 
 
-def of_ranks(verdict: Verdict, ranks: Ranks | None, device: DeviceTime | None = None) -> Verdict:
+def of_ranks(verdict: Verdict, ranks: Ranks | None, step_ns: float | None = None) -> Verdict:
     """``verdict``, of the straggler's own step, with the straggler named; without one unchanged,
-    but that communication is told as waiting where it is mostly that.
+    but that communication is told as waiting where it is mostly that. ``step_ns``: of the step
+    whose communication was measured.
 
     A straggler that merely computes longer is the bottleneck as such: its class is ``straggler``
     and its share what the others wait for it ÷ its step. Any other cause stays the class.
     """
     straggler = known_straggler(ranks)
     if straggler is None:
-        return _by_turns(verdict, ranks, device)
+        return _by_turns(verdict, ranks, step_ns)
     summary = f"{straggler.sentence} In rank {straggler.rank.rank}, {verdict.summary}"
     if verdict.cls != "compute":
         return msgspec.structs.replace(verdict, summary=summary)
@@ -41,10 +42,10 @@ def of_ranks(verdict: Verdict, ranks: Ranks | None, device: DeviceTime | None = 
     )
 
 
-def _by_turns(verdict: Verdict, ranks: Ranks | None, device: DeviceTime | None) -> Verdict:
-    if verdict.cls != "comm" or ranks is None or device is None:
+def _by_turns(verdict: Verdict, ranks: Ranks | None, step_ns: float | None) -> Verdict:
+    if verdict.cls != "comm" or ranks is None or step_ns is None:
         return verdict
-    sentence = waits_by_turns(ranks, device.step_ns)
+    sentence = waits_by_turns(ranks, step_ns)
     if not sentence:
         return verdict
     return msgspec.structs.replace(verdict, summary=f"{sentence} {_begun(verdict.summary)}")

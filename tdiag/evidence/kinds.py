@@ -37,7 +37,8 @@ class Phases(Kind, frozen=True, kw_only=True):
     ``prepare`` (batch in hand → first forward; without a DataLoader: step end → first forward),
     ``forward``, ``loss`` (end of the outermost forward → start of backward), ``backward``,
     ``optimizer`` (end of backward → end of ``optimizer.step``), ``evaluation``, ``checkpoint``
-    (``torch.save``), ``gc`` (garbage collector), ``after_step`` (optimizer end → next batch is
+    (``torch.save``), ``comm`` (waiting for other processes of the job, on a CPU: within whichever
+    of the others), ``gc`` (garbage collector), ``after_step`` (optimizer end → next batch is
     asked for), ``unattributed``.
     ``cpu_ns``: on-CPU time of the training thread there, for ``prepare`` without a DataLoader.
     ``counts``: how often per step a region of this name was entered.
@@ -166,6 +167,17 @@ class Stacks(Kind, frozen=True, kw_only=True):
     worker_samples: int
 
 
+class Busy(Kind, frozen=True, kw_only=True):
+    """A process that is not of this run. ``cores``: its CPU seconds ÷ wall seconds. ``torch``: it
+    has loaded torch; None where its memory map may not be read."""
+
+    pid: int
+    name: str
+    threads: int
+    cores: float
+    torch: bool | None
+
+
 class System(Kind, frozen=True, kw_only=True):
     """The machine during the clean window.
 
@@ -182,6 +194,7 @@ class System(Kind, frozen=True, kw_only=True):
     training_queued_frac: float | None = None  # of its time, the training thread lacked a core
     gpu_memory_used_bytes: int | None = None
     gpu_memory_total_bytes: int | None = None
+    others: tuple[Busy, ...] = ()  # that used half a core and more, most first
 
 
 class Module(Kind, frozen=True, kw_only=True):
@@ -234,12 +247,18 @@ class Flags(Kind, frozen=True, kw_only=True):
 
 
 class Threads(Kind, frozen=True, kw_only=True):
-    """Thread settings of the training process and of its workers."""
+    """Thread settings of the training process and of its workers.
+
+    ``processes``: of this run that trained on this machine at once, this one included, and
+    ``together`` their intra-op threads. ``set_at``: the user's last ``torch.set_num_threads``."""
 
     intra_op: int
     inter_op: int
     worker_intra_op: int | None
     omp_num_threads: str  # the environment variable, "" = unset
+    processes: int = 1
+    together: int = 0
+    set_at: Location | None = None
 
 
 class Environment(Kind, frozen=True, kw_only=True):
@@ -264,9 +283,10 @@ class Budget(Kind, frozen=True, kw_only=True):
 
     Made by :mod:`tdiag.diagnose.budget` before the rules run. Host components: ``data_wait_io``,
     ``data_wait_cpu`` (or ``data_wait`` where the split cannot be told), ``prepare``, ``forward``,
-    ``loss``, ``backward``, ``optimizer``, ``evaluation``, ``checkpoint``, ``gc``, ``other``,
-    ``unattributed``. With a device: ``compute``, ``comm``, ``h2d``, ``d2h``, and, device idle,
-    what the host did (``sync``, ``alloc``, ``launch``, ``python_loss`` and the host names above).
+    ``loss``, ``backward``, ``optimizer``, ``evaluation``, ``checkpoint``, ``comm``, ``gc``,
+    ``other``, ``unattributed``. With a device: ``compute``, ``comm``, ``h2d``, ``d2h``, and,
+    device idle, what the host did (``sync``, ``alloc``, ``launch``, ``python_loss`` and the host
+    names above).
     """
 
     step_ns: int

@@ -181,6 +181,27 @@ class Ddp(Kind, frozen=True, kw_only=True):
     synced: float | None
 
 
+REDUCER = "DistributedDataParallel"  # the name of what its reducer waits for
+
+
+class Collective(Kind, frozen=True, kw_only=True):
+    """Communication that one line of the user's waits for, per clean step. ``name``: as called
+    (``all_reduce``; ``wait``: of what was begun before), or ``DistributedDataParallel``: its
+    gradients, from the moment the last one was ready until backward ended."""
+
+    name: str
+    at: Location | None
+    count: float
+    wall_ns: float
+
+
+class Collectives(Kind, frozen=True, kw_only=True):
+    """What the training thread waited for other processes of the job, on a CPU, most first. They
+    add up to the phase ``comm``."""
+
+    lines: tuple[Collective, ...]
+
+
 class Kept(Kind, frozen=True, kw_only=True):
     """Tensors made at this line that outlive their step. Per step."""
 

@@ -12,6 +12,7 @@ times, a large batch is accumulated in parts) is divided: each of these passes e
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -73,6 +74,8 @@ class Boundary:
         self.autocast = ""  # dtype of the autocast region last seen
         self.scaled = False  # an enabled GradScaler has stepped
         self.known: dict[int, tuple[int, Any]] = {}  # id(optimizer) → (number, created_at)
+        # Called as a backward ends, with when it began, once a DistributedDataParallel has run.
+        self.reduced: Callable[[int], None] | None = None
 
     def install(self) -> None:
         optimizer = torch.optim.Optimizer
@@ -211,10 +214,11 @@ class Boundary:
                 ):
                     return original(*args, **kwargs)
                 boundary.backward_depth = 1
-                began = wall_ns()
-                put((BACKWARD_BEGIN, began, 0))
+                put((BACKWARD_BEGIN, began := wall_ns(), 0))
                 try:
                     result = original(*args, **kwargs)
+                    if boundary.reduced is not None:
+                        boundary.reduced(began)
                 finally:
                     boundary.backward_depth = 0
                     put((BACKWARD_END, wall_ns(), 0))

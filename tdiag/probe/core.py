@@ -36,11 +36,13 @@ class Probe:
         self.failures = 0
         self.step = 0  # steps ended so far
         self.training = False
+        self.threads_at: Any = None  # the user's last torch.set_num_threads
 
     def install(self) -> None:
         """Put every hook in place. A hook that fails to install is recorded and left out."""
         from . import facts
         from .boundary import Boundary
+        from .collectives import Collectives
         from .loaders import watch_loaders
         from .looks import Looks
         from .phases import watch_phases
@@ -56,6 +58,8 @@ class Probe:
         self.guard(self.looks.install)()
         self.guard(watch_loaders)(self)
         self.guard(watch_phases)(self)
+        self.guard(Collectives(self).install)()
+        self.guard(facts.watch_threads)(self)
         self.marks.watch_gc()
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self._at_exit)

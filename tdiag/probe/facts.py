@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import sys
@@ -10,6 +11,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from . import places
+from .invisible import hidden
 
 if TYPE_CHECKING:
     from .core import Probe
@@ -66,6 +70,7 @@ def write_training(probe: Probe) -> None:
         inter_op=torch.get_num_interop_threads(),
         omp=os.environ.get("OMP_NUM_THREADS", ""),
         cpus_allowed=len(affinity(0)) if affinity else os.cpu_count(),
+        threads_at=probe.threads_at,
     )
 
 
@@ -75,6 +80,18 @@ def write_role(probe: Probe) -> None:
     probe.recorder.write(
         "role", role="training", tid=threading.get_native_id(), rank=rank, world_size=world
     )
+
+
+def watch_threads(probe: Probe) -> None:
+    """Remember the user's line that sets the number of threads."""
+    original = torch.set_num_threads
+
+    @functools.wraps(original)
+    def set_num_threads(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        probe.threads_at = probe.guard(places.caller)() or probe.threads_at
+
+    probe.patches.set(torch, "set_num_threads", hidden(set_num_threads))
 
 
 def flags(probe: Probe) -> dict[str, Any]:

@@ -20,6 +20,7 @@ SAVE_BEGIN, SAVE_END = 8, 9
 GC_BEGIN, GC_END = 10, 11
 STEP_END = 12
 ON_CPU = 13
+COMM_BEGIN, COMM_END = 14, 15
 
 SEND_AGAIN_S = 0.005  # long enough for the callback to have returned
 # A young-generation collection takes a few microseconds and happens many times a step; only

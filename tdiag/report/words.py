@@ -56,7 +56,7 @@ COMPONENTS = {
     "backward": Words("backward", "gradients", "color(62)"),
     "optimizer": Words("optimizer", "the weight update", "color(30)"),
     "compute": Words("device compute", "kernels running", "color(29)"),
-    "comm": Words("communication", "device only communicates", "color(97)"),
+    "comm": Words("communication", "nothing computed meanwhile", "color(97)"),
     "d2h": Words("device-to-host copy", "device only copies", "color(134)"),
     "sync": Words("synchronising", "host waits, device idle", "color(167)"),
     "alloc": Words("device allocation", "device idle meanwhile", "color(132)"),

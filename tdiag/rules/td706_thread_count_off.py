@@ -1,32 +1,38 @@
 """Thread count does not fit the cores allowed
 
 ## What it measures
-Torch's intra-op threads (training process, and workers where known) against the cores this process
-may use: affinity and cgroup quota. Too many is certain from the numbers; too few is said only when
-cores idled and the calls were large enough to be split.
+Torch's intra-op threads (of all processes of the run that train on this machine at once, and of
+workers where known) against the cores they may use: affinity and cgroup quota, less what other
+trainings of the machine use. Too many is certain from the numbers; too few is said only when cores
+idled and the calls were large enough to be split.
 
 ## Why it is slow
 More threads than cores take turns inside every parallel call, and the call ends when the last one
-had its turn. Fewer threads than cores leave cores idle in large calls. `torchrun` sets
-`OMP_NUM_THREADS=1` for every rank unless told otherwise.
+had its turn. Threads of several processes do worse: those that are on a core wait there for one
+that is not, and OpenMP knows of no threads but its own process's, so they do not make room. Fewer
+threads than cores leave cores idle in large calls. `torchrun` sets `OMP_NUM_THREADS=1` for every
+rank unless told otherwise.
 
 ## What to do
 One intra-op thread for each core that this process has to itself.
 
 ## How the gain is computed
-Too many: at worst every call takes threads ÷ cores turns, at best the surplus threads only wait.
-Too few: at best the calls get faster as the threads grow, at worst they are bound by memory and do
-not. Both ends start from the time spent computing.
+Too many in one process: at worst every call takes threads ÷ cores turns, at best the surplus
+threads only wait. Too many in several: at worst a call takes as many times as long as the worst
+measured on an otherwise idle machine. Too few: at best the calls get faster as the threads grow, at
+worst they are bound by memory and do not. All ends start from the time spent computing.
 
 ## When this advice is wrong
-Calls bound by memory bandwidth gain little from further threads. Several ranks on one machine must
-share its cores: count per rank.
+Calls bound by memory bandwidth gain little from further threads. Another training of the machine
+may end, and leave its cores to this one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tdiag.diagnose.model import Fix, Measure
-from tdiag.evidence.kinds import Budget, Loader, Loaders, Ops, System, Threads
+from tdiag.evidence.kinds import Budget, Busy, Loader, Loaders, Ops, System, Threads
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
 from tdiag.rules.examples import MS, budget, op_line, ops, system, threads
@@ -47,6 +53,10 @@ LARGE_CALL_NS = 200_000
 # With no more than half of the allowed cores in use, nor of the machine's by anybody, a further
 # thread would have had a core.
 IDLE_CORES_FRAC = 0.5
+# Two processes of two threads on two cores took 4 to 7 times as long a step as two of one thread
+# (matrices of 128 to 512, torch 2.13, libgomp; other programs idle; 15 and more where they were
+# not).
+CROWDED_TIMES = 7.0
 
 
 def check(
@@ -60,8 +70,13 @@ def check(
             return _workers_too_many(budget, loader, each, cores, system)
     if budget.has_device:
         return None  # the device computes; host threads only issue its work
+    trainings = [b for b in system.others if b.torch]
+    if threads.intra_op > 1 and (threads.processes > 1 or trainings):
+        fit = max(1, int(_left(system, trainings) // threads.processes))
+        if threads.intra_op > fit:
+            return _crowded(budget, threads, system, trainings, fit, _share_at_stake(ops))
     if threads.intra_op > cores:
-        surplus = (1 - cores / threads.intra_op) * (_large_share(ops) if ops else 1.0)
+        surplus = (1 - cores / threads.intra_op) * _share_at_stake(ops)
         return _training(budget, threads, system, cores, surplus, "too many")
     if threads.intra_op < cores and _cores_idle(system):
         idle = (1 - threads.intra_op / cores) * _large_share(ops)
@@ -93,6 +108,56 @@ def _training(
             PARALLEL,
         ),
     )
+
+
+def _left(system: System, trainings: Sequence[Busy]) -> float:
+    """Cores that the run's processes have among them, if the others take first what the run may
+    not use."""
+    elsewhere = system.cores_machine - system.cores_allowed
+    taken = max(0.0, sum(training.cores for training in trainings) - elsewhere)
+    return system.cores_allowed - taken
+
+
+def _crowded(
+    budget: Budget,
+    threads: Threads,
+    system: System,
+    trainings: Sequence[Busy],
+    fit: int,
+    share: float,
+) -> Found:
+    """Several processes train on the same cores, with more threads than there are cores."""
+    together = max(threads.together, threads.intra_op)
+    mine = f"Torch computes with {plural(threads.intra_op, 'thread')}"
+    if threads.processes > 1:
+        mine = f"{threads.processes} processes of this run train at once, with {together} threads"
+    taken = sum(training.cores for training in trainings)
+    names = ", ".join(f"{b.name}, pid {b.pid}, {plural(b.threads, 'thread')}" for b in trainings)
+    theirs = f", {taken:.1f} of which another training uses ({names})" if trainings else ""
+    each = " in each process" if threads.processes > 1 else ""
+    return Found(
+        summary=f"{mine} on {system.cores_allowed:g} allowed cores{theirs}: too many.",
+        evidence=(
+            count("training processes", threads.processes, "probe"),
+            count("their intra-op threads", together, "probe"),
+            *_measures(threads, system),
+            *(count(f"cores used by {b.name} {b.pid}", b.cores, "system", "cores")
+              for b in trainings),
+        ),
+        fix=Fix(
+            f"torch.set_num_threads({fit}){each}{where(threads.set_at)}, or OMP_NUM_THREADS={fit}"
+            " in the environment.",
+            "safe",
+        ),
+        gain=Gain(
+            0.0,
+            held(budget, *PARALLEL) * share * (1 - 1 / CROWDED_TIMES),
+            f"high end: every call took {CROWDED_TIMES:g} times as long, the worst measured; low"
+            " end: the threads were not what it waited for.",
+            PARALLEL,
+        ),
+        at=threads.set_at,
+    )  # fmt: skip
 
 
 def _workers_too_many(
@@ -141,6 +206,11 @@ def _cores_idle(system: System) -> bool:
     return mine_idle and anybody <= IDLE_CORES_FRAC * system.cores_machine
 
 
+def _share_at_stake(ops: Ops | None) -> float:
+    """Of the computing time; all of it where calls were not counted."""
+    return _large_share(ops) if ops else 1.0
+
+
 def _large_share(ops: Ops | None) -> float:
     """Share of the calls' time in calls large enough to be split; 0 if they were not counted.
 
@@ -155,6 +225,15 @@ def _large_share(ops: Ops | None) -> float:
 def fires() -> Evidence:
     step = budget(forward=20, loss=1, backward=40, optimizer=5)
     return Evidence().add(step, threads(8), system(cores_allowed=2.0, cores_used=1.9))
+
+
+def crowd(each: int, processes: int, *others: Busy, cores: float = 2.0) -> Evidence:
+    """A machine with just these cores, all in use."""
+    step = budget(forward=20, loss=1, backward=40, optimizer=5)
+    machine = system(cores_allowed=cores, cores_machine=int(cores), cores_used=cores, others=others)
+    return Evidence().add(
+        step, threads(each, processes=processes, together=each * processes), machine
+    )
 
 
 def clear() -> Evidence:

@@ -14,7 +14,7 @@ time.
 
 ## How the gain is computed
 From the communication that nothing overlaps. High end: all of it but one part in as many. Low end:
-nothing, if only the last one is not overlapped. Without traced communication none is claimed.
+nothing, if only the last one is not overlapped. Without measured communication none is claimed.
 
 ## When this advice is wrong
 Two backward passes of different losses that share no parameters are no accumulation. FSDP's

@@ -1,7 +1,8 @@
 """The ranks wait for one another by turns
 
 ## What it measures
-The same collectives in the traces of all ranks. A collective ends for all ranks at once, so the
+The same collectives in the traces of all ranks; on a CPU, what each rank waits in the collectives
+of each clean step. A collective ends for all ranks at once, so the
 rank that came last to it has the shortest one, and what it lasts on another rank beyond that is
 waiting. Reported is what even the rank that waits least waits per step, with no compute beside it:
 it is late at some steps itself, and others at others (TD902 is about a rank that is late on the
@@ -31,7 +32,7 @@ from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import Communication, DeviceTime, Ranks, TracedSteps
 from tdiag.evidence.kinds import Budget, Environment
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, Gain
+from tdiag.rules.base import Abstain, Found, Gain, held
 from tdiag.rules.examples import MS, budget, device_time
 from tdiag.rules.examples_ranks import late_by_turns
 from tdiag.rules.measures import count, ns
@@ -45,8 +46,8 @@ AFTER = {"TD902": "a rank that is late on the whole makes the others wait at eve
 
 def check(
     budget: Budget,
-    device: DeviceTime,
-    communication: Communication,
+    device: DeviceTime | None,
+    communication: Communication | None,
     ranks: Ranks | None,
     steps: TracedSteps | None,
     environment: Environment | None,
@@ -57,19 +58,22 @@ def check(
         raise Abstain("only one rank was traced")
     if ranks.by_turns_ns is None:
         raise Abstain("the ranks' collectives could not be paired")
-    sentence = waits_by_turns(ranks, device.step_ns)
+    step_ns = device.step_ns if device is not None and budget.has_device else budget.step_ns
+    sentence = waits_by_turns(ranks, step_ns)
     if not sentence:
         return None
-    cost = ranks.by_turns_ns * budget.step_ns / device.step_ns
-    exposed = max(communication.exposed_ns, ranks.by_turns_ns)
+    cost = ranks.by_turns_ns * budget.step_ns / step_ns
+    seen = communication.exposed_ns if communication is not None else held(budget, "comm")
+    exposed = max(seen, ranks.by_turns_ns)
+    source = ranks.source
     return Found(
         summary=sentence,
         evidence=(
-            ns("waiting by turns", ranks.by_turns_ns, "trace"),
-            ns("exposed if all came together", ranks.shortest_ns or 0.0, "trace"),
-            ns("exposed communication", communication.exposed_ns, "trace"),
-            count("ranks", len(ranks.ranks), "trace"),
-            *((count("steps", steps.count, "trace"),) if steps else ()),
+            ns("waiting by turns", ranks.by_turns_ns, source),
+            ns("exposed if all came together", ranks.shortest_ns or 0.0, source),
+            ns("exposed communication", seen, source),
+            count("ranks", len(ranks.ranks), source),
+            *((count("steps", steps.count, "trace"),) if steps and source == "trace" else ()),
         ),
         fix=Fix(
             "Batches of like cost on all ranks at every step: sort or bucket samples by length"

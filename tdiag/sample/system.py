@@ -17,6 +17,7 @@ import psutil
 
 from tdiag.sample import limits
 from tdiag.sample.gpu import Gpus
+from tdiag.sample.others import Others
 
 # Finding the descendants reads every process of the machine: 10 ms and more on a busy host. It is
 # done as often as costs at most this share of one core.
@@ -34,6 +35,7 @@ class SystemSampler:
         self.tree: dict[int, psutil.Process] = {}
         self.next_scan_s = 0.0
         self.gpus = Gpus()
+        self.others = Others()
         self.writing = True
         self._write(self._machine())
 
@@ -73,6 +75,7 @@ class SystemSampler:
             "kind": "sample",
             "t": time.perf_counter_ns(),
             "procs": self._processes(),
+            "others": self.others.sample(),
             "busy_ns": _ns(sum(getattr(times, name, 0.0) for name in names)),
             "ram_available": free if left is None else min(free, left),
             "gpus": self.gpus.sample(),
@@ -99,6 +102,7 @@ class SystemSampler:
         with contextlib.suppress(psutil.Error):
             for process in (self.root, *self.root.children(recursive=True)):
                 self.tree.setdefault(process.pid, process)
+            self.others.scan(set(self.tree))
         cost = time.perf_counter() - began
         self.next_scan_s = began + cost / SCAN_SHARE
 

@@ -32,9 +32,11 @@ RULES = {
     "generated": {"TD214"},
     "formulas": {"TD502"},
     "ranks": {"TD902", "TD904", "TD905"},
+    "reduced": {"TD903"},
+    "hogwild": {"TD706"},
 }
 WHOLE = ("startup",)  # the start's share of a run is known at its end only
-RANKS = ("ranks",)
+RANKS = ("ranks", "reduced")
 
 
 def codes(name: str, folder: Path) -> set[str]:

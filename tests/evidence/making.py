@@ -11,7 +11,7 @@ from typing import Any
 from tdiag.evidence.from_run.steps import ON_CPU, STEP_END, UNMEASURED
 
 MS = 1_000_000
-NEXT, FORWARD, BACKWARD, OPTIMIZER, SAVE, GC = 0, 2, 4, 6, 8, 10
+NEXT, FORWARD, BACKWARD, OPTIMIZER, SAVE, GC, COMM = 0, 2, 4, 6, 8, 10, 14
 MODEL, CRITERION, TEACHER, CRITIC = 0, 1, 2, 3
 TRAIN, VALID = 0, 1
 
@@ -72,8 +72,12 @@ class Run:
     ) -> None:  # fmt: skip
         self.pair(FORWARD, ms, module * 4 + grad * 2 + train, int(scalar))
 
-    def backward(self, ms: float) -> None:
-        self.pair(BACKWARD, ms)
+    def backward(self, ms: float, waits: float = 0.0) -> None:
+        """``waits``: at its end, for the other ranks."""
+        with self.inside(BACKWARD):
+            self.gap(ms)
+            if waits:
+                self.pair(COMM, waits)
 
     def update(self, ms: float, number: int = 0) -> None:
         self.pair(OPTIMIZER, ms, number)

@@ -33,6 +33,17 @@ def step(data: float = 4, forward: float = 8, backward: float = 10, after: float
     return taken
 
 
+def reduced(compute: float, *waits: float) -> Step:
+    """Backward ends with a wait in a collective, of these in turn."""
+
+    def taken(run: Run, number: int) -> None:
+        run.forward(8)
+        run.backward(compute, waits[number % len(waits)])
+        run.update(2)
+
+    return taken
+
+
 def follow(run: Run) -> None:
     """Another rank leads: this one takes no windows."""
     run.lines = [line for line in run.lines if line["kind"] != "window"]
@@ -49,6 +60,7 @@ def job(
         loader(run)
         run.add("torch", version="2.13.0", devices=[device] if device else [], intra_op=1)
         if ddp:
+            run.add("collective", id=0, name="DistributedDataParallel", at=["/u/t.py", 9, "f"])
             run.add("ddp", find_unused_parameters=False, parameter_bytes=4000)
         run.steps(steps, taken)
         if number:
@@ -215,3 +227,53 @@ def test_a_late_rank_that_was_not_timed_beside_the_lead_is_not_passed_off_as_it(
     assert evidence.get(Ranks) is None
     assert evidence.missing[Ranks].startswith("rank 1, which the others wait for by the traces,")
     assert any(note.startswith("judged is rank 0") for note in evidence.notes)
+
+
+def test_what_collectives_take_is_communication_and_every_nanosecond_is_in_one_phase(
+    tmp_path: Path,
+) -> None:
+    evidence = job(tmp_path, reduced(10, 24), reduced(10, 24))
+    phases, steps = evidence.get(Phases), evidence.get(Steps)
+    assert phases is not None and steps is not None
+    assert phases.wall_ns["backward"] == 10 * MS
+    assert phases.wall_ns["comm"] == 24 * MS
+    assert sum(phases.wall_ns.values()) == steps.mean_ns
+    ranks = ranks_of(evidence)
+    assert (ranks.waited_ns, ranks.shortest_ns, ranks.by_turns_ns) == (0, 24 * MS, 0)
+    diagnosis = diagnose(evidence)
+    assert diagnosis.verdict.cls == "comm"
+    assert not diagnosis.verdict.healthy
+    found = next(f for f in diagnosis.findings if f.code == "TD903")
+    assert "24.0 ms a step (55%)" in found.summary
+    assert "DistributedDataParallel" in found.fix.text
+    assert "TD902" not in {f.code for f in diagnosis.findings}
+
+
+def test_the_rank_that_waits_least_in_collectives_is_waited_for(tmp_path: Path) -> None:
+    """What it waits itself, 3 ms, is what the communication takes."""
+    ranks = ranks_of(job(tmp_path, reduced(10, 23), reduced(30, 3)))
+    assert (ranks.slowest, ranks.waited_ns) == (1, 20 * MS)
+    assert (ranks.shortest_ns, ranks.by_turns_ns) == (3 * MS, 0)
+    first, second = ranks.ranks
+    assert (first.communication_ns, second.communication_ns) == (23 * MS, 3 * MS)
+    assert first.components_ns["backward"] == 10 * MS
+
+
+def test_ranks_on_a_cpu_that_are_late_by_turns(tmp_path: Path) -> None:
+    def turns(late: int) -> Step:
+        """In every other step it computes 20 ms more, and the other rank waits for it."""
+
+        def taken(run: Run, number: int) -> None:
+            mine = number % 2 == late
+            run.forward(4)
+            run.backward(22 if mine else 2, 20 if mine else 40)
+            run.update(2)
+
+        return taken
+
+    evidence = job(tmp_path, turns(0), turns(1))
+    ranks = ranks_of(evidence)
+    assert (ranks.waited_ns, ranks.shortest_ns, ranks.by_turns_ns) == (0, 20 * MS, 10 * MS)
+    diagnosis = diagnose(evidence)
+    assert {"TD903", "TD906"} <= {f.code for f in diagnosis.findings}
+    assert "The ranks wait for one another by turns, at least 10.0 ms" in diagnosis.verdict.summary

@@ -101,3 +101,31 @@ def test_a_program_that_has_ended_and_a_full_disk_are_no_errors(tmp_path: Path) 
     sampler = SystemSampler(tmp_path / "system.jsonl", 2**22 + 1)
     sampler.sample()
     assert lines(tmp_path / "system.jsonl")[-1]["procs"] == {}
+
+
+def test_a_busy_process_besides_the_program_is_named_and_the_programs_own_are_not(
+    program: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """It is no child of ours: what tdiag started itself is left out."""
+    code = "import os\nif os.fork(): os._exit(0)\nos.setsid()\nprint(os.getpid(), flush=True)\n"
+    code += "os.close(1)\nwhile os.getppid(): sum(range(1000))"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+                          check=True)  # fmt: skip
+    pid = int(done.stdout)
+    try:
+        sampler = SystemSampler(tmp_path / "system.jsonl", program.pid)
+
+        def found() -> bool:
+            sampler.next_scan_s = 0.0
+            sampler.sample()
+            return str(pid) in lines(tmp_path / "system.jsonl")[-1]["others"]
+
+        wait_for(found)
+        last = lines(tmp_path / "system.jsonl")[-1]
+        used, threads, name, torch = last["others"][str(pid)]
+        assert (threads, torch) == (1, False)
+        assert name.startswith("python")
+        assert used > 0
+        assert not set(last["others"]) & set(last["procs"])
+    finally:
+        os.kill(pid, 9)

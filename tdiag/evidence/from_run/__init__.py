@@ -10,6 +10,7 @@ from tdiag.errors import RunError
 from tdiag.evidence.from_run.call_trees import make_call_trees
 from tdiag.evidence.from_run.capture import say_capture
 from tdiag.evidence.from_run.clean import make_steps, perturbation, queued_frac, why_none
+from tdiag.evidence.from_run.collectives import make_collectives
 from tdiag.evidence.from_run.compiling import make_compiles
 from tdiag.evidence.from_run.counted import make_counted
 from tdiag.evidence.from_run.events import Process, lead_of, read_events
@@ -139,6 +140,8 @@ def _add_steps(
         make_loaders(process, processes, judged.roles.loaders, clean),
         clean_step(judged.timeline, judged.slices, clean),
     )
+    if collectives := make_collectives(process, judged.timeline, clean):
+        evidence.add(collectives)
     queued = queued_frac(process, clean)
     evidence.add(*make_system(run_dir / "system.jsonl", clean, allowed, queued))
     evidence.perturbation.update(perturbation(lead.steps, mine.durations, mine.clean))

@@ -21,6 +21,12 @@ from tdiag.evidence.from_run.steps import Step, steps_of
 
 R = TypeVar("R", bound=Record)
 
+BASELINE = "baseline"  # the window of the clean steps
+MAJORITY_FRAC = 0.5  # by definition of "most"
+# Between two processes' starts the wall clock is set by far less, and two machines do not boot in
+# the same second.
+SAME_CLOCK_NS = 1_000_000_000
+
 _decoder: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
 
 
@@ -58,6 +64,13 @@ class Process:
         role, process = self.last(RoleRecord), self.last(ProcessRecord)
         known = getattr(role, name, None)
         return known if known is not None else getattr(process, name, None)
+
+    @property
+    def evaluates(self) -> bool:
+        """Its steps are a loader's batches, and no backward was seen: no training, unless nothing
+        else of the run is one."""
+        about = self.last(BoundaryRecord)
+        return about is not None and about.source == "batch"
 
     @property
     def tid(self) -> int | None:
@@ -106,11 +119,42 @@ def _take(process: Process, record: AnyRecord) -> None:
     process.records.setdefault(type(record), []).append(record)
 
 
+def training_of(processes: list[Process]) -> list[Process]:
+    """Those that ended steps; where some train, without those that only evaluate (the parent of
+    Hogwild's processes, after them)."""
+    stepping = [p for p in processes if p.steps]
+    return [p for p in stepping if not p.evaluates] or stepping
+
+
 def lead_of(processes: list[Process]) -> Process | None:
     """The training process that speaks for the run: lowest rank, then most steps; None if no
     process ended a step."""
-    training = [p for p in processes if p.steps]
+    training = training_of(processes)
     return min(training, key=lambda p: (p.rank, -len(p.steps)), default=None)
+
+
+def beside_of(lead: Process, processes: list[Process]) -> list[Process]:
+    """The other processes of this machine that trained for most of the lead's clean steps (without
+    any: of all its steps)."""
+    steps = [s for s in lead.steps if s.w == BASELINE] or lead.steps
+    whole = sum(step.t - step.s for step in steps)
+    found = []
+    for process in training_of(processes):
+        if process is lead or not _same_clock(lead, process):
+            continue
+        began, ended = process.steps[0].s, process.steps[-1].t
+        shared = sum(max(0, min(s.t, ended) - max(s.s, began)) for s in steps)
+        if shared > MAJORITY_FRAC * whole:
+            found.append(process)
+    return found
+
+
+def _same_clock(one: Process, other: Process) -> bool:
+    """The monotonic clock begins when a machine boots: two machines' differ from the wall's by
+    something else."""
+    about = [p.last(ProcessRecord) for p in (one, other)]
+    offsets = [a.unix_ns - a.t for a in about if a is not None]
+    return len(offsets) == 2 and abs(offsets[0] - offsets[1]) < SAME_CLOCK_NS
 
 
 def workers_of(lead: Process, processes: list[Process]) -> dict[int, tuple[Process, int]]:

@@ -49,6 +49,14 @@ class DdpRecord(Record):
     parameter_bytes: int = 0
 
 
+class CollectiveRecord(Record):
+    """A line that communicates with the other processes of the job."""
+
+    id: int
+    name: str = ""
+    at: At = None
+
+
 class CallsRecord(Record):
     steps: int
     rows: list[tuple[str, int, str, int, int, int]]

@@ -23,12 +23,12 @@ from tdiag.evidence.from_run.roles import (
     Mask,
     Roles,
 )
-from tdiag.evidence.from_run.timeline import GC, NEXT, NOBODY, OPTIMIZER, SAVE, Ints, Timeline
+from tdiag.evidence.from_run.timeline import COMM, GC, NEXT, NOBODY, OPTIMIZER, SAVE, Ints, Timeline
 from tdiag.evidence.kinds import Phases
 
 PHASES = (
     "data_wait", "prepare", "forward", "loss", "backward", "optimizer", "evaluation",
-    "checkpoint", "gc", "after_step", "unattributed",
+    "checkpoint", "comm", "gc", "after_step", "unattributed",
 )  # fmt: skip
 _NUMBER = {name: number for number, name in enumerate(PHASES)}
 
@@ -82,6 +82,7 @@ def phase_of_slices(timeline: Timeline, roles: Roles, boundary: str) -> Ints:
     """Each slice's index into PHASES."""
     phase_of_region = np.full(len(timeline.kind) + 1, _NUMBER["unattributed"])
     phase_of_region[:-1][timeline.kind == SAVE] = _NUMBER["checkpoint"]
+    phase_of_region[:-1][timeline.kind == COMM] = _NUMBER["comm"]
     phase_of_region[:-1][timeline.kind == GC] = _NUMBER["gc"]
     # Work inside other work (a loader read by a dataset) has no role of its own.
     for kind, name in ((0, "data_wait"), (2, "forward"), (4, "backward"), (6, "optimizer")):
@@ -226,7 +227,7 @@ def _entries(timeline: Timeline, roles: Roles, phases: Ints, clean: Mask) -> dic
     of_clean = clean[timeline.step[roles.index]]
     for role in (BATCH, MODEL, GRADIENT, UPDATE):
         counts[_OF_ROLE[role]] = int((of_clean & (roles.role == role)).sum())
-    for kind, name in ((SAVE, "checkpoint"), (GC, "gc")):
+    for kind, name in ((SAVE, "checkpoint"), (COMM, "comm"), (GC, "gc")):
         counts[name] = int((clean[timeline.step] & (timeline.kind == kind)).sum())
     return counts
 

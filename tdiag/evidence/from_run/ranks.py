@@ -4,9 +4,13 @@
 Every rank's hooks time its steps, but only the lead rank takes windows. A step of another rank
 belongs to the lead's window in whose time it lies: all read one clock.
 
-Gradients are summed in the backward pass, which therefore ends for all ranks at once: the rank
-that begins it last is the one that the others wait for, and its pass is the shortest. What another
-rank's takes beyond that is waiting. (What the sum itself takes is in all of them, and unknown.)
+A collective ends for all ranks at once: the rank that the others wait for waits the least in it,
+and what the last to come waits is what the communication itself takes.
+
+Where no collective was seen (gradients summed by another library than torch.distributed) backward
+tells instead: it ends for all ranks at once, so the rank that begins it last has the shortest, and
+what another rank's takes beyond that is waiting. (What the sum itself takes is in all of them, and
+unknown.)
 """
 
 from __future__ import annotations
@@ -17,9 +21,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from tdiag.evidence.device import Ranks, RankTime
 from tdiag.evidence.from_run.clean import BASELINE
-from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.events import Process, training_of
+from tdiag.evidence.from_run.phases import MAJORITY_FRAC, PHASES, phases_per_step
 from tdiag.evidence.from_run.records import DdpRecord, Record, WindowRecord
 from tdiag.evidence.from_run.steps import Step
 from tdiag.evidence.from_run.timed import Timed, timed
@@ -41,22 +49,25 @@ def rank_to_judge(
 ) -> Timed:
     """The lead; or the rank that it waits for, whose time is everybody's. Adds Ranks where several
     step together, and says whom the report is about. ``evidence`` holds the Environment."""
-    others = sum(bool(p.steps) for p in processes) - 1
+    training = training_of(processes)
+    others = len(training) - 1
     environment = evidence.get(Environment)
     if not others or environment is None:
         return lead
     judged, rank = lead, lead.process.rank
     on_device = environment.device != "cpu"
-    compared = on_devices(run_dir, lead, processes) if on_device else together(lead, processes)
+    compared = on_devices(run_dir, lead, training) if on_device else together(lead, training)
     if isinstance(compared, str):
         evidence.missing[Ranks] = compared
     elif compared is not None:
         ranks, judged = compared
         evidence.add(ranks)
-    more = f"{others} more process{'es' * (others > 1)} trained"
+    who, more = f"rank {judged.process.rank}", f"{others} more process{'es' * (others > 1)} trained"
+    if not any(p.rank for p in training):  # no ranks: processes that share a model, or a sweep
+        who = f"process {judged.process.pid}, which took most steps"
     if judged is not lead:
         more = f"the others wait for it; torch calls and Python functions are those of rank {rank}"
-    evidence.notes.append(f"judged is rank {judged.process.rank}; {more}")
+    evidence.notes.append(f"judged is {who}; {more}")
     return judged
 
 
@@ -90,6 +101,11 @@ def together(lead: Timed, processes: Iterable[Process]) -> tuple[Ranks, Timed] |
             ranks[rank] = mine
     if len(ranks) < 2:
         return None
+    if all("comm" in mine.phases.wall_ns for mine in ranks.values()):
+        found = _by_collectives(ranks)
+        late = found.slowest
+        assert late is not None and found.waited_ns is not None
+        return found, ranks[late] if found.waited_ns >= LATE_FRAC * _step(lead) else lead
     # From backward's begin until gradients are summed: DistributedDataParallel does that before
     # backward ends, a script by hand between it and the optimizer's step.
     by_hand = lead.process.last(DdpRecord) is None
@@ -101,6 +117,56 @@ def together(lead: Timed, processes: Iterable[Process]) -> tuple[Ranks, Timed] |
     times = tuple(_rank_time(rank, ranks[rank], names, least) for rank in sorted(ranks))
     found = Ranks(ranks=times, slowest=late, waited_ns=waited, source="baseline")
     return found, ranks[late] if waited >= LATE_FRAC * _step(lead) else lead
+
+
+def _by_collectives(ranks: dict[int, Timed]) -> Ranks:
+    """From what each rank waited in collectives."""
+    waits = {rank: mine.phases.wall_ns["comm"] for rank, mine in ranks.items()}
+    late = min(waits, key=lambda rank: waits[rank])
+    waited = statistics.median(ns - waits[late] for rank, ns in waits.items() if rank != late)
+    times = tuple(
+        RankTime(
+            rank=rank,
+            step_ns=_step(mine),
+            components_ns={OTHER.get(k, k): ns for k, ns in mine.phases.wall_ns.items()},
+            communication_ns=waits[rank],
+        )
+        for rank, mine in sorted(ranks.items())
+    )
+    shortest = by_turns = None
+    if (steps := _step_by_step(list(ranks.values()))) is not None:
+        shortest = float(steps.min(axis=0).mean())
+        by_turns = float(steps.mean(axis=1).min()) - shortest
+    return Ranks(
+        ranks=times,
+        slowest=late,
+        waited_ns=waited,
+        shortest_ns=shortest,
+        by_turns_ns=by_turns,
+        source="baseline",
+    )
+
+
+def _step_by_step(ranks: list[Timed]) -> npt.NDArray[np.float64] | None:
+    """Ranks × steps: what each waited in collectives, of the first one's clean steps in whose time
+    lies the middle of exactly one clean step of every other. None where that is not most of them.
+    """
+    first = ranks[0]
+    chosen = np.flatnonzero(first.clean.mask)
+    begins = np.array([first.process.steps[i].s for i in chosen])
+    ends = np.array([first.process.steps[i].t for i in chosen])
+    whole = np.ones(len(chosen), np.bool_)
+    rows = []
+    for mine in ranks:
+        comm = phases_per_step(mine.timeline, mine.slices, mine.timeline.ns)[
+            :, PHASES.index("comm")
+        ]
+        clean = np.flatnonzero(mine.clean.mask)
+        middles = np.array([(mine.process.steps[i].s + mine.process.steps[i].t) / 2 for i in clean])
+        low, high = np.searchsorted(middles, begins), np.searchsorted(middles, ends)
+        whole &= high - low == 1
+        rows.append(comm[clean[np.minimum(low, len(clean) - 1)]].astype(np.float64))
+    return np.stack(rows)[:, whole] if whole.mean() > MAJORITY_FRAC else None
 
 
 def beside(lead: Process, other: Process) -> Timed | None:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from tdiag.evidence.from_run.looked import CallsRecord as CallsRecord
+from tdiag.evidence.from_run.looked import CollectiveRecord as CollectiveRecord
 from tdiag.evidence.from_run.looked import DdpRecord as DdpRecord
 from tdiag.evidence.from_run.looked import DispatchRecord as DispatchRecord
 from tdiag.evidence.from_run.looked import InputRecord as InputRecord
@@ -43,6 +44,7 @@ class TorchRecord(Record):
     inter_op: int = 0
     omp: str | None = None
     cpus_allowed: int | None = None
+    threads_at: At = None
 
 
 class RoleRecord(Record):
@@ -230,6 +232,7 @@ AnyRecord = (
     | LookRecord
     | InputRecord
     | DdpRecord
+    | CollectiveRecord
     | BoundaryRecord
     | WindowRecord
     | StepsRecord

@@ -10,7 +10,7 @@ import numpy as np
 
 from tdiag import __version__
 from tdiag.evidence.from_run.clean import Clean
-from tdiag.evidence.from_run.events import Process, workers_of
+from tdiag.evidence.from_run.events import Process, beside_of, workers_of
 from tdiag.evidence.from_run.places import location
 from tdiag.evidence.from_run.records import (
     CalledRecord,
@@ -49,12 +49,17 @@ def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
             )
         )
     if torch := lead.last(TorchRecord):
+        beside = beside_of(lead, processes)
+        threads = [t.intra_op for p in beside if (t := p.last(TorchRecord))]
         kinds.append(
             Threads(
                 intra_op=torch.intra_op,
                 inter_op=torch.inter_op,
                 worker_intra_op=_worker_threads(lead, processes),
                 omp_num_threads=torch.omp or "",
+                processes=1 + len(beside),
+                together=torch.intra_op + sum(threads),
+                set_at=location(torch.threads_at),
             )
         )
     return kinds

@@ -9,7 +9,10 @@ import msgspec
 from tdiag.evidence.base import Kind
 from tdiag.evidence.clocks import DeviceClocks, HeldDown
 from tdiag.evidence.from_run.clean import Clean
-from tdiag.evidence.kinds import System
+from tdiag.evidence.kinds import Busy, System
+
+# Less takes no core away from a training; as tdiag/sample/others.py.
+BUSY_CORES = 0.5
 
 
 class _Gpu(msgspec.Struct):
@@ -39,6 +42,7 @@ class Machine(msgspec.Struct, tag_field="kind", tag="machine"):
 class Sample(msgspec.Struct, tag_field="kind", tag="sample"):
     t: int
     procs: dict[str, tuple[int, int, int | None]] = {}
+    others: dict[str, tuple[int, int, str, bool | None]] = {}
     busy_ns: int = 0
     ram_available: int | None = None
     gpus: list[_Gpu] | None = None
@@ -77,6 +81,7 @@ def make_system(
         training_queued_frac=queued_frac,
         gpu_memory_used_bytes=max((g.memory_used for g in gpu if g.memory_used), default=None),
         gpu_memory_total_bytes=about.memory_total,
+        others=used.others(),
     )
     return [system, *_clocks(gpu, about)]
 
@@ -120,6 +125,24 @@ class _Interval:
         first, last = self.samples[0].procs, self.samples[-1].procs
         used = [last[p][0] - first[p][0] for p in last if p in first]
         return sum(used) / self.wall_ns if used else None
+
+    def others(self) -> tuple[Busy, ...]:
+        """Of the processes besides the run's, those busy throughout."""
+        if not self.wall_ns:
+            return ()
+        first, last = self.samples[0].others, self.samples[-1].others
+        found = [
+            Busy(
+                pid=int(pid),
+                name=name,
+                threads=threads,
+                cores=(used - first[pid][0]) / self.wall_ns,
+                torch=torch,
+            )
+            for pid, (used, threads, name, torch) in last.items()
+            if pid in first
+        ]
+        return tuple(sorted((b for b in found if b.cores >= BUSY_CORES), key=lambda b: -b.cores))
 
     def machine_cores(self) -> float | None:
         if not self.wall_ns:

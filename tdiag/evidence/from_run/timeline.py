@@ -14,7 +14,7 @@ from tdiag.evidence.from_run.steps import Step
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-NEXT, FORWARD, BACKWARD, OPTIMIZER, SAVE, GC = 0, 2, 4, 6, 8, 10
+NEXT, FORWARD, BACKWARD, OPTIMIZER, SAVE, GC, COMM = 0, 2, 4, 6, 8, 10, 14
 WORK = (NEXT, FORWARD, BACKWARD)  # what runs inside these belongs to them
 NOBODY = -1
 UNMEASURED = -1

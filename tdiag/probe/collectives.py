@@ -1,0 +1,184 @@
+"""Marks the time in which the training thread waits for other processes of the job, on the CPU.
+
+Calls of ``torch.distributed`` and ``Work.wait`` are wrapped. What DistributedDataParallel waits for
+at the end of backward is in C++: its reducer tells when the last gradient was ready, and from then
+until backward ends the gradients' sums are waited for and put in place. With a device such calls
+only issue work, and its trace tells instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from . import places
+from .boundary import is_compiling
+from .invisible import hidden
+from .marks import COMM_BEGIN, COMM_END, MOST_VALUES, here, wall_ns
+
+if TYPE_CHECKING:
+    from .core import Probe
+
+# Those that return when the data is there, or with async_op=True a Work to wait for. isend and
+# irecv never wait, and P2POp compares them by identity.
+NAMES = (
+    "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object",
+    "all_gather_single", "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single",
+    "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object",
+    "monitored_barrier", "recv", "recv_object_list", "reduce", "reduce_scatter",
+    "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
+    "send_object_list",
+)  # fmt: skip
+BUFFERS = "_broadcast_coalesced"  # DistributedDataParallel's, before a forward
+REDUCER = "DistributedDataParallel"  # its gradients
+MOST_PLACES = 64  # lines described one by one
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Collectives:
+    """``inside``: a wrapped call runs; what it calls is part of it."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.inside = False
+        self.numbers: dict[Any, int] = {}  # (code, instruction) of the caller, or a name → number
+        # id of a reducer that waits for its backward → itself, when it was made ready for it, and
+        # when its last gradient was ready in the backward before (after that moment).
+        self.prepared: dict[int, tuple[Any, int, int]] = {}
+
+    def install(self) -> None:
+        distributed = torch.distributed
+        if not distributed.is_available():
+            return
+        from torch._C._distributed_c10d import Reducer, Work
+        from torch.distributed import distributed_c10d
+
+        for name in NAMES:
+            if (original := getattr(distributed_c10d, name, None)) is not None:
+                watched = self._watched(original, name)
+                for module in (distributed_c10d, distributed):
+                    if getattr(module, name, None) is original:
+                        self.probe.patches.set(module, name, watched)
+        if (original := getattr(distributed, BUFFERS, None)) is not None:
+            self.probe.patches.set(distributed, BUFFERS, self._watched(original, "broadcast"))
+        self._watch_wait(Work)
+        self._watch_reducer(Reducer)
+
+    def reduced(self, began: int) -> None:
+        """A backward that began then ends: from the moment at which the last gradient was ready
+        DistributedDataParallel has waited for their sums."""
+        ready = 0
+        for key, (reference, since, before) in list(self.prepared.items()):
+            reducer = reference()
+            last = _last_ready(reducer) if reducer is not None else before
+            if last != before:
+                ready = max(ready, since + last)
+            if last != before or reducer is None:
+                del self.prepared[key]
+        now = wall_ns()
+        if began <= ready <= now:  # its clock is the wall's, which may be set
+            put = self.probe.marks.put
+            put((COMM_BEGIN, ready, self._number(REDUCER, REDUCER)))
+            put((COMM_END, now, 0))
+
+    def _watched(self, original: Any, name: str) -> Any:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or not self._counts():
+                return original(*args, **kwargs)
+            self._begin(name)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._end()
+
+        return _unseen(call)
+
+    def _watch_wait(self, work: Any) -> None:
+        original = work.wait
+        collectives = self
+
+        # pybind11 asks by this very name and first argument whether a class written in Python
+        # overrides the method, so that calling the original from here does not come back here.
+        @functools.wraps(original)
+        def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or not collectives._counts():
+                return original(self, *args, **kwargs)
+            collectives._begin("wait")
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                collectives._end()
+
+        self.probe.patches.set(work, "wait", _unseen(wait))
+
+    def _watch_reducer(self, reducer: Any) -> None:
+        original, collectives = reducer.prepare_for_backward, self
+
+        @functools.wraps(original)
+        def prepare_for_backward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_compiling() and collectives._counts():
+                collectives.probe.guard(collectives._prepare)(self)
+            return original(self, *args, **kwargs)
+
+        self.probe.patches.set(reducer, "prepare_for_backward", _unseen(prepare_for_backward))
+
+    def _prepare(self, reducer: Any) -> None:
+        before = _last_ready(reducer)
+        self.probe.boundary.reduced = self.probe.guard(self.reduced)
+        self.prepared[id(reducer)] = weakref.ref(reducer), wall_ns(), before
+
+    def _counts(self) -> bool:
+        """The training thread is here, outside any other such call, and waits itself."""
+        marks = self.probe.marks
+        mine = here() == marks.thread and not self.inside and len(marks.log) <= MOST_VALUES
+        return mine and not torch.cuda.is_initialized()
+
+    def _begin(self, name: str) -> None:
+        self.inside = True
+        frame = sys._getframe(2)
+        key = frame.f_code, frame.f_lasti
+        self.probe.marks.put((COMM_BEGIN, wall_ns(), self._number(key, name)))
+
+    def _end(self) -> None:
+        self.inside = False
+        self.probe.marks.put((COMM_END, wall_ns(), 0))
+
+    def _number(self, key: Any, name: str) -> int:
+        number = self.numbers.get(key)
+        if number is None:
+            if len(self.numbers) >= MOST_PLACES:
+                key = name  # all further lines as one
+            number = self.numbers.setdefault(key, len(self.numbers))
+            self.probe.guard(self.probe.recorder.write)(
+                "collective", id=number, name=name, at=places.caller()
+            )
+        return number
+
+
+def _unseen(function: F) -> F:
+    """``hidden``, and left alone by dynamo where a frame of it begins, as torch's own collectives
+    are. Where it is traced as part of a graph, ``is_compiling`` leads past it."""
+    function = hidden(function)
+    dynamo: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    if hasattr(dynamo, "set_code_exec_strategy"):
+        skip, default = dynamo._FrameAction.SKIP, dynamo._FrameAction.DEFAULT
+        dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(skip, default))
+    elif hasattr(dynamo, "skip_code"):
+        dynamo.skip_code(function.__code__)
+    return function
+
+
+for _name in ("reduced", "_prepare", "_counts", "_begin", "_end", "_number"):
+    _unseen(getattr(Collectives, _name))
+
+
+def _last_ready(reducer: Any) -> int:
+    """ns from ``prepare_for_backward`` until the last gradient was ready."""
+    return max(reducer.get_backward_stats(), default=0)
