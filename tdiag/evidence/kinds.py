@@ -168,13 +168,15 @@ class Stacks(Kind, frozen=True, kw_only=True):
 
 
 class Busy(Kind, frozen=True, kw_only=True):
-    """A process that is not of this run. ``cores``: its CPU seconds ÷ wall seconds. ``torch``: it
-    has loaded torch; None where its memory map may not be read."""
+    """A process that is not of this run. ``cores``: its CPU seconds ÷ wall seconds; ``wants``:
+    with those that its threads waited for a core. ``torch``: it has loaded torch; None where its
+    memory map may not be read."""
 
     pid: int
     name: str
     threads: int
     cores: float
+    wants: float
     torch: bool | None
 
 
@@ -194,7 +196,7 @@ class System(Kind, frozen=True, kw_only=True):
     training_queued_frac: float | None = None  # of its time, the training thread lacked a core
     gpu_memory_used_bytes: int | None = None
     gpu_memory_total_bytes: int | None = None
-    others: tuple[Busy, ...] = ()  # that used half a core and more, most first
+    others: tuple[Busy, ...] = ()  # that wanted half a core and more, most first
 
 
 class Module(Kind, frozen=True, kw_only=True):

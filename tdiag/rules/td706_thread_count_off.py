@@ -3,7 +3,7 @@
 ## What it measures
 Torch's intra-op threads (of all processes of the run that train on this machine at once, and of
 workers where known) against the cores they may use: affinity and cgroup quota, less what other
-trainings of the machine use. Too many is certain from the numbers; too few is said only when cores
+trainings of the machine want. Too many is certain from the numbers; too few is said only when cores
 idled and the calls were large enough to be split.
 
 ## Why it is slow
@@ -114,7 +114,7 @@ def _left(system: System, trainings: Sequence[Busy]) -> float:
     """Cores that the run's processes have among them, if the others take first what the run may
     not use."""
     elsewhere = system.cores_machine - system.cores_allowed
-    taken = max(0.0, sum(training.cores for training in trainings) - elsewhere)
+    taken = max(0.0, sum(training.wants for training in trainings) - elsewhere)
     return system.cores_allowed - taken
 
 
@@ -131,9 +131,10 @@ def _crowded(
     mine = f"Torch computes with {plural(threads.intra_op, 'thread')}"
     if threads.processes > 1:
         mine = f"{threads.processes} processes of this run train at once, with {together} threads"
-    taken = sum(training.cores for training in trainings)
+    taken = sum(training.wants for training in trainings)
     names = ", ".join(f"{b.name}, pid {b.pid}, {plural(b.threads, 'thread')}" for b in trainings)
-    theirs = f", {taken:.1f} of which another training uses ({names})" if trainings else ""
+    who = "other trainings want" if len(trainings) > 1 else "another training wants"
+    theirs = f", {taken:.1f} of which {who} ({names})" if trainings else ""
     each = " in each process" if threads.processes > 1 else ""
     return Found(
         summary=f"{mine} on {system.cores_allowed:g} allowed cores{theirs}: too many.",
@@ -141,7 +142,7 @@ def _crowded(
             count("training processes", threads.processes, "probe"),
             count("their intra-op threads", together, "probe"),
             *_measures(threads, system),
-            *(count(f"cores used by {b.name} {b.pid}", b.cores, "system", "cores")
+            *(count(f"cores wanted by {b.name} {b.pid}", b.wants, "system", "cores")
               for b in trainings),
         ),
         fix=Fix(

@@ -1,7 +1,7 @@
 """Processes that are not of the program, as far as they keep cores busy.
 
-CPU time, threads and name of any process may be read; whether it has loaded torch tells its memory
-map, which only its own user and root may read.
+CPU time, threads and name of any process may be read, and how long each thread ran or waited for a
+core; whether it has loaded torch tells its memory map, which only its own user and root may read.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pathlib import Path
 
 import psutil
 
-# Half a core, over the seconds between two scans: less takes no core away from a training.
-BUSY_CORES = 0.5
+# Of a core, over the seconds between two scans. On a crowded machine a thread that always wants one
+# gets little: a tenth, where ten do. What it wants is sampled.
+BUSY_CORES = 0.1
 MOST = 8  # that are followed; more keep no machine busy that these do not
 
 
@@ -48,7 +49,7 @@ class Others:
         self.seen, self.scanned_s = used, now
 
     def sample(self) -> dict[str, list[int | str | bool | None]]:
-        """pid → [CPU ns so far, threads, name, torch is loaded]."""
+        """pid → [CPU ns so far, the same and ns waited for a core, threads, name, has torch]."""
         found: dict[str, list[int | str | bool | None]] = {}
         for pid, (process, torch) in list(self.busy.items()):
             if not process.is_running():
@@ -57,7 +58,7 @@ class Others:
             with contextlib.suppress(psutil.Error), process.oneshot():
                 times, threads = process.cpu_times(), process.num_threads()
                 used = round((times.user + times.system) * 1e9)
-                found[str(pid)] = [used, threads, process.name(), torch]
+                found[str(pid)] = [used, _wanted(pid), threads, process.name(), torch]
         return found
 
 
@@ -66,3 +67,14 @@ def _has_torch(pid: int) -> bool | None:
         return b"libtorch" in Path(f"/proc/{pid}/maps").read_bytes()
     except OSError:
         return None
+
+
+def _wanted(pid: int) -> int | None:
+    """ns that its threads ran or waited for a core (Documentation/scheduler/sched-stats.rst); None
+    where the kernel does not tell."""
+    total = None
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, ValueError):
+            ran, waited, _ = file.read_text().split()
+            total = (total or 0) + int(ran) + int(waited)
+    return total

@@ -128,12 +128,13 @@ def test_where_the_driver_tells_no_reasons_clocks_are_unknown(tmp_path: Path) ->
 
 def test_processes_besides_the_run_are_those_busy_throughout(tmp_path: Path) -> None:
     def others(t: int) -> dict[str, list[Any]]:
-        return {"7": [t, 3, "python3", True], "8": [t // 4, 1, "idle", None]}
+        return {"7": [t // 5, t, 3, "python3", True], "8": [t // 4, None, 1, "idle", None]}
 
     found = system_of(
         tmp_path,
         sample(2 * SECOND, 1, 0, others=others(2 * SECOND)),
-        sample(3 * SECOND, 1, 0, others=others(3 * SECOND) | {"9": [SECOND, 1, "new", None]}),
+        sample(3 * SECOND, 1, 0, others=others(3 * SECOND) | {"9": [SECOND, None, 1, "new", None]}),
     )
     (busy,) = found.others
-    assert (busy.pid, busy.name, busy.threads, busy.cores, busy.torch) == (7, "python3", 3, 1, True)
+    assert (busy.pid, busy.name, busy.threads, busy.torch) == (7, "python3", 3, True)
+    assert (busy.cores, busy.wants) == (0.2, 1)

@@ -13,8 +13,8 @@ from tdiag.rules.td706_thread_count_off import crowd
 THREADS = find("TD706")
 
 
-def foreign(cores: float, torch: bool | None = True) -> Busy:
-    return Busy(pid=7, name="python3", threads=3, cores=cores, torch=torch)
+def foreign(wants: float, torch: bool | None = True) -> Busy:
+    return Busy(pid=7, name="python3", threads=3, cores=0.4, wants=wants, torch=torch)
 
 
 def test_processes_of_one_run_are_counted_together() -> None:
@@ -35,7 +35,7 @@ def test_a_thread_for_each_core_is_not_too_many(each: int, processes: int, cores
 def test_another_training_of_the_machine_is_named_with_what_it_takes() -> None:
     found = run_rule(THREADS, crowd(2, 1, foreign(1.4)))
     assert isinstance(found, Finding)
-    assert "1.4 of which another training uses (python3, pid 7, 3 threads)" in found.summary
+    assert "1.4 of which another training wants (python3, pid 7, 3 threads)" in found.summary
     assert "torch.set_num_threads(1), or" in found.fix.text
 
 

@@ -122,10 +122,10 @@ def test_a_busy_process_besides_the_program_is_named_and_the_programs_own_are_no
 
         wait_for(found)
         last = lines(tmp_path / "system.jsonl")[-1]
-        used, threads, name, torch = last["others"][str(pid)]
+        used, wanted, threads, name, torch = last["others"][str(pid)]
         assert (threads, torch) == (1, False)
         assert name.startswith("python")
-        assert used > 0
+        assert used > 0 and wanted > 0
         assert not set(last["others"]) & set(last["procs"])
     finally:
         os.kill(pid, 9)

@@ -11,7 +11,7 @@ from tdiag.evidence.clocks import DeviceClocks, HeldDown
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.kinds import Busy, System
 
-# Less takes no core away from a training; as tdiag/sample/others.py.
+# A thread that wants a core half of the time; less takes none away from a training. Ours.
 BUSY_CORES = 0.5
 
 
@@ -42,7 +42,7 @@ class Machine(msgspec.Struct, tag_field="kind", tag="machine"):
 class Sample(msgspec.Struct, tag_field="kind", tag="sample"):
     t: int
     procs: dict[str, tuple[int, int, int | None]] = {}
-    others: dict[str, tuple[int, int, str, bool | None]] = {}
+    others: dict[str, tuple[int, int | None, int, str, bool | None]] = {}
     busy_ns: int = 0
     ram_available: int | None = None
     gpus: list[_Gpu] | None = None
@@ -131,18 +131,20 @@ class _Interval:
         if not self.wall_ns:
             return ()
         first, last = self.samples[0].others, self.samples[-1].others
-        found = [
-            Busy(
-                pid=int(pid),
-                name=name,
-                threads=threads,
-                cores=(used - first[pid][0]) / self.wall_ns,
-                torch=torch,
-            )
-            for pid, (used, threads, name, torch) in last.items()
-            if pid in first
-        ]
-        return tuple(sorted((b for b in found if b.cores >= BUSY_CORES), key=lambda b: -b.cores))
+        found = []
+        for pid, (used, wanted, threads, name, torch) in last.items():
+            if pid not in first:
+                continue
+            cores = (used - first[pid][0]) / self.wall_ns
+            before = first[pid][1]
+            if wanted is not None and before is not None:
+                wants = (wanted - before) / self.wall_ns
+            else:
+                wants = cores
+            if wants >= BUSY_CORES:
+                found.append(Busy(pid=int(pid), name=name, threads=threads, cores=cores,
+                                  wants=wants, torch=torch))  # fmt: skip
+        return tuple(sorted(found, key=lambda busy: -busy.wants))
 
     def machine_cores(self) -> float | None:
         if not self.wall_ns:

@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-WIDTH, BATCH = 256, 4096
+WIDTH, BATCH = 256, 16384
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
