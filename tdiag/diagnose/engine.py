@@ -9,6 +9,7 @@ import msgspec
 
 from tdiag.diagnose.model import Abstained, Finding, Place, Speedup
 from tdiag.diagnose.replayed import replayed
+from tdiag.evidence.base import is_user_file
 from tdiag.evidence.kinds import Budget, Location, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import DATA_WAIT, NOISE_FLOOR_FRAC, Abstain, Found, Gain
@@ -123,7 +124,9 @@ def _speedup(low: int, high: int, budget: Budget | None, times: float) -> Speedu
 
 
 def _place(at: Location | None) -> Place | None:
-    return Place(at.file, at.line) if at is not None and at.file and at.line > 0 else None
+    """Where to change something: no line of an installed package."""
+    mine = at is not None and is_user_file(at.file) and at.line > 0
+    return Place(at.file, at.line) if at is not None and mine else None
 
 
 def run_rules(

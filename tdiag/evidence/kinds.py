@@ -71,10 +71,14 @@ class OpLine(Kind, frozen=True, kw_only=True):
     calls: float
     grad_calls: float  # calls whose result records gradients (they are walked again in backward)
     conversions: dict[str, float]  # item, bool, float, int, tolist, numpy, cpu, nonzero, print…
-    constructions: float  # torch.tensor / as_tensor / from_numpy / stack of Python data
+    # torch.tensor / as_tensor / from_numpy / stack of Python data, by the line itself
+    constructions: float
     elapsed_ns: float  # wall time inside these calls, measured under the counting mode
-    in_loop: bool  # the line issued the same call more than once in a turn
-    # The commonest calls ("mul", "linear") and how many of each.
+    # The line itself made the same call more than once in a turn. Loops of a library that it called
+    # (an optimizer's step, a module's forward, a Trainer) are that library's.
+    in_loop: bool
+    # The commonest calls ("mul", "linear") and how many of each the line made, those of a library's
+    # function counted once for each call of it.
     names: dict[str, float] = msgspec.field(default_factory=dict)
     # In how many turns it was reached: a turn is one batch, one call of a module with what follows,
     # or one backward.
