@@ -235,6 +235,7 @@ class Flags(Kind, frozen=True, kw_only=True):
     autocast_dtype: str  # "" = none seen in forward
     compiled: bool  # dynamo-compiled frames exist
     grad_scaler: bool | None = None  # an enabled GradScaler has stepped
+    agent_library: str = ""  # imported, of reinforcement learning ("gymnasium"); "" = none
 
 
 class Threads(Kind, frozen=True, kw_only=True):

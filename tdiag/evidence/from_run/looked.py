@@ -38,6 +38,8 @@ class InputRecord(Record):
     std: list[float]
     min: float
     max: float
+    first: bool = True
+    binary: bool = False
 
 
 class DdpRecord(Record):
