@@ -15,6 +15,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.rules.base import DATA_WAIT, NOISE_FLOOR_FRAC, Abstain, Found, Gain
 from tdiag.rules.catalogue import Rule, all_rules, needs
 from tdiag.rules.shares import NOTICEABLE_FRAC
+from tdiag.units import only_from_below
 
 __all__ = [
     "NOISE_FLOOR_FRAC",
@@ -69,7 +70,11 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
     low, high = (0, 0) if found.gain is None else _capped(found.gain, budget)
     if found.gain is not None and budget and high < NOISE_FLOOR_FRAC * budget.step_ns:
         return None
-    times = 1.0 if found.gain is None else _times(_present(found.gain, budget), evidence)
+    speedup = None
+    if found.gain is not None:
+        times = _times(_present(found.gain, budget), evidence)
+        speedup = _speedup(low, high, budget, times)
+    sure = speedup is not None and only_from_below(speedup.low, speedup.high)
     return Finding(
         code=rule.code,
         name=rule.name,
@@ -77,9 +82,9 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
         summary=found.summary,
         location=_place(found.at),
         evidence=found.evidence,
-        recoverable_ns=max(0, (low + high) // 2),
+        recoverable_ns=max(0, low if sure else (low + high) // 2),
         at_best_ns=high,
-        speedup=None if found.gain is None else _speedup(low, high, budget, times),
+        speedup=speedup,
         why_gain="" if found.gain is None else found.gain.why,
         fix=found.fix,
         advisory=found.gain is None,

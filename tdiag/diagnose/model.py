@@ -66,8 +66,9 @@ class Speedup(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule's result. ``recoverable_ns``: per step, the middle of the predicted range; 0 for
-    an advisory, and where the fix may cost more than it wins. ``at_best_ns``: the range's high end
+    """One rule's result. ``recoverable_ns``: per step, the middle of the predicted range, or its
+    low end where the range is so wide that the gain is known from below alone; 0 for an advisory,
+    and where the fix may cost more than it wins. ``at_best_ns``: the range's high end
     (the speed-up's may count on warm caches besides). ``summary``: one sentence with the decisive
     numbers. ``why_gain``: where the range comes from. ``advisory``: no measured cost, or one too
     small to be a healthy run's concern; never ranked above others.
