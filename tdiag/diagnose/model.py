@@ -123,8 +123,8 @@ class Abstained(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """``count`` and ``ns`` are per traced step. ``at``: where a function begins; its file as the
-    profiler recorded it, which may be relative."""
+    """``count`` is per traced step, ``ns`` as well unless :attr:`Top.scaled`. ``at``: where a
+    function begins; its file as the profiler recorded it, which may be relative."""
 
     name: str
     count: float
@@ -139,11 +139,14 @@ class Top(msgspec.Struct, frozen=True, kw_only=True):
     ``functions``: by the ``nn.Module`` and the user's function that called it (forward only);
     ``host_ops``: ops by their own host time. ``total_ns``: what shares are of, per step: all
     device work, or the own time of all host ops. Kernels that ran at once both count.
+    ``scaled``: the profiler slows the host, so host times are brought to the clean step: traced
+    time × clean step ÷ traced step. Shares are as traced.
     """
 
     of: Origin
     total_ns: float
     parts: tuple[Part, ...]
+    scaled: bool = False
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
