@@ -73,6 +73,25 @@ for step in range(40):
 """
 
 
+# Its class is watched by the time that the model is compiled.
+COMPILED_AFTER_A_CALL = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(4, 4)
+    def forward(self, x):  # COMPILED
+        return self.head(x).relu().sum()
+net = Net()
+net(torch.ones(2, 4))
+model = torch.compile(net, backend="eager", dynamic=False)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(40):
+    optimizer.zero_grad()
+    model(torch.ones(4 + min(3, max(0, step - 9)), 4)).backward()
+    optimizer.step()
+"""
+
 EVALUATES = """
 import torch
 model = torch.nn.Linear(4, 4)
@@ -145,3 +164,18 @@ def test_states_masks_and_outputs_of_modules_are_not_the_first_input(tmp_path: P
     assert not any(x.first for x in inputs.tensors)
     assert {x.module for x in inputs.tensors} == {"Net"}  # the judge is given the model's output
     assert next(x for x in inputs.tensors if x.name == "attention_mask").binary
+
+
+def test_dynamo_compiles_the_users_forward_and_not_the_probes_wrapper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's own log of recompilations, and what TD708 names, are those of a plain run."""
+    monkeypatch.setenv("TORCH_LOGS", "recompiles")
+    run = watch_code(tmp_path, COMPILED_AFTER_A_CALL, windows=["baseline"])
+    assert run.returncode == 0, run.err
+    assert "Recompiling function forward" in run.err and "tdiag" not in run.err
+    compiles = run.evidence().get(Compiles)
+    assert compiles is not None and compiles.recompiles == 3
+    line = COMPILED_AFTER_A_CALL[: COMPILED_AFTER_A_CALL.index("# COMPILED")].count("\n") + 1
+    places = {(r.at.function, r.at.line) for r in compiles.reasons if r.at}
+    assert places == {("forward", line)}
