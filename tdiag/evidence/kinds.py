@@ -156,6 +156,7 @@ class StackLine(Kind, frozen=True, kw_only=True):
     leaf: str  # commonest innermost frame of all under that line, e.g. "decode (PIL/Image.py)"
     phase: str = ""  # Phases key the samples fell in, "" where mixed or unknown
     library: str = ""  # installed package that the line called in most of them, e.g. "pandas"
+    own_frac: float = 0.0  # of self_frac: the line itself is the innermost frame of all
 
 
 class Stacks(Kind, frozen=True, kw_only=True):
@@ -168,6 +169,8 @@ class Stacks(Kind, frozen=True, kw_only=True):
     training: tuple[StackLine, ...]
     workers: tuple[StackLine, ...]  # share of all *fetching* samples of all workers
     worker_samples: int
+    # By how much the sampler made steps longer: shares are of these longer steps.
+    slowed_frac: float = 0.0
 
 
 class System(Kind, frozen=True, kw_only=True):

@@ -112,7 +112,9 @@ def system(**changes: Any) -> System:
 def stack(
     line: int, share: float, leaf: str = "", phase: str = "", function: str = ""
 ) -> StackLine:
-    return StackLine(at=at(line, function), self_frac=share, leaf=leaf, phase=phase)
+    """Samples that all end in the line itself, as far as ``own_frac`` goes; ``leaf`` is theirs."""
+    place = at(line, function)
+    return StackLine(at=place, self_frac=share, leaf=leaf, phase=phase, own_frac=share)
 
 
 def stacks(training: tuple[StackLine, ...] = (), workers: tuple[StackLine, ...] = ()) -> Stacks:
