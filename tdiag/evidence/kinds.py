@@ -100,12 +100,22 @@ class ModuleMove(Kind, frozen=True, kw_only=True):
     per_step: float
 
 
+class Attention(Kind, frozen=True, kw_only=True):
+    """Attention that is written out: a product, softmaxed, and multiplied with the values. ``at``:
+    where its weights were made last (softmax, or the dropout after it)."""
+
+    at: Location | None
+    per_step: float
+
+
 class Ops(Kind, frozen=True, kw_only=True):
-    """Exact torch-call counts by user line, from one or two steps under a TorchFunctionMode."""
+    """Exact torch-call counts by user line, from one or two steps under a TorchFunctionMode.
+    ``attention``: None where tensors were not followed from product to product."""
 
     steps: int
     lines: tuple[OpLine, ...]
     module_moves: tuple[ModuleMove, ...] = ()
+    attention: tuple[Attention, ...] | None = None
 
 
 class SyncLine(Kind, frozen=True, kw_only=True):

@@ -33,7 +33,7 @@ def _let_dynamo_pass(code: Any) -> None:
     """As ``torch._dynamo.decorators.skip`` does, without importing dynamo: compile no frame of this
     code, but those that it calls. Where torch's names have gone, dynamo compiles the wrapper."""
     torch = sys.modules.get("torch")
-    frames = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "eval_frame", None)
+    frames: Any = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "eval_frame", None)
     if hasattr(frames, "set_code_exec_strategy"):
         action = frames._FrameAction
         strategy = frames._FrameExecStrategy(action.SKIP, action.DEFAULT)

@@ -100,6 +100,7 @@ class OpsRecord(Record):
     number: int = msgspec.field(name="pass", default=1)
     syncs: list[tuple[At, float]] | None = None
     bias_before_norm: list[tuple[str, str, At, int, int]] = []
+    attention: list[tuple[At, int]] | None = None
     out_of_place: list[tuple[str, At, int, int, int]] = []
     clips: list[ClipLine] = []
     checkpoints: list[tuple[At, bool | None]] = []
