@@ -63,6 +63,23 @@ def test_time_that_the_sampler_may_have_added_is_no_python(
     assert isinstance(run_rule(RULE, evidence), Finding) is fires
 
 
+@pytest.mark.parametrize(("times", "fires"), [(1.0, True), (4.0, False)])
+def test_calls_that_took_longer_while_samples_were_taken_are_no_python(
+    times: float, fires: bool
+) -> None:
+    """A product of 1.2 ms, sampled for 6 ms, beside lines sampled for 1 or 4 times theirs."""
+    call = op_line(25, "forward", 1, at=at(25, "forward"), elapsed_ns=1.2 * MS)
+    others = [
+        op_line(n, "forward", 1, at=at(n, "forward"), elapsed_ns=1 * MS) for n in (30, 31, 32)
+    ]
+    seen = [
+        stack(n, times / 20, "linear (nn/functional.py)", "", "Net.forward") for n in (30, 31, 32)
+    ]
+    evidence = training(sampled(0.3), call, *others)
+    evidence.add(stacks((sampled(0.3), *seen)))
+    assert isinstance(run_rule(RULE, evidence), Finding) is fires
+
+
 def test_samples_in_what_the_line_calls_are_not_its_own() -> None:
     """``loss = criterion(output, target)``: most samples end in the line, the others in torch's
     functional.py; only the former may be Python of this line."""
