@@ -12,6 +12,9 @@ _COLUMN_FROM = {"s": 1e10}
 
 #: A speed-up below this would be shown as 1.00×: the fix may win nothing.
 NO_GAIN = 1.005
+#: A speed-up whose high end is this many times its low end is known from below alone: "1.2 to 21
+#: times" tells a reader no more than "at least 1.2 times". Ours.
+WIDE_RANGE = 4.0
 #: Smaller differences of step times are not told from none: two runs of the same program, taken
 #: in turns, differ by a factor of 0.986 to 1.012 (A/A measurement, benchmarks/).
 NOISE_FRAC = 0.02
@@ -81,10 +84,18 @@ def count(value: float) -> str:
     return shown.rstrip("0").rstrip(".") if "." in shown else shown
 
 
+def only_from_below(low: float, high: float) -> bool:
+    """A predicted speed-up is known from below alone: the range is too wide to say more of it."""
+    return low >= NO_GAIN and high > WIDE_RANGE * low
+
+
 def faster(low: float, high: float) -> str:
-    """A predicted speed-up range as ``1.6–2.4×``; ``up to 1.20×`` where it may win nothing."""
+    """A predicted speed-up range as ``1.6–2.4×``; ``up to 1.20×`` where it may win nothing; ``at
+    least 1.2×`` where the range is wide."""
     if low < NO_GAIN:
         return f"up to {_times(max(high, 1.0), high)}×"
+    if only_from_below(low, high):
+        return f"at least {_times(low, low)}×"
     # Both ends as fine as the low one needs, but no finer than the high one bears.
     ends = _times(low, low), _times(high, low if high < 1.995 else high)
     return f"about {ends[0]}×" if ends[0] == ends[1] else f"{ends[0]}–{ends[1]}×"

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "trace": {"errors", "children"},
     "evidence": {"errors", "children", "places", "trace"},
     "rules": {"errors", "units", "places", "evidence", "diagnose.model"},
-    "diagnose": {"errors", "units", "evidence", "rules"},
+    "diagnose": {"errors", "units", "places", "evidence", "rules"},
     "report": {"errors", "units", "diagnose.model", "diagnose.details"},
     "duel": {"errors", "launch"},
     "gate": {"errors", "units", "launch", "sample", "evidence", "diagnose", "duel", "report"},

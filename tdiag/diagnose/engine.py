@@ -11,9 +11,11 @@ from tdiag.diagnose.model import Abstained, Finding, Place, Speedup
 from tdiag.diagnose.replayed import replayed
 from tdiag.evidence.kinds import Budget, Location, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.places import is_user_file
 from tdiag.rules.base import DATA_WAIT, NOISE_FLOOR_FRAC, Abstain, Found, Gain
 from tdiag.rules.catalogue import Rule, all_rules, needs
 from tdiag.rules.shares import NOTICEABLE_FRAC
+from tdiag.units import only_from_below
 
 __all__ = [
     "NOISE_FLOOR_FRAC",
@@ -68,7 +70,11 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
     low, high = (0, 0) if found.gain is None else _capped(found.gain, budget)
     if found.gain is not None and budget and high < NOISE_FLOOR_FRAC * budget.step_ns:
         return None
-    times = 1.0 if found.gain is None else _times(_present(found.gain, budget), evidence)
+    speedup = None
+    if found.gain is not None:
+        times = _times(_present(found.gain, budget), evidence)
+        speedup = _speedup(low, high, budget, times)
+    sure = speedup is not None and only_from_below(speedup.low, speedup.high)
     return Finding(
         code=rule.code,
         name=rule.name,
@@ -76,9 +82,9 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
         summary=found.summary,
         location=_place(found.at),
         evidence=found.evidence,
-        recoverable_ns=max(0, (low + high) // 2),
+        recoverable_ns=max(0, low if sure else (low + high) // 2),
         at_best_ns=high,
-        speedup=None if found.gain is None else _speedup(low, high, budget, times),
+        speedup=speedup,
         why_gain="" if found.gain is None else found.gain.why,
         fix=found.fix,
         advisory=found.gain is None,
@@ -123,7 +129,9 @@ def _speedup(low: int, high: int, budget: Budget | None, times: float) -> Speedu
 
 
 def _place(at: Location | None) -> Place | None:
-    return Place(at.file, at.line) if at is not None and at.file and at.line > 0 else None
+    """Where to change something: no line of an installed package."""
+    mine = at is not None and is_user_file(at.file) and at.line > 0
+    return Place(at.file, at.line) if at is not None and mine else None
 
 
 def run_rules(

@@ -66,8 +66,9 @@ class Speedup(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule's result. ``recoverable_ns``: per step, the middle of the predicted range; 0 for
-    an advisory, and where the fix may cost more than it wins. ``at_best_ns``: the range's high end
+    """One rule's result. ``recoverable_ns``: per step, the middle of the predicted range, or its
+    low end where the range is so wide that the gain is known from below alone; 0 for an advisory,
+    and where the fix may cost more than it wins. ``at_best_ns``: the range's high end
     (the speed-up's may count on warm caches besides). ``summary``: one sentence with the decisive
     numbers. ``why_gain``: where the range comes from. ``advisory``: no measured cost, or one too
     small to be a healthy run's concern; never ranked above others.
@@ -122,8 +123,8 @@ class Abstained(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """``count`` and ``ns`` are per traced step. ``at``: where a function begins; its file as the
-    profiler recorded it, which may be relative."""
+    """``count`` is per traced step, ``ns`` as well unless :attr:`Top.scaled`. ``at``: where a
+    function begins; its file as the profiler recorded it, which may be relative."""
 
     name: str
     count: float
@@ -138,11 +139,14 @@ class Top(msgspec.Struct, frozen=True, kw_only=True):
     ``functions``: by the ``nn.Module`` and the user's function that called it (forward only);
     ``host_ops``: ops by their own host time. ``total_ns``: what shares are of, per step: all
     device work, or the own time of all host ops. Kernels that ran at once both count.
+    ``scaled``: the profiler slows the host, so host times are brought to the clean step: traced
+    time × clean step ÷ traced step. Shares are as traced.
     """
 
     of: Origin
     total_ns: float
     parts: tuple[Part, ...]
+    scaled: bool = False
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tdiag.diagnose.model import Origin, Part, Place, Top
 from tdiag.evidence import device
+from tdiag.evidence.kinds import Steps
 from tdiag.evidence.store import Evidence
 
 TOP_PARTS = 10  # of each: beyond, no part is worth changing first
@@ -26,8 +27,18 @@ def top_parts(evidence: Evidence) -> Iterator[Top]:
             if rows:
                 yield Top(of=of, total_ns=total, parts=rows)
     if ops := evidence.get(device.HostOps):
-        rows = tuple(Part(x.name, x.count, x.self_ns) for x in ops.ops[:TOP_PARTS])
-        yield Top(of="host_ops", total_ns=sum(x.self_ns for x in ops.ops), parts=rows)
+        scale = _to_clean(evidence)
+        rows = tuple(Part(x.name, x.count, x.self_ns * scale) for x in ops.ops[:TOP_PARTS])
+        total = sum(x.self_ns for x in ops.ops) * scale
+        yield Top(of="host_ops", total_ns=total, parts=rows, scaled=scale != 1.0)
+
+
+def _to_clean(evidence: Evidence) -> float:
+    """The clean step ÷ the traced one; 1 for a bare trace."""
+    clean, traced = evidence.get(Steps), evidence.get(device.TracedSteps)
+    if clean is None or traced is None or not traced.mean_ns:
+        return 1.0
+    return clean.mean_ns / traced.mean_ns
 
 
 def _part(found: device.Part) -> Part:

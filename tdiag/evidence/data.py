@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from tdiag.evidence.base import Kind, Location
 
+# Nobody waits for the end of such a pass: at 1,000 samples a second it takes 11 days. Ours.
+ENDLESS_SAMPLES = 10**9
+
 
 class InputTensor(Kind, frozen=True, kw_only=True):
     """A floating tensor as an outermost module receives it in training.
@@ -22,6 +25,8 @@ class InputTensor(Kind, frozen=True, kw_only=True):
     channel_std: tuple[float, ...]
     minimum: float
     maximum: float
+    first: bool = True  # of all tensors that the module is given, integers included, labels apart
+    binary: bool = False  # nothing but zeros and ones
 
 
 class Inputs(Kind, frozen=True, kw_only=True):
@@ -96,6 +101,19 @@ class Loader(Kind, frozen=True, kw_only=True):
     # generator of its own. False does not rule out one that is made anew for each sample.
     random: bool | None = None
     fields: tuple[BatchField, ...] = ()
+    # Samples of one pass over it, on this rank, as its sampler says; None where nothing says so (a
+    # stream, a batch sampler of the user's own, a run recorded before this was asked).
+    sampler_len: int | None = None
+
+    @property
+    def epoch_samples(self) -> int | None:
+        """Samples of one epoch, on this rank. None where there is no epoch: in a stream, and where
+        a sampler gives more samples than there are (``num_samples=10**10``, so that the loop over
+        the loader never ends)."""
+        if self.sampler_len is None or self.dataset_len is None:
+            return None
+        endless = self.sampler_len > self.dataset_len or self.sampler_len >= ENDLESS_SAMPLES
+        return None if endless else self.sampler_len
 
     def blocked_frac(self) -> float | None:
         """Share of the fetch wall time spent neither on a core nor waiting for one, 0..1."""

@@ -72,10 +72,14 @@ class OpLine(Kind, frozen=True, kw_only=True):
     calls: float
     grad_calls: float  # calls whose result records gradients (they are walked again in backward)
     conversions: dict[str, float]  # item, bool, float, int, tolist, numpy, cpu, nonzero, print…
-    constructions: float  # torch.tensor / as_tensor / from_numpy / stack of Python data
+    # torch.tensor / as_tensor / from_numpy / stack of Python data, by the line itself
+    constructions: float
     elapsed_ns: float  # wall time inside these calls, measured under the counting mode
-    in_loop: bool  # the line issued the same call more than once in a turn
-    # The commonest calls ("mul", "linear") and how many of each.
+    # The line itself made the same call more than once in a turn. Loops of a library that it called
+    # (an optimizer's step, a module's forward, a Trainer) are that library's.
+    in_loop: bool
+    # The commonest calls ("mul", "linear") and how many of each the line made, those of a library's
+    # function counted once for each call of it.
     names: dict[str, float] = msgspec.field(default_factory=dict)
     # In how many turns it was reached: a turn is one batch, one call of a module with what follows,
     # or one backward.
@@ -97,12 +101,22 @@ class ModuleMove(Kind, frozen=True, kw_only=True):
     per_step: float
 
 
+class Attention(Kind, frozen=True, kw_only=True):
+    """Attention that is written out: a product, softmaxed, and multiplied with the values. ``at``:
+    where its weights were made last (softmax, or the dropout after it)."""
+
+    at: Location | None
+    per_step: float
+
+
 class Ops(Kind, frozen=True, kw_only=True):
-    """Exact torch-call counts by user line, from one or two steps under a TorchFunctionMode."""
+    """Exact torch-call counts by user line, from one or two steps under a TorchFunctionMode.
+    ``attention``: None where tensors were not followed from product to product."""
 
     steps: int
     lines: tuple[OpLine, ...]
     module_moves: tuple[ModuleMove, ...] = ()
+    attention: tuple[Attention, ...] | None = None
 
 
 class SyncLine(Kind, frozen=True, kw_only=True):
@@ -153,6 +167,7 @@ class StackLine(Kind, frozen=True, kw_only=True):
     leaf: str  # commonest innermost frame of all under that line, e.g. "decode (PIL/Image.py)"
     phase: str = ""  # Phases key the samples fell in, "" where mixed or unknown
     library: str = ""  # installed package that the line called in most of them, e.g. "pandas"
+    own_frac: float = 0.0  # of self_frac: the line itself is the innermost frame of all
 
 
 class Stacks(Kind, frozen=True, kw_only=True):
@@ -165,6 +180,8 @@ class Stacks(Kind, frozen=True, kw_only=True):
     training: tuple[StackLine, ...]
     workers: tuple[StackLine, ...]  # share of all *fetching* samples of all workers
     worker_samples: int
+    # By how much the sampler made steps longer: shares are of these longer steps.
+    slowed_frac: float = 0.0
 
 
 class Busy(Kind, frozen=True, kw_only=True):
@@ -246,6 +263,7 @@ class Flags(Kind, frozen=True, kw_only=True):
     autocast_dtype: str  # "" = none seen in forward
     compiled: bool  # dynamo-compiled frames exist
     grad_scaler: bool | None = None  # an enabled GradScaler has stepped
+    agent_library: str = ""  # imported, of reinforcement learning ("gymnasium"); "" = none
 
 
 class Threads(Kind, frozen=True, kw_only=True):

@@ -102,6 +102,7 @@ def describe_loader(loader: Any, at: Any) -> dict[str, Any]:
         "dataset_class": _class_name(dataset),
         "dataset_at": places.definition(read),
         "dataset_len": length(dataset),
+        "sampler_len": _pass_length(loader),
         "collate_name": getattr(
             loader.collate_fn, "__qualname__", type(loader.collate_fn).__name__
         ),
@@ -125,6 +126,14 @@ def _innermost(dataset: Any) -> Any:
             break
         dataset = inner
     return dataset
+
+
+def _pass_length(loader: Any) -> int | None:
+    """Samples of one pass, where torch's own batch sampler asks the sampler for them."""
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return None
+    own = type(loader.batch_sampler) not in (type(None), torch.utils.data.BatchSampler)
+    return None if own else length(loader.sampler)
 
 
 def length(dataset: Any) -> int | None:

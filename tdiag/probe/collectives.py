@@ -11,8 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -37,8 +36,6 @@ NAMES = (
 BUFFERS = "_broadcast_coalesced"  # DistributedDataParallel's, before a forward
 REDUCER = "DistributedDataParallel"  # its gradients
 MOST_PLACES = 64  # lines described one by one
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Collectives:
@@ -98,7 +95,7 @@ class Collectives:
             finally:
                 self._end()
 
-        return _unseen(call)
+        return hidden(call)
 
     def _watch_wait(self, work: Any) -> None:
         original = work.wait
@@ -116,7 +113,7 @@ class Collectives:
             finally:
                 collectives._end()
 
-        self.probe.patches.set(work, "wait", _unseen(wait))
+        self.probe.patches.set(work, "wait", hidden(wait))
 
     def _watch_reducer(self, reducer: Any) -> None:
         original, collectives = reducer.prepare_for_backward, self
@@ -127,7 +124,7 @@ class Collectives:
                 collectives.probe.guard(collectives._prepare)(self)
             return original(self, *args, **kwargs)
 
-        self.probe.patches.set(reducer, "prepare_for_backward", _unseen(prepare_for_backward))
+        self.probe.patches.set(reducer, "prepare_for_backward", hidden(prepare_for_backward))
 
     def _prepare(self, reducer: Any) -> None:
         before = _last_ready(reducer)
@@ -162,21 +159,9 @@ class Collectives:
         return number
 
 
-def _unseen(function: F) -> F:
-    """``hidden``, and left alone by dynamo where a frame of it begins, as torch's own collectives
-    are. Where it is traced as part of a graph, ``is_compiling`` leads past it."""
-    function = hidden(function)
-    dynamo: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-    if hasattr(dynamo, "set_code_exec_strategy"):
-        skip, default = dynamo._FrameAction.SKIP, dynamo._FrameAction.DEFAULT
-        dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(skip, default))
-    elif hasattr(dynamo, "skip_code"):
-        dynamo.skip_code(function.__code__)
-    return function
-
-
+# Dynamo leaves them alone where a frame begins, as it does torch's own collectives.
 for _name in ("reduced", "_prepare", "_counts", "_begin", "_end", "_number"):
-    _unseen(getattr(Collectives, _name))
+    hidden(getattr(Collectives, _name))
 
 
 def _last_ready(reducer: Any) -> int:

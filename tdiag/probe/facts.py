@@ -18,6 +18,11 @@ from .invisible import hidden
 if TYPE_CHECKING:
     from .core import Probe
 
+# Libraries that an agent acts in or is trained with; nothing else imports them.
+AGENTS = {
+    "ale_py", "brax", "dm_control", "dm_env", "gym", "gymnasium", "minigrid", "pettingzoo",
+    "procgen", "stable_baselines3", "tianshou", "torchrl",
+}  # fmt: skip
 PR_SET_PTRACER = 0x59616D61  # linux/prctl.h
 PR_SET_PTRACER_ANY = -1
 
@@ -108,6 +113,7 @@ def flags(probe: Probe) -> dict[str, Any]:
         "autocast": dtype,
         "compiled": compiled_frames() > 0,
         "scaler": probe.boundary.scaled,
+        "agent": sorted(AGENTS & sys.modules.keys())[:1],
     }
 
 

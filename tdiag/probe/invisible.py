@@ -22,9 +22,24 @@ FILE = "<tdiag importlib._bootstrap>"
 
 
 def hidden(function: F) -> F:
-    """Mark a wrapper so that tracebacks and warnings pass over it."""
+    """Mark a wrapper so that tracebacks and warnings pass over it, and dynamo compiles what it
+    calls, as without it, instead of the wrapper."""
     function.__code__ = function.__code__.replace(co_filename=FILE)
+    _let_dynamo_pass(function.__code__)
     return function
+
+
+def _let_dynamo_pass(code: Any) -> None:
+    """As ``torch._dynamo.decorators.skip`` does, without importing dynamo: compile no frame of this
+    code, but those that it calls. Where torch's names have gone, dynamo compiles the wrapper."""
+    torch = sys.modules.get("torch")
+    frames: Any = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "eval_frame", None)
+    if hasattr(frames, "set_code_exec_strategy"):
+        action = frames._FrameAction
+        strategy = frames._FrameExecStrategy(action.SKIP, action.DEFAULT)
+        frames.set_code_exec_strategy(code, strategy)
+    elif hasattr(frames, "skip_code"):  # before torch 2.7 or so
+        frames.skip_code(code)
 
 
 def strip(error: BaseException | None) -> None:

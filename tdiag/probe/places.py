@@ -19,6 +19,11 @@ _LIBRARY = tuple(
     }
 )
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+# Where torch's functions and methods are written that a function mode sees as one call.
+_ONE_CALL = tuple(
+    os.path.join("torch", *name)
+    for name in (("_tensor.py",), ("functional.py",), ("nn", "functional.py"), ("overrides.py",))
+)
 _verdicts: dict[str, bool] = {}
 
 
@@ -41,13 +46,23 @@ def caller() -> list[Any] | None:
 
     None where only libraries called (a launcher, a framework's own loop).
     """
+    return caller_and_callee()[0]
+
+
+def caller_and_callee() -> tuple[list[Any] | None, FrameType | None]:
+    """:func:`caller`, and the frame of the library's function that the user's line called. None
+    where that is torch's own name for one call (``x.norm()``): the line itself made it."""
     frame: FrameType | None = sys._getframe(1)
+    callee = None
     while frame is not None:
         code = frame.f_code
-        if code.co_filename != FILE and is_user_file(code.co_filename):
-            return [os.path.abspath(code.co_filename), frame.f_lineno, code.co_name]
+        if code.co_filename != FILE and not code.co_filename.startswith(_PROBE):
+            if is_user_file(code.co_filename):
+                place = [os.path.abspath(code.co_filename), frame.f_lineno, code.co_name]
+                return place, callee
+            callee = None if code.co_filename.endswith(_ONE_CALL) else frame
         frame = frame.f_back
-    return None
+    return None, callee
 
 
 def definition(function: Any) -> list[Any] | None:

@@ -14,7 +14,7 @@ from tdiag.report.page import Page
 from tdiag.report.summary import ranked
 from tdiag.report.text import inert
 from tdiag.report.words import HEAD, QUIET
-from tdiag.units import between, duration, significant
+from tdiag.units import between, duration, only_from_below, significant
 
 STEPS = 1_000_000  # costs are said for so many: one step costs too little to be read
 FIRST = 3  # fixes shown, unless all are asked for
@@ -66,6 +66,8 @@ def money(diagnosis: Diagnosis, page: Page) -> RenderableType | None:
 def _fixed(finding: Finding, step: int, price: float) -> tuple[str, str, str]:
     assert finding.speedup is not None
     low, high = step / finding.speedup.high, step / finding.speedup.low
+    if only_from_below(finding.speedup.low, finding.speedup.high):
+        return f"at most {duration(high)}", f"at most {_cost(high, high, price)}", ""
     return between(low, high), _cost(low, high, price), ""
 
 

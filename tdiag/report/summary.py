@@ -5,7 +5,7 @@ from __future__ import annotations
 from tdiag.diagnose.model import Diagnosis, Finding, Measure, Verdict
 from tdiag.report.text import inert
 from tdiag.report.words import verdict_class
-from tdiag.units import NO_GAIN, between, duration, percent, plural, quantity
+from tdiag.units import NO_GAIN, between, duration, only_from_below, percent, plural, quantity
 
 NO_SHARE = ("unknown", "no_device_activity")  # verdicts of which a share of the step says nothing
 _INPUT = {"io", "cpu", "input", "loader"}  # kinds of waiting for data
@@ -83,6 +83,8 @@ def why(finding: Finding, diagnosis: Diagnosis) -> str:
         ends = finding.speedup.low, finding.speedup.high
         low, high = (diagnosis.step.mean_ns * (1 - 1 / x) for x in ends)
         saved = between(low, high) if ends[0] >= NO_GAIN else f"up to {duration(high)}"
+        if only_from_below(*ends):
+            saved = f"at least {duration(low)}"
         costs = f", or costs up to {duration(-low)}" if ends[0] < 1 else ""
     reason = finding.why_gain[:1].upper() + finding.why_gain[1:]
     return f"Saves {saved} a step{costs}. {reason}".rstrip()

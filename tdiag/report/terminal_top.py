@@ -24,6 +24,7 @@ _TITLES = {
     "functions": "your functions by device time",
     "host_ops": "ops by own host time",
 }
+_SCALED = ", scaled to the clean step"
 _ALWAYS = ("kernels", "ops", "functions")  # those that say what to change
 
 
@@ -57,7 +58,8 @@ def _table(found: Top, room: int, page: Page) -> RenderableType:
     header = ("calls", "time", "share")
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(3)]
     room -= 3 + sum(width + 2 for width in widths)
-    lines = [_line(Text(clip(_TITLES[found.of], room)), header, room, widths)]
+    title = _TITLES[found.of] + (_SCALED if found.scaled else "")
+    lines = [_line(Text(clip(title, room)), header, room, widths)]
     lines[0].style = QUIET
     for part, row in zip(parts, rows, strict=True):
         lines.append(_line(_name(part, room, page), row, room, widths))

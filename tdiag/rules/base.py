@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tdiag.evidence.kinds import Budget, Location
+from tdiag.places import is_user_file
 
 if TYPE_CHECKING:  # at run time the engine imports this module, and the model comes after it
     from tdiag.diagnose.model import Fix, Measure
@@ -63,8 +64,8 @@ class Found:
 
 
 def where(at: Location | None) -> str:
-    """`` at train.py:41``, or nothing when the place is unknown."""
-    if at is None or not at.file:
+    """`` at train.py:41``, or nothing when the place is unknown or a library's."""
+    if at is None or not is_user_file(at.file):
         return ""
     name = at.file.replace("\\", "/").rsplit("/", 1)[-1]
     return f" at {name}:{at.line}" if at.line else f" in {name}"

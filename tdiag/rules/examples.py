@@ -90,8 +90,10 @@ _LOADER = Loader(
 
 
 def loaders(**changes: Any) -> Loaders:
-    """One training loader that fetches a batch in 60 ms on one core, in the training process."""
-    return Loaders(loaders=(replace(_LOADER, **changes),))
+    """One training loader that fetches a batch in 60 ms on one core, in the training process; its
+    sampler gives each sample once."""
+    once = {"sampler_len": changes.get("dataset_len", _LOADER.dataset_len)}
+    return Loaders(loaders=(replace(_LOADER, **{**once, **changes}),))
 
 
 def system(**changes: Any) -> System:
@@ -110,7 +112,9 @@ def system(**changes: Any) -> System:
 def stack(
     line: int, share: float, leaf: str = "", phase: str = "", function: str = ""
 ) -> StackLine:
-    return StackLine(at=at(line, function), self_frac=share, leaf=leaf, phase=phase)
+    """Samples that all end in the line itself, as far as ``own_frac`` goes; ``leaf`` is theirs."""
+    place = at(line, function)
+    return StackLine(at=place, self_frac=share, leaf=leaf, phase=phase, own_frac=share)
 
 
 def stacks(training: tuple[StackLine, ...] = (), workers: tuple[StackLine, ...] = ()) -> Stacks:

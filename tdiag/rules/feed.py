@@ -118,8 +118,7 @@ class Feed:
         return (self.cpu + self.queued + self.rest) / self.step
 
     def saturates(self, system: System) -> bool:
-        wanted = max(self.cores_wanted(), system.cores_used or 0.0)
-        return wanted >= SATURATED_FRAC * system.cores_allowed
+        return cores_full(system) or self.cores_wanted() >= SATURATED_FRAC * system.cores_allowed
 
     def out_of_cores(self, system: System) -> bool:
         """No arrangement of the same work helps: the allowed cores are full, or there is a busy
@@ -195,6 +194,12 @@ class Feed:
         )
 
 
+def cores_full(system: System) -> bool:
+    """This program uses the cores that it may use: a further process would only take them away
+    from what runs already."""
+    return (system.cores_used or 0.0) >= SATURATED_FRAC * system.cores_allowed
+
+
 def feed_of(budget: Budget, loaders: Loaders, phases: Phases | None, system: System) -> Feed | None:
     """The training loader's feed; None where there is no loader or nobody waits for it."""
     loader = loaders.train()
@@ -240,7 +245,7 @@ def _queued(loader: Loader, system: System) -> float:
         return loader.runqueue_ns or 0.0
     wall = loader.load_ns + (loader.collate_ns or 0.0)
     off = wall - loader.load_cpu_ns - (loader.collate_cpu_ns or 0.0)
-    full = (system.cores_used or 0.0) >= SATURATED_FRAC * system.cores_allowed
+    full = cores_full(system)
     if not full or off <= MAJORITY_FRAC * wall:
         return 0.0 if not full else max(0.0, off)
     if loader.read_bytes is None or loader.read_bytes > 0:

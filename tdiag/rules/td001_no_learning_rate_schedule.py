@@ -16,7 +16,8 @@ Nothing is predicted: it is about how many steps training takes, not about how l
 
 ## When this advice is wrong
 Rates that are set by hand once an epoch do not show in a run of less than one. Optimizers that find
-their own rate (Adafactor, Prodigy, schedule-free ones) need none; they are left out.
+their own rate (Adafactor, Prodigy, schedule-free ones) need none; they are left out. So are agents
+and models trained against each other (GANs), whose usual rates stay.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ import math
 from msgspec.structs import replace
 
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Loaders, Optimizer, Optimizers, Steps
+from tdiag.evidence.kinds import Calls, Flags, Loaders, Optimizer, Optimizers, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Schedulers
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import loaders, optimizers
 from tdiag.rules.measures import count, text
+from tdiag.rules.training_kind import fits_data
 
 CODE = "TD001"
 NAME = "no-learning-rate-schedule"
@@ -42,8 +44,16 @@ GIVEN_RATE = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Ad
 
 
 def check(
-    optimizers: Optimizers, schedulers: Schedulers, steps: Steps | None, loaders: Loaders | None
+    optimizers: Optimizers,
+    schedulers: Schedulers,
+    steps: Steps | None,
+    loaders: Loaders | None,
+    flags: Flags | None,
+    calls: Calls | None,
+    phases: Phases | None,
 ) -> Found | None:
+    if not fits_data(flags, calls, optimizers, phases):
+        return None
     mine = [x for x in optimizers.optimizers if x.name in GIVEN_RATE]
     if not mine or schedulers.schedulers or any(x.lr_changed for x in mine):
         return None
@@ -66,9 +76,9 @@ def check(
 
 def _advice(optimizer: Optimizer, loaders: Loaders | None) -> str:
     loader = loaders.train() if loaders else None
-    total = "epochs × steps of an epoch"
-    if loader is not None and loader.dataset_len and loader.batch_size:
-        total = f"epochs × {math.ceil(loader.dataset_len / loader.batch_size)}"
+    total = "all steps of the training"
+    if loader is not None and loader.epoch_samples and loader.batch_size:
+        total = f"epochs × {math.ceil(loader.epoch_samples / loader.batch_size)}"
     return (
         f"torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=…, total_steps={total}) for the"
         f" {optimizer.name}{where(optimizer.created_at)}, stepped after each optimizer.step()."

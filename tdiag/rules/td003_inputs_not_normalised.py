@@ -1,8 +1,10 @@
 """The model's inputs are not normalised
 
 ## What it measures
-Mean and standard deviation, by channel, of the largest tensor that reaches the model in the first
-training steps, whatever was done to the batch on the way.
+Mean and standard deviation, by channel, of the first tensor that the model is given in the first
+training steps, whatever was done to the batch on the way. Tensors after it (masks, hidden states,
+counts), outputs of other modules and batches of zeros and ones are no such input; nor is anything
+that comes with token ids.
 
 ## Why it is slow
 It is not: no step time is claimed. Inputs that are mostly of one sign push all weights of the first
@@ -16,8 +18,9 @@ Subtract the mean and divide by the standard deviation, channel by channel, on t
 Nothing is predicted: it is about how many steps training takes, not about how long one is.
 
 ## When this advice is wrong
-Models that begin with a norm, and pretrained ones that expect another range, want their own. Masks,
-probabilities and one-hot inputs stay as they are. Two batches are few to take statistics from.
+Models that begin with a norm, and pretrained ones that expect another range, want their own.
+Probabilities stay as they are, and what an agent sees is normalised as it goes: it is left out. Two
+batches are few to take statistics from.
 """
 
 from __future__ import annotations
@@ -26,10 +29,12 @@ import math
 
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.data import Inputs, InputTensor
+from tdiag.evidence.kinds import Calls, Flags
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Found, where
 from tdiag.rules.examples import at
 from tdiag.rules.measures import text
+from tdiag.rules.training_kind import acts
 
 CODE = "TD003"
 NAME = "inputs-not-normalised"
@@ -41,11 +46,16 @@ OFF_CENTRE = 1.0
 # ... and its scale about that of the others. An order of magnitude away from one is not, and the
 # initial weights that torch draws assume one.
 OFF_SCALE = 10.0
+# A batch has a dimension for its samples and one for their values at least.
+WITH_BATCH = 2
 WHOLE_FROM = 1000  # printed without decimals or exponent
 
 
-def check(inputs: Inputs) -> Found | None:
-    largest = max(inputs.tensors, key=_numbers, default=None)
+def check(inputs: Inputs, flags: Flags | None, calls: Calls | None) -> Found | None:
+    if acts(flags, calls):
+        return None
+    given = [x for x in inputs.tensors if x.first and not x.binary and len(x.shape) >= WITH_BATCH]
+    largest = max(given, key=_numbers, default=None)
     if largest is None or not any(_off(*channel) for channel in _channels(largest)):
         return None
     means, stds = _listed(largest.channel_mean), _listed(largest.channel_std)

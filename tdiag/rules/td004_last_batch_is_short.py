@@ -1,7 +1,8 @@
 """The last batch of an epoch is a small rest
 
 ## What it measures
-The length of the training dataset, the batch size, and whether the loader drops the last batch.
+The number of samples of one pass over the training loader, the batch size, and whether the loader
+drops the last batch.
 
 ## Why it is slow
 It costs no measured time. The few samples of the rest weigh as much in a step as a whole batch,
@@ -16,8 +17,8 @@ batch size that divides the dataset.
 Nothing is predicted: what the odd shape costs depends on whether anything is compiled for shapes.
 
 ## When this advice is wrong
-Samplers that pad, repeat or choose samples make another number of batches than the dataset's length
-says. Data without shuffling would lose the same samples in every epoch.
+Where a sampler repeats samples or has no end there is no epoch, and nothing is said. Data without
+shuffling would lose the same samples in every epoch.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from __future__ import annotations
 import math
 
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Environment, Loaders
+from tdiag.evidence.kinds import Loaders
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Abstain, Found, where
-from tdiag.rules.examples import environment, loaders
+from tdiag.rules.examples import loaders
 from tdiag.rules.measures import count, frac
 from tdiag.rules.shares import MOSTLY_FRAC
 from tdiag.units import percent
@@ -42,11 +43,11 @@ CLASS = "loader"
 NEAR_FRAC = 0.1
 
 
-def check(loaders: Loaders, environment: Environment) -> Found | None:
+def check(loaders: Loaders) -> Found | None:
     loader = loaders.train()
-    if loader is None or not loader.dataset_len or not loader.batch_size:
+    if loader is None or not loader.epoch_samples or not loader.batch_size:
         return None
-    samples = math.ceil(loader.dataset_len / environment.world_size)  # as DistributedSampler
+    samples = loader.epoch_samples
     batch = loader.batch_size
     rest = samples % batch
     if not rest or samples < batch or rest > MOSTLY_FRAC * batch:
@@ -85,9 +86,9 @@ def _divisor_near(samples: int, batch: int) -> int | None:
 
 def fires() -> Evidence:
     """782 batches, the last of a quarter of the size."""
-    return Evidence().add(loaders(drop_last=False), environment())
+    return Evidence().add(loaders(drop_last=False))
 
 
 def clear() -> Evidence:
     """The rest is dropped."""
-    return Evidence().add(loaders(drop_last=True), environment())
+    return Evidence().add(loaders(drop_last=True))

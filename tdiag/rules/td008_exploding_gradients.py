@@ -2,7 +2,8 @@
 
 ## What it measures
 The total norm of the gradients, as the optimizer's step uses them, in a handful of steps: how far
-the largest lies from the median, and whether any was infinite or no number.
+the largest lies from the median, and whether any was infinite or no number. Norms before the first
+usual one belong to the start of the training and are left out.
 
 ## Why it is slow
 It is not: one step along a gradient ten times the usual length can undo thousands of others, and
@@ -15,21 +16,24 @@ Clip the norm: `torch.nn.utils.clip_grad_norm_` between backward and step, at ab
 Nothing is predicted: it is about how training converges, not about how long a step takes.
 
 ## When this advice is wrong
-Norms fall steeply in the first steps of many trainings; a short run shows no others. A loss that is
-a sum over the batch has a norm that follows the number of samples.
+A loss that is a sum over the batch has a norm that follows the number of samples. An agent's norms
+follow the length of its episodes, and those of models trained against each other who is ahead: of
+both, only norms that are not finite are reported.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 
 from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Flags, Optimizers
+from tdiag.evidence.kinds import Calls, Flags, Optimizers, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Gradients
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import flags, optimizers
 from tdiag.rules.measures import count, text
+from tdiag.rules.training_kind import fits_data
 
 CODE = "TD008"
 NAME = "exploding-gradients"
@@ -42,7 +46,13 @@ EXPLODING_FACTOR = 10.0
 MIN_LOOKS = 3
 
 
-def check(gradients: Gradients, flags: Flags | None, optimizers: Optimizers | None) -> Found | None:
+def check(
+    gradients: Gradients,
+    flags: Flags | None,
+    optimizers: Optimizers | None,
+    calls: Calls | None,
+    phases: Phases | None,
+) -> Found | None:
     if gradients.clipped:
         return None
     scaled = flags is not None and flags.grad_scaler
@@ -51,8 +61,9 @@ def check(gradients: Gradients, flags: Flags | None, optimizers: Optimizers | No
     if not broken and looks < MIN_LOOKS:
         raise Abstain(f"gradients were looked at {looks} times, too few to say what is usual")
     usual = statistics.median(gradients.norms) if looks else 0.0
-    largest = max(gradients.norms, default=0.0)
-    if not broken and largest < EXPLODING_FACTOR * usual:
+    largest = max(_after_the_start(gradients.norms, usual), default=0.0)
+    exploding = largest >= EXPLODING_FACTOR * usual and usual > 0.0
+    if not broken and not (exploding and fits_data(flags, calls, optimizers, phases)):
         return None
     said = f"was {largest:.3g} in one step and {usual:.3g} in the median of {looks}"
     if broken:
@@ -77,6 +88,13 @@ def check(gradients: Gradients, flags: Flags | None, optimizers: Optimizers | No
     )
 
 
+def _after_the_start(norms: Sequence[float], usual: float) -> Sequence[float]:
+    """From the first norm on that is no larger than usual: norms fall steeply in the first steps of
+    many trainings."""
+    first = next((i for i, norm in enumerate(norms) if norm <= usual), len(norms))
+    return norms[first:]
+
+
 def fires() -> Evidence:
     norms = Gradients(norms=(1.9, 2.2, 47.0, 2.0, 1.8), not_finite=0, clipped=False)
     return Evidence().add(norms, optimizers("SGD"), flags())
@@ -84,5 +102,5 @@ def fires() -> Evidence:
 
 def clear() -> Evidence:
     """Norms that fall, as they do at the start of a training."""
-    norms = Gradients(norms=(9.0, 4.1, 2.2, 2.0, 1.8), not_finite=0, clipped=False)
+    norms = Gradients(norms=(39.0, 14.1, 2.2, 2.0, 1.8, 1.9), not_finite=0, clipped=False)
     return Evidence().add(norms, optimizers("SGD"), flags())

@@ -3,7 +3,7 @@
 ## What it measures
 In a training that asks no DataLoader for its batches: the time from the end of a step to the first
 forward call, how much of it the training thread spent on a core, and the line on which most of its
-samples fell.
+samples fell. Only where the program leaves cores unused.
 
 ## Why it is slow
 While a generator or the loop itself reads, decodes and stacks the next batch, nothing trains: the
@@ -34,7 +34,7 @@ from tdiag.evidence.kinds import Budget, Environment, Loaders, Location, Phases,
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import budget, environment, loaders, phases, stack, stacks, system
-from tdiag.rules.feed import HANDOVER_HIGH_NS
+from tdiag.rules.feed import HANDOVER_HIGH_NS, cores_full
 from tdiag.rules.measures import count, frac, ns
 from tdiag.rules.shares import MOSTLY_FRAC, NOTICEABLE_FRAC
 from tdiag.units import duration, percent
@@ -63,8 +63,8 @@ def check(
         return None
     if making < NOTICEABLE_FRAC * budget.step_ns or making < HANDOVER_HIGH_NS:
         return None
-    if cpu <= MOSTLY_FRAC * wall or system.cores_allowed < 2:
-        return None
+    if cpu <= MOSTLY_FRAC * wall or system.cores_allowed < 2 or cores_full(system):
+        return None  # no core is left that could make them meanwhile
     rest = budget.step_ns - making
     workers = min(math.ceil(making / max(rest, 1.0)), math.floor(system.cores_allowed) - 1)
     at = _line(stacks)

@@ -1,8 +1,9 @@
 """Attention written out as matmul, softmax, matmul
 
 ## What it measures
-Softmaxes with two batched matrix products for each, and no call of
-`scaled_dot_product_attention`: the ops dispatched in a traced step.
+Softmaxes of a matrix product whose result is multiplied with a further matrix, followed from call
+to call in counted steps, and the time of such ops in a traced step. Scores that are no product (a
+graph network's sums), or whose softmax weights nothing (contrastive losses), are not counted.
 
 ## Why it is slow
 The matrix of all scores is written to memory, read by the softmax, written and read again; for a
@@ -18,17 +19,19 @@ where it usually is larger, in time and in memory.
 
 ## When this advice is wrong
 Attention weights that are looked at or changed after the softmax are not available from the fused
-form.
+form. A bare trace does not tell what a softmax was taken of: there the rule abstains.
 """
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import HostOps, TracedSteps
-from tdiag.evidence.kinds import Budget
+from tdiag.evidence.kinds import Attention, Budget, Ops
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, Gain
-from tdiag.rules.examples import MS, budget, host_op, host_ops, traced
+from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.examples import MS, at, budget, host_op, host_ops, ops, traced
 from tdiag.rules.measures import count, ns
 
 CODE = "TD608"
@@ -39,19 +42,18 @@ CLASS = "compute"
 # (256), 1.2× (1,024). 1 − 1 ÷ 1.2 = 0.17 and 1 − 1 ÷ 1.03 = 0.03 can go.
 FUSED_HIGH_FRAC = 0.17
 FUSED_LOW_FRAC = 0.03
-# Scores and weighted values: two products for each softmax.
-PRODUCTS_PER_SOFTMAX = 2
 # The ops of attention written out, forward and backward, by torch's own names.
 PARTS = ("aten::_softmax", "aten::_softmax_backward_data", "aten::bmm", "aten::baddbmm")
 
 
-def check(budget: Budget, host_ops: HostOps, traced: TracedSteps) -> Found | None:
+def check(budget: Budget, ops: Ops, host_ops: HostOps, traced: TracedSteps) -> Found | None:
+    if ops.attention is None:
+        raise Abstain("tensors were not followed from product to product")
+    written = sum(x.per_step for x in ops.attention)
     counts = {op.name: op.count for op in host_ops.ops}
-    softmaxes = counts.get("aten::_softmax", 0.0)
-    products = counts.get("aten::bmm", 0.0) + counts.get("aten::baddbmm", 0.0)
-    fused = any("scaled_dot_product" in name for name in counts)
-    if not softmaxes or fused or products < PRODUCTS_PER_SOFTMAX * softmaxes:
+    if not written or any("scaled_dot_product" in name for name in counts):
         return None
+    place = max(ops.attention, key=lambda x: x.per_step).at
     own = sum(op.self_ns for op in host_ops.ops if op.name in PARTS)
     cost = own * budget.step_ns / traced.mean_ns
     gain = Gain(
@@ -62,30 +64,38 @@ def check(budget: Budget, host_ops: HostOps, traced: TracedSteps) -> Found | Non
     )
     return Found(
         summary=(
-            f"{softmaxes:.0f} softmaxes a step with {products:.0f} batched matrix products around"
-            " them: attention is written out."
+            f"Attention is written out {written:.0f} times a step{where(place)}: a product, its"
+            " softmax, and its product with the values."
         ),
         evidence=(
-            count("softmaxes", softmaxes, "trace", "per_step"),
-            count("batched matrix products", products, "trace", "per_step"),
+            count("products whose softmax weights values", written, "ops", "per_step"),
             ns("host time in these ops", own, "trace"),
         ),
         fix=Fix(
             "torch.nn.functional.scaled_dot_product_attention(q, k, v) in place of"
-            " softmax(q @ k.T / sqrt(d)) @ v.",
+            f" softmax(q @ k.T / sqrt(d)) @ v{where(place)}.",
             "review",
         ),
         gain=None if budget.has_device else gain,
+        at=place,
     )
 
 
 def fires() -> Evidence:
-    parts = (host_op("aten::bmm", 36, 60 * MS), host_op("aten::_softmax", 6, 30 * MS))
-    return Evidence().add(budget(forward=60, backward=90), host_ops(*parts), traced(150))
+    return _attending(6.0)
 
 
 def clear() -> Evidence:
-    """The fused call, which itself dispatches matrix products on a CPU."""
-    fused = host_op("aten::scaled_dot_product_attention", 6, 90 * MS)
-    parts = (fused, host_op("aten::bmm", 12, 60 * MS), host_op("aten::_softmax", 6, 30 * MS))
-    return Evidence().add(budget(forward=60, backward=90), host_ops(*parts), traced(150))
+    """As many softmaxes and products, but the scores are no product: a graph network."""
+    return _attending(0.0)
+
+
+def _attending(times: float) -> Evidence:
+    parts = (host_op("aten::bmm", 36, 60 * MS), host_op("aten::_softmax", 6, 30 * MS))
+    seen = (Attention(at=at(18, "forward"), per_step=times),) if times else ()
+    return Evidence().add(
+        budget(forward=60, backward=90),
+        host_ops(*parts),
+        traced(150),
+        replace(ops(), attention=seen),
+    )

@@ -135,7 +135,9 @@ def _loop(ops: Ops) -> list[OpLine]:
     a loop over layers cannot be said as one expression."""
     lines = [x for x in ops.lines if x.phase == "forward" and x.in_loop and x.names]
     small = [
-        x for x in lines if x.calls >= MIN_LINE_CALLS * x.turns and not LAYERS & x.names.keys()
+        x
+        for x in lines
+        if max(x.names.values()) >= MIN_LINE_CALLS * x.turns and not LAYERS & x.names.keys()
     ]
     return sorted(small, key=lambda line: -line.calls)
 

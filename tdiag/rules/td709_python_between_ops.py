@@ -1,9 +1,12 @@
 """Python between the torch calls
 
 ## What it measures
-Sampled time of single user lines beside forward, loss and optimizer whose innermost frame is that
+The samples of single user lines beside forward, loss and optimizer whose innermost frame is that
 line itself, less the time of the torch calls that the same line makes: what is left is Python, or
-what it calls outside torch.
+what it calls outside torch. Samples, torch calls and clean steps come from different windows. So a
+line is named only if its torch calls, taken as many times as long as those of the other lines were,
+take less than a quarter of its time, and if Python is left over even were all of the time that the
+sampler added to the steps spent in this line.
 
 ## Why it is slow
 The interpreter takes tens of nanoseconds for every name and number it touches, one after the other,
@@ -14,8 +17,9 @@ Move what does not change out of the step, replace loops over numbers by one ten
 keep files, locks and sleeps out of it.
 
 ## How the gain is computed
-High end: the lines' time outside torch calls, as well as so many samples tell it. Low end: half,
-since what replaces a loop takes time as well; nothing with a device, which may work meanwhile.
+High end: the lines' time outside torch calls, as well as so many samples tell it. Low end: half of
+what is left without the time that the sampler added, since what replaces a loop takes time as well;
+nothing with a device, which may work meanwhile.
 
 ## When this advice is wrong
 A line that samples catch in a C extension of your own (a tokenizer, a simulator) does real work: it
@@ -23,6 +27,8 @@ belongs into a loader worker. Compiling a function does not speed up what is not
 """
 
 from __future__ import annotations
+
+from statistics import median
 
 from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Ops, StackLine, Stacks
@@ -43,6 +49,11 @@ MIN_SAMPLES = 100
 # Torch calls take less than a quarter of the line's time: samples and calls come from different
 # windows, in one of which the machine may be twice as busy as in the other.
 OUTSIDE_FRAC = 0.75
+# ... and where other lines show that it was more than twice as busy, nothing is said of a line that
+# makes torch calls itself.
+COMPARABLE_TIMES = 2.0
+# Of at least 100 samples, such a share is one or more; lines with less tell no ratio.
+SPEAKING_FRAC = 0.01
 # What replaces a Python loop takes time too; half is kept for the low end. Ours.
 SAVING_LOW_FRAC = 0.5
 # Phases in which the training thread runs the user's own lines, as calls are counted by phase.
@@ -54,15 +65,24 @@ WITH_DEVICE = ("launch", "python_loss", "other", "optimizer")
 def check(budget: Budget, stacks: Stacks, ops: Ops) -> Found | None:
     if stacks.samples < MIN_SAMPLES:
         raise Abstain(f"only {stacks.samples} samples of the training thread were taken")
-    outside = {x: _outside(x, budget, ops) for x in stacks.training if _own(x) and not logs(x)}
-    lines = [x for x in outside if outside[x] > OUTSIDE_FRAC * x.self_frac * budget.step_ns]
-    phases = {phase for line in lines for phase in _phases(line, ops)}
+    mine = [x for x in stacks.training if _own(x) and not logs(x)]
+    outside = {x: _outside(x, budget, stacks, ops) for x in mine}
+    lines = [x for x in outside if outside[x] > OUTSIDE_FRAC * x.own_frac * budget.step_ns]
+    lines = [x for x in lines if outside[x] > _added(x, stacks, budget)]
     lines = [x for x in lines if _phases(x, ops)]
+    apart = [
+        x for x in lines if _calling(x, ops) and _longer(x, budget, stacks, ops) > COMPARABLE_TIMES
+    ]
+    lines = [x for x in lines if x not in apart]
+    phases = {phase for line in lines for phase in _phases(line, ops)}
+    if apart and not lines:
+        raise Abstain("torch calls took several times as long when sampled as when counted")
     if not lines:
         return None
     total = sum(outside[x] for x in lines)
     top = max(lines, key=lambda x: outside[x])
-    sampled = sum(x.self_frac for x in lines)
+    sampled = sum(x.own_frac for x in lines)
+    added = max(_added(x, stacks, budget) for x in lines)
     least, most = (
         max(0.0, total + (known - sampled) * budget.step_ns)
         for known in known_to(sampled, stacks.samples)
@@ -85,7 +105,7 @@ def check(budget: Budget, stacks: Stacks, ops: Ops) -> Found | None:
             "manual",
         ),
         gain=Gain(
-            0.0 if budget.has_device else least * SAVING_LOW_FRAC,
+            0.0 if budget.has_device else max(0.0, least - added) * SAVING_LOW_FRAC,
             most,
             f"high end: the lines' time outside torch calls, which {stacks.samples:,} samples put"
             f" between {duration(least)} and {duration(most)}; low end: half of it"
@@ -113,8 +133,25 @@ def _calling(line: StackLine, ops: Ops) -> float:
     return sum(x.elapsed_ns for x in here)
 
 
-def _outside(line: StackLine, budget: Budget, ops: Ops) -> float:
-    return max(0.0, line.self_frac * budget.step_ns - _calling(line, ops))
+def _outside(line: StackLine, budget: Budget, stacks: Stacks, ops: Ops) -> float:
+    calling = _calling(line, ops) * _longer(line, budget, stacks, ops)
+    return max(0.0, line.own_frac * budget.step_ns - calling)
+
+
+def _longer(line: StackLine, budget: Budget, stacks: Stacks, ops: Ops) -> float:
+    """How many times as long torch calls took when the samples were taken as when they were counted
+    (another program may have had the cores): the median of the other lines that make some, at
+    least 1."""
+    others = [x for x in stacks.training if x is not line and x.self_frac >= SPEAKING_FRAC]
+    counted = [(x.self_frac * budget.step_ns, ns) for x in others if (ns := _calling(x, ops))]
+    return max(1.0, median(sampled / ns for sampled, ns in counted)) if counted else 1.0
+
+
+def _added(line: StackLine, stacks: Stacks, budget: Budget) -> float:
+    """What of the line's sampled time the sampler may have added, ns per clean step. A sampled step
+    is 1 + slowed times a clean one, and all of that may lie in this line:
+    share − ((1 + slowed) × share − slowed)."""
+    return max(0.0, stacks.slowed_frac * (1.0 - line.own_frac)) * budget.step_ns
 
 
 def fires() -> Evidence:

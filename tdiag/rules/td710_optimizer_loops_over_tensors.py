@@ -64,7 +64,7 @@ def check(
     if any(x.name in FUSED for x in used):
         return None
     lines = [x for x in ops.lines if x.phase == "optimizer"]
-    looped = [x for x in lines if x.in_loop]
+    looped = [x for x in lines if x.in_loop or _inside(x)]
     calls, elapsed = sum(x.calls for x in looped), sum(x.elapsed_ns for x in lines)
     if calls < MIN_CALLS or not elapsed:
         return None
@@ -98,6 +98,11 @@ def check(
     )
 
 
+def _inside(line: OpLine) -> bool:
+    """The line makes one call, and the loop is that of the optimizer it called."""
+    return not line.in_loop and line.calls >= MIN_CALLS * line.turns
+
+
 def _calls(line: OpLine) -> float:
     return line.calls
 
@@ -108,6 +113,14 @@ def _advice(used: tuple[Optimizer, ...], worst: OpLine) -> str:
         return (
             f"torch.optim.{single[0].name}(..., foreach=True){where(single[0].created_at)}, so that"
             f" the step{where(worst.at)} takes all tensors with one call an operation."
+        )
+    if _inside(worst):
+        name = used[0].name if used else "the optimizer"
+        return (
+            f"Switch on the form of {name}{where(used[0].created_at if used else None)} that takes"
+            " all tensors with one call an operation, if its library has one (often named foreach"
+            " or fused), or use the optimizer of torch.optim that computes the same, with"
+            " fused=True."
         )
     return (
         f"Take all tensors with one call an operation{where(worst.at)} (torch._foreach_mul_(list,"

@@ -116,3 +116,23 @@ def test_the_largest_parts_of_the_trace_are_told_and_what_shares_are_of() -> Non
     assert [top.total_ns for top in found] == [every, every, every, 59]
     assert found[0].parts[0] == model.Part("k0", 2, 100)
     assert found[2].parts[0] == model.Part("loss", 3, 9, model.Place("loss.py", 3))
+
+
+def test_no_part_of_the_trace_is_longer_than_the_clean_step() -> None:
+    """torch.profiler made the step 6.6 times as long: the op's share holds, its time does not."""
+    ops = tuple(
+        HostOp(name=f"o{i}", count=1, self_ns=ns, total_ns=ns)
+        for i, ns in enumerate((412.0, 103.0))
+    )
+    listed = HostOps(per_step=2, total_per_step=2, ops=ops, backward_of={})
+    clean = Steps(
+        durations_ns=(94,) * 20, mean_ns=94, median_ns=94, p90_ns=94, count=20,
+        boundary="optimizer", total_steps_seen=40,
+    )  # fmt: skip
+    slowed = TracedSteps(durations_ns=(623,) * 3, mean_ns=623, count=3, found_by="optimizer")
+    (top,) = diagnose(Evidence().add(listed, clean, slowed)).top
+    assert top.scaled and top.total_ns < 94
+    assert [part.ns for part in top.parts] == pytest.approx([412 * 94 / 623, 103 * 94 / 623])
+    assert [part.ns / top.total_ns for part in top.parts] == pytest.approx([0.8, 0.2])
+    (bare,) = diagnose(Evidence().add(listed, slowed)).top
+    assert not bare.scaled and bare.parts[0].ns == 412

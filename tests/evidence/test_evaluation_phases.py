@@ -50,6 +50,18 @@ def test_evaluation_between_epochs_with_its_waits(tmp_path: Path) -> None:
     assert [x.role for x in loaders.loaders] == ["train", "eval"]
 
 
+def test_a_criterion_that_judges_an_evaluation_is_no_batch_of_it(tmp_path: Path) -> None:
+    """Without a DataLoader, calls of the model are counted (pytorch/examples' gat)."""
+
+    def step(run: Run, number: int) -> None:
+        plain(run)
+        run.forward(3, train=False, grad=False)
+        run.forward(1, CRITERION, grad=False, scalar=True)
+
+    run = Run(tmp_path)
+    assert phases_of(run.steps(30, step)).eval_batches_per_step == 1.0
+
+
 def test_evaluation_that_records_gradients_is_measured_as_such(tmp_path: Path) -> None:
     def step(run: Run, number: int) -> None:
         if number % 10 == 9:

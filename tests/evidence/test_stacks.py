@@ -60,6 +60,7 @@ def test_shares_are_of_the_training_thread_by_innermost_user_line(tmp_path: Path
     first, second = found.training
     assert (first.at.line, round(first.self_frac, 6), first.phase) == (30, 0.6, "backward")
     assert (first.leaf, first.library) == ("Tensor.backward (torch/_tensor.py)", "torch")
+    assert (first.own_frac, second.own_frac) == (0.0, second.self_frac)
     assert second.library == "", "its own work"
     assert (second.at.line, round(second.self_frac, 6), second.phase) == (8, 0.3, "")
 

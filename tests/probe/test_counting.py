@@ -27,7 +27,7 @@ class Loss(torch.nn.Module):
 
 model, loss = torch.nn.Linear(4, 3), Loss()
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-for x in DataLoader(Points(), batch_size=16):
+for x in DataLoader(Points(), batch_size=16):  # TAKEN
     value = loss(model(x))  # MODEL
     optimizer.zero_grad()
     value.backward()
@@ -121,6 +121,28 @@ for step in range(40):
 """
 
 
+# Torch's optimizer, a module of torch and torch.distributions loop inside one call of the user's.
+LIBRARY_LOOPS = """
+import torch
+from torch import nn
+model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(12)])
+judge = nn.Sequential(*[nn.Linear(4, 4) for _ in range(12)])
+similar = nn.CosineSimilarity(dim=0)
+class Loss(nn.Module):
+    def forward(self, output):
+        far = judge(output).sum()  # JUDGED
+        for a, b in zip(output, output.flip(0)):
+            far = far + similar(a, b)  # PAIR
+        return far
+loss_of = Loss()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-6, foreach=False)
+for step in range(40):
+    optimizer.zero_grad()
+    loss_of(model(torch.randn(16, 4))).backward()
+    optimizer.step()  # STEP
+"""
+
+
 def line_of(mark: str, code: str = CODE) -> int:
     return next(n for n, text in enumerate(code.splitlines(), 1) if f"# {mark}" in text)
 
@@ -140,6 +162,7 @@ def test_counts_are_exact_and_lie_on_the_users_lines(tmp_path: Path) -> None:
     assert lines[line_of("BRANCH")]["in_loop"]
     assert lines[line_of("BRANCH")]["names"] == dict.fromkeys(("sum", "gt", "__bool__"), 16 * steps)
     assert lines[line_of("CONSTRUCT")]["constructions"] == 16 * steps
+    assert lines[line_of("TAKEN")]["constructions"] == 0  # torch's collate_fn stacks
     assert lines[line_of("LOGGED")]["conversions"] == {"item": steps}
     assert not lines[line_of("LOGGED")]["in_loop"]
 
@@ -202,3 +225,18 @@ def test_no_function_mode_is_left_behind_where_steps_end_with_backward(tmp_path:
     """It would slow down every torch call from then on, in clean steps, too."""
     run = watch_code(tmp_path, LEFT_BEHIND, windows=["baseline", "ops"])
     assert run.of("ops") and run.out == "0\n"
+
+
+def test_a_librarys_loop_is_not_the_users(tmp_path: Path) -> None:
+    """The calls of ``optimizer.step()`` and of a module of torch are counted on the user's line,
+    but the line itself made one call; a criterion called in a loop is called each time."""
+    steps, lines = counted(tmp_path, LIBRARY_LOOPS)
+    step = lines[line_of("STEP", LIBRARY_LOOPS)]
+    assert step["calls"] >= 24 * 8 * steps and step["conversions"]["item"] == 24 * steps
+    assert not step["in_loop"] and max(step["names"].values()) == steps
+    assert step["constructions"] == 0
+    judged = lines[line_of("JUDGED", LIBRARY_LOOPS)]
+    assert (judged["names"]["linear"], judged["in_loop"]) == (steps, False)
+    assert judged["calls"] == 13 * steps
+    pair = lines[line_of("PAIR", LIBRARY_LOOPS)]
+    assert pair["in_loop"] and pair["names"]["cosine_similarity"] == 16 * steps

@@ -204,3 +204,39 @@ def test_longer_episodes_are_no_graph_of_steps_before(tmp_path: Path) -> None:
     """The total of a step holds ever more nodes, all of them the step's own."""
     growth = counted(tmp_path, EPISODES).get(MemoryGrowth)
     assert growth is not None and growth.graphs == ()
+
+
+# Written out as minGPT does it, beside pytorch/examples' graph attention, whose scores are sums,
+# and a contrastive softmax, whose weights weigh nothing.
+ATTENTION = """
+import math
+import torch
+from torch import nn
+from torch.nn import functional as F
+first, second = nn.Linear(8, 24), nn.Linear(8, 24)
+optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.01)
+mask = torch.tril(torch.ones(5, 5))
+a = torch.randn(2, 4, 1)
+for step in range(100_000):
+    q, k, v = first(torch.randn(3, 5, 8)).view(3, 5, 3, 2, 4).permute(2, 0, 3, 1, 4)
+    scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(4))
+    scores = scores.masked_fill(mask == 0, float("-inf"))
+    weights = F.softmax(scores, dim=-1)
+    y = F.dropout(weights, 0.1) @ v
+    h = second(torch.randn(5, 8)).view(5, 2, 12)[..., :4].permute(1, 0, 2)
+    ends = torch.matmul(h, a) + torch.matmul(h, a).mT
+    z = torch.matmul(F.softmax(F.leaky_relu(ends, 0.2), dim=-1), h)
+    flat = y.flatten(1)
+    contrast = F.softmax(flat @ flat.T, dim=-1).diagonal().log().sum()
+    optimizer.zero_grad()
+    (y.sum() + z.sum() - contrast).backward()
+    optimizer.step()
+"""
+
+
+def test_attention_is_followed_from_product_to_product(tmp_path: Path) -> None:
+    ops = counted(tmp_path, ATTENTION).get(Ops)
+    assert ops is not None and ops.attention is not None
+    (found,) = ops.attention
+    line = next(n for n, t in enumerate(ATTENTION.splitlines(), 1) if "F.dropout" in t)
+    assert found.at is not None and (found.at.line, found.per_step) == (line, 1.0)

@@ -30,6 +30,34 @@ for step in range(30):
     optimizer.step()
 """
 
+# A word language model carries its state on; a Trainer hands over what its collator makes.
+BESIDE_TOKENS = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.cell = torch.nn.Embedding(9, 4), torch.nn.LSTM(4, 4)
+    def forward(self, tokens, state=None, attention_mask=None, num_items_in_batch=None):
+        return self.cell(self.table(tokens), state)
+class Judge(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(4, 1)
+    def forward(self, hidden):
+        return self.head(hidden)
+model, judge = Net(), Judge()
+optimizer = torch.optim.SGD([*model.parameters(), *judge.parameters()], lr=0.01)
+state = tuple(torch.full((1, 8, 4), 3.0) for _ in range(2))
+for step in range(30):
+    optimizer.zero_grad()
+    tokens = torch.randint(0, 9, (2, 8))
+    out, state = model(tokens, state, attention_mask=torch.ones(2, 8),
+                       num_items_in_batch=torch.tensor(16.0))
+    state = tuple(s.detach() for s in state)
+    judge(out).mean().backward()
+    optimizer.step()
+"""
+
 RECOMPILES = """
 import torch
 torch._dynamo.config.recompile_limit = 6
@@ -44,6 +72,25 @@ for step in range(40):
     optimizer.step()
 """
 
+
+# Its class is watched by the time that the model is compiled.
+COMPILED_AFTER_A_CALL = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(4, 4)
+    def forward(self, x):  # COMPILED
+        return self.head(x).relu().sum()
+net = Net()
+net(torch.ones(2, 4))
+model = torch.compile(net, backend="eager", dynamic=False)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(40):
+    optimizer.zero_grad()
+    model(torch.ones(4 + min(3, max(0, step - 9)), 4)).backward()
+    optimizer.step()
+"""
 
 EVALUATES = """
 import torch
@@ -108,3 +155,27 @@ def test_recompilations_are_counted_with_their_reason(tmp_path: Path) -> None:
     assert reason.at and reason.at.line == line
     assert "size mismatch" in reason.reason
     assert sum(r.times for r in compiles.reasons) >= 6
+
+
+def test_states_masks_and_outputs_of_modules_are_not_the_first_input(tmp_path: Path) -> None:
+    inputs = seen(tmp_path, BESIDE_TOKENS).get(Inputs)
+    assert inputs is not None
+    assert {x.name for x in inputs.tensors} >= {"1.0", "attention_mask", "num_items_in_batch"}
+    assert not any(x.first for x in inputs.tensors)
+    assert {x.module for x in inputs.tensors} == {"Net"}  # the judge is given the model's output
+    assert next(x for x in inputs.tensors if x.name == "attention_mask").binary
+
+
+def test_dynamo_compiles_the_users_forward_and_not_the_probes_wrapper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's own log of recompilations, and what TD708 names, are those of a plain run."""
+    monkeypatch.setenv("TORCH_LOGS", "recompiles")
+    run = watch_code(tmp_path, COMPILED_AFTER_A_CALL, windows=["baseline"])
+    assert run.returncode == 0, run.err
+    assert "Recompiling function forward" in run.err and "tdiag" not in run.err
+    compiles = run.evidence().get(Compiles)
+    assert compiles is not None and compiles.recompiles == 3
+    line = COMPILED_AFTER_A_CALL[: COMPILED_AFTER_A_CALL.index("# COMPILED")].count("\n") + 1
+    places = {(r.at.function, r.at.line) for r in compiles.reasons if r.at}
+    assert places == {("forward", line)}

@@ -129,7 +129,12 @@ def timeline(step_ms: float, source: str, *lanes: Lane) -> Timeline:
     return Timeline(step_ns=round(step_ms * MS), steps=9, source=source, lanes=lanes)
 
 
-def top(of: Origin, total_ms: float, *parts: tuple[str, float, float, Place | None]) -> Top:
+def top(
+    of: Origin,
+    total_ms: float,
+    *parts: tuple[str, float, float, Place | None],
+    scaled: bool = False,
+) -> Top:
     """Parts as (name, calls, ms, place)."""
     found = tuple(Part(name, calls, ms * MS, at) for name, calls, ms, at in parts)
-    return Top(of=of, total_ns=total_ms * MS, parts=found)
+    return Top(of=of, total_ns=total_ms * MS, parts=found, scaled=scaled)

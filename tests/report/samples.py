@@ -79,6 +79,7 @@ CPU_BOUND = diagnosis(
             ("aten::convolution_backward", 12, 7.21, None),
             ("aten::mkldnn_convolution", 12, 4.4, None),
             ("aten::native_batch_norm", 12, 1.31, None),
+            scaled=True,
         ),
     ),
     findings=(

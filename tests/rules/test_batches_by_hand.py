@@ -43,6 +43,8 @@ def test_whole_batches_leave_the_collector_nothing_to_do() -> None:
     [
         ({}, True),
         ({"cores_allowed": 1.0}, False),  # nowhere to make them meanwhile
+        ({"cores_allowed": 2.0, "cores_used": 1.985}, False),  # both are busy already
+        ({"cores_allowed": 2.0, "cores_used": 1.4}, True),
         ({"cpu_ms": 15.0}, False),  # it mostly waits: for what is not known
         ({"prepare_ms": 1.0}, False),  # under a twentieth of the step
         ({"device": "cuda:0"}, False),  # it may wait for the device
@@ -57,7 +59,8 @@ def test_batches_made_by_hand_could_be_made_meanwhile(changed: dict[str, Any], f
     cpu = {"prepare": (making if told["cpu_ms"] is None else told["cpu_ms"]) * MS}
     evidence = Evidence().add(
         budget(prepare=making, forward=20), replace(by_hand, cpu_ns=cpu),
-        system(cores_allowed=told["cores_allowed"]), environment(device=told["device"]),
+        system(cores_allowed=told["cores_allowed"], cores_used=told.get("cores_used", 1.0)),
+        environment(device=told["device"]),
     )  # fmt: skip
     assert isinstance(run_rule(find("TD214"), evidence), Finding) is fires
 

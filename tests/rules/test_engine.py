@@ -7,14 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tdiag.diagnose.engine import needs, rank, run_rule, run_rules
 from tdiag.diagnose.model import Abstained, Finding, Fix
+from tdiag.evidence.data import Inputs
 from tdiag.evidence.kinds import Budget, Flags, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Abstain, Found, Gain
+from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.catalogue import Rule, find
-from tdiag.rules.examples import MS, budget, phases
+from tdiag.rules.examples import MS, at, budget, phases
 from tdiag.rules.measures import ns
 
 STEP = budget(data_wait=60, forward=10, backward=20, other=10)
@@ -192,3 +194,15 @@ def test_a_healthy_statement_is_kept_only_if_little_is_to_be_won() -> None:
     assert [found.code for found in minor] == ["TD907", "TD905"]
     ranked, _ = run_rules(evidence, [healthy, rule("TD907", winning(2, 6, "other"))])
     assert [found.code for found in ranked] == ["TD907"]
+
+
+def test_a_line_of_a_library_is_no_place_to_change_something() -> None:
+    libraries = at(7, file="/venv/lib/python3.12/site-packages/transformers/models/gpt2.py")
+    assert where(libraries) == ""
+    rule = find("TD003")
+    looked = rule.fires().get(Inputs)
+    assert looked is not None
+    tensors = tuple(replace(tensor, module_at=libraries) for tensor in looked.tensors)
+    found = run_rule(rule, Evidence().add(Inputs(tensors=tensors)))
+    assert isinstance(found, Finding) and found.location is None
+    assert "gpt2.py" not in found.summary + found.fix.text

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tdiag.diagnose.engine import run_rules
+import pytest
+
+from tdiag.diagnose.engine import run_rule, run_rules
+from tdiag.diagnose.model import Finding
 from tdiag.evidence.kinds import Dispatch, Modules
 from tdiag.rules import td712_model_called_in_a_loop as rule
 from tdiag.rules.base import Found
-from tdiag.rules.catalogue import all_rules
+from tdiag.rules.catalogue import all_rules, find
 from tdiag.rules.examples import MS, at, budget, device_time, module, op_line, ops, phases
+from tdiag.units import faster
 
 PRICE = Dispatch(op_ns=1500, grad_op_ns=7000)
 PARTS = {"forward": 8.0, "loss": 4.0, "backward": 12.0, "optimizer": 1.0}
@@ -75,7 +79,24 @@ def test_episodes_that_were_longer_while_counted_are_brought_to_the_clean_ones()
     found = checked(called("Policy", 16))
     assert found is not None and found.gain is not None
     least = 0.5 * 7000 * (160 + 64)  # of 16 calls, where 32 were counted
-    assert found.gain.low_ns == least * rule.IN_PAIRS_FRAC
+    assert found.gain.low_ns == least * (1 - 1 / 16)  # all but one
+
+
+def test_an_agents_gain_is_known_from_below_alone() -> None:
+    """How many environments are stepped at once is not known, nor what of a call is fixed cost."""
+    found = run_rule(find("TD712"), find("TD712").fires())
+    assert isinstance(found, Finding) and found.speedup is not None
+    assert faster(found.speedup.low, found.speedup.high).startswith("at least")
+    floor = next(m.value for m in found.evidence if m.name.startswith("least these calls"))
+    assert isinstance(floor, int)
+    assert found.recoverable_ns == pytest.approx(floor * rule.IN_PAIRS_FRAC, abs=1)
+
+
+def test_a_sequence_wins_what_it_won_where_it_was_tried() -> None:
+    found = checked(called("GRUCell", 32))
+    assert found is not None and found.gain is not None
+    assert found.gain.low_ns == spent(found) * rule.CELL_LOW_FRAC
+    assert found.gain.high_ns == spent(found) * rule.CELL_HIGH_FRAC
 
 
 def test_on_a_device_what_waits_for_launches_counts() -> None:

@@ -42,7 +42,8 @@ def fires(code: str, evidence: Evidence) -> bool:
         (updating(call_us=9.1), False),
         (updating(calls=48), True),
         (updating(calls=47), False),
-        (updating(in_loop=False), False),
+        (updating(in_loop=False), True),  # a library's optimizer loops, inside one call of the line
+        (updating(in_loop=False, calls=47), False),
         (updating("RMSprop", foreach=None), True),
         (updating("RMSprop", calls=12, call_us=60.0, foreach=True), False),
         (updating(device=True, call_us=30.0), True),  # the device idles meanwhile: measured
@@ -72,6 +73,13 @@ def test_the_switch_is_named_where_torch_has_one_and_the_line_where_it_has_not()
     assert isinstance(switch, Finding) and isinstance(own, Finding)
     assert "torch.optim.RMSprop(..., foreach=True) at train.py:45" in switch.fix.text
     assert "at train.py:17 (torch._foreach_mul_" in own.fix.text
+
+
+def test_a_librarys_optimizer_is_not_to_be_rewritten() -> None:
+    found = run_rule(find("TD710"), updating("Lion", in_loop=False))
+    assert isinstance(found, Finding)
+    assert "the form of Lion at train.py:45" in found.fix.text
+    assert "_foreach_mul_" not in found.fix.text
 
 
 def test_an_optimizer_that_is_no_torch_optim_at_all_is_found_by_its_calls() -> None:

@@ -47,6 +47,51 @@ def test_the_lines_own_torch_calls_are_no_python(called_ms: float, fires: bool) 
 
 
 @pytest.mark.parametrize(
+    ("share", "slowed", "fires"),
+    [
+        (0.05, 0.0, True),
+        (0.05, 0.03, True),
+        (0.05, 0.3, False),  # the sampler may have spent all of it there
+        (0.6, 0.3, True),  # more than the sampler can have added
+    ],
+)
+def test_time_that_the_sampler_may_have_added_is_no_python(
+    share: float, slowed: float, fires: bool
+) -> None:
+    evidence = training(sampled(share))
+    evidence.add(replace(stacks((sampled(share),)), slowed_frac=slowed))
+    assert isinstance(run_rule(RULE, evidence), Finding) is fires
+
+
+@pytest.mark.parametrize(("times", "fires"), [(1.0, True), (4.0, False)])
+def test_calls_that_took_longer_while_samples_were_taken_are_no_python(
+    times: float, fires: bool
+) -> None:
+    """A product of 1.2 ms, sampled for 6 ms, beside lines sampled for 1 or 4 times theirs."""
+    call = op_line(25, "forward", 1, at=at(25, "forward"), elapsed_ns=1.2 * MS)
+    others = [
+        op_line(n, "forward", 1, at=at(n, "forward"), elapsed_ns=1 * MS) for n in (30, 31, 32)
+    ]
+    seen = [
+        stack(n, times / 20, "linear (nn/functional.py)", "", "Net.forward") for n in (30, 31, 32)
+    ]
+    evidence = training(sampled(0.3), call, *others)
+    evidence.add(stacks((sampled(0.3), *seen)))
+    assert isinstance(run_rule(RULE, evidence), Finding) is fires
+
+
+def test_samples_in_what_the_line_calls_are_not_its_own() -> None:
+    """``loss = criterion(output, target)``: most samples end in the line, the others in torch's
+    functional.py; only the former may be Python of this line."""
+    call = op_line(25, "forward", 3, at=at(25, "forward"), elapsed_ns=0.8 * MS)
+    line = replace(sampled(0.3), own_frac=0.17)
+    found = run_rule(RULE, training(line, call))
+    assert run_rule(RULE, training(replace(line, own_frac=0.15), call)) is None  # 0.8 of 3.0 ms
+    assert isinstance(found, Finding)
+    assert found.at_best_ns < 0.2 * 20 * MS - 0.8 * MS
+
+
+@pytest.mark.parametrize(
     ("line", "why"),
     [
         (sampled(leaf="linear (nn/functional.py)"), "samples end in a library"),
@@ -64,7 +109,7 @@ def test_a_line_that_writes_a_log_is_logging(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print(step, loss)\n")
     leaf = f"forward ({tmp_path.name}/train.py)"
-    line = StackLine(at=at(1, "forward", str(script)), self_frac=0.3, leaf=leaf)
+    line = StackLine(at=at(1, "forward", str(script)), self_frac=0.3, leaf=leaf, own_frac=0.3)
     call = op_line(2, "forward", 1, at=at(2, "forward", str(script)))
     assert run_rule(RULE, training(line, call)) is None
     script.write_text("prepare(step, loss)\n")

@@ -90,13 +90,15 @@ def test_the_schedule_is_as_long_as_the_epochs_are() -> None:
 def test_a_short_last_batch(
     samples: int, world: int, drop_last: bool | None, expected: str
 ) -> None:
-    loader = loaders(dataset_len=samples, batch_size=64, drop_last=drop_last)
-    assert judge("TD004", loader, environment(world_size=world)) == expected
+    loader = loaders(
+        dataset_len=samples, sampler_len=samples // world, batch_size=64, drop_last=drop_last
+    )
+    assert judge("TD004", loader) == expected
 
 
 def test_a_batch_size_that_divides_is_offered_where_one_is_near() -> None:
     loader = loaders(dataset_len=1100, batch_size=52, drop_last=False)
-    assert "batch_size=50, which divides them" in fix("TD004", loader, environment())
+    assert "batch_size=50, which divides them" in fix("TD004", loader)
     far = loaders(dataset_len=1031, batch_size=100, drop_last=False)  # a prime number
     assert "divides" not in fix("TD004", far, environment())
 

@@ -96,7 +96,8 @@ def load_run(run_dir: Path) -> Evidence:
         if syscalls := make_syscalls(run_dir, lead):
             evidence.add(syscalls)
         if samples := find_samples(run_dir, lead, judged, processes):
-            evidence.add(make_stacks(samples), make_call_trees(samples))
+            slowed = evidence.perturbation.get("sample", 0.0)
+            evidence.add(make_stacks(samples, slowed), make_call_trees(samples))
         elif judged.pid != lead.pid:
             evidence.missing[Stacks] = f"stacks were not sampled in rank {judged.rank}"
         add_trace(evidence, run_dir, traced, processes, spans)

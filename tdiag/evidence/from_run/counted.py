@@ -10,6 +10,7 @@ from tdiag.evidence.from_run.model import longest
 from tdiag.evidence.from_run.places import NOWHERE, location
 from tdiag.evidence.from_run.records import CallsRecord, DispatchRecord, OpsRecord
 from tdiag.evidence.kinds import (
+    Attention,
     CallRow,
     Calls,
     Dispatch,
@@ -67,7 +68,12 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord]) -> Ops:
     moves = tuple(
         ModuleMove(at=location(at), per_step=times / steps) for at, times in record.module_moves
     )
-    return Ops(steps=steps, lines=lines, module_moves=moves)
+    attention = None
+    if record.attention is not None:  # an older run's was not followed
+        attention = tuple(
+            Attention(at=location(at), per_step=times / steps) for at, times in record.attention
+        )
+    return Ops(steps=steps, lines=lines, module_moves=moves, attention=attention)
 
 
 def _sync_lines(record: OpsRecord) -> SyncLines:

@@ -46,6 +46,8 @@ def _tensor(module: ModuleRecord, looks: list[InputRecord]) -> InputTensor:
         ),
         minimum=min(x.min for x in looks),
         maximum=max(x.max for x in looks),
+        first=last.first,
+        binary=all(x.binary for x in looks),
     )
 
 

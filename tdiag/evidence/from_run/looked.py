@@ -38,6 +38,8 @@ class InputRecord(Record):
     std: list[float]
     min: float
     max: float
+    first: bool = True
+    binary: bool = False
 
 
 class DdpRecord(Record):
@@ -106,6 +108,7 @@ class OpsRecord(Record):
     number: int = msgspec.field(name="pass", default=1)
     syncs: list[tuple[At, float]] | None = None
     bias_before_norm: list[tuple[str, str, At, int, int]] = []
+    attention: list[tuple[At, int]] | None = None
     out_of_place: list[tuple[str, At, int, int, int]] = []
     clips: list[ClipLine] = []
     checkpoints: list[tuple[At, bool | None]] = []

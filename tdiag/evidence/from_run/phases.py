@@ -179,7 +179,7 @@ def make_phases(
         cpu_ns={name: cpu[name] / steps for name in seen if name in cpu},
         counts={name: counts[name] / steps for name in seen},
         eval_grad_frac=batches.eval_grad_frac(),
-        eval_batches_per_step=batches.evaluated() / steps,
+        eval_batches_per_step=batches.evaluated(bare) / steps,
         checkpoint_ns_each=float(saves.mean()) if len(saves) else None,
         waits_ns=tuple(batches.waits()),
         iterator_start_ns=batches.starting_ns() / steps,
@@ -255,11 +255,12 @@ class _Batches:
         beyond = wall[edge] - (np.median(usual) if len(usual) else 0.0)
         return float(wall[made].sum() + beyond[beyond > 0].sum())
 
-    def evaluated(self) -> int:
-        """Batches evaluated: those of loaders that a model was called on, else model calls."""
+    def evaluated(self, bare: Sequence[int]) -> int:
+        """Batches evaluated: those of loaders that a model was called on, else calls of models.
+        ``bare``: modules without parameters, which are no model (a criterion, an activation)."""
         model = self.role == EVAL_MODEL
         fed = (self.role == EVAL_BATCH) & np.append(model[1:], False)
-        return int(fed.sum()) or int(model.sum())
+        return int(fed.sum()) or int((model & ~np.isin(self.arg >> 2, bare)).sum())
 
     def eval_evident(self, bare: Sequence[int]) -> bool:
         """``bare``: modules without parameters, which after a model are its loss."""

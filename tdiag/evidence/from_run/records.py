@@ -70,6 +70,7 @@ class LoaderRecord(Record):
     dataset_class: str = ""
     dataset_at: At = None
     dataset_len: int | None = None
+    sampler_len: int | None = None
     collate_name: str = ""
     collate_at: At = None
 
@@ -199,6 +200,7 @@ class FlagsRecord(Record):
     autocast: str = ""
     compiled: bool = False
     scaler: bool | None = None
+    agent: list[str] = []
 
 
 class FinishRecord(Record):

@@ -46,6 +46,7 @@ def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
                 autocast_dtype=flags.autocast,
                 compiled=flags.compiled,
                 grad_scaler=flags.scaler,
+                agent_library=flags.agent[0] if flags.agent else "",
             )
         )
     if torch := lead.last(TorchRecord):

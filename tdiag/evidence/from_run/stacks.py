@@ -98,14 +98,15 @@ def find_samples(
     return max(found, key=lambda s: len(s.training), default=None)
 
 
-def make_stacks(samples: Samples) -> Stacks:
-    """The samples by the user's lines."""
+def make_stacks(samples: Samples, slowed: float) -> Stacks:
+    """The samples by the user's lines; ``slowed``: by how much sampling made steps longer."""
     return Stacks(
         source=samples.source,
         samples=len(samples.training),
         training=_lines(samples.training),
         workers=_lines(samples.fetching),
         worker_samples=len(samples.fetching),
+        slowed_frac=max(0.0, slowed),
     )
 
 
@@ -146,6 +147,7 @@ def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
     """Shares by innermost user line, largest first. Denominator: all the samples given."""
     total = sum(weight for _, weight in stacks)
     weight_of: dict[Location, float] = defaultdict(float)
+    own: dict[Location, float] = defaultdict(float)
     leaves: dict[Location, Counter[str]] = defaultdict(Counter)
     phases: dict[Location, Counter[str]] = defaultdict(Counter)
     libraries: dict[Location, Counter[str]] = defaultdict(Counter)
@@ -156,6 +158,7 @@ def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
         inner, called = stack[mine[-1]], stack[mine[-1] + 1 : mine[-1] + 2]
         at = Location(file=inner.file or "", line=inner.line or 0, function=inner.name)
         weight_of[at] += weight
+        own[at] += weight if not called else 0.0
         leaves[at][_leaf(next(f for f in reversed(stack) if not f.ours()))] += 1
         libraries[at][_library(called)] += 1
         phases[at][next((p for f in reversed(stack) if (p := f.phase())), "")] += 1
@@ -163,6 +166,7 @@ def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
         StackLine(
             at=at,
             self_frac=weight / total if total else 0.0,
+            own_frac=own[at] / total if total else 0.0,
             leaf=leaves[at].most_common(1)[0][0],
             phase=_one_phase(phases[at]),
             library=_most(libraries[at]),

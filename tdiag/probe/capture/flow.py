@@ -17,6 +17,7 @@ import torch
 
 from .. import places
 from ..tensors import nbytes
+from .attention import PRODUCTS, WEIGHTS, stage_of
 from .tables import Tables
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Made:
     """A tensor that a call returned. ``weight``: id of the weight of an affine call that adds a
     bias, ``features``: numbers in that bias; ``uses``: calls that took the tensor since."""
 
-    __slots__ = ("features", "graph", "name", "place", "ref", "uses", "weight")
+    __slots__ = ("features", "graph", "name", "place", "ref", "stage", "uses", "weight")
 
     def __init__(self, tensor: Any, name: str, place: Any) -> None:
         self.ref = weakref.ref(tensor)
@@ -52,6 +53,7 @@ class Made:
         self.graph = tensor.grad_fn is not None
         self.weight: int | None = None
         self.features = self.uses = 0
+        self.stage = ""  # of attention
 
 
 class Flow:
@@ -70,6 +72,7 @@ class Flow:
         self.checkpoints: dict[Any, bool | None] = {}
         self.module_moves: dict[Any, int] = {}
         self.tables = Tables(probe)
+        self.attention: dict[Any, int] = {}  # place of the weights → how often
         self.backwards = 0
         self.synced: int | None = None
 
@@ -96,10 +99,20 @@ class Flow:
             self._activation(name, args, result, place)
         if len(self.made) < MOST_TRACKED:
             made = self.made[id(result)] = Made(result, name, place)
+            made.stage = self._attend(name, args, kwargs, result)
             bias = kwargs.get("bias", args[2] if len(args) > 2 else None)
             if name in AFFINE and isinstance(bias, torch.Tensor):
                 made.weight = id(kwargs.get("weight", args[1] if len(args) > 1 else None))
                 made.features = bias.numel()
+
+    def _attend(self, name: str, args: Any, kwargs: Any, result: Any) -> str:
+        """Count attention that is written out, where its weights were made; what ``result`` is."""
+        values = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+        taken = [made for made in map(self._known, values) if made is not None and made.stage]
+        of = taken[0] if taken else None
+        if name in PRODUCTS and of is not None and of.stage == WEIGHTS:
+            self.attention[of.place] = self.attention.get(of.place, 0) + 1
+        return stage_of(name, of.stage if of else "", result)
 
     def _known(self, tensor: Any) -> Made | None:
         made = self.made.get(id(tensor))
@@ -200,6 +213,7 @@ class Flow:
             "module_moves": [[at, times] for at, times in self.module_moves.items()],
             "tables": self.tables.report(),
             "graphs": [[made.place, count_nodes(t)] for made, t in self._graphs()],
+            "attention": [[at, times] for at, times in self.attention.items()],
             "backwards": self.backwards,
             "synced": self.synced,
         }  # fmt: skip

@@ -42,7 +42,9 @@ _OPEN = ""  # the phase is not known yet
 class Line:
     """What one line of the user's called. ``turns``: in which turns it did, a turn being one
     batch, one call of a module with what follows it, or one backward. ``repeated``: the most
-    calls with the same weights before one backward; ``one_row``: all of these on one sample."""
+    calls with the same weights before one backward; ``one_row``: all of these on one sample.
+    ``names``: calls that the line itself made; of those that a function of a library made (an
+    optimizer's step, a module's forward, a Trainer), one of each name for each call of it."""
 
     __slots__ = (*SUMS, "conversions", "names", "turns", "repeated", "one_row")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from types import FrameType
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ class _Counter(TorchFunctionMode):
         if not self.live:
             return func(*args, **(kwargs or {}))
         if func is torch.Tensor.backward:
+            self.capture.library_call = None
             self.capture.probe.guard(self.capture.flow.backward_begins)()
         began = time.perf_counter_ns()
         result = func(*args, **(kwargs or {}))
@@ -60,6 +62,9 @@ class OpsCapture(Capture):
         self.syncs = SyncWarnings()
         self.flow = Flow(self.probe)
         self.mode: Any = None
+        # The library's function that the user's line is in, and the calls seen of it so far.
+        self.library_call: FrameType | None = None
+        self.made_there: set[str] = set()
         return ""
 
     def begin(self) -> None:
@@ -98,9 +103,13 @@ class OpsCapture(Capture):
         name = getattr(func, "__name__", "")
         if name in NOT_OPS:
             return
-        place = places.caller()
+        place, callee = places.caller_and_callee()
         at = tuple(place) if place else None
         phase, line = self.lines.at(at)
+        if callee is None or callee is not self.library_call:
+            self.made_there.clear()
+        # Held until the next call, so that no other frame has its address.
+        self.library_call = callee
         if name not in line.names:
             self.flow.checkpointing()
         self.flow.seen(name, args, kwargs, result, at)
@@ -113,7 +122,10 @@ class OpsCapture(Capture):
         self.probe.boundary.look_at_autocast()
         line.calls += 1
         line.elapsed += ended - began
-        line.names[name] += 1
+        if name not in self.made_there:  # what a library loops over is not the line's loop
+            line.names[name] += 1
+        if callee is not None:
+            self.made_there.add(name)
         results = result if isinstance(result, (tuple, list)) else (result,)
         if any(isinstance(x, torch.Tensor) and x.grad_fn is not None for x in results):
             line.grad_calls += 1  # a recurrent layer gives several
@@ -121,7 +133,7 @@ class OpsCapture(Capture):
             self.lines.uses_weights(line, args, kwargs)
         if name in CONVERSIONS:
             line.conversions[CONVERSIONS[name]] += 1
-        elif name in CONSTRUCTIONS:
+        elif name in CONSTRUCTIONS and callee is None:  # not torch's collate_fn, under the loop
             line.constructions += 1
 
     def _watch_module_moves(self) -> None:
@@ -147,6 +159,7 @@ class OpsCapture(Capture):
     def _leave(self) -> None:
         self.patches.undo()
         self.syncs.stop()
+        self.library_call = None
         self.mode.live = False
         stack = torch._C._len_torch_function_stack()
         if stack and torch._C._get_function_stack_at(stack - 1) is self.mode:
