@@ -128,7 +128,9 @@ class HostOps(Kind, frozen=True, kw_only=True):
     backward_of: dict[str, float]  # ns of backward per phase that issued the forward op
     # Of a phase's time, 0..1, in ``Optimizer.zero_grad``.
     zero_grad_frac: dict[str, float] = msgspec.field(default_factory=dict)
-    zeroing: HostOp | None = None  # what fills with zeros there, all such ops as one
+    # What fills with zeros there, all such ops as one: none of them where the gradients are set to
+    # None. None where no ``Optimizer.zero_grad`` was seen.
+    zeroing: HostOp | None = None
 
 
 class Communication(Kind, frozen=True, kw_only=True):

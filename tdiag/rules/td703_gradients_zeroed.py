@@ -1,8 +1,8 @@
 """Gradients are filled with zeros
 
 ## What it measures
-Calls of `zero_` in a traced step inside the optimizer's `zero_grad`, or as many as the optimizer
-has tensors, and their time.
+Calls of `zero_` in a traced step inside the optimizer's `zero_grad`, and their time. Where no
+optimizer's `zero_grad` was called: as many of them as the optimizer has tensors.
 
 ## Why it is slow
 Every gradient is written with zeros, and backward then reads it to add to it; without a gradient
@@ -50,7 +50,7 @@ def check(
 ) -> Found | None:
     tensors = sum(optimizer.tensors for optimizer in optimizers.optimizers)
     zeroing = host_ops.zeroing or _by_their_number(host_ops, tensors)
-    if not tensors or zeroing is None:
+    if not tensors or zeroing is None or not zeroing.count:
         return None
     cost = zeroing.total_ns * budget.step_ns / traced.mean_ns
     return Found(

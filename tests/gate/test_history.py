@@ -146,7 +146,7 @@ def test_the_terminal_shows_each_check_and_the_change(width: int) -> None:
     assert "20 checks, 1 lasting change" in text and text.count("●") == 20
     said = " ".join(" ".join(lines).split())
     assert "% from 000000000c on, " in said
-    assert "the baseline was written anew here" in said
+    assert "the baseline was written again here" in said
     marks = [line.index("●") for line in lines if "●" in line]
     assert statistics.median(marks[:12]) < statistics.median(marks[12:])
 

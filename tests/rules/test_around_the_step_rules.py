@@ -200,6 +200,11 @@ def test_zeroing_for_other_reasons_is_not_zeroing_of_gradients() -> None:
     """The backward of an index zeroes its result: hundreds of calls, for sixty tensors."""
     many = host_ops(host_op("aten::zero_", 500, 9 * MS))
     assert result("TD703", find("TD703").fires().add(many)) is None
+    # As many as there are tensors, but zero_grad() was seen and filled nothing.
+    alike = host_ops(host_op("aten::zero_", 60, 3 * MS))
+    assert isinstance(result("TD703", find("TD703").fires().add(alike)), Finding)
+    none = replace(alike, zeroing=host_op("zero_grad", 0, 0))
+    assert result("TD703", find("TD703").fires().add(none)) is None
     # Seen inside zero_grad(), they are what they are whatever others there are.
     theirs = replace(many, zeroing=host_op("zero_grad", 60, 3 * MS))
     assert isinstance(result("TD703", find("TD703").fires().add(theirs)), Finding)

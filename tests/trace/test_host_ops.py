@@ -140,6 +140,10 @@ def test_what_fills_gradients_with_zeros_is_told_from_other_zeros(tmp_path: Path
     assert found is not None and found.zeroing is not None
     assert (found.zeroing.count, found.zeroing.total_ns) == (1.5, 30 * US)
     assert ops(tmp_path, op("aten::zero_", 900, 40)).zeroing is None
+    to_none = span("user_annotation", "Optimizer.zero_grad#SGD.zero_grad", 100, 200)
+    seen = evidence_of(tmp_path, [step(1, 0, 1000), to_none, op("aten::zero_", 900, 40)])
+    host = seen.get(HostOps)
+    assert host is not None and host.zeroing is not None and host.zeroing.count == 0
 
 
 def test_zero_grad_is_told_as_a_part_of_the_phases_that_hold_it(tmp_path: Path) -> None:

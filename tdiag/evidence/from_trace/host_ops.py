@@ -113,15 +113,14 @@ def _zero_grad_frac(view: View, window: Window, phases: Sequence[Phase]) -> dict
 
 
 def _zeroing(view: View, nested: Nested, window: Window) -> HostOp | None:
+    """None if no optimizer's ``zero_grad`` was seen."""
     spans = view.spans(view.matching(view.annotations, ZERO_GRAD))
+    if not len(spans):
+        return None
     rows = nested.outermost
     rows = rows[view.trace.named(nested.rows[rows], ZEROES.match)]
-    if not len(spans) or not len(rows):
-        return None
     at = np.searchsorted(spans[:, 0], nested.start[rows], side="right") - 1
     rows = rows[(at >= 0) & (nested.end[rows] <= spans[at, 1])]
-    if not len(rows):
-        return None
     spent = float((nested.end - nested.start)[rows].sum()) / window.count
     return HostOp(name="zero_grad", count=len(rows) / window.count, self_ns=spent, total_ns=spent)
 
