@@ -51,11 +51,18 @@ def view(
     speedscope: Annotated[
         bool, typer.Option("--speedscope", help="Instead: write the run's stacks for speedscope.")
     ] = False,
+    google_charts: Annotated[
+        bool,
+        typer.Option(
+            "--google-charts",
+            help="Draw the PyTorch Profiler tab with Google Charts, where the internet has it.",
+        ),
+    ] = False,
 ) -> None:
     """Show runs in TensorBoard, until Ctrl-C.
 
-    Step times, budget, system curves and the report are there offline. The PYTORCH_PROFILER tab
-    reads the trace; its charts and its Trace view need the internet.
+    Step times, budget, system curves, the report, and the PYTORCH_PROFILER tab, which reads the
+    trace. Nothing of it needs the internet.
 
     tdiag view --perfetto writes trace.perfetto.json.gz into the run directory, and
     --speedscope stacks.speedscope.json, and say how to open it.
@@ -70,7 +77,7 @@ def view(
             if speedscope:
                 _write(run, stacks.write, stacks.OPENING)
     else:
-        _serve(_named(runs), browser, port, steps)
+        _serve(_named(runs), browser, port, steps, google_charts)
 
 
 def _named(runs: list[str] | None) -> Sequence[str | None]:
@@ -105,7 +112,13 @@ def _is_trace(run: str | None) -> bool:
     )  # fmt: skip
 
 
-def _serve(runs: Sequence[str | None], open_browser: bool, port: int, steps: int | None) -> None:
+def _serve(
+    runs: Sequence[str | None],
+    open_browser: bool,
+    port: int,
+    steps: int | None,
+    google_charts: bool,
+) -> None:
     """Prepare each run, serve them all, and wait for Ctrl-C."""
     import tempfile
 
@@ -124,7 +137,7 @@ def _serve(runs: Sequence[str | None], open_browser: bool, port: int, steps: int
                 say(f"tdiag: {note}")
             logdir = gather(views, scratch / "runs")
             title = "tdiag: " + ", ".join(view.folder.name for view in views)
-            with serve(logdir, title, scratch, port) as server:
+            with serve(logdir, title, scratch, port, google_charts) as server:
                 _tell(server.url, sum(view.events for view in views))
                 if open_browser and _has_browser():
                     import webbrowser
@@ -169,10 +182,10 @@ def _unwritable(folder: Path, error: OSError) -> RunError:
 def _tell(url: str, events: int) -> None:
     """Where it is, what to expect, and how it ends."""
     print(f"TensorBoard: {url}")
-    print("  Time Series, Text: steps, budget, system, the report; complete offline")
+    print("  Time Series, Text: steps, budget, system, the report")
     if events:
         seconds = events / PLUGIN_EVENTS_PER_S
-        print("  PyTorch Profiler: the trace; its charts need the internet")
+        print("  PyTorch Profiler: the trace")
         if seconds > LONG_S:
             print(f"    ready in about {seconds:.0f} s; --steps N shows N of its steps only")
     if "SSH_CONNECTION" in os.environ:

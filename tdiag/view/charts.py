@@ -1,50 +1,83 @@
-"""TensorBoard's own program, with one change to torch-tb-profiler's page, so that it works offline.
+"""TensorBoard's own program, with torch-tb-profiler's page made complete without the internet.
 
-That page asks the internet for Google Charts and, without an answer, shows nothing at all: not
-even the tables, the recommendations and the trace viewer, which need no chart. Here charts that
-did not come are charts that draw nothing.
+That page loads Google Charts and, for its Trace view, a polyfill from the internet; without them
+it shows nothing at all. Here both have a stand-in: ``static/charts.js`` for Google Charts, which
+draws with the plotly package's script, and ``static/custom_elements_v0.js`` for the polyfill. The
+Trace view also uses HTML Imports, which no browser has any more: its page is served in one piece.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-LOADER = b'<script src="https://www.gstatic.com/charts/loader.js"></script>'
-# Whatever is asked of it, called or made anew, it is itself again; as text it is nothing.
-NOTHING = b"""<script>
-if (!window.google) {
-  const nothing = new Proxy(function () {}, {
-    get: (_, key) => key === Symbol.toPrimitive ? () => "" : key === "then" ? undefined : nothing,
-    apply: () => nothing, construct: () => nothing, set: () => true,
-  });
-  window.google = {charts: {load: async () => {}}, visualization: nothing};
-}
-</script>"""
+from tdiag.report.html.library import plotly_file
+
+GOOGLE_CHARTS = "--google-charts"  # the option: Google's own, where they can be had
+STATIC = Path(__file__).parent / "static"
+_LOADER = re.compile(rb'<script src="https://[^"]*/charts/loader\.js"></script>')
+_CHARTS = b'<script src="charts.js"></script>'
+_POLYFILL = re.compile(rb'<script src="https://[^"]*/webcomponents\.min\.js"></script>')
+# An import is UTF-8; so the page that takes it in must be.
+_ELEMENTS = b'<meta charset="utf-8"><script src="custom_elements_v0.js"></script>'
+_IMPORT = re.compile(rb'<link rel="import" href="([^"/]+)"[^>]*>')
+
+Change = tuple[re.Pattern[bytes], Callable[[re.Match[bytes]], bytes]]
 
 
-def soften(plugin: Any) -> None:
-    """Make the plugin (its class) serve its page with the replacement behind Google's loader."""
+def complete(plugin: Any, google: bool = False) -> None:
+    """Make the plugin (its class) serve its pages so, and the scripts that they then ask for.
+
+    ``google``: ask for Google Charts first; the stand-in stays where they do not come.
+    """
+    static = Path(inspect.getfile(plugin)).parent / "static"
+    pages: dict[str, list[Change]] = {
+        "/index.html": [(_LOADER, lambda found: (found[0] if google else b"") + _CHARTS)],
+        "/trace_embedding.html": [
+            (_POLYFILL, lambda _: _ELEMENTS),
+            (_IMPORT, lambda found: (static / found[1].decode()).read_bytes()),
+        ],
+    }
+    scripts = {f"/{file.name}": file for file in STATIC.glob("*.js")}
+    if file := plotly_file():
+        scripts["/plotly.min.js"] = file
+    original = plugin.get_plugin_apps
+
+    def get_plugin_apps(self: Any) -> dict[str, Any]:
+        apps = dict(original(self))
+        changed = {at: partial(_page, apps[at], changes) for at, changes in pages.items()}
+        return apps | changed | {place: partial(_script, file) for place, file in scripts.items()}
+
+    plugin.get_plugin_apps = get_plugin_apps
+
+
+def _page(app: Any, changes: list[Change], environ: Any, start: Any) -> Any:
     from werkzeug import Response
 
-    original = plugin.static_file_route
+    response = Response.from_app(app, environ)
+    for old, new in changes:
+        response.set_data(old.sub(new, response.get_data()))
+    return response(environ, start)
 
-    def route(self: Any, environ: Any, start: Any) -> Any:
-        response = Response.from_app(partial(original, self), environ)
-        if environ["PATH_INFO"].endswith("/index.html"):
-            response.set_data(response.get_data().replace(LOADER, LOADER + NOTHING))
-        return response(environ, start)
 
-    plugin.static_file_route = route
+def _script(file: Path, environ: Any, start: Any) -> Any:
+    from werkzeug import Response
+
+    return Response(file.read_bytes(), mimetype="text/javascript")(environ, start)
 
 
 def main() -> int:
-    """Takes TensorBoard's arguments."""
+    """Takes TensorBoard's arguments, and :data:`GOOGLE_CHARTS`."""
     from tensorboard.main import run_main
     from torch_tb_profiler.plugin import TorchProfilerPlugin
 
-    soften(TorchProfilerPlugin)
+    complete(TorchProfilerPlugin, GOOGLE_CHARTS in sys.argv)
+    sys.argv = [word for word in sys.argv if word != GOOGLE_CHARTS]
     run_main()
     return 0
 

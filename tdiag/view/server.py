@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tdiag.children import program
 from tdiag.errors import LaunchError, UsageError
+from tdiag.view.charts import GOOGLE_CHARTS
 
 ADDRESS = "127.0.0.1"
 TICK_S = 0.05
@@ -38,12 +39,15 @@ class Server:
 
 
 @contextmanager
-def serve(logdir: Path, title: str, scratch: Path, port: int = 0) -> Iterator[Server]:
+def serve(
+    logdir: Path, title: str, scratch: Path, port: int = 0, google_charts: bool = False
+) -> Iterator[Server]:
     """Start TensorBoard; at the end, however it comes, it and all its children are gone.
 
-    ``port`` 0: a free one. ``scratch``: a folder of the caller's, for its words and temporary
-    files, some of which it leaves behind. It runs in a session of its own, so that Ctrl-C reaches
-    only us. Raises UsageError where the port is taken, LaunchError where it does not start.
+    ``port`` 0: a free one. ``google_charts``: see :mod:`tdiag.view.charts`. ``scratch``: a folder
+    of the caller's, for its words and temporary files, some of which it leaves behind. It runs in a
+    session of its own, so that Ctrl-C reaches only us. Raises UsageError where the port is taken,
+    LaunchError where it does not start.
     """
     _check(port)
     log = scratch / "tensorboard.log"
@@ -51,7 +55,7 @@ def serve(logdir: Path, title: str, scratch: Path, port: int = 0) -> Iterator[Se
     command = [
         *program("tdiag.view.charts"), "--logdir", os.fspath(logdir),
         "--host", ADDRESS, "--port", str(port), "--window_title", title,
-        "--samples_per_plugin", f"scalars={POINTS}",
+        "--samples_per_plugin", f"scalars={POINTS}", *([GOOGLE_CHARTS] if google_charts else []),
     ]  # fmt: skip
     with log.open("wb") as words:
         process = subprocess.Popen(

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from tests.report.browsing import chromium
 from tests.trace.making import call, copy, kernel, note, op, step, write
 
 from .making import NEXT_CALL, make_run
-from .serving import DEVICE, RANKS, RUN, Shown, loaded, shown
+from .plugin_page import Plugin
+from .serving import DEVICE, RANKS, RUN, TORCH, Shown, loaded, shown
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Route
+
+PATIENCE_MS = 60_000  # only so that a broken test ends
 
 
 def device_trace(path: Path) -> Path:
@@ -50,17 +60,66 @@ def rank_traces(folder: Path) -> Path:
     return folder
 
 
+# A module in a module, three steps of it, with everything that the plugin has a view for.
+TRAINING = """
+import sys, torch
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Sequential(torch.nn.ReLU()))
+with torch.profiler.profile(
+    schedule=torch.profiler.schedule(wait=0, warmup=1, active=3),
+    profile_memory=True, with_stack=True, record_shapes=True,
+    on_trace_ready=lambda profile: profile.export_chrome_trace(sys.argv[1]),
+) as profile:
+    for _ in range(4):
+        model(torch.ones(256, 64)).sum().backward()
+        profile.step()
+"""
+
+
 @pytest.fixture(scope="session")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("served")
     make_run(folder / ".tdiag" / "runs" / RUN, start_unix_ns=1)
     device_trace(folder / DEVICE)
     rank_traces(folder / RANKS)
+    subprocess.run([sys.executable, "-c", TRAINING, folder / TORCH], check=True)
     return folder
 
 
 @pytest.fixture(scope="session")
 def page(here: Path) -> Iterator[Shown]:
-    with shown(here, RUN, DEVICE, RANKS) as page:
-        loaded(page, 3)
+    with shown(here, RUN, DEVICE, RANKS, TORCH) as page:
+        loaded(page, 4)
         yield page
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Page]:
+    """A browser that reaches nothing but this machine."""
+    with chromium() as browser:
+        made = browser.new_page(viewport={"width": 1600, "height": 2400})
+        made.set_default_timeout(PATIENCE_MS)
+        made.route("**/*", _only_here)
+        yield made
+
+
+def _only_here(route: Route) -> None:
+    if urlsplit(route.request.url).hostname == "127.0.0.1":
+        route.continue_()
+    else:
+        route.abort()
+
+
+@pytest.fixture
+def faults(tab: Page) -> list[str]:
+    """What the page complained of, and whom it asked besides this machine."""
+    found: list[str] = []
+    tab.on("pageerror", lambda error: found.append(str(error)))
+    tab.on("requestfailed", lambda request: found.append(request.url))
+    return found
+
+
+@pytest.fixture
+def plugin(tab: Page, page: Shown, faults: list[str]) -> Iterator[Plugin]:
+    yield Plugin(tab, page)
+    assert faults == []

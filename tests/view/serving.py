@@ -13,7 +13,12 @@ from urllib.parse import urlencode
 
 from tests.launch.harness import TDIAG, Terminal, wait_for
 
-RUN, DEVICE, RANKS = "some-run", "device.json", "job"  # what the one server shows
+RUN, DEVICE, RANKS, TORCH = (
+    "some-run",
+    "device.json",
+    "job",
+    "torch.json",
+)  # what the one server shows
 PLUGIN = "data/plugin/pytorch_profiler"
 
 

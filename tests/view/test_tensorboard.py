@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -15,13 +17,13 @@ from tdiag.evidence.from_run import load_run
 from tdiag.evidence.from_trace.files import read_file
 from tests.launch.harness import TDIAG, Terminal, tdiag, wait_for
 
-from .serving import DEVICE, PLUGIN, RANKS, RUN, Shown, serving
+from .serving import DEVICE, PLUGIN, RANKS, RUN, TORCH, Shown, serving, shown
 
 
 def test_every_run_and_rank_is_a_run_of_tensorboard(page: Shown) -> None:
     runs = page.ask("data/runs")
-    assert set(runs) == {RUN, DEVICE, RANKS, f"{RANKS}/rank 0", f"{RANKS}/rank 1"}
-    assert page.ask(f"{PLUGIN}/runs")["runs"] == sorted([RUN, DEVICE, RANKS])
+    assert set(runs) == {RUN, DEVICE, RANKS, f"{RANKS}/rank 0", f"{RANKS}/rank 1", TORCH}
+    assert page.ask(f"{PLUGIN}/runs")["runs"] == sorted([RUN, DEVICE, RANKS, TORCH])
     workers = page.ask(f"{PLUGIN}/workers", run=RANKS, view="Overview")
     assert workers == ["host_0", "host_1"]
 
@@ -89,7 +91,7 @@ def test_the_originals_are_untouched_and_the_runs_view_is_kept(page: Shown, here
         "host_100.1700000003000.pt.trace.json"
     ]
     assert (run / "view" / RUN / "host_100.pt.trace.json.gz").is_file()
-    assert sorted(p.name for p in here.iterdir()) == [".tdiag", DEVICE, RANKS]
+    assert sorted(p.name for p in here.iterdir()) == [".tdiag", DEVICE, RANKS, TORCH]
 
 
 def test_it_opens_the_browser_and_kill_ends_it_with_all_its_children(
@@ -140,3 +142,15 @@ def test_perfetto_writes_a_file_and_says_how_to_open_it(here: Path) -> None:
     path, *how = done.stdout.splitlines()
     assert (here / path).is_file() and path.endswith(f"{RUN}/trace.perfetto.json.gz")
     assert "ui.perfetto.dev" in how[0] and "offline" in how[1]
+
+
+def test_google_charts_are_asked_for_only_when_wanted(page: Shown, here: Path) -> None:
+    def scripts(page: Shown) -> list[str]:
+        with urllib.request.urlopen(f"{page.url}{PLUGIN}/index.html") as answer:
+            head = answer.read().decode().partition("</head>")[0]
+        return re.findall(r'<script src="([^"]*)"', head)
+
+    assert scripts(page) == ["charts.js"]
+    with shown(here, "--google-charts", RANKS) as other:
+        loader, stand_in = scripts(other)
+    assert loader.startswith("https://") and stand_in == "charts.js"

@@ -45,7 +45,7 @@ def charted(template: str, charts: Sequence[Chart], **told: object) -> str:
     from tdiag.report.html.library import digest, pack, plotly
 
     library = plotly() if charts else None
-    script = (HERE / "page.js").read_text(encoding="utf-8")
+    script = _text("inflate.js", "page.js")
     allowed = [digest(script.encode()), *([library.sha256] if library else [])]
     return _templates().get_template(template).render(
         **told,
@@ -53,7 +53,7 @@ def charted(template: str, charts: Sequence[Chart], **told: object) -> str:
         figures=pack(_json({chart.id: chart.figure for chart in charts})),
         library=library,
         script=script,
-        styles=_styles("core.css", "page.css"),
+        styles=_text("core.css", "page.css"),
         policy=_policy(allowed),
     )  # fmt: skip
 
@@ -64,7 +64,7 @@ def fragment(diagnosis: Diagnosis, base_dir: Path | None = None) -> str:
         diagnosis=diagnosis,
         page=Page(base_dir=base_dir),
         source=lambda place: None,
-        styles=_styles("core.css"),
+        styles=_text("core.css"),
     )  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _styles(*names: str) -> str:
+def _text(*names: str) -> str:
     return "\n".join((HERE / name).read_text(encoding="utf-8") for name in names)
 
 

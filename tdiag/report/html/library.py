@@ -21,19 +21,24 @@ class Script:
     sha256: str
 
 
-@cache
-def plotly() -> Script | None:
-    """None where the package is not installed as its wheel has it. It is found, not imported:
-    its Python takes longer than reading the script."""
+def plotly_file() -> Path | None:
+    """Where Plotly's script is; None where the package is not installed as its wheel has it. It is
+    found, not imported: its Python takes longer than reading the script."""
     spec = find_spec("plotly")
     folders = spec.submodule_search_locations if spec else None
-    for folder in folders or ():
-        file = Path(folder) / "package_data" / "plotly.min.js"
-        if file.is_file():
-            # As the browser's decoder will see it, else the digest would differ.
-            text = file.read_text(encoding="utf-8").encode()
-            return Script(pack(text), digest(text))
-    return None
+    files = (Path(folder) / "package_data" / "plotly.min.js" for folder in folders or ())
+    return next((file for file in files if file.is_file()), None)
+
+
+@cache
+def plotly() -> Script | None:
+    """None as for :func:`plotly_file`."""
+    file = plotly_file()
+    if file is None:
+        return None
+    # As the browser's decoder will see it, else the digest would differ.
+    text = file.read_text(encoding="utf-8").encode()
+    return Script(pack(text), digest(text))
 
 
 def pack(data: bytes) -> str:

@@ -57,25 +57,19 @@ for (const input of all("input[aria-controls]")) {
 // --- charts ---------------------------------------------------------------------------------
 
 const charts = all(".chart");
-let figures; // chart id → what Plotly draws, once a chart is near
-let loading; // a promise of Plotly, with the figures there
+let figures; // chart id → what Plotly draws, once a chart is drawn
 
-async function unpack(id) {
-  const packed = document.getElementById(id);
-  if (!packed || typeof DecompressionStream === "undefined") {
-    throw new Error("this browser cannot unpack the charts");
-  }
-  const bytes = Uint8Array.from(atob(packed.textContent), (c) => c.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Response(stream).text();
+function unpack(id) {
+  const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
+  return new TextDecoder().decode(inflate(bytes));
 }
 
-async function load() {
-  figures = JSON.parse(await unpack("figures"));
+function load() {
+  figures = JSON.parse(unpack("figures"));
+  if (!document.getElementById("library")) throw new Error("the plotly package was not installed whole");
   const script = document.createElement("script");
-  script.textContent = await unpack("library"); // the page's policy names its digest
+  script.textContent = unpack("library"); // the page's policy names its digest
   document.head.append(script);
-  return window.Plotly;
 }
 
 function themed(figure) {
@@ -105,19 +99,18 @@ function themed(figure) {
   return { data: structuredClone(figure.data), layout };
 }
 
-async function draw(chart) {
-  const plotly = await (loading ??= load());
-  const { data, layout } = themed(figures[chart.id]);
-  chart.querySelector(".wait")?.remove();
-  await plotly.react(chart, data, layout, { displayModeBar: false, responsive: true });
-  chart.dataset.drawn = "yes";
-}
-
-function drawSafely(chart) {
-  return draw(chart).catch((error) => {
+/** At once: a page is photographed and printed without waiting. */
+function draw(chart) {
+  try {
+    if (!figures) load();
+    const { data, layout } = themed(figures[chart.id]);
+    chart.querySelector(".wait")?.remove();
+    window.Plotly.react(chart, data, layout, { displayModeBar: false, responsive: true });
+    chart.dataset.drawn = "yes";
+  } catch (error) {
     const wait = chart.querySelector(".wait");
-    if (wait) wait.append(` Not drawn: ${error.message}.`);
-  });
+    if (wait) wait.textContent = `Not drawn: ${error.message}.`;
+  }
 }
 
 const drawn = () => charts.filter((chart) => chart.dataset.drawn);
@@ -125,13 +118,16 @@ const near = new IntersectionObserver((entries) => {
   for (const entry of entries) {
     if (!entry.isIntersecting) continue;
     near.unobserve(entry.target);
-    drawSafely(entry.target);
+    if (!entry.target.dataset.drawn) draw(entry.target);
   }
 }, { rootMargin: "600px" });
-for (const chart of charts) near.observe(chart);
+for (const chart of charts) {
+  if (chart.getBoundingClientRect().top < innerHeight) draw(chart); // each pushes the next one down
+  else near.observe(chart);
+}
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-  for (const chart of drawn()) drawSafely(chart);
+  for (const chart of drawn()) draw(chart);
 });
 
 // --- flame graphs ---------------------------------------------------------------------------
@@ -204,15 +200,20 @@ for (const button of all("button[data-reset]")) {
 
 // What is folded is printed, but for what is said of each rule; charts in black, as wide as paper.
 
-let folded = [];
-addEventListener("beforeprint", () => {
-  folded = all("details:not([open], .rule)");
+const folded = [];
+function toPaper() {
+  if (document.body.classList.contains("paper")) return;
+  folded.push(...all("details:not([open], .rule)"));
   for (const details of folded) details.open = true;
   document.body.classList.add("paper");
-  for (const chart of drawn()) drawSafely(chart);
-});
-addEventListener("afterprint", () => {
-  for (const details of folded) details.open = false;
+  for (const chart of charts) draw(chart);
+}
+function toScreen() {
+  if (!document.body.classList.contains("paper")) return;
+  for (const details of folded.splice(0)) details.open = false;
   document.body.classList.remove("paper");
-  for (const chart of drawn()) drawSafely(chart);
-});
+  for (const chart of drawn()) draw(chart);
+}
+addEventListener("beforeprint", toPaper);
+addEventListener("afterprint", toScreen);
+matchMedia("print").addEventListener("change", ({ matches }) => (matches ? toPaper : toScreen)());
