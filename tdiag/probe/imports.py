@@ -42,12 +42,13 @@ def _executed(name: str) -> bool:
 class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, name: str, action: Action) -> None:
         self.name, self.action = name, action
+        self.executing = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self.name:
-            if _executed(self.name):  # nobody asked us
+            if not self.executing and _executed(self.name):  # nobody asked us
                 self._done(time.perf_counter_ns())
             return None
         spec = self._found_by_others(path, target)
@@ -83,7 +84,11 @@ class _Finder(importlib.abc.MetaPathFinder):
         def exec_module(module: ModuleType) -> None:
             began = time.perf_counter_ns()
             vars(loader).pop("exec_module", None)
-            before(module)
+            self.executing = True
+            try:
+                before(module)
+            finally:
+                self.executing = False
             self._done(began)
 
         try:
