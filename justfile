@@ -1,0 +1,36 @@
+# `just` lists the recipes; `.ci/run` runs what CI runs, in a clean checkout.
+python := ".venv/bin/python"
+
+_list:
+    @just --list
+
+# A virtual environment with everything, pinned
+setup:
+    python3 -m venv .venv
+    .venv/bin/pip install -q -c constraints.txt -e '.[dev,frameworks]'
+
+# All tests but the heavy ones
+test *words:
+    .venv/bin/pytest -n auto {{words}}
+
+# One rule's tests: `just rule TD501`
+rule code:
+    .venv/bin/pytest tests/rules -k {{code}}
+
+# Real frameworks and launchers
+frameworks:
+    .venv/bin/pytest -m frameworks
+
+# The heavy end-to-end tests
+slow:
+    .venv/bin/pytest -m slow
+
+# Format, lint and types
+check:
+    .venv/bin/ruff format --check .
+    .venv/bin/ruff check .
+    .venv/bin/mypy
+
+# The pages of docs/rules, from the rules themselves
+docs:
+    {{python}} scripts/generate_docs.py
