@@ -16,6 +16,7 @@ from tdiag.evidence.kinds import (
     Loaders,
     Ops,
     Phases,
+    Stacks,
     Steps,
     System,
 )
@@ -80,6 +81,7 @@ class Costs:
     unknown: dict[str, float] = field(default_factory=dict)
     guessed: set[str] = field(default_factory=set)  # classes told by circumstance only
     doubts: list[str] = field(default_factory=list)
+    unseen: bool = False  # no evidence tells which lines take the time
 
     @property
     def unexplained(self) -> float:
@@ -255,10 +257,17 @@ def _doubt(costs: Costs, evidence: Evidence, findings: Sequence[Finding]) -> Non
         costs.doubts.append("torch calls were not counted")
         return
     alone = costs.compute * undisturbed(evidence)
-    if evidence.get(Dispatch) is None:
+    # A short run: only its ops are known, not the lines that call them.
+    run = evidence.get(Steps) is not None
+    costs.unseen = run and ops is None and evidence.get(Stacks) is None
+    if evidence.get(Dispatch) is None or costs.unseen:
         calls = sum(x.calls for x in ops.lines) if ops else host_ops.per_step if host_ops else 0
         if not calls or alone / calls < NO_OVERHEAD_NS:
-            costs.doubts.append("the fixed cost of a torch call was not measured")
+            costs.doubts.append(
+                "neither stacks were sampled nor torch calls counted"
+                if costs.unseen
+                else "the fixed cost of a torch call was not measured"
+            )
     fixed = FIXED_COST_FACTOR * _fixed_cost(evidence, _counted(findings))
     dearest = max([costs.unexplained, *costs.families().values()])
     step_alone = costs.step_ns - costs.compute + alone

@@ -188,6 +188,7 @@ def _compute(
     confidence = candidate.confidence * certainty
     likely = confidence >= MAJORITY_FRAC
     healthy = candidate.share >= HEALTHY_COMPUTE_FRAC and not winnable and likely
+    healthy = healthy and not costs.unseen
     summary = f"{candidate.share:.0%} of the step is computing"
     summary += ": healthy" if healthy else _next(candidate)
     if winnable and candidate.runner_up is None:

@@ -31,7 +31,7 @@ STDERR = 2
 IND, UP, DOWN, SAVE, RESTORE, INSERT_LINE = "\x1bD", "\x1b[A", "\x1b[B", "\x1b7", "\x1b8", "\x1b[L"
 # While a window lasts, one more line after this long: a sign of life that does not fill a log.
 REPEAT_EVERY_S = 10.0
-LONG_STEP_NS = 4_000_000_000  # as the probe's plan has it (plan.SLOW_NS)
+LONG_STEP_NS = 4_000_000_000  # as the probe's plan has it (plan.LONG_NS)
 
 WINDOWS = {
     "warmup": "warming up",

@@ -29,7 +29,7 @@ from .marks import (
     here,
     wall_ns,
 )
-from .plan import DIAGNOSE, SLOW_NS
+from .plan import DIAGNOSE, LONG_NS
 
 if TYPE_CHECKING:
     from .core import Probe
@@ -255,7 +255,7 @@ class Boundary:
         """If the step is long enough. Ranks must count the same steps, and so must both sides of
         `tdiag check`, however long theirs take."""
         alone = facts.ranks()[1] == 1 and self.probe.config.get("plan", DIAGNOSE) == DIAGNOSE
-        if took < SLOW_NS or not alone:
+        if took < LONG_NS or not alone:
             return
         self.divided = True
         self.rank = OPTIMIZER

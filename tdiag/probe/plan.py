@@ -39,9 +39,12 @@ SECOND = (
     Window("ops", 2, 2, 0.0, 6.0),
     Window("syscalls", 2, 10, 1.0, 8.0),
 )
-# Of steps longer than a window of the first pass may last, each window holds one. So they stand in
-# the order of their worth; a trace, which is written as long as the step is, comes last.
-SLOW_NS = 4_000_000_000
+# py-spy attaches within 1 to 3 s: to wait for that costs dozens of short steps, but only one or two
+# of slow ones. So of these the windows stand in the order of their worth; a trace, whose events may
+# take longer to write than the step took, comes last.
+SLOW_NS = 1_000_000_000
+# No window of the first pass holds two of such steps; where they have parts, these are taken.
+LONG_NS = 4_000_000_000
 SLOW = tuple(
     next(window for window in FIRST + SECOND if (window.name, window.number) == key)
     for key in (("baseline", 1), ("sample", 1), ("ops", 1), ("calls", 1), ("trace", 1),

@@ -64,8 +64,11 @@ class Windows:
         how long the step was that ended there, ns."""
         self.leave()
         self.name = "warmup"
-        self.slow = took > plan.SLOW_NS
-        self.plan = plan.windows(self.probe.config, self.slow)
+        self.plan = plan.windows(self.probe.config, slow=took > plan.SLOW_NS)
+        # No step is spent on warming up or settling, where one is expensive and no queue was filled
+        # meanwhile, or not by more than a step or two take.
+        least = plan.LONG_NS if any(self.queue.values()) else plan.SLOW_NS
+        self.hurried = took > least
         self.window: plan.Window | None = plan.warm_up(self.probe.config)
         self.capture: Any = None
         self.began_step = 0
@@ -78,7 +81,7 @@ class Windows:
         self.batches_before = self.probe.boundary.batches
         self.probe.marks.due_ns = 0
         self.epochs = {}
-        if self.slow:  # what warming up is for is over within the first step
+        if self.hurried:  # what warming up is for is over within the first step
             self._begin(now_ns())
             if self.leads:
                 self._next(now_ns())
@@ -219,9 +222,9 @@ class Windows:
                 continue
             self.changed = True
             self.name = "settle"
-            self.settle = 0 if self.slow else self._settle_steps()
-            self.resettled = self.slow
-            if self.slow:  # a step that is left out would cost more than the wait
+            self.settle = 0 if self.hurried else self._settle_steps()
+            self.resettled = self.hurried
+            if self.hurried:  # a step that is left out would cost more than the wait
                 while self.capture and self.capture.slow_start and not self.capture.ready():
                     time.sleep(LOOK_EVERY_S)
                 self._try_to_begin(now_ns())

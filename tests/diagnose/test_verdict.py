@@ -229,6 +229,16 @@ def test_ops_of_a_trace_stand_in_for_counted_calls() -> None:
     assert run({}, traced, without=(type(WORKING), Dispatch)).cls == "compute"
 
 
+def test_nothing_is_healthy_whose_lines_were_not_seen() -> None:
+    """A run so short that only its trace was recorded: 60,000 short ops may be anybody's loop."""
+    many = HostOps(per_step=60_000, total_per_step=99_000, ops=(), backward_of={})
+    found = run({}, many, without=(type(WORKING),))
+    assert found.cls == "unknown" and "neither stacks were sampled" in found.summary
+    few = HostOps(per_step=50, total_per_step=99, ops=(), backward_of={})
+    found = run({}, few, without=(type(WORKING),))
+    assert (found.cls, found.healthy) == ("compute", False)
+
+
 def test_a_waste_needs_no_counted_calls() -> None:
     assert run({"data_wait_io": 50}, without=(type(WORKING), Dispatch)).cls == "io"
 
