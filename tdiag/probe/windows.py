@@ -65,8 +65,8 @@ class Windows:
         self.leave()
         self.name = "warmup"
         self.plan = plan.windows(self.probe.config, slow=took > plan.SLOW_NS)
-        # No step is spent on warming up or settling, where one is expensive and no queue was filled
-        # meanwhile, or not by more than a step or two take.
+        # Of long steps none is left out for warming up or settling. Loader workers may have filled
+        # their queue before the first step; a long step uses little of that up, or none.
         least = plan.LONG_NS if any(self.queue.values()) else plan.SLOW_NS
         self.hurried = took > least
         self.window: plan.Window | None = plan.warm_up(self.probe.config)
