@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from tdiag.diagnose.model import Diagnosis
+from tdiag.model.diagnosis import Diagnosis
 
 
 class Shown(Diagnosis, frozen=True, kw_only=True):

@@ -11,27 +11,38 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tdiag"
 
-# What each package may import of tdiag, besides itself. `diagnose.model` is the shared vocabulary
-# of rules and reports and stands below both; `diagnose.details` is what a page draws besides.
+# What each package may import of tdiag, besides itself. `model` is the shared vocabulary and stands
+# below everything; `diagnose.details` is what a page draws besides.
 MAY_IMPORT = {
     "errors": set(),
     "units": set(),
     "children": set(),
     "places": set(),
+    "model": set(),
     "probe": set(),
     "sample": {"errors"},
     "launch": {"errors", "places", "sample"},
     "trace": {"errors", "children"},
-    "evidence": {"errors", "children", "places", "trace"},
-    "rules": {"errors", "units", "places", "evidence", "diagnose.model"},
-    "diagnose": {"errors", "units", "places", "evidence", "rules"},
-    "report": {"errors", "units", "diagnose.model", "diagnose.details"},
+    "evidence": {"errors", "children", "places", "model", "trace"},
+    "rules": {"errors", "units", "places", "evidence", "model"},
+    "diagnose": {"errors", "units", "places", "model", "evidence", "rules"},
+    "report": {"errors", "units", "model", "diagnose.details"},
     "duel": {"errors", "launch"},
-    "gate": {"errors", "units", "launch", "sample", "evidence", "diagnose", "duel", "report"},
+    "gate": {
+        "errors",
+        "units",
+        "launch",
+        "sample",
+        "model",
+        "evidence",
+        "diagnose",
+        "duel",
+        "report",
+    },
     # Not in report, which renders the diagnosis alone: a table shows what the profilers saw.
-    "tables": {"units", "evidence", "report", "diagnose.model"},
+    "tables": {"units", "evidence", "report", "model"},
     # Nor this: it hands on what was recorded, to viewers of others.
-    "view": {"errors", "children", "trace", "evidence", "report", "diagnose.model"},
+    "view": {"errors", "children", "trace", "evidence", "report", "model"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -167,8 +167,8 @@ def _ranks_table(ranks: Ranks, width: int) -> str:
 
     ``all comm``: communication, overlapped or not, by which the straggler is told.
     """
-    from tdiag.diagnose.model import MINOR_FRAC
     from tdiag.diagnose.ranks import known_straggler
+    from tdiag.model.diagnosis import MINOR_FRAC
 
     straggler = known_straggler(ranks)
     late = straggler.rank if straggler else None

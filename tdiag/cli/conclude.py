@@ -12,8 +12,8 @@ from tdiag.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from tdiag.diagnose.details import Details
-    from tdiag.diagnose.model import Diagnosis
     from tdiag.evidence.store import Evidence
+    from tdiag.model.diagnosis import Diagnosis
     from tdiag.report.page import Page
 
 # Longer lines are harder to read than to wrap; a report is laid out for at most this many cells.
@@ -41,9 +41,9 @@ def conclude(run_dir: Path, evidence: Evidence | None = None) -> Diagnosis:
 
     from tdiag.cli import complain
     from tdiag.diagnose import diagnose
-    from tdiag.diagnose.model import Diagnosis
     from tdiag.evidence.from_run import load_run
     from tdiag.launch.rundir import write_text
+    from tdiag.model.diagnosis import Diagnosis
     from tdiag.report import render
 
     text = render("json", diagnose(evidence or load_run(run_dir)))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from tdiag.diagnose.model import Diagnosis
     from tdiag.evidence.store import Evidence
+    from tdiag.model.diagnosis import Diagnosis
 
 PAGE = "report.html"
 

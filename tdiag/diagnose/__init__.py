@@ -9,14 +9,14 @@ import msgspec
 from tdiag.diagnose.budget import make_budget
 from tdiag.diagnose.costs import MODERATE_FRAC, undisturbed
 from tdiag.diagnose.engine import run_rules
-from tdiag.diagnose.model import Component, Diagnosis, StepTime
 from tdiag.diagnose.ranks import of_ranks
 from tdiag.diagnose.top import top_parts
 from tdiag.diagnose.verdict import judge
 from tdiag.evidence.device import DeviceTime, Ranks, TracedSteps
 from tdiag.evidence.kinds import Budget, Environment, Steps
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.timeline import Timeline
+from tdiag.model.diagnosis import Component, Diagnosis, StepTime
+from tdiag.model.timeline import Timeline
 from tdiag.rules.catalogue import find
 from tdiag.units import duration
 

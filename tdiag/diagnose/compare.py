@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tdiag.diagnose.model import MINOR_FRAC, Change, ChangeTable, Comparison, Diagnosis
 from tdiag.evidence.device import (
     Communication,
     DeviceMemory,
@@ -26,6 +25,8 @@ from tdiag.evidence.from_trace.host_ops import TOP_OPS
 from tdiag.evidence.from_trace.parts import TOP
 from tdiag.evidence.kinds import Kind
 from tdiag.evidence.store import Evidence
+from tdiag.model.comparison import Change, ChangeTable, Comparison
+from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis
 from tdiag.rules.base import NOISE_FLOOR_FRAC
 
 # A copy of less takes about as long as issuing it (64 KiB at PCIe's 12 GB/s: 5 µs), whatever its

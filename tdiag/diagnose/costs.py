@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tdiag.diagnose.budget import starting_workers
-from tdiag.diagnose.model import Finding
 from tdiag.evidence.device import HostOps
 from tdiag.evidence.kinds import (
     Budget,
@@ -21,6 +20,7 @@ from tdiag.evidence.kinds import (
     System,
 )
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Finding
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
 

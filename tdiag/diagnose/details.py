@@ -10,10 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tdiag.diagnose.model import Diagnosis
 from tdiag.diagnose.ranks import known_straggler
-from tdiag.evidence.base import Kind as Kind
-from tdiag.evidence.base import Location as Location
 from tdiag.evidence.device import DeviceParts as DeviceParts
 from tdiag.evidence.device import HostOps as HostOps
 from tdiag.evidence.device import Part as Part
@@ -34,6 +31,8 @@ from tdiag.evidence.kinds import Stacks as Stacks
 from tdiag.evidence.sources import Excerpt as Excerpt
 from tdiag.evidence.sources import excerpt
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Diagnosis
+from tdiag.model.kind import Kind as Kind
 
 _KINDS: dict[str, type[Kind]] = {
     "steps": StepHistory,

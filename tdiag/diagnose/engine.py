@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import msgspec
 
-from tdiag.diagnose.model import Abstained, Finding, Place, Speedup
 from tdiag.diagnose.replayed import replayed
-from tdiag.evidence.kinds import Budget, Location, Phases
+from tdiag.evidence.kinds import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Abstained, Finding, Speedup
+from tdiag.model.place import Place
 from tdiag.places import is_user_file
 from tdiag.rules.base import DATA_WAIT, NOISE_FLOOR_FRAC, Abstain, Found, Gain
 from tdiag.rules.catalogue import Rule, all_rules, needs
@@ -128,10 +129,10 @@ def _speedup(low: int, high: int, budget: Budget | None, times: float) -> Speedu
     return Speedup(*(round(1 / (1 - share), 3) for share in shares))
 
 
-def _place(at: Location | None) -> Place | None:
+def _place(at: Place | None) -> Place | None:
     """Where to change something: no line of an installed package."""
     mine = at is not None and is_user_file(at.file) and at.line > 0
-    return Place(at.file, at.line) if at is not None and mine else None
+    return at if mine else None
 
 
 def run_rules(

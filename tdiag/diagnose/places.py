@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tdiag.diagnose.model import Finding
 from tdiag.evidence.kinds import Loaders, Phases, StackLine, Stacks
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Finding
 from tdiag.rules.base import where
 from tdiag.units import percent
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tdiag.diagnose.model import Verdict
 from tdiag.evidence.device import Ranks
+from tdiag.model.diagnosis import Verdict
 from tdiag.rules.base import Abstain
 from tdiag.rules.stragglers import Straggler, straggler_of, waits_by_turns
 

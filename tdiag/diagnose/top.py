@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tdiag.diagnose.model import Origin, Part, Place, Top
 from tdiag.evidence import device
 from tdiag.evidence.kinds import Steps
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Origin, Part, Top
 
 TOP_PARTS = 10  # of each: beyond, no part is worth changing first
 
@@ -44,4 +44,4 @@ def _to_clean(evidence: Evidence) -> float:
 def _part(found: device.Part) -> Part:
     if (at := found.at) is None:
         return Part(found.name, found.count, found.device_ns)
-    return Part(at.function, found.count, found.device_ns, Place(at.file, at.line))
+    return Part(at.function, found.count, found.device_ns, at)

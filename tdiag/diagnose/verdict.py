@@ -19,11 +19,11 @@ from tdiag.diagnose.costs import (
     undisturbed,
     weigh,
 )
-from tdiag.diagnose.model import Finding, Verdict
 from tdiag.diagnose.places import fetched_by, sampled_there, unexplained_place
 from tdiag.evidence.device import HostOps, TracedSteps
 from tdiag.evidence.kinds import Budget, Loaders, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Finding, Verdict
 
 # With four fifths of the step computing, doing away with all the rest wins at most 1.25×.
 HEALTHY_COMPUTE_FRAC = 0.8

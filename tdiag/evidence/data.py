@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tdiag.evidence.base import Kind, Location
+from tdiag.model.kind import Kind
+from tdiag.model.place import Place
 
 # Nobody waits for the end of such a pass: at 1,000 samples a second it takes 11 days. Ours.
 ENDLESS_SAMPLES = 10**9
@@ -18,7 +19,7 @@ class InputTensor(Kind, frozen=True, kw_only=True):
 
     name: str
     module: str
-    module_at: Location | None
+    module_at: Place | None
     dtype: str
     shape: tuple[int, ...]  # of the last batch looked at
     channel_mean: tuple[float, ...]
@@ -64,12 +65,12 @@ class Loader(Kind, frozen=True, kw_only=True):
 
     id: int
     role: str
-    created_at: Location | None
+    created_at: Place | None
     dataset_class: str
-    dataset_at: Location | None  # __getitem__ / __iter__ of the dataset
+    dataset_at: Place | None  # __getitem__ / __iter__ of the dataset
     dataset_len: int | None
     collate_name: str
-    collate_at: Location | None  # None for torch's own collate
+    collate_at: Place | None  # None for torch's own collate
     batch_size: int | None
     num_workers: int
     prefetch_factor: int | None

@@ -10,7 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from tdiag.evidence.kinds import Kind, Location
+from tdiag.evidence.kinds import Kind
+from tdiag.model.place import Place
 
 
 class TracedSteps(Kind, frozen=True, kw_only=True):
@@ -61,7 +62,7 @@ class Copy(Kind, frozen=True, kw_only=True):
     device_ns: float  # union
     exposed_ns: float  # not overlapped by compute
     host_blocked_ns: float  # host inside the copy call
-    at: Location | None
+    at: Place | None
 
 
 class Transfers(Kind, frozen=True, kw_only=True):
@@ -82,7 +83,7 @@ class Sync(Kind, frozen=True, kw_only=True):
     count: float
     host_ns: float
     idle_after_ns: float
-    at: Location | None
+    at: Place | None
 
 
 class Syncs(Kind, frozen=True, kw_only=True):
@@ -150,7 +151,7 @@ class Part(Kind, frozen=True, kw_only=True):
     name: str
     count: float
     device_ns: float
-    at: Location | None = None
+    at: Place | None = None
 
 
 class DeviceParts(Kind, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdiag.evidence.base import Kind
+from tdiag.model.kind import Kind
 
 
 class Strip(Kind, frozen=True, kw_only=True):

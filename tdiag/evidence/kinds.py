@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import msgspec
 
-from tdiag.evidence.base import Kind as Kind
-from tdiag.evidence.base import Location as Location
 from tdiag.evidence.data import Loader as Loader
 from tdiag.evidence.data import Loaders as Loaders
+from tdiag.model.kind import Kind as Kind
+from tdiag.model.place import Place
 
 
 class Steps(Kind, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Phases(Kind, frozen=True, kw_only=True):
 class OpLine(Kind, frozen=True, kw_only=True):
     """Torch calls issued by one user line, per step (window ``ops``; exact counts)."""
 
-    at: Location
+    at: Place
     phase: str  # a key of Phases.wall_ns
     calls: float
     grad_calls: float  # calls whose result records gradients (they are walked again in backward)
@@ -97,7 +97,7 @@ class OpLine(Kind, frozen=True, kw_only=True):
 class ModuleMove(Kind, frozen=True, kw_only=True):
     """``module.to(…)``, ``.cuda()``, ``.half()`` … called within steps, outermost calls only."""
 
-    at: Location | None
+    at: Place | None
     per_step: float
 
 
@@ -105,7 +105,7 @@ class Attention(Kind, frozen=True, kw_only=True):
     """Attention that is written out: a product, softmaxed, and multiplied with the values. ``at``:
     where its weights were made last (softmax, or the dropout after it)."""
 
-    at: Location | None
+    at: Place | None
     per_step: float
 
 
@@ -122,7 +122,7 @@ class Ops(Kind, frozen=True, kw_only=True):
 class SyncLine(Kind, frozen=True, kw_only=True):
     """One user line that made the device synchronise (``torch.cuda.set_sync_debug_mode``)."""
 
-    at: Location
+    at: Place
     per_step: float
 
 
@@ -146,7 +146,7 @@ class Dispatch(Kind, frozen=True, kw_only=True):
 class CallRow(Kind, frozen=True, kw_only=True):
     """One function of cProfile's table, per step of window ``calls``."""
 
-    at: Location
+    at: Place
     calls: float
     own_ns: float
     total_ns: float
@@ -162,7 +162,7 @@ class Calls(Kind, frozen=True, kw_only=True):
 class StackLine(Kind, frozen=True, kw_only=True):
     """Samples whose innermost *user* frame is this line, as a share of the thread's samples."""
 
-    at: Location
+    at: Place
     self_frac: float
     leaf: str  # commonest innermost frame of all under that line, e.g. "decode (PIL/Image.py)"
     phase: str = ""  # Phases key the samples fell in, "" where mixed or unknown
@@ -223,13 +223,13 @@ class Module(Kind, frozen=True, kw_only=True):
     gradients recorded, and otherwise."""
 
     name: str
-    at: Location | None
+    at: Place | None
     parameters: int
     parameter_bytes: int
     is_loss: bool
     calls_per_step: float
-    evaluated_at: Location | None = None
-    trained_at: Location | None = None
+    evaluated_at: Place | None = None
+    trained_at: Place | None = None
 
 
 class Modules(Kind, frozen=True, kw_only=True):
@@ -240,7 +240,7 @@ class Optimizer(Kind, frozen=True, kw_only=True):
     """One optimizer that stepped. ``config``: the scalar entries of its first param group."""
 
     name: str
-    created_at: Location | None
+    created_at: Place | None
     tensors: int  # parameter tensors it updates
     config: dict[str, float | int | bool | str | None]
     # The learning rate of a group differed between two looks at it; None = fewer than two looks.
@@ -278,7 +278,7 @@ class Threads(Kind, frozen=True, kw_only=True):
     omp_num_threads: str  # the environment variable, "" = unset
     processes: int = 1
     together: int = 0
-    set_at: Location | None = None
+    set_at: Place | None = None
 
 
 class Environment(Kind, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.base import Kind
+from tdiag.model.kind import Kind
 
 Ints = npt.NDArray[np.int64]
 

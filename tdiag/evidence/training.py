@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tdiag.evidence.base import Kind, Location
+from tdiag.model.kind import Kind
+from tdiag.model.place import Place
 
 
 class Scheduler(Kind, frozen=True, kw_only=True):
@@ -10,7 +11,7 @@ class Scheduler(Kind, frozen=True, kw_only=True):
     looked at (its ``last_epoch``); None if it was gone by then or does not count."""
 
     name: str
-    created_at: Location | None
+    created_at: Place | None
     steps: int | None
 
 
@@ -52,7 +53,7 @@ class Startup(Kind, frozen=True, kw_only=True):
 class Recompiled(Kind, frozen=True, kw_only=True):
     """A function that was compiled again because this guard failed, ``times`` in the run."""
 
-    at: Location | None
+    at: Place | None
     reason: str
     times: int
 
@@ -82,7 +83,7 @@ class BiasedLayer(Kind, frozen=True, kw_only=True):
 
     name: str
     cls: str
-    at: Location | None  # the user's line that calls it
+    at: Place | None  # the user's line that calls it
     features: int
     calls: float  # per step
 
@@ -96,7 +97,7 @@ class Activation(Kind, frozen=True, kw_only=True):
     """
 
     name: str
-    at: Location | None
+    at: Place | None
     calls: float
     bytes: float
     held_bytes: float
@@ -121,7 +122,7 @@ class Clip(Kind, frozen=True, kw_only=True):
     measured under the counting mode; ``total_ns``: under cProfile, None where that saw none."""
 
     name: str
-    at: Location | None
+    at: Place | None
     calls: float  # per step
     elapsed_ns: float
     total_ns: float | None
@@ -139,7 +140,7 @@ class Table(Kind, frozen=True, kw_only=True):
     """An embedding table that is trained. ``at``: the line whose call looked rows up first."""
 
     name: str  # in its outermost module, "" where it is none's
-    at: Location | None
+    at: Place | None
     rows: int
     bytes: int
     looked_up: float  # rows per step, those that are looked up twice counted twice
@@ -158,7 +159,7 @@ class Recomputations(Kind, frozen=True, kw_only=True):
     there was no call. ``calls`` and ``forward_ns`` (inside it, which backward does again): per
     step, under cProfile, None where that was not captured."""
 
-    at: Location | None
+    at: Place | None
     reentrant: bool | None
     calls: float | None
     forward_ns: float | None
@@ -190,7 +191,7 @@ class Collective(Kind, frozen=True, kw_only=True):
     gradients, from the moment the last one was ready until backward ended."""
 
     name: str
-    at: Location | None
+    at: Place | None
     count: float
     wall_ns: float
 
@@ -205,7 +206,7 @@ class Collectives(Kind, frozen=True, kw_only=True):
 class Kept(Kind, frozen=True, kw_only=True):
     """Tensors made at this line that outlive their step. Per step."""
 
-    at: Location | None
+    at: Place | None
     tensors: float
     bytes: float
     graphs: float  # of them, those that hold the graph of their making
@@ -215,7 +216,7 @@ class GrowingGraph(Kind, frozen=True, kw_only=True):
     """What this line makes holds the graphs of more and more steps (a sum of losses that were not
     detached): nodes that its graph gains each step, at least."""
 
-    at: Location | None
+    at: Place | None
     nodes: float
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Literal
 
 from tdiag.diagnose.compare import MINOR_BYTES, counted
-from tdiag.diagnose.model import Place
 from tdiag.evidence.from_run.events import Process, lead_of, read_events
 from tdiag.evidence.from_run.records import At, CallsRecord, FetchRecord, OpsRecord
 from tdiag.evidence.store import Evidence
+from tdiag.model.place import Place
 
 Unit = Literal["count", "bytes"]
 
@@ -145,7 +145,7 @@ def _window(record: OpsRecord, root: Path, source: bool) -> dict[str, dict[str, 
         key = _key(line.at, root, source)
         if line.calls > most.get(key, -1.0):
             most[key] = line.calls
-            places[key] = Place(line.at[0], line.at[1]) if line.at else None
+            places[key] = Place(*line.at) if line.at else None
         values[TORCH_CALLS][key] += line.calls / record.steps
         values[FROM_PYTHON][key] += line.constructions / record.steps
         for kind, number in line.conversions.items():
@@ -153,7 +153,7 @@ def _window(record: OpsRecord, root: Path, source: bool) -> dict[str, dict[str, 
                 values[CONVERSIONS[kind]][key] += number / record.steps
     for at, number in record.syncs or ():
         key = _key(at, root, source)
-        places.setdefault(key, Place(at[0], at[1]) if at else None)
+        places.setdefault(key, Place(*at) if at else None)
         values[SYNC_LINES][key] += number / record.steps
     return {
         name: {key: Line(key, n, places[key]) for key, n in by_line.items() if n}

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tdiag.diagnose import diagnose
-from tdiag.diagnose.model import Diagnosis
 from tdiag.duel.side import Program, ProgramFailed, end, spawn, tail, write_record
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.from_run.events import Process, lead_of, read_events
 from tdiag.evidence.store import Evidence
 from tdiag.launch import rundir
 from tdiag.launch.session import WINDOWS
+from tdiag.model.diagnosis import Diagnosis
 
 TIME_BUDGET_S = 60.0
 COUNTED = tuple(name for name in WINDOWS if name != "sample")

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import tdiag
-from tdiag.diagnose.model import Change, Diagnosis, Finding, Place
 from tdiag.duel.estimate import Answer, Estimate, Ratios
 from tdiag.gate.counters import Counter, Moved, compare
 from tdiag.gate.outcome import CounterChange, LineChange, Outcome, StepChange, Verdict
+from tdiag.model.comparison import Change
+from tdiag.model.diagnosis import Diagnosis, Finding
+from tdiag.model.place import Place
 from tdiag.report.text import relative
 from tdiag.units import count, duration, percent, plural, size
 

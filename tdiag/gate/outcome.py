@@ -6,8 +6,10 @@ from typing import Literal
 
 import msgspec
 
-from tdiag.diagnose.model import Change, Finding, Place
 from tdiag.duel.estimate import Answer
+from tdiag.model.comparison import Change
+from tdiag.model.diagnosis import Finding
+from tdiag.model.place import Place
 
 SCHEMA_VERSION = 1
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tdiag.diagnose.details import Details
-from tdiag.diagnose.model import Diagnosis
 from tdiag.errors import UsageError
+from tdiag.model.diagnosis import Diagnosis
 from tdiag.report import github, html, json, junit, line, markdown, sarif, terminal
 from tdiag.report.load import load_diagnosis
 from tdiag.report.page import Page

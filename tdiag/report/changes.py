@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from tdiag.diagnose.model import Change, ChangeTable, Comparison
+from tdiag.model.comparison import Change, ChangeTable, Comparison
 from tdiag.report import json
 from tdiag.report.page import Page, heading
 from tdiag.report.text import clip_middle, inert, kernel_name, prose

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Diagnosis, Finding
+from tdiag.model.diagnosis import Diagnosis, Finding
 from tdiag.report.page import Page
 from tdiag.report.summary import headline, why
 from tdiag.report.text import inert, relative

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tdiag.diagnose.model import Diagnosis
+from tdiag.model.diagnosis import Diagnosis
 from tdiag.report.page import Page
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from tdiag.diagnose.model import Diagnosis, Finding
+from tdiag.model.diagnosis import Diagnosis, Finding
 from tdiag.report.page import Page
 from tdiag.report.summary import advisories, headline, measure_name, measure_value, ranked, why
 from tdiag.report.text import inert, spot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Diagnosis
+from tdiag.model.diagnosis import Diagnosis
 from tdiag.report.page import Page
 from tdiag.report.summary import best, headline
 from tdiag.report.text import inert, spot

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from tdiag.diagnose.model import SCHEMA_VERSION, Diagnosis
 from tdiag.errors import RunError
+from tdiag.model.diagnosis import SCHEMA_VERSION, Diagnosis
 
 
 class _Version(msgspec.Struct):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tdiag.diagnose.model import Diagnosis, Finding
+from tdiag.model.diagnosis import Diagnosis, Finding
 from tdiag.report.page import Page
 from tdiag.report.summary import (
     advisories,

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tdiag.diagnose.model import Diagnosis, Finding
+from tdiag.model.diagnosis import Diagnosis, Finding
 from tdiag.report.page import Page
 from tdiag.report.summary import ranked
 from tdiag.report.text import inert

@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from tdiag.diagnose.model import Diagnosis, Finding, Place
+from tdiag.model.diagnosis import Diagnosis, Finding
+from tdiag.model.place import Place
 from tdiag.report.page import Page
 from tdiag.report.summary import measure_name, measure_value, why
 from tdiag.report.text import inert, relative

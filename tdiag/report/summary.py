@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Diagnosis, Finding, Measure, Verdict
+from tdiag.model.diagnosis import Diagnosis, Finding, Measure, Verdict
 from tdiag.report.text import inert
 from tdiag.report.words import verdict_class
 from tdiag.units import NO_GAIN, between, duration, only_from_below, percent, plural, quantity

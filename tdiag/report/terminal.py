@@ -14,7 +14,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from tdiag.diagnose.model import Diagnosis, Finding
+from tdiag.model.diagnosis import Diagnosis, Finding
 from tdiag.report.money import money
 from tdiag.report.page import Page, heading
 from tdiag.report.summary import (

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tdiag.diagnose.model import MINOR_FRAC, Component, Diagnosis
+from tdiag.model.diagnosis import MINOR_FRAC, Component, Diagnosis
 from tdiag.report.page import Page
 from tdiag.report.text import clip, inert
 from tdiag.report.words import HEAD, QUIET, Words, component

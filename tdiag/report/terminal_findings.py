@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tdiag.diagnose.model import Diagnosis, Finding, Measure
+from tdiag.model.diagnosis import Diagnosis, Finding, Measure
 from tdiag.report.page import Page
 from tdiag.report.summary import advisories, measure_name, measure_value, ranked, together, why
 from tdiag.report.text import clip, code, inert, location, prose

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from tdiag.diagnose.model import Span, Timeline
+from tdiag.model.timeline import Span, Timeline
 from tdiag.report.page import Page
 from tdiag.report.text import GLUE, clip, inert
 from tdiag.report.words import QUIET, component

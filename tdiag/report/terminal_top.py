@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from tdiag.diagnose.model import Part, Top
+from tdiag.model.diagnosis import Part, Top
 from tdiag.report.page import Page
 from tdiag.report.text import clip, clip_middle, inert, kernel_name, location
 from tdiag.report.words import ACCENT, QUIET

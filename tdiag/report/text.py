@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 from rich.text import Text
 
-from tdiag.diagnose.model import Place
+from tdiag.model.place import Place
 
 #: Stands for a space at which no line may break. Private use, so :func:`inert` lets none in.
 GLUE = "\ue000"

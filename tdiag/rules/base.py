@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tdiag.evidence.kinds import Budget, Location
+from tdiag.evidence.kinds import Budget
+from tdiag.model.place import Place
 from tdiag.places import is_user_file
 
 if TYPE_CHECKING:  # at run time the engine imports this module, and the model comes after it
-    from tdiag.diagnose.model import Fix, Measure
+    from tdiag.model.diagnosis import Fix, Measure
 
 DATA_WAIT = ("data_wait", "data_wait_io", "data_wait_cpu")
 # What the training thread computes in; with a device, what the device or its launching costs.
@@ -60,10 +61,10 @@ class Found:
     evidence: tuple[Measure, ...]
     fix: Fix
     gain: Gain | None = None
-    at: Location | None = None
+    at: Place | None = None
 
 
-def where(at: Location | None) -> str:
+def where(at: Place | None) -> str:
     """`` at train.py:41``, or nothing when the place is unknown or a library's."""
     if at is None or not is_user_file(at.file):
         return ""
@@ -71,7 +72,7 @@ def where(at: Location | None) -> str:
     return f" at {name}:{at.line}" if at.line else f" in {name}"
 
 
-def same_function(one: Location, other: Location) -> bool:
+def same_function(one: Place, other: Place) -> bool:
     """Both lie in the same function; a sampler may say ``Net.forward``, the probe ``forward``."""
     names = {x.function.rsplit(".", 1)[-1] for x in (one, other)}
     return one.file == other.file and len(names) == 1

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tdiag.diagnose.model import Measure
 from tdiag.evidence.device import Copy, DeviceTime
 from tdiag.evidence.kinds import Budget
+from tdiag.model.diagnosis import Measure
 from tdiag.rules.measures import bytes_, count, ns
 
 

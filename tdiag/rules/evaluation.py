@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Calls, Loaders, Location, Modules, Phases
+from tdiag.evidence.kinds import Calls, Loaders, Modules, Phases
+from tdiag.model.place import Place
 from tdiag.rules.base import where
 
 # A validation set of a fifth of the data, forward only (a third of a step) and once an epoch,
@@ -13,7 +14,7 @@ DRAWS = ("sample", "sample_n")
 DRAWN_WITH = ("torch.multinomial", "torch.bernoulli", "torch.normal")
 
 
-def evaluation_place(loaders: Loaders | None, modules: Modules | None) -> Location | None:
+def evaluation_place(loaders: Loaders | None, modules: Modules | None) -> Place | None:
     """Where its DataLoader is made; without one, the line that calls the largest model in it."""
     for loader in loaders.loaders if loaders else ():
         if loader.role == "eval":
@@ -22,7 +23,7 @@ def evaluation_place(loaders: Loaders | None, modules: Modules | None) -> Locati
     return max(called, key=lambda module: module.parameters).evaluated_at if called else None
 
 
-def over(place: Location | None, loaders: Loaders | None) -> str:
+def over(place: Place | None, loaders: Loaders | None) -> str:
     """`` over the DataLoader at train.py:47``, `` at train.py:60``, or nothing."""
     known = loaders.loaders if loaders else ()
     made = any(loader.role == "eval" and loader.created_at == place for loader in known)

@@ -23,7 +23,6 @@ from tdiag.evidence.kinds import (
     Flags,
     Loader,
     Loaders,
-    Location,
     Module,
     OpLine,
     Ops,
@@ -35,14 +34,15 @@ from tdiag.evidence.kinds import (
     System,
     Threads,
 )
+from tdiag.model.place import Place
 
 MS = 1_000_000
 MB = 1_000_000
 GB = 1_000_000_000
 
 
-def at(line: int, function: str = "", file: str = "/home/me/train.py") -> Location:
-    return Location(file=file, line=line, function=function)
+def at(line: int, function: str = "", file: str = "/home/me/train.py") -> Place:
+    return Place(file=file, line=line, function=function)
 
 
 def budget(*, device: bool = False, **components_ms: float) -> Budget:

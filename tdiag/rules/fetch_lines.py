@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tdiag.evidence.kinds import Loader, Location, StackLine, Stacks
+from tdiag.evidence.kinds import Loader, StackLine, Stacks
+from tdiag.model.place import Place
 from tdiag.places import is_user_file
 from tdiag.rules.base import same_function
 from tdiag.rules.feed import Feed
@@ -21,7 +22,7 @@ _TORCH_LOADING = re.compile(
 )
 
 
-def dataset_place(loader: Loader) -> Location | None:
+def dataset_place(loader: Loader) -> Place | None:
     """The dataset's code where it is the user's, else the line that makes the loader."""
     mine = loader.dataset_at is not None and is_user_file(loader.dataset_at.file)
     return loader.dataset_at if mine else loader.created_at
@@ -61,10 +62,10 @@ def _of_dataset(line: StackLine, loader: Loader, stacks: Stacks) -> StackLine | 
         return line
     if _TORCH_LOADING.search(line.leaf):
         return None
-    return replace(line, at=loader.created_at or Location(file="", line=0))
+    return replace(line, at=loader.created_at or Place(file="", line=0))
 
 
-def takes_batches(at: Location, loader: Loader | None, training: Sequence[Location]) -> bool:
+def takes_batches(at: Place, loader: Loader | None, training: Sequence[Place]) -> bool:
     """The line asks the loader for batches: its function also trains (has one of the ``training``
     lines), or its text says so."""
     dataset = loader.dataset_at if loader else None

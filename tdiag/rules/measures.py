@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Measure
+from tdiag.model.diagnosis import Measure
 
 # Units a Measure may carry; reports know how to print each.
 UNITS = frozenset(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tdiag.evidence.kinds import Location, Modules, OpLine, Ops, Phases
+from tdiag.evidence.kinds import Modules, OpLine, Ops, Phases
+from tdiag.model.place import Place
 from tdiag.rules.loops import LAYERS
 
 # Pairs, triplets and crops call a model two to ten times on purpose; ours.
@@ -25,7 +26,7 @@ class ModelLoop:
     in steps that made ``counted`` calls. ``one_row``: each call was given one sample."""
 
     name: str
-    at: Location | None
+    at: Place | None
     calls: float
     each: float
     lines: tuple[OpLine, ...]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tdiag.diagnose.model import Measure
 from tdiag.evidence.device import DeviceTime, Sync, Syncs
-from tdiag.evidence.kinds import Budget, Location, SyncLines
+from tdiag.evidence.kinds import Budget, SyncLines
+from tdiag.model.diagnosis import Measure
+from tdiag.model.place import Place
 from tdiag.rules.base import Gain
 from tdiag.rules.measures import count, ns
 
@@ -24,7 +25,7 @@ class Drains:
     """
 
     syncs: Sequence[Sync]
-    at: Location | None
+    at: Place | None
     scale: float
     names: frozenset[str]
     frac: float = 1.0
@@ -65,7 +66,7 @@ def drains(
     budget: Budget,
     device: DeviceTime,
     syncs: Sequence[Sync],
-    at: Location | None = None,
+    at: Place | None = None,
     frac: float = 1.0,
 ) -> Drains | None:
     """Those of ``syncs`` that leave the device idle; None if none does. ``at``: where they are,
@@ -90,7 +91,7 @@ def asked_for(sync: Sync) -> bool:
     return sync.name.endswith(("DeviceSynchronize", "CtxSynchronize"))
 
 
-def busiest(lines: SyncLines | None) -> Location | None:
+def busiest(lines: SyncLines | None) -> Place | None:
     """The line that synchronises most often, as torch's own debug mode warned."""
     if lines is None or not lines.lines:
         return None

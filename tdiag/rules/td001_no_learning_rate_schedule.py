@@ -26,10 +26,10 @@ import math
 
 from msgspec.structs import replace
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Calls, Flags, Loaders, Optimizer, Optimizers, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Schedulers
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import loaders, optimizers
 from tdiag.rules.measures import count, text

@@ -27,10 +27,10 @@ from __future__ import annotations
 
 import math
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.data import Inputs, InputTensor
 from tdiag.evidence.kinds import Calls, Flags
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, where
 from tdiag.rules.examples import at
 from tdiag.rules.measures import text

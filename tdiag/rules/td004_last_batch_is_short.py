@@ -25,9 +25,9 @@ from __future__ import annotations
 
 import math
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Loaders
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import loaders
 from tdiag.rules.measures import count, frac

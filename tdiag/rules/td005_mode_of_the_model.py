@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.kinds import Calls, Modules, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Layers
+from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.examples import module, phases

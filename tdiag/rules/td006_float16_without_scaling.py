@@ -20,9 +20,9 @@ Libraries with a scaler of their own (DeepSpeed, Apex) do not use torch's.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Flags, Optimizers
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import flags, optimizers
 from tdiag.rules.measures import text

@@ -24,9 +24,9 @@ from __future__ import annotations
 
 import math
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Environment, Loaders, Optimizers, Phases, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, environment, loaders, optimizers, phases, system
 from tdiag.rules.measures import bytes_, count

@@ -26,10 +26,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Calls, Flags, Optimizers, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Gradients
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import flags, optimizers
 from tdiag.rules.measures import count, text

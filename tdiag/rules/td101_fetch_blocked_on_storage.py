@@ -28,9 +28,9 @@ from __future__ import annotations
 
 import math
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, StackLine, Stacks, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import GB, budget, loaders, stack, stacks, system
 from tdiag.rules.feed import RAM_FOR_DATA_FRAC, Feed, feed_of

@@ -25,9 +25,9 @@ through `read()`.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loaders, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import MB, budget, loaders, stack, stacks, system
 from tdiag.rules.feed import COPY_BYTES_PER_S, Feed, feed_of

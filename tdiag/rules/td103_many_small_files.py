@@ -23,9 +23,9 @@ part. Packed data is read in order: shuffle the shards and a buffer of samples.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import GB, budget, loaders, system
 from tdiag.rules.feed import RAM_FOR_DATA_FRAC, feed_of

@@ -23,10 +23,10 @@ answer faster in the run than it did in the trial, or slower when many use it.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
 from tdiag.evidence.storage import Storage
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import GB, MB, MS, budget, loaders, system
 from tdiag.rules.feed import feed_of

@@ -28,9 +28,9 @@ import statistics
 
 from msgspec.structs import replace
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loaders, Phases, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Found, Gain, where
 from tdiag.rules.examples import MS, budget, loaders, phases, system
 from tdiag.rules.feed import feed_of

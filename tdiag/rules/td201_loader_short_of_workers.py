@@ -28,9 +28,9 @@ indexed a batch at a time (TD213).
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Found, Gain, where
 from tdiag.rules.examples import budget, loaders, phases, system
 from tdiag.rules.feed import MAJORITY_FRAC, Feed, feed_of

@@ -26,9 +26,9 @@ can. If other programs use the cores, stop those first.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.kinds import Budget, Loaders, Phases, StackLine, Stacks, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import DATA_WAIT, Found, Gain, where
 from tdiag.rules.examples import budget, loaders, stack, stacks, system
 from tdiag.rules.feed import Feed, feed_of

@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
 from tdiag.rules.examples import MS, budget, loaders, phases
 from tdiag.rules.measures import count, ns

@@ -21,9 +21,9 @@ is not reported.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loaders, Phases, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, where
 from tdiag.rules.examples import budget, loaders, system
 from tdiag.rules.feed import feed_of

@@ -23,9 +23,10 @@ another collate function.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Budget, Loader, Loaders, Location, Phases, Stacks, System
+from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.rules.base import DATA_WAIT, Found, Gain, same_function, where
 from tdiag.rules.examples import at, budget, loaders, system
 from tdiag.rules.feed import Feed, feed_of
@@ -83,7 +84,7 @@ def check(
     )
 
 
-def _place(fed: Feed, stacks: Stacks | None) -> Location | None:
+def _place(fed: Feed, stacks: Stacks | None) -> Place | None:
     """The line of the user's collate_fn that was sampled most, else where it is defined."""
     mine = fed.loader.collate_at
     if mine is None:

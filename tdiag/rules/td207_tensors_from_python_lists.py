@@ -27,9 +27,9 @@ from __future__ import annotations
 import linecache
 import re
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loaders, OpLine, Ops, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import MS, budget, op_line, ops
 from tdiag.rules.feed import feed_of

@@ -27,11 +27,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.data import BatchField
 from tdiag.evidence.device import Transfers
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, held, where
 from tdiag.rules.examples import MB, budget, loaders, system
 from tdiag.rules.feed import feed_of

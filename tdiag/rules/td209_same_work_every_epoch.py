@@ -26,9 +26,9 @@ sample, which is not seen.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import GB, MB, budget, loaders, system
 from tdiag.rules.feed import RAM_FOR_DATA_FRAC, Feed, feed_of

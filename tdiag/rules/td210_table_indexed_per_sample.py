@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loaders, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import budget, loaders, stack, stacks, system
 from tdiag.rules.feed import feed_of

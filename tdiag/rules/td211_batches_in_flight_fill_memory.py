@@ -21,9 +21,9 @@ Python objects the dataset touches; that comes on top.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Loaders, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, MB, loaders, system
 from tdiag.rules.measures import bytes_, count

@@ -23,10 +23,11 @@ profilers make the steps of a watched run longer, and so the start's share small
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Flags, Loaders, Location
+from tdiag.evidence.kinds import Flags, Loaders
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Startup
+from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import MS, flags, loaders
 from tdiag.rules.fetch_lines import dataset_place
@@ -84,7 +85,7 @@ def check(startup: Startup, loaders: Loaders | None, flags: Flags | None) -> Fou
     )
 
 
-def _place(part: str, loaders: Loaders | None) -> Location | None:
+def _place(part: str, loaders: Loaders | None) -> Place | None:
     loader = loaders.train() if loaders else None
     if loader is None:
         return None

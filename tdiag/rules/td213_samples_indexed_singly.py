@@ -32,9 +32,9 @@ must then work on whole batches. An `IterableDataset` has nothing to index.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import budget, loaders, system
 from tdiag.rules.feed import feed_of

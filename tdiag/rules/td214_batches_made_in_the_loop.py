@@ -29,9 +29,10 @@ from __future__ import annotations
 
 import math
 
-from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Budget, Environment, Loaders, Location, Phases, Stacks, System
+from tdiag.evidence.kinds import Budget, Environment, Loaders, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import budget, environment, loaders, phases, stack, stacks, system
 from tdiag.rules.feed import HANDOVER_HIGH_NS, cores_full
@@ -100,7 +101,7 @@ def check(
     )
 
 
-def _line(stacks: Stacks | None) -> Location | None:
+def _line(stacks: Stacks | None) -> Place | None:
     """The user's line on which most samples between the steps fell."""
     lines = [line for line in stacks.training if line.phase == "prepare"] if stacks else []
     return max(lines, key=lambda line: line.self_frac).at if lines else None

@@ -21,10 +21,11 @@ Pinned memory cannot be swapped: with little free RAM, or huge batches, it slows
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Transfers
-from tdiag.evidence.kinds import Budget, Loader, Loaders, Location
+from tdiag.evidence.kinds import Budget, Loader, Loaders
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.copies import copy_measures, exposed, merged
 from tdiag.rules.examples import budget, copy, device_time, loaders
@@ -79,7 +80,7 @@ def _pins(loader: Loader | None) -> bool:
     return loader is not None and loader.pin_memory
 
 
-def _advice(loader: Loader | None, at: Location | None) -> str:
+def _advice(loader: Loader | None, at: Place | None) -> str:
     move = f"batch.to(device, non_blocking=True){where(at)}"
     if loader is None:
         return f"Pin the tensors once (tensor.pin_memory()) and copy them with {move}."

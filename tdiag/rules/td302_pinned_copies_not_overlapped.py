@@ -20,10 +20,10 @@ After `non_blocking=True` the host must not overwrite the batch before the copy 
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Transfers
 from tdiag.evidence.kinds import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.copies import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, budget, copy, device_time

@@ -23,10 +23,10 @@ them with the batch.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Transfers
 from tdiag.evidence.kinds import Budget, OpLine, Ops
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.copies import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, budget, copy, device_time, op_line, ops

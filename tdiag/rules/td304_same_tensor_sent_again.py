@@ -25,10 +25,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Transfers
 from tdiag.evidence.kinds import Budget, Ops
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import MB, budget, copy, device_time, op_line, ops
 from tdiag.rules.measures import bytes_, count, ns

@@ -20,10 +20,11 @@ stream, into pinned memory.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Transfers
-from tdiag.evidence.kinds import Budget, Location, Ops
+from tdiag.evidence.kinds import Budget, Ops
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.copies import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, budget, copy, device_time, op_line, ops
@@ -71,7 +72,7 @@ def check(
     )
 
 
-def _line(ops: Ops | None) -> Location | None:
+def _line(ops: Ops | None) -> Place | None:
     """The line that takes most values to the host, as counted."""
     lines = [line for line in ops.lines if TO_HOST & line.conversions.keys()] if ops else []
     return max(lines, key=lambda line: line.elapsed_ns).at if lines else None

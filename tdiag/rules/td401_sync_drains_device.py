@@ -23,10 +23,10 @@ read. On a CPU nothing is asynchronous and `.item()` is free: the rule then abst
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Sync, Syncs
 from tdiag.evidence.kinds import Budget, SyncLines
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, where
 from tdiag.rules.examples import budget, device_time, sync
 from tdiag.rules.syncs import asked_for, busiest, drains, waits

@@ -21,10 +21,10 @@ If the mask keeps a small part of a large tensor, and much work follows, selecti
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Syncs
 from tdiag.evidence.kinds import Budget, Ops, SyncLine, SyncLines
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, where
 from tdiag.rules.examples import at, budget, device_time, op_line, ops, sync
 from tdiag.rules.measures import count

@@ -20,10 +20,10 @@ Around a timing of a few steps synchronising is right.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Syncs, TracedSteps
 from tdiag.evidence.kinds import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import budget, device_time, sync, traced
 from tdiag.rules.syncs import asked_for, drains, waits

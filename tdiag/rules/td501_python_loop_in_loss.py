@@ -28,10 +28,10 @@ turn needs the one before, cannot be said as one expression: compile those.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.device import HostOps
 from tdiag.evidence.kinds import Budget, Dispatch, Modules, OpLine, Ops, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.loops import (

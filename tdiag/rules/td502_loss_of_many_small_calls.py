@@ -22,10 +22,10 @@ Compiling takes seconds to minutes at the start and again for new shapes: not fo
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import HostOps
 from tdiag.evidence.kinds import Budget, Dispatch, Flags, Modules, OpLine, Ops, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR

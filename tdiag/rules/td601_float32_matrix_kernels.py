@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, KernelFamily, Kernels
 from tdiag.evidence.kinds import Budget, Flags
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import MS, budget, device_time, family, kernels
 from tdiag.rules.measures import ns

@@ -20,10 +20,10 @@ calls of `.view()` may need `.reshape()`.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.kinds import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import budget, device_time, family, kernels
 from tdiag.rules.measures import count, ns

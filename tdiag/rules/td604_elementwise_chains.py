@@ -21,10 +21,10 @@ Compiling takes seconds to minutes at the start, and again for new shapes.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, HostOps, Kernels
 from tdiag.evidence.kinds import Budget, Flags
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import budget, device_time, family, flags, kernels
 from tdiag.rules.measures import count, ns

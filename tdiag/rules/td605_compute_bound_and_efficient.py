@@ -22,10 +22,10 @@ be checked may still have something to say.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.kinds import Budget, Dispatch, Ops, Phases, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import COMPUTE, Abstain, Found, held
 from tdiag.rules.examples import MS, budget, device_time, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost

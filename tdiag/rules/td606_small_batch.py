@@ -23,10 +23,10 @@ varying size have a peak that a few steps need not have met.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.kinds import Budget, Environment, Loader, Loaders, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, MS, budget, device_time, environment, loaders, system
 from tdiag.rules.measures import bytes_, count, frac, ns

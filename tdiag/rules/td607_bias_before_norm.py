@@ -24,10 +24,10 @@ was trained with it.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Location
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import BiasedLayer, Layers
+from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import at
 from tdiag.rules.measures import count, text
@@ -64,7 +64,7 @@ def check(layers: Layers) -> Found | None:
     )
 
 
-def _place(at: Location | None) -> str:
+def _place(at: Place | None) -> str:
     return where(at) or " by the model"
 
 

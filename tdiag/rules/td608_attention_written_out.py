@@ -26,10 +26,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import HostOps, TracedSteps
 from tdiag.evidence.kinds import Attention, Budget, Ops
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.examples import MS, at, budget, host_op, host_ops, ops, traced
 from tdiag.rules.measures import count, ns

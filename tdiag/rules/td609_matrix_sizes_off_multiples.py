@@ -23,10 +23,10 @@ the result: ignored targets for a padded vocabulary, a mask for padded positions
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime, MatrixOp, MatrixOps
 from tdiag.evidence.kinds import Budget, Environment
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found
 from tdiag.rules.examples import MS, budget, device_time, environment, matrix_op
 from tdiag.rules.measures import count, ns, text

@@ -31,19 +31,10 @@ import ast
 import linecache
 from collections.abc import Iterable, Iterator
 
-from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import (
-    Budget,
-    Dispatch,
-    Loader,
-    Loaders,
-    Location,
-    Module,
-    Modules,
-    Ops,
-    Phases,
-)
+from tdiag.evidence.kinds import Budget, Dispatch, Loader, Loaders, Module, Modules, Ops, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.rules.base import Abstain, Found, Gain, held, where
 from tdiag.rules.examples import MB, MS, at, budget, loaders, module, op_line, ops, phases
 from tdiag.rules.fetch_lines import dataset_place
@@ -144,26 +135,26 @@ def _gain(
     )
 
 
-def _place(largest: Module, loader: Loader | None) -> Location | None:
+def _place(largest: Module, loader: Loader | None) -> Place | None:
     """Where the data is made if it is double as well, else the model."""
     wide = loader is not None and "float64" in (loader.batch_dtypes or {})
     return dataset_place(loader) if wide and loader else largest.at
 
 
-def _spelled(largest: Module, loader: Loader | None) -> Location | None:
+def _spelled(largest: Module, loader: Loader | None) -> Place | None:
     """The first line that asks for float64, in the files of the loader, dataset and model."""
     places = [loader.created_at, loader.dataset_at] if loader else []
     return next(_asking(x.file for x in (*places, largest.at) if x is not None), None)
 
 
-def _asking(files: Iterable[str]) -> Iterator[Location]:
+def _asking(files: Iterable[str]) -> Iterator[Place]:
     for file in dict.fromkeys(files):
         try:
             tree = ast.parse("".join(linecache.getlines(file)))
         except (SyntaxError, ValueError):  # not Python, or of a newer version
             continue
         lines = [x.lineno for x in ast.walk(tree) if isinstance(x, ast.expr) and _asks(x)]
-        yield from (Location(file=file, line=line) for line in sorted(lines))
+        yield from (Place(file=file, line=line) for line in sorted(lines))
 
 
 def _asks(node: ast.expr) -> bool:

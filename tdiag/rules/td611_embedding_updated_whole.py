@@ -31,11 +31,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import HostOps, Kernels
 from tdiag.evidence.kinds import Budget, Optimizer, Optimizers, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import ClipCalls, Ddp, EmbeddingTables, Layers, Table
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import MB, at, budget, optimizers
 from tdiag.rules.measures import bytes_, count, frac, ns

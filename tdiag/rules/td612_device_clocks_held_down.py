@@ -26,10 +26,10 @@ with the highest that the device can take.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.clocks import DeviceClocks, HeldDown
 from tdiag.evidence.kinds import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held
 from tdiag.rules.examples import budget
 from tdiag.rules.measures import count, frac

@@ -28,10 +28,10 @@ shapes repeat.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.kinds import Budget, Dispatch, Loader, Loaders, Modules, OpLine, Ops, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost, fixed_cost_of_small

@@ -25,9 +25,9 @@ hand have no such switch (TD710).
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Environment, Optimizer, Optimizers, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import budget, environment, optimizers
 from tdiag.rules.measures import count, ns, text

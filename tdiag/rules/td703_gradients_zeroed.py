@@ -22,10 +22,10 @@ Code that reads `p.grad` of parameters that got no gradient then finds None inst
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import HostOp, HostOps, TracedSteps
 from tdiag.evidence.kinds import Budget, Optimizers
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import MS, budget, host_op, host_ops, optimizers, traced
 from tdiag.rules.measures import count, ns

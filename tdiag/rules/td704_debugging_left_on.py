@@ -24,9 +24,9 @@ Deterministic algorithms may be a requirement, for example for a published resul
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.kinds import Budget, Dispatch, Flags, Modules, Ops, Optimizers, Stacks
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import budget, flags, op_line, ops
 from tdiag.rules.measures import count, frac, ns, text

@@ -24,10 +24,10 @@ each parameter on its own is another method, and may be meant.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Ops
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Clip, ClipCalls
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops
 from tdiag.rules.measures import count, ns, text

@@ -31,9 +31,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.kinds import Budget, Busy, Loader, Loaders, Ops, System, Threads
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
 from tdiag.rules.examples import MS, budget, op_line, ops, system, threads
 from tdiag.rules.measures import count, text

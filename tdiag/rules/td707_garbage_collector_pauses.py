@@ -21,9 +21,9 @@ never are.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held
 from tdiag.rules.examples import budget, phases
 from tdiag.rules.measures import count, ns

@@ -25,10 +25,11 @@ kernels somewhat slower than fixed ones.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Budget, Location
+from tdiag.evidence.kinds import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Compiles, Recompiled
+from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.places import is_user_file
 from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.examples import MS, at, budget
@@ -77,7 +78,7 @@ def _times(reason: Recompiled) -> int:
     return reason.times
 
 
-def _summary(budget: Budget, compiles: Compiles, at: Location | None) -> str:
+def _summary(budget: Budget, compiles: Compiles, at: Place | None) -> str:
     given_up = "a function was given up after too many versions and runs as plain Python"
     if not compiles.clean_recompiles:
         return f"Of {compiles.frames} compilations, {given_up}{where(at)}."
@@ -89,7 +90,7 @@ def _summary(budget: Budget, compiles: Compiles, at: Location | None) -> str:
     )
 
 
-def _advice(worst: Recompiled | None, at: Location | None) -> str:
+def _advice(worst: Recompiled | None, at: Place | None) -> str:
     because = f" (the guard that fails: {worst.reason.rstrip('.')})" if worst else ""
     return (
         f"Give what is compiled{where(at)} one shape, padded to a few fixed lengths and with"

@@ -30,9 +30,9 @@ from __future__ import annotations
 
 from statistics import median
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Ops, StackLine, Stacks
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, same_function, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.log_lines import logs

@@ -27,9 +27,9 @@ copies of intermediate results for all tensors at once.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Dispatch, OpLine, Ops, Optimizer, Optimizers
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import budget, op_line, ops, optimizers
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR

@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Dispatch, OpLine, Ops, Phases, Stacks
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, same_function, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases, stack, stacks
 from tdiag.rules.loops import (

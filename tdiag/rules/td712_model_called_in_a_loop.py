@@ -37,10 +37,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tdiag.diagnose.model import Fix, Measure
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.kinds import Budget, Dispatch, Modules, Ops, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.examples import at, budget, module, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, cost_of

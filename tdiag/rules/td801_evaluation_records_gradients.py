@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Loaders, Modules, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held
 from tdiag.rules.evaluation import evaluation_place, over
 from tdiag.rules.examples import at, budget, loaders, phases

@@ -26,9 +26,9 @@ import math
 
 from msgspec.structs import replace
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Calls, Loaders, Modules, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held
 from tdiag.rules.evaluation import LARGE_FRAC, evaluation_place, gathers, over
 from tdiag.rules.examples import at, budget, loaders, phases

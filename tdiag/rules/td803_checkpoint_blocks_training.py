@@ -24,9 +24,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Budget, Location, Phases, Stacks
+from tdiag.evidence.kinds import Budget, Phases, Stacks
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import MS, budget, phases, stack, stacks
 from tdiag.rules.measures import count, ns
@@ -72,7 +73,7 @@ def check(budget: Budget, phases: Phases, stacks: Stacks | None) -> Found | None
     )
 
 
-def _advice(step_ns: float, each: float | None, at: Location | None) -> str:
+def _advice(step_ns: float, each: float | None, at: Place | None) -> str:
     rarer = "less often"
     if each:
         rarer = f"every {max(1, round(each / step_ns / AFFORDABLE_FRAC))} steps or more"
@@ -82,7 +83,7 @@ def _advice(step_ns: float, each: float | None, at: Location | None) -> str:
     )
 
 
-def _place(stacks: Stacks | None) -> Location | None:
+def _place(stacks: Stacks | None) -> Place | None:
     """The line that saves, as sampled."""
     lines = [line for line in stacks.training if line.phase == "checkpoint"] if stacks else []
     return max(lines, key=lambda line: line.self_frac).at if lines else None

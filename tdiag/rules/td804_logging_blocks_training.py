@@ -21,9 +21,9 @@ Output to a slow terminal (over ssh, in a notebook) goes away when it is sent to
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Stacks
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.examples import budget, stack, stacks
 from tdiag.rules.log_lines import logs

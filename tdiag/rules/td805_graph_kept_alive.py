@@ -26,10 +26,11 @@ from __future__ import annotations
 
 import math
 
-from tdiag.diagnose.model import Fix, Measure
-from tdiag.evidence.kinds import Environment, Location, System
+from tdiag.evidence.kinds import Environment, System
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Kept, MemoryGrowth
+from tdiag.model.diagnosis import Fix, Measure
+from tdiag.model.place import Place
 from tdiag.rules.base import Found, where
 from tdiag.rules.examples import GB, MB, at, environment, system
 from tdiag.rules.measures import bytes_, count
@@ -64,7 +65,7 @@ def check(growth: MemoryGrowth, system: System | None, environment: Environment)
     )
 
 
-def _place(growth: MemoryGrowth, graphs: list[Kept]) -> Location | None:
+def _place(growth: MemoryGrowth, graphs: list[Kept]) -> Place | None:
     if growth.graphs and not graphs:
         return growth.graphs[0].at
     return (graphs or list(growth.kept))[0].at

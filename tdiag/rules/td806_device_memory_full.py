@@ -23,11 +23,11 @@ loop. Memory that another program holds on the device counts as in use.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceMemory, DeviceTime
 from tdiag.evidence.kinds import Budget, Environment, Loaders, Modules, System
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Layers
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held, where
 from tdiag.rules.examples import GB, budget, device_time, environment, loaders, module, system
 from tdiag.rules.measures import bytes_, count, ns

@@ -22,10 +22,10 @@ sequences or larger batches than those seen may need it.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, CallRow, Calls, Environment, System
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Recomputations
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held, where
 from tdiag.rules.examples import GB, MS, at, budget, environment, system
 from tdiag.rules.measures import bytes_, ns

@@ -23,10 +23,10 @@ torch then raises an error. A compiled model frees such inputs by itself.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Environment, System
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Activation, Layers
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, MB, at, environment, system
 from tdiag.rules.measures import bytes_, count

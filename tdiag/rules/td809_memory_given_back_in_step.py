@@ -23,10 +23,10 @@ given back.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.kinds import Budget, Environment, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held
 from tdiag.rules.examples import GB, budget, device_time, environment, system
 from tdiag.rules.measures import bytes_, count, ns

@@ -27,9 +27,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.diagnose.model import Fix
-from tdiag.evidence.kinds import Budget, CallRow, Calls, Location, Modules, Phases
+from tdiag.evidence.kinds import Budget, CallRow, Calls, Modules, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.evaluation import LARGE_FRAC, drawn, evaluation_place, gathers
 from tdiag.rules.examples import budget, phases
@@ -81,7 +82,7 @@ def check(
 
 def fires() -> Evidence:
     """An agent's rollouts: 128 draws for every 16 updates."""
-    drawing = Location(file="/env/torch/distributions/categorical.py", line=144, function="sample")
+    drawing = Place(file="/env/torch/distributions/categorical.py", line=144, function="sample")
     rows = (CallRow(at=drawing, calls=8.0, own_ns=1e6, total_ns=2e6),)
     step = budget(forward=8, loss=1, backward=14, optimizer=2, evaluation=25)
     clean = replace(phases(evaluation=25), eval_batches_per_step=8.0, eval_evident=False)

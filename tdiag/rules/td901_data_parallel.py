@@ -19,9 +19,9 @@ With one device `DataParallel` does nothing, and this is not reported.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Environment, Modules
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found
 from tdiag.rules.examples import budget, environment, module
 from tdiag.rules.measures import count, text

@@ -27,10 +27,11 @@ wait; a few traced steps may still have caught a rank in a slow moment.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import Ranks, Syncs, Transfers
-from tdiag.evidence.kinds import Environment, Loaders, Location
+from tdiag.evidence.kinds import Environment, Loaders
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples_ranks import rank_time, ranks_of
 from tdiag.rules.measures import ns, text
@@ -92,12 +93,12 @@ def check(
 
 def _place(
     cause: str, syncs: Syncs | None, transfers: Transfers | None, loaders: Loaders | None
-) -> Location | None:
+) -> Place | None:
     """The line that costs most of it; the evidence beside the ranks is the straggler's own."""
     if cause == "data_wait":
         train = loaders.train() if loaders else None
         return train.created_at if train else None
-    costs: list[tuple[float, Location | None]] = []
+    costs: list[tuple[float, Place | None]] = []
     if cause == "sync" and syncs is not None:
         costs = [(x.idle_after_ns, x.at) for x in syncs.syncs]
     elif transfers is not None:

@@ -29,11 +29,11 @@ each may be faster.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import Communication, DeviceTime, Ranks
 from tdiag.evidence.kinds import Budget, Environment, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import REDUCER, Collective, Collectives, Ddp
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held, where
 from tdiag.rules.examples import MS, at, budget, device_time
 from tdiag.rules.examples_ranks import ddp_settings

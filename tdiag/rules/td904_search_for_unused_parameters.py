@@ -22,10 +22,10 @@ not have met such a batch: without it, DDP then stops with an error that names t
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Environment
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Ddp
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found
 from tdiag.rules.examples import environment
 from tdiag.rules.examples_ranks import ddp_settings

@@ -23,10 +23,10 @@ Two backward passes of different losses that share no parameters are no accumula
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.kinds import Budget, Environment
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Ddp
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held
 from tdiag.rules.examples import budget, environment
 from tdiag.rules.examples_ranks import ddp_settings

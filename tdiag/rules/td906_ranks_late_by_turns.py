@@ -28,10 +28,10 @@ the network instead of the work: compare what the ranks' steps hold.
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Fix
 from tdiag.evidence.device import Communication, DeviceTime, Ranks, TracedSteps
 from tdiag.evidence.kinds import Budget, Environment
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held
 from tdiag.rules.examples import MS, budget, device_time
 from tdiag.rules.examples_ranks import late_by_turns

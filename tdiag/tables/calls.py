@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 from rich.console import RenderableType
 
-from tdiag.diagnose.model import Place
 from tdiag.evidence.kinds import CallRow, Calls, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.model.place import Place
 from tdiag.report.page import Page, heading
-from tdiag.tables.grid import Cell, absent, cost, first, grid, more, note, place
+from tdiag.tables.grid import Cell, absent, cost, first, grid, more, note
 from tdiag.units import count, duration, plural
 
 HOW = "`tdiag run` runs cProfile after the trace: let the script take more steps."
@@ -51,7 +51,7 @@ def _named(row: CallRow) -> tuple[str, Place | str]:
     """The function and where it is: ``TensorBase.item``, ``built-in``."""
     name = row.at.function
     if row.at.file:
-        return name, place(row.at)
+        return name, row.at
     if found := _METHOD.fullmatch(name):
         return f"{found[2].rpartition('.')[2]}.{found[1]}", "built-in"
     found = _FUNCTION.fullmatch(name)

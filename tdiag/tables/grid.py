@@ -14,9 +14,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tdiag.diagnose.model import Place
-from tdiag.evidence.base import Kind, Location
 from tdiag.evidence.store import Evidence
+from tdiag.model.kind import Kind
+from tdiag.model.place import Place
 from tdiag.report.page import Page
 from tdiag.report.text import clip, clip_head, code, inert, linked, prose, relative, spot
 from tdiag.report.words import ACCENT, CODE, QUIET
@@ -104,10 +104,6 @@ def _fitted(cell: Cell, width: int, page: Page) -> Text:
         return linked(_file(cell, page), cell, width, ACCENT)
     cut = clip if isinstance(cell, Name) else clip_head
     return Text(cut(inert(cell), width))
-
-
-def place(at: Location) -> Place:
-    return Place(at.file, at.line)
 
 
 def note(*sentences: str) -> RenderableType:

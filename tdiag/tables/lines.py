@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from tdiag.evidence.kinds import StackLine, Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.report.page import Page, heading
-from tdiag.tables.grid import Cell, Name, absent, cost, first, grid, more, note, place
+from tdiag.tables.grid import Cell, Name, absent, cost, first, grid, more, note
 from tdiag.units import percent, plural
 
 HOW = "`tdiag run` samples stacks with py-spy; `tdiag doctor` says whether it may attach here."
@@ -48,7 +48,7 @@ def _section(
     for line in first(lines, page):
         within: list[Cell] = [Name(line.at.function)] if page.wide else []
         last = [Name(_leaf(line)), line.phase, percent(line.self_frac)]
-        rows.append([place(line.at), *within, *last])
+        rows.append([line.at, *within, *last])
     header = ["line", *(["function"] if page.wide else []), "mostly in", "phase", "share"]
     yield from heading(title, plural(samples, "sample"), page)
     yield grid(header, len(header) - 1, rows, page)

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.diagnose.model import Diagnosis
 from tdiag.evidence.device import TracedSteps
 from tdiag.evidence.from_run.clean import PROFILED, Clean, find_clean
 from tdiag.evidence.from_run.events import Process
@@ -18,6 +17,7 @@ from tdiag.evidence.from_run.phases import PHASES, phases_per_step
 from tdiag.evidence.from_run.timeline import durations_of
 from tdiag.evidence.history import History
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Diagnosis
 from tdiag.report.markdown import sections
 from tdiag.report.page import Page
 from tdiag.report.words import component

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tdiag import __version__
-from tdiag.diagnose.model import Diagnosis
 from tdiag.errors import RunError
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.from_run import read_run
@@ -25,6 +24,7 @@ from tdiag.evidence.from_run.history import make_history
 from tdiag.evidence.from_run.records import TraceRecord
 from tdiag.evidence.from_run.traced import clock_shift, trace_file
 from tdiag.evidence.from_trace.files import HANDLER_NAME, TracedFile
+from tdiag.model.diagnosis import Diagnosis
 from tdiag.trace import Trace, read_trace
 from tdiag.view import curves, eventfile
 from tdiag.view.cut import Cut

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import tdiag
-from tdiag.diagnose.model import Diagnosis
 from tdiag.errors import RunError, UsageError
+from tdiag.model.diagnosis import Diagnosis
 from tests.trace.making import kernel, op, step
 
 from .test_report_tables import run_dir

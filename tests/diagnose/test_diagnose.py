@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.diagnose import diagnose, model
-from tdiag.diagnose.model import Diagnosis, Verdict
+from tdiag.diagnose import diagnose
 from tdiag.evidence.device import DeviceParts, DeviceTime, HostOp, HostOps, Part, TracedSteps
-from tdiag.evidence.kinds import Location, Steps
+from tdiag.evidence.kinds import Steps
 from tdiag.evidence.store import Evidence
+from tdiag.model import diagnosis as model
+from tdiag.model.diagnosis import Diagnosis, Verdict
+from tdiag.model.place import Place
 from tdiag.rules.catalogue import Rule, all_rules, find
 from tdiag.rules.examples import MS, device_time, phases, system
 
@@ -98,7 +100,7 @@ def test_evidence_keeps_the_budget_for_the_reports(tmp_path: Path) -> None:
 def test_the_largest_parts_of_the_trace_are_told_and_what_shares_are_of() -> None:
     kernels = tuple(Part(name=f"k{i}", count=2, device_ns=100.0 - i) for i in range(12))
     ops = tuple(HostOp(name=f"o{i}", count=1, self_ns=30.0 - i, total_ns=50) for i in range(2))
-    at = Location(file="loss.py", line=3, function="loss")
+    at = Place(file="loss.py", line=3, function="loss")
     function = Part(name="loss (loss.py)", count=3, device_ns=9, at=at)
     found = diagnose(
         Evidence().add(
@@ -115,7 +117,7 @@ def test_the_largest_parts_of_the_trace_are_told_and_what_shares_are_of() -> Non
     every = sum(part.device_ns for part in kernels)
     assert [top.total_ns for top in found] == [every, every, every, 59]
     assert found[0].parts[0] == model.Part("k0", 2, 100)
-    assert found[2].parts[0] == model.Part("loss", 3, 9, model.Place("loss.py", 3))
+    assert found[2].parts[0] == model.Part("loss", 3, 9, at)
 
 
 def test_no_part_of_the_trace_is_longer_than_the_clean_step() -> None:

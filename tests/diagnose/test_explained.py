@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.costs import FAMILIES
-from tdiag.diagnose.model import Diagnosis
 from tdiag.evidence.kinds import Dispatch, Kind, Stacks, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Diagnosis
 from tdiag.rules.examples import (
     MS,
     at,

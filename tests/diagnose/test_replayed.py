@@ -8,11 +8,11 @@ import pytest
 
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.engine import run_rule
-from tdiag.diagnose.model import Finding
-from tdiag.evidence.base import Kind
 from tdiag.evidence.kinds import Budget, Flags, Modules, Steps
 from tdiag.evidence.replay import Replay
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Finding
+from tdiag.model.kind import Kind
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import environment, module, optimizers
 from tests.trace.machine import Machine, Operation

@@ -8,11 +8,11 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
-from tdiag.diagnose.model import Finding, Fix, Speedup, Verdict, VerdictClass
 from tdiag.diagnose.verdict import GUESS_CONFIDENCE, judge
 from tdiag.evidence.device import HostOps, TracedSteps
 from tdiag.evidence.kinds import Dispatch, Environment, Kind, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Finding, Fix, Speedup, Verdict, VerdictClass
 from tdiag.rules.examples import MS, budget, loaders, op_line, ops, phases, system
 
 STEP = 100 * MS

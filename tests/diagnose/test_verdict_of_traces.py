@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import Verdict
 from tdiag.diagnose.verdict import judge
 from tdiag.evidence.kinds import Budget, Phases, System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Verdict
 from tdiag.rules.examples import budget
 
 from .test_verdict import STEP, TRACED, run

@@ -12,7 +12,7 @@ from tdiag.evidence.device import DeviceTime, HostOps, TracedSteps
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.history import StepEvents
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.timeline import Timeline
+from tdiag.model.timeline import Timeline
 
 from .making import MS, TRAIN, Run, loader, plain
 

@@ -6,11 +6,13 @@ import os
 import subprocess
 from pathlib import Path
 
-from tdiag.diagnose.model import Change, Finding, Fix, Place
 from tdiag.duel.estimate import Estimate, Ratios
 from tdiag.gate.counters import Counter, Line
 from tdiag.gate.judge import Case, Measured, Side
 from tdiag.gate.outcome import CounterChange, LineChange, Outcome, StepChange
+from tdiag.model.comparison import Change
+from tdiag.model.diagnosis import Finding, Fix
+from tdiag.model.place import Place
 
 ROOT = Path("/home/u/project")
 ITEM = ".item()"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tdiag.diagnose.model import Place
 from tdiag.gate.counters import TORCH_CALLS, Counter, Line
 from tdiag.gate.judge import Measured, judge
 from tdiag.gate.outcome import Verdict
 from tdiag.gate.report.words import advice, summary, title
+from tdiag.model.place import Place
 
 from .building import ITEM, ROOT, case, finding, item_lines, measured
 

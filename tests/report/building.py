@@ -5,25 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tdiag.diagnose.model import (
+from tdiag.model.diagnosis import (
     Abstained,
     Component,
     Diagnosis,
     Finding,
     Fix,
-    Lane,
     Measure,
     Origin,
     Part,
-    Place,
     Safety,
-    Span,
     Speedup,
     StepTime,
-    Timeline,
     Top,
     Verdict,
 )
+from tdiag.model.place import Place
+from tdiag.model.timeline import Lane, Span, Timeline
 
 HOME = Path("/home/ada/project")
 RUN_DIR = HOME / ".tdiag/runs/20261121-124500-train"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import (
-    Measure,
-    Verdict,
-)
+from tdiag.model.diagnosis import Measure, Verdict
 
 from .building import (
     diagnosis,

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from tdiag.diagnose.model import (
-    Abstained,
-    Measure,
-    Place,
-    Verdict,
-)
+from tdiag.model.diagnosis import Abstained, Measure, Verdict
+from tdiag.model.place import Place
 
 from .building import (
     CPU,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from tdiag.diagnose.model import Change, ChangeTable, Comparison
+from tdiag.model.comparison import Change, ChangeTable, Comparison
 from tdiag.report.changes import render
 from tdiag.report.page import Page
 from tdiag.report.text import clip_middle

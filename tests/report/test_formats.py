@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from markdown_it import MarkdownIt
 
-from tdiag.diagnose.model import Diagnosis
+from tdiag.model.diagnosis import Diagnosis
 from tdiag.report import render
 
 from .building import HOME

@@ -15,11 +15,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from tdiag.diagnose.model import Diagnosis, Place
 from tdiag.evidence.device import DeviceParts, HostOp, Part
 from tdiag.evidence.from_trace.step_events import MOST_EVENTS
 from tdiag.evidence.history import CallTrees, Event, EventLane, Frame
 from tdiag.evidence.kinds import Calls
+from tdiag.model.diagnosis import Diagnosis
+from tdiag.model.place import Place
 from tdiag.report import render
 from tdiag.report.html import fragment
 from tdiag.report.html.charts.steps import MOST_POINTS, chart

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from tdiag import report
-from tdiag.diagnose import model
-from tdiag.diagnose.model import Diagnosis, VerdictClass
 from tdiag.errors import RunError, UsageError
+from tdiag.model import comparison, place, timeline
+from tdiag.model import diagnosis as model
+from tdiag.model.diagnosis import Diagnosis, VerdictClass
 from tdiag.report import FORMATS, load_diagnosis, render
 
 from .samples import CPU_BOUND, CRASH, HEALTHY, HOSTILE, SAMPLES
@@ -25,13 +26,13 @@ PARTS: list[tuple[type[msgspec.Struct], dict[str, Any]]] = [
     (model.Verdict, SCHEMA["properties"]["verdict"]),
     (model.StepTime, SCHEMA["properties"]["step"]["anyOf"][0]),
     (model.Component, SCHEMA["properties"]["budget"]["items"]),
-    (model.Timeline, SCHEMA["properties"]["timeline"]["anyOf"][0]),
-    (model.Lane, SCHEMA["$defs"]["lane"]),
+    (timeline.Timeline, SCHEMA["properties"]["timeline"]["anyOf"][0]),
+    (timeline.Lane, SCHEMA["$defs"]["lane"]),
     (model.Top, SCHEMA["properties"]["top"]["items"]),
     (model.Part, SCHEMA["properties"]["top"]["items"]["properties"]["parts"]["items"]),
     (model.Abstained, SCHEMA["properties"]["abstained"]["items"]),
     (model.Finding, SCHEMA["$defs"]["finding"]),
-    (model.Place, SCHEMA["$defs"]["place"]),
+    (place.Place, SCHEMA["$defs"]["place"]),
     (model.Measure, FINDING["evidence"]["items"]),
     (model.Speedup, FINDING["speedup"]["anyOf"][0]),
     (model.Fix, FINDING["fix"]),
@@ -169,11 +170,11 @@ def test_a_diagnosis_of_an_older_tdiag_without_the_newer_fields_is_read(tmp_path
 def test_the_schema_of_a_comparison_has_every_field_of_the_model() -> None:
     schema = json.loads(Path(report.__file__).with_name("comparison.schema.json").read_text())
     for struct, part in (
-        (model.Comparison, schema),
-        (model.ChangeTable, schema["properties"]["tables"]["items"]),
-        (model.Change, schema["$defs"]["change"]),
+        (comparison.Comparison, schema),
+        (comparison.ChangeTable, schema["properties"]["tables"]["items"]),
+        (comparison.Change, schema["$defs"]["change"]),
     ):
         assert part["required"] == list(struct.__struct_encode_fields__)
         assert list(part["properties"]) == part["required"]
     assert schema["$defs"]["class"] == SCHEMA["$defs"]["class"]
-    assert schema["properties"]["schema_version"]["const"] == model.COMPARISON_VERSION
+    assert schema["properties"]["schema_version"]["const"] == comparison.COMPARISON_VERSION

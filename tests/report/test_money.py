@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from tdiag.cli import app
-from tdiag.diagnose.model import Component, Diagnosis, StepTime
+from tdiag.model.diagnosis import Component, Diagnosis, StepTime
 from tdiag.report import render
 
 from .building import MS

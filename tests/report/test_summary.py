@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tdiag.diagnose.model import Component, Diagnosis, Finding, Speedup
+from tdiag.model.diagnosis import Component, Diagnosis, Finding, Speedup
 from tdiag.report import render
 from tdiag.report.summary import best, together, why
 from tdiag.units import duration

@@ -14,7 +14,7 @@ import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
-from tdiag.diagnose.model import Component, Diagnosis, Measure, StepTime
+from tdiag.model.diagnosis import Component, Diagnosis, Measure, StepTime
 from tdiag.report import render
 
 from .building import HOME, MS, RUN_DIR

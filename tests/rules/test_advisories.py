@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.diagnose.model import Abstained, Finding
 from tdiag.evidence.kinds import Loaders, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import GB, MB, MS, loaders, optimizers, system
 

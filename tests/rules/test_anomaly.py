@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.diagnose.model import Finding
 from tdiag.evidence.kinds import Modules
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, module, optimizers
 

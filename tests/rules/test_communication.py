@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.diagnose.model import Abstained, Finding
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import REDUCER
+from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, budget, environment
 from tdiag.rules.examples_ranks import late_by_turns

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.diagnose.model import Finding
 from tdiag.evidence.kinds import Busy
+from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.td706_thread_count_off import crowd
 

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.engine import run_rule
-from tdiag.diagnose.model import Abstained, Finding
 from tdiag.evidence.clocks import DeviceClocks, HeldDown
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import budget, device_time
 from tdiag.rules.td612_device_clocks_held_down import FAULTS

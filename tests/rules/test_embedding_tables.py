@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.diagnose.model import Finding
 from tdiag.evidence.device import HostOp, HostOps, KernelFamily, Kernels
 from tdiag.evidence.training import Clip, ClipCalls, EmbeddingTables
+from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, at, budget, optimizers, phases
 

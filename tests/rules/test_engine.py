@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import needs, rank, run_rule, run_rules
-from tdiag.diagnose.model import Abstained, Finding, Fix
 from tdiag.evidence.data import Inputs
 from tdiag.evidence.kinds import Budget, Flags, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Abstained, Finding, Fix
 from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.catalogue import Rule, find
 from tdiag.rules.examples import MS, at, budget, phases

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from tdiag.diagnose.engine import NOISE_FLOOR_FRAC, all_rules, needs, run_rule, run_rules
-from tdiag.diagnose.model import Abstained, Finding, VerdictClass
 from tdiag.errors import UsageError
 from tdiag.evidence.kinds import Budget
+from tdiag.model.diagnosis import Abstained, Finding, VerdictClass
 from tdiag.rules import explain
 from tdiag.rules.catalogue import HEADINGS, Rule, find, shared_thresholds
 from tdiag.rules.measures import SOURCES, UNITS

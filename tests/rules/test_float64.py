@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.diagnose.model import Finding
 from tdiag.evidence.kinds import Dispatch, Loaders, Modules, Ops
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import at, budget, device_time, loaders, module, op_line, ops, phases
 from tdiag.rules.td610_float64_by_accident import fires

@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rules
-from tdiag.diagnose.model import Abstained, Finding
 from tdiag.evidence.kinds import Loaders
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
     MS,

@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.diagnose.model import Finding
 from tdiag.evidence.kinds import Ops
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, at, ops, stack, stacks
 

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.diagnose.model import Abstained, Finding
 from tdiag.evidence.device import HostOps, Syncs
 from tdiag.evidence.kinds import Dispatch, Flags, Module, Modules, OpLine, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
     MS,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tdiag.diagnose.engine import run_rule, run_rules
-from tdiag.diagnose.model import Finding
 from tdiag.evidence.kinds import Dispatch, Modules
+from tdiag.model.diagnosis import Finding
 from tdiag.rules import td712_model_called_in_a_loop as rule
 from tdiag.rules.base import Found
 from tdiag.rules.catalogue import all_rules, find

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.diagnose.model import Abstained, Finding
 from tdiag.evidence.device import Transfers
 from tdiag.evidence.kinds import CallRow, Calls, Kind
 from tdiag.evidence.store import Evidence
@@ -22,6 +21,7 @@ from tdiag.evidence.training import (
     MemoryGrowth,
     Recomputations,
 )
+from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
     GB,

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.diagnose.model import Finding
 from tdiag.evidence.kinds import Dispatch
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, budget, environment, op_line, ops, optimizers, phases
 

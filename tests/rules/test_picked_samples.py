@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule, run_rules
-from tdiag.diagnose.model import Finding
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import GB, at, budget, loaders, op_line, ops, system
 from tdiag.rules.feed import PICK_NS

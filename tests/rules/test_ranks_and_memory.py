@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.diagnose.model import Abstained, Finding
 from tdiag.diagnose.ranks import of_ranks
 from tdiag.diagnose.verdict import judge
 from tdiag.evidence.device import (
@@ -21,6 +20,7 @@ from tdiag.evidence.device import (
 from tdiag.evidence.from_trace.ranks import compare_ranks
 from tdiag.evidence.kinds import System
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import Rule, find
 from tdiag.rules.examples import (
     GB,

@@ -6,10 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rules
-from tdiag.diagnose.model import Finding
 from tdiag.diagnose.verdict import judge
-from tdiag.evidence.kinds import Budget, CallRow, Calls, Location, Modules, Phases
+from tdiag.evidence.kinds import Budget, CallRow, Calls, Modules, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Finding
+from tdiag.model.place import Place
 from tdiag.rules import td810_rollouts_take_over as rule
 from tdiag.rules.catalogue import all_rules
 from tdiag.rules.evaluation import drawn
@@ -62,6 +63,6 @@ def test_without_draws_the_advice_names_both() -> None:
     ],
 )
 def test_what_draws(file: str, function: str, draws: float) -> None:
-    at = Location(file=file, line=1, function=function)
+    at = Place(file=file, line=1, function=function)
     row = CallRow(at=at, calls=3.0, own_ns=1e6, total_ns=1e6)
     assert drawn(Calls(steps=2, rows=(row,))) == draws

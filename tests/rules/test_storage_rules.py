@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.diagnose.model import Abstained, Finding
 from tdiag.evidence.data import BatchField
 from tdiag.evidence.kinds import Budget, Kind
 from tdiag.evidence.storage import Storage
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import GB, MB, MS, budget, loaders, stack, stacks, system
 

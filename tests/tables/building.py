@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from tdiag.evidence.device import DeviceParts, HostOp, HostOps, Part, TracedSteps
 from tdiag.evidence.history import History, Strip
-from tdiag.evidence.kinds import CallRow, Calls, Location, StackLine, Stacks
+from tdiag.evidence.kinds import CallRow, Calls, StackLine, Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.syscalls import SyscallRow, Syscalls
+from tdiag.model.place import Place
 
 HOME = "/home/ada/project"
 PACKAGES = "/env/lib/python3.11/site-packages/"
 MS, SECOND = 1e6, 10**9
 
 
-def at(file: str, line: int, function: str) -> Location:
-    return Location(file=file, line=line, function=function)
+def at(file: str, line: int, function: str) -> Place:
+    return Place(file=file, line=line, function=function)
 
 
 def op(name: str, count: float, self_ms: float, total_ms: float) -> HostOp:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tdiag.diagnose import diagnose
-from tdiag.diagnose.model import Finding
 from tdiag.evidence.device import Communication, Ranks
 from tdiag.evidence.from_trace.files import TracedFile, read_files
 from tdiag.evidence.from_trace.ranks import merge_ranks
 from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Finding
 from tests.trace.making import Event, launched, op, step, write
 
 SENT = 100  # µs that a collective takes once all are there

@@ -8,9 +8,9 @@ import pytest
 
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.compare import Side, compare
-from tdiag.diagnose.model import ChangeTable, Comparison
 from tdiag.evidence.device import DeviceParts, Part
 from tdiag.evidence.from_trace.parts import TOP
+from tdiag.model.comparison import ChangeTable, Comparison
 from tests.trace.making import Event, call, copy, evidence_of, kernel, launched, op, step
 
 US = 1000

@@ -8,7 +8,7 @@ import pytest
 
 from tdiag.evidence.device import Syncs, Transfers
 from tdiag.evidence.from_trace.stacks import user_frame
-from tdiag.evidence.kinds import Location
+from tdiag.model.place import Place
 from tests.trace.making import AUTOGRAD, Event, call, copy, evidence_of, kernel, op, span, step
 
 
@@ -19,10 +19,10 @@ def frame(name: str, ts: float, dur: float, **rest: object) -> Event:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("train.py(15): loss", Location(file="train.py", line=15, function="loss")),
+        ("train.py(15): loss", Place(file="train.py", line=15, function="loss")),
         ("/home/me/proj/train.py(3): <module>",
-         Location(file="/home/me/proj/train.py", line=3, function="<module>")),
-        ("C:\\work\\train.py(3): f", Location(file="C:\\work\\train.py", line=3, function="f")),
+         Place(file="/home/me/proj/train.py", line=3, function="<module>")),
+        ("C:\\work\\train.py(3): f", Place(file="C:\\work\\train.py", line=3, function="f")),
         ("torch/nn/modules/module.py(1518): _call_impl", None),
         ("threading.py(302): wait", None),
         ("/opt/conda/lib/python3.11/site-packages/PIL/Image.py(3): open", None),
@@ -33,7 +33,7 @@ def frame(name: str, ts: float, dur: float, **rest: object) -> Event:
         ("aten::item", None),
     ],
 )  # fmt: skip
-def test_user_frames_are_told_from_library_frames(name: str, expected: Location | None) -> None:
+def test_user_frames_are_told_from_library_frames(name: str, expected: Place | None) -> None:
     assert user_frame(name) == expected
 
 
@@ -49,8 +49,8 @@ def test_the_innermost_user_function_is_named(tmp_path: Path) -> None:
     ]  # fmt: skip
     found = evidence_of(tmp_path, events).get(Syncs)
     assert found is not None
-    loss = Location(file="losses.py", line=7, function="instance_loss")
-    main = Location(file="train.py", line=40, function="main")
+    loss = Place(file="losses.py", line=7, function="instance_loss")
+    main = Place(file="train.py", line=40, function="main")
     assert {(s.name, s.at, s.count) for s in found.syncs} == {
         ("cudaStreamSynchronize", loss, 1), ("aten::item", loss, 1),
         ("cudaStreamSynchronize", main, 1),
@@ -93,5 +93,5 @@ def test_old_call_stack_arguments(tmp_path: Path) -> None:
     ]  # fmt: skip
     found = evidence_of(tmp_path, events).get(Syncs)
     assert found is not None
-    here = Location(file="/home/me/train.py", line=44, function="train")
+    here = Place(file="/home/me/train.py", line=44, function="train")
     assert [s.at for s in found.syncs] == [here, here]

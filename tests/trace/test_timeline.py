@@ -9,7 +9,7 @@ import numpy as np
 
 from tdiag.evidence.from_trace.timeline import lane
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.timeline import CELLS, Lane, Span, Timeline
+from tdiag.model.timeline import CELLS, Lane, Span, Timeline
 from tests.trace.making import call, copy, evidence_of, kernel, note, op, span, step
 
 US = 1000

@@ -13,10 +13,10 @@ from tensorboard.backend.event_processing.event_file_loader import RawEventFileL
 from tensorboard.compat.proto.event_pb2 import Event
 
 from tdiag.diagnose import diagnose
-from tdiag.diagnose.model import Diagnosis
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.from_trace.files import read_files
 from tdiag.evidence.from_trace.ranks import merge_ranks
+from tdiag.model.diagnosis import Diagnosis
 from tdiag.trace import read_trace
 from tdiag.view import curves, tensorboard
 from tdiag.view.lanes import CATEGORY

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tdiag.diagnose import diagnose
-from tdiag.diagnose.model import Diagnosis
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.from_trace.files import read_file
+from tdiag.model.diagnosis import Diagnosis
 from tests.launch.harness import TDIAG, Terminal, tdiag, wait_for
 
 from .serving import DEVICE, PLUGIN, RANKS, RUN, TORCH, Shown, serving, shown

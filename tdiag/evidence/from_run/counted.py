@@ -15,13 +15,13 @@ from tdiag.evidence.kinds import (
     Calls,
     Dispatch,
     Kind,
-    Location,
     ModuleMove,
     OpLine,
     Ops,
     SyncLine,
     SyncLines,
 )
+from tdiag.model.place import Place
 
 
 def make_counted(lead: Process) -> list[Kind]:
@@ -86,7 +86,7 @@ def _calls(record: CallsRecord) -> Calls:
     steps = record.steps
     rows = tuple(
         CallRow(
-            at=Location(file=file, line=line, function=function),
+            at=Place(file=file, line=line, function=function),
             calls=calls / steps,
             own_ns=own / steps,
             total_ns=total / steps,

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import msgspec
 
 from tdiag.evidence.from_run.events import Process, workers_of
-from tdiag.evidence.kinds import Location, StackLine, Stacks
+from tdiag.evidence.kinds import StackLine, Stacks
+from tdiag.model.place import Place
 from tdiag.places import is_user_file
 
 IN_PROCESS = "in-process"
@@ -146,17 +147,17 @@ def _samples(file: _Speedscope, profile: _Profile) -> Iterable[Stack]:
 def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
     """Shares by innermost user line, largest first. Denominator: all the samples given."""
     total = sum(weight for _, weight in stacks)
-    weight_of: dict[Location, float] = defaultdict(float)
-    own: dict[Location, float] = defaultdict(float)
-    leaves: dict[Location, Counter[str]] = defaultdict(Counter)
-    phases: dict[Location, Counter[str]] = defaultdict(Counter)
-    libraries: dict[Location, Counter[str]] = defaultdict(Counter)
+    weight_of: dict[Place, float] = defaultdict(float)
+    own: dict[Place, float] = defaultdict(float)
+    leaves: dict[Place, Counter[str]] = defaultdict(Counter)
+    phases: dict[Place, Counter[str]] = defaultdict(Counter)
+    libraries: dict[Place, Counter[str]] = defaultdict(Counter)
     for stack, weight in stacks:
         mine = [i for i, frame in enumerate(stack) if is_user_file(frame.file or "")]
         if not mine:
             continue
         inner, called = stack[mine[-1]], stack[mine[-1] + 1 : mine[-1] + 2]
-        at = Location(file=inner.file or "", line=inner.line or 0, function=inner.name)
+        at = Place(file=inner.file or "", line=inner.line or 0, function=inner.name)
         weight_of[at] += weight
         own[at] += weight if not called else 0.0
         leaves[at][_leaf(next(f for f in reversed(stack) if not f.ours()))] += 1

@@ -10,7 +10,7 @@ from tdiag.evidence.from_run.timeline import Ints
 from tdiag.evidence.from_run.timeline import Timeline as Slices
 from tdiag.evidence.from_trace.intervals import union
 from tdiag.evidence.from_trace.timeline import lane
-from tdiag.evidence.timeline import Timeline
+from tdiag.model.timeline import Timeline
 
 RENAMED = {"after_step": "other"}  # as in the budget
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from tdiag.evidence.base import Kind
 from tdiag.evidence.clocks import DeviceClocks, HeldDown
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.kinds import Busy, System
+from tdiag.model.kind import Kind
 
 # A thread that wants a core half of the time; less takes none away from a training. Ours.
 BUSY_CORES = 0.5

@@ -20,7 +20,7 @@ from tdiag.evidence.from_run.worker_lanes import with_workers
 from tdiag.evidence.from_trace import device_evidence
 from tdiag.evidence.history import StepEvents
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.timeline import Timeline
+from tdiag.model.timeline import Timeline
 from tdiag.trace import Trace, read_trace
 
 WINDOW = "trace"

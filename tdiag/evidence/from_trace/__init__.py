@@ -40,7 +40,7 @@ from tdiag.evidence.history import StepEvents
 from tdiag.evidence.kinds import Kind
 from tdiag.evidence.replay import Replay
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.timeline import Timeline
+from tdiag.model.timeline import Timeline
 from tdiag.trace import Trace
 
 __all__ = ["device_evidence"]

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.base import Location
 from tdiag.evidence.device import DeviceParts, Part
 from tdiag.evidence.from_trace.intervals import Ints
 from tdiag.evidence.from_trace.nesting import Nested
 from tdiag.evidence.from_trace.stacks import Stacks
 from tdiag.evidence.from_trace.steps import Window
 from tdiag.evidence.from_trace.view import Rows, View
+from tdiag.model.place import Place
 from tdiag.trace.decode import Interned
 
 TOP = 1000  # as documented at DeviceParts: more than most traces have names
@@ -67,7 +67,7 @@ def _by_text(
     which: Rows,
     durations: Ints,
     steps: int,
-    places: Sequence[Location | None] | None = None,
+    places: Sequence[Place | None] | None = None,
 ) -> tuple[Part, ...]:
     """Work by its text, where it has one: ``which`` of ``texts``. ``places`` goes with these."""
     numbers: Interned[str] = Interned()

@@ -15,7 +15,7 @@ import numpy as np
 
 from tdiag.evidence.from_trace.nesting import nest
 from tdiag.evidence.from_trace.view import Rows, View
-from tdiag.evidence.kinds import Location
+from tdiag.model.place import Place
 from tdiag.trace import Trace
 
 T = TypeVar("T")
@@ -36,10 +36,10 @@ class Stacks:
         python = _python(view.trace)
         stacked = view.ops[view.trace.stack[view.ops] >= 0]
         self._nested = nest(view.trace, np.concatenate([python, stacked]))
-        self._places: dict[int, Location | None] = {-1: None}
+        self._places: dict[int, Place | None] = {-1: None}
         self._modules: dict[int, str | None] = {-1: None}
 
-    def locate(self, rows: Rows) -> tuple[list[Location | None], Rows]:
+    def locate(self, rows: Rows) -> tuple[list[Place | None], Rows]:
         """The innermost function of the user's around each event, None if none is known: some
         places, and for each event the index of its own."""
         return self._nearest(rows, self._places, self._place)
@@ -70,7 +70,7 @@ class Stacks:
         index[starts + 1] = np.arange(len(starts))
         return [known[start] for start in starts.tolist()], index[around + 1]
 
-    def _place(self, row: int) -> Location | None:
+    def _place(self, row: int) -> Place | None:
         trace = self._trace
         stack = trace.stacks[trace.stack[row]] if trace.stack[row] >= 0 else ""
         return user_frame(trace.names[trace.name[row]]) or _of_stack(stack)
@@ -87,7 +87,7 @@ def _python(trace: Trace) -> Rows:
 
 
 @cache
-def user_frame(name: str) -> Location | None:
+def user_frame(name: str) -> Place | None:
     """The place named like ``train.py(15): loss``; None for other events and library code."""
     match = FRAME.match(name)
     if not match or name.startswith("<"):
@@ -95,11 +95,11 @@ def user_frame(name: str) -> Location | None:
     file = match["file"]
     if INSTALLED.search(file) or re.split(r"[/\\.]", file)[0] in LIBRARIES:
         return None
-    return Location(file=file, line=int(match["line"]), function=match["function"])
+    return Place(file=file, line=int(match["line"]), function=match["function"])
 
 
 @cache
-def _of_stack(stack: str) -> Location | None:
+def _of_stack(stack: str) -> Place | None:
     """``Call stack`` arguments list frames innermost first, separated by semicolons."""
     for frame in stack.split(";"):
         if found := user_frame(frame.strip()):

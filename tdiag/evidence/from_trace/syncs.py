@@ -11,7 +11,7 @@ from tdiag.evidence.from_trace.intervals import Ints
 from tdiag.evidence.from_trace.stacks import Stacks
 from tdiag.evidence.from_trace.steps import Window
 from tdiag.evidence.from_trace.view import Rows, View
-from tdiag.evidence.kinds import Location
+from tdiag.model.place import Place
 
 
 def syncs(view: View, window: Window, idle: Idle, stacks: Stacks) -> Syncs:
@@ -31,7 +31,7 @@ def syncs(view: View, window: Window, idle: Idle, stacks: Stacks) -> Syncs:
 
 def _grouped(view: View, stacks: Stacks, rows: Rows, caused: Ints, window: Window) -> list[Sync]:
     names = [view.trace.names[name] for name in view.trace.name[rows]]
-    groups: dict[tuple[str, Location | None], list[int]] = {}
+    groups: dict[tuple[str, Place | None], list[int]] = {}
     places, place = stacks.locate(rows)
     for index, (name, at) in enumerate(zip(names, place.tolist(), strict=True)):
         groups.setdefault((name, places[at]), []).append(index)
@@ -42,7 +42,7 @@ def _grouped(view: View, stacks: Stacks, rows: Rows, caused: Ints, window: Windo
     ]
 
 
-def _sync(name: str, at: Location | None, host: Ints, caused: Ints, steps: int) -> Sync:
+def _sync(name: str, at: Place | None, host: Ints, caused: Ints, steps: int) -> Sync:
     return Sync(
         name=name,
         count=len(host) / steps,

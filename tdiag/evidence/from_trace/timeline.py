@@ -9,7 +9,7 @@ import numpy as np
 from tdiag.evidence.from_trace.intervals import Spans, clip, covered, minus
 from tdiag.evidence.from_trace.steps import Window
 from tdiag.evidence.from_trace.view import COMM, COMPUTE, D2H, H2D, View
-from tdiag.evidence.timeline import CELLS, Lane, Span, Timeline
+from tdiag.model.timeline import CELLS, Lane, Span, Timeline
 
 DEVICE_LANES = {
     "compute": {"compute": COMPUTE},

@@ -12,7 +12,7 @@ from tdiag.evidence.from_trace.intervals import Spans, clip, minus, total
 from tdiag.evidence.from_trace.stacks import Stacks
 from tdiag.evidence.from_trace.steps import Window
 from tdiag.evidence.from_trace.view import COMPUTE, D2H, H2D, Rows, View
-from tdiag.evidence.kinds import Location
+from tdiag.model.place import Place
 
 MEMORY_WORDS = {
     "pageable": re.compile(r"Pageable|\((M2D|D2M)\)", re.IGNORECASE),
@@ -30,7 +30,7 @@ def transfers(view: View, window: Window, stacks: Stacks) -> Transfers:
         start = view.trace.ts_ns[rows]
         rows = rows[(start < window.end) & (view.trace.ends(rows) > window.begin)]
         memories = [memory_kind(view.trace.names[name]) for name in view.trace.name[rows]]
-        groups: dict[tuple[str, Location | None], list[int]] = {}
+        groups: dict[tuple[str, Place | None], list[int]] = {}
         for index, key in enumerate(zip(memories, _places(view, stacks, rows), strict=True)):
             groups.setdefault(key, []).append(index)
         copies += [
@@ -47,11 +47,11 @@ def memory_kind(name: str) -> str:
     return next((memory for memory, words in MEMORY_WORDS.items() if words.search(name)), "unknown")
 
 
-def _places(view: View, stacks: Stacks, rows: Rows) -> list[Location | None]:
+def _places(view: View, stacks: Stacks, rows: Rows) -> list[Place | None]:
     """Where the call stands that issued each copy."""
     calls = view.launched_by(rows)
     known = np.flatnonzero(calls >= 0)
-    found: list[Location | None] = [None] * len(rows)
+    found: list[Place | None] = [None] * len(rows)
     places, place = stacks.locate(calls[known])
     for index, at in zip(known.tolist(), place.tolist(), strict=True):
         found[index] = places[at]
@@ -64,7 +64,7 @@ def _copy(
     rows: Rows,
     direction: str,
     memory: str,
-    at: Location | None,
+    at: Place | None,
     compute: Spans,
 ) -> Copy:
     trace, steps = view.trace, window.count

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tdiag.diagnose.model import Place
 from tdiag.gate.outcome import Outcome
 from tdiag.gate.report.words import advice, summary, title, value
+from tdiag.model.place import Place
 from tdiag.report.github import command
 from tdiag.report.page import Page
 from tdiag.report.text import relative

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from tdiag.diagnose.model import Place
 from tdiag.gate.outcome import Outcome
 from tdiag.gate.report.words import summary, value
+from tdiag.model.place import Place
 from tdiag.report.page import Page
 from tdiag.report.sarif import SCHEMA, physical
 from tdiag.report.text import inert

@@ -9,7 +9,6 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from tdiag.diagnose.model import Change, ChangeTable
 from tdiag.gate.outcome import CounterChange, LineChange, Outcome
 from tdiag.gate.report.words import (
     advice,
@@ -20,6 +19,7 @@ from tdiag.gate.report.words import (
     title,
     value,
 )
+from tdiag.model.comparison import Change, ChangeTable
 from tdiag.report.changes import indented, table_lines
 from tdiag.report.page import Page, heading
 from tdiag.report.text import clip, inert, prose, spot

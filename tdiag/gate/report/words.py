@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tdiag.diagnose.model import Change
 from tdiag.gate.outcome import CounterChange, Outcome, StepChange
+from tdiag.model.comparison import Change
 from tdiag.units import count, duration, percent, size
 
 TITLES = {"pass": "Pass", "regressed": "Regressed", "inconclusive": "Inconclusive"}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tdiag.diagnose.details import Details
-from tdiag.diagnose.model import Diagnosis
+from tdiag.model.diagnosis import Diagnosis
 from tdiag.report.html.parts import Chart
 from tdiag.report.page import Page
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tdiag.diagnose.details import Details, Excerpt, StackLine
-from tdiag.diagnose.model import Place
+from tdiag.model.place import Place
 from tdiag.report.text import inert, relative
 
 HOT_FRAC = (

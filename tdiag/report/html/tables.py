@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tdiag.diagnose.details import Details, Location, Part, StackLine
-from tdiag.diagnose.model import Diagnosis, Place
+from tdiag.diagnose.details import Details, Part, StackLine
+from tdiag.model.diagnosis import Diagnosis
+from tdiag.model.place import Place
 from tdiag.report.html.parts import NOTHING, Cell, Table
 from tdiag.report.text import clip_head, clip_middle, inert, kernel_name, spot
 from tdiag.report.words import component
@@ -145,8 +146,8 @@ def _cost(note: str, window: str, slowed: dict[str, float]) -> str:
     return note + cost
 
 
-def _at(at: Location, base: Path | None) -> Cell:
-    said = spot(Place(at.file, at.line), base) if at.file else "built-in"
+def _at(at: Place, base: Path | None) -> Cell:
+    said = spot(at, base) if at.file else "built-in"
     return Cell(clip_head(said, ROOM))
 
 

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from tdiag import units
-from tdiag.diagnose.model import Component, Diagnosis
+from tdiag.model.diagnosis import Component, Diagnosis
 from tdiag.report import summary, words
 from tdiag.report.html.text import rgb
 from tdiag.report.text import inert, spot

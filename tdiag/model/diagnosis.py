@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from tdiag.evidence.timeline import Lane as Lane
-from tdiag.evidence.timeline import Span as Span
-from tdiag.evidence.timeline import Timeline as Timeline
+from tdiag.model.place import Place
+from tdiag.model.timeline import Timeline
 
 SCHEMA_VERSION = 1
 
@@ -28,13 +27,6 @@ VerdictClass = Literal[
 Safety = Literal["safe", "review", "manual"]
 
 Origin = Literal["kernels", "ops", "modules", "functions", "host_ops"]
-
-
-class Place(msgspec.Struct, frozen=True):
-    """``file`` is absolute, ``line`` counts from 1."""
-
-    file: str
-    line: int
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -164,46 +156,3 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     timeline: Timeline | None = None
     top: tuple[Top, ...] = ()
-
-
-# What follows is what `tdiag analyze --against` finds; it is in no diagnosis.
-# Public and versioned as well: tdiag/report/comparison.schema.json.
-COMPARISON_VERSION = 1
-
-
-class Change(msgspec.Struct, frozen=True):
-    """One number of two traces, per step unless ``name`` is a peak. ``unit``: ns, bytes, count.
-    ``at_most``: that side only lists what is larger, so its true value is this or less."""
-
-    name: str
-    unit: Literal["ns", "bytes", "count"]
-    before: float
-    after: float
-    at_most: Literal["", "before", "after"] = ""
-
-    @property
-    def difference(self) -> float:
-        """after − before; where one side is ``at_most``, the least that it can be."""
-        return self.after - self.before
-
-
-class ChangeTable(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs noticeably, largest change first. ``why``: why nothing could be compared;
-    without it, no rows mean no noticeable difference."""
-
-    title: str
-    rows: tuple[Change, ...] = ()
-    why: str = ""
-
-
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two traces side by side. ``step``: None where either has none. Notes: what the reader must
-    know of each trace."""
-
-    schema_version: int = COMPARISON_VERSION
-    verdict_before: str
-    verdict_after: str
-    step: Change | None
-    tables: tuple[ChangeTable, ...]
-    notes_before: tuple[str, ...] = ()
-    notes_after: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tdiag.evidence.base import Kind
+from tdiag.model.kind import Kind
 
 # A step is cut into so many cells where a lane has more spans: two for each column of a wide
 # terminal, and a few pixels of a page.

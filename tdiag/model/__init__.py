@@ -1,0 +1,1 @@
+"""Types only: what rules, diagnose, report, gate and cli hand to each other."""

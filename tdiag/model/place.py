@@ -1,0 +1,14 @@
+"""A line of source."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Place(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``file`` is absolute unless a trace holds it relative; ``line`` counts from 1, 0 = unknown.
+    ``function``: the one that holds the line, empty where unknown."""
+
+    file: str
+    line: int
+    function: str = ""
