@@ -41,13 +41,17 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 class Fix(msgspec.Struct, frozen=True):
-    """The change to make. ``safety``: ``safe`` keeps results, ``review`` may change numerics or
-    memory, ``manual`` needs the user's judgement. ``intervention``: what ``tdiag try`` can switch
-    on to prove it, or None."""
+    """The change to make. ``action``: one imperative line of at most 60 characters without a place
+    ("Keep the workers between epochs"); the finding's first line. ``text``: the change in whole
+    sentences, with the place. ``code``: lines to paste, or empty. ``safety``: ``safe`` keeps
+    results, ``review`` may change numerics or memory, ``manual`` needs the user's judgement.
+    ``intervention``: what ``tdiag try`` can switch on to prove it, or None."""
 
     text: str
     safety: Safety
     intervention: str | None = None
+    action: str = ""
+    code: str = ""
 
 
 class Speedup(msgspec.Struct, frozen=True):

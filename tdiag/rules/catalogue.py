@@ -17,6 +17,7 @@ import tdiag.rules
 from tdiag.errors import UsageError
 from tdiag.evidence.kinds import Kind
 from tdiag.evidence.store import Evidence
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import NOISE_FLOOR_FRAC, Found
 
 HEADINGS = (
@@ -36,8 +37,8 @@ _NOT_THRESHOLDS = {"CODE", "NAME", "CLASS", "ONLY_IF_CLEAR", "AFTER"}
 
 
 @dataclass(frozen=True)
-class Threshold:
-    """A named number of a rule and the comment above it that says where it comes from."""
+class Named:
+    """A threshold of a module, by the name it has there."""
 
     name: str
     value: str
@@ -79,14 +80,23 @@ class Rule:
         parts = re.split(r"^## (.+)$", self.doc, flags=re.MULTILINE)[1:]
         return dict(zip(parts[::2], (part.strip() for part in parts[1::2]), strict=True))
 
-    def thresholds(self) -> list[Threshold]:
-        """The module-level constants, read from the source so that docs cannot drift."""
-        return thresholds_in(self.source)
+    def thresholds(self) -> list[Named]:
+        return declared_in(self.module)
 
 
-def thresholds_in(source: str) -> list[Threshold]:
+def declared_in(module: ModuleType) -> list[Named]:
+    """The thresholds a module declares or imports, and constants that are none yet."""
+    declared = [
+        Named(name, f"{value} {value.unit}".rstrip(), value.source)
+        for name, value in vars(module).items()
+        if isinstance(value, Threshold)
+    ]
+    return declared + thresholds_in(inspect.getsource(module))
+
+
+def thresholds_in(source: str) -> list[Named]:
     """Constants with the comment above them; constants on adjoining lines share one."""
-    found: list[Threshold] = []
+    found: list[Named] = []
     comment: list[str] = []
     before = ""
     whole = _WRAPPED.sub(lambda m: f"{m[1]}{m[2]}{' '.join(m[3].split())}{m[4]}", source)
@@ -94,8 +104,8 @@ def thresholds_in(source: str) -> list[Threshold]:
         if line.startswith("#"):
             comment = [*(comment if before.startswith("#") else []), line.lstrip("# ")]
         elif constant := _CONSTANT.match(line):
-            if constant[1] not in _NOT_THRESHOLDS:
-                found.append(Threshold(constant[1], constant[2], " ".join(comment)))
+            if constant[1] not in _NOT_THRESHOLDS and not constant[2].startswith("Threshold("):
+                found.append(Named(constant[1], constant[2], " ".join(comment)))
         else:
             comment = []
         before = line
@@ -194,15 +204,15 @@ def index() -> str:
     return "\n".join([*head, *rows, "", "## Thresholds that rules share", "", *shared]) + "\n"
 
 
-def shared_thresholds() -> list[Threshold]:
+def shared_thresholds() -> list[Named]:
     """The constants of the helper modules, by module."""
     names = sorted(found.name for found in pkgutil.iter_modules(tdiag.rules.__path__))
     helpers = [n for n in names if not _RULE_FILE.fullmatch(n) and n not in _NO_THRESHOLDS]
     modules = [importlib.import_module(f"tdiag.rules.{name}") for name in helpers]
-    return [t for module in modules for t in thresholds_in(inspect.getsource(module))]
+    return [t for module in modules for t in declared_in(module)]
 
 
-def _line(threshold: Threshold) -> str:
+def _line(threshold: Named) -> str:
     return f"- `{threshold.name} = {threshold.value}`: {threshold.provenance}"
 
 

@@ -1,25 +1,24 @@
-"""Workers are started again for every pass over the data
+"""Workers are restarted every epoch
 
 ## What it measures
-Time inside `iter(loader)`, per step, and what a pass's first and last request for a batch take
-beyond the usual wait, of a training loader with worker processes that do not outlive a pass; and
-how often its workers were started.
+How often the training loader starts its workers, and the time that takes per step: the time inside
+`iter(loader)`, and what the first and the last batch of an epoch wait beyond the usual.
 
 ## Why it is slow
-Each start forks or spawns every worker, imports and copies what it needs, and fills the queue from
-empty, while the training thread waits; at the end of the pass it waits for all of them to end.
+Each epoch forks or spawns every worker, imports what it needs and fills the queue from empty, while
+the training waits. At the end of the epoch it waits again until all workers have ended.
 
 ## What to do
-Keep the workers between passes: `persistent_workers=True`.
+Keep the workers between epochs: `persistent_workers=True`.
 
 ## How the gain is computed
-High end: no start after the first, and no other wait than for the first fetch of a pass, or for
-what the workers' fetches take longer than the rest of the step: workers that live on are warm. Low
-end: they still have to fill their queue at each pass, so that half of the starts' time stays.
+High end: workers start once, and an epoch waits only for its first fetch, or for what the workers
+need longer than the rest of the step. Low end: half of the time for starting stays, because the
+queue is still filled at the start of each epoch.
 
 ## When this advice is wrong
-Workers that live on keep the dataset as it was when they started: a dataset that the training
-process changes between epochs (a curriculum, new sampling weights) would not be seen.
+Persistent workers keep the dataset as it was when they started. If the training changes the dataset
+between epochs (a curriculum, new sampling weights), they do not see the change.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from msgspec.structs import replace
 from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
 from tdiag.rules.examples import MS, budget, loaders, phases
 from tdiag.rules.measures import count, ns
@@ -38,10 +38,14 @@ CODE = "TD203"
 NAME = "workers-restarted"
 CLASS = "loader"
 
-# The first start cannot be avoided; the second shows the habit.
-MIN_STARTS = 2
-# What filling the queue anew at each pass may keep of the time; ours.
-REFILL_FRAC = 0.5
+MIN_STARTS = Threshold(
+    2, "starts", "The first start cannot be avoided; the second shows that epochs restart workers."
+)
+REFILL_FRAC = Threshold(
+    0.5,
+    "of the time for starting workers",
+    "Heuristic: half stays, because the queue is still filled at the start of each epoch.",
+)
 
 
 def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
@@ -55,9 +59,8 @@ def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
     each = sum(loader.worker_start_ns) / starts
     return Found(
         summary=(
-            f"Starting and ending {plural(loader.num_workers, 'worker')} at every pass over the"
-            f" data takes {percent(starting / budget.step_ns)} of the training time"
-            f" ({duration(each)} a start, {starts} starts seen)."
+            f"Restarting {plural(loader.num_workers, 'worker')} every epoch costs {duration(each)},"
+            f" {percent(starting / budget.step_ns)} of the training time ({starts} starts seen)."
         ),
         evidence=(
             ns("starting and ending workers, per step", starting, "baseline"),
@@ -70,12 +73,13 @@ def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
             f"{where(loader.created_at)}.",
             "review",
             "persistent_workers",
+            action="Keep the workers between epochs",
         ),
         gain=Gain(
             starting * REFILL_FRAC,
             max(starting, held(budget, *DATA_WAIT) - _unavoidable(loader, budget, phases)),
-            "high end: no start after the first, and warm workers keep up where their fetches let"
-            " them; low end: the queue is still filled at each pass.",
+            "high end: workers start only once, and wait only where fetching is slower than"
+            " training; low end: the queue is still filled at the start of each epoch.",
             DATA_WAIT,
         ),
         at=loader.created_at,
@@ -83,15 +87,15 @@ def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
 
 
 def _unavoidable(loader: Loader, budget: Budget, phases: Phases) -> float:
-    """The wait that workers which live on leave, ns per step; all where fetches were not timed."""
+    """The wait that persistent workers leave, ns per step; all where fetches were not timed."""
     waiting = held(budget, *DATA_WAIT)
     if loader.load_ns is None:
         return waiting
     fetch = loader.load_ns + (loader.collate_ns or 0.0)
     asked = phases.counts.get("data_wait", 1.0)
     batches = max(1.0, round(asked))
-    passes = max(0.0, asked - batches)  # a pass ends with a request that brings no batch
-    return max(passes * fetch, batches * fetch / loader.num_workers - (budget.step_ns - waiting))
+    epochs = max(0.0, asked - batches)  # an epoch ends with a request that brings no batch
+    return max(epochs * fetch, batches * fetch / loader.num_workers - (budget.step_ns - waiting))
 
 
 def fires() -> Evidence:
@@ -101,7 +105,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """The same loader with workers that live on."""
+    """The same loader with persistent workers."""
     clean = replace(phases(data_wait=1, forward=30), iterator_start_ns=0.1 * MS)
     kept = loaders(num_workers=2, persistent_workers=True, worker_start_ns=(400 * MS,))
     return Evidence().add(budget(data_wait=1, forward=30), clean, kept)

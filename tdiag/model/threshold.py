@@ -1,0 +1,22 @@
+"""A number that a decision hangs on."""
+
+from __future__ import annotations
+
+
+class Threshold(float):
+    """Behaves as its value; carries its unit and where the value comes from.
+
+    ``source`` is a sentence: what was measured and by which benchmark, or what is cited. The docs
+    of rules and of the verdict print it (``scripts/generate_docs.py``).
+    """
+
+    unit: str
+    source: str
+
+    def __new__(cls, value: float, unit: str, source: str) -> Threshold:
+        number = super().__new__(cls, value)
+        number.unit, number.source = unit, source
+        return number
+
+    def __str__(self) -> str:
+        return f"{float(self):,.10g}"
