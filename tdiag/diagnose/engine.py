@@ -15,7 +15,7 @@ from tdiag.model.place import Place
 from tdiag.places import is_user_file
 from tdiag.rules.base import DATA_WAIT, NOISE_FLOOR_FRAC, Abstain, Found, Gain
 from tdiag.rules.catalogue import Rule, all_rules, needs
-from tdiag.rules.shares import NOTICEABLE_FRAC
+from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import only_from_below
 
 __all__ = [

@@ -14,9 +14,8 @@ from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
 from tdiag.model.diagnosis import Measure
 from tdiag.rules.base import DATA_WAIT, Abstain, held
 from tdiag.rules.measures import count, frac, ns
+from tdiag.rules.thresholds import MAJORITY_FRAC
 
-# By definition of "mostly": what the larger half of the fetch time went to.
-MAJORITY_FRAC = 0.5
 # With more than 90 % of the allowed cores in use, no rearrangement of the same work can win more
 # than 1 ÷ 0.9 = 1.11×: from there on the work itself has to shrink.
 SATURATED_FRAC = 0.9

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tdiag.evidence.device import Ranks, RankTime
 from tdiag.rules.base import Abstain
-from tdiag.rules.shares import MOSTLY_FRAC, NOTICEABLE_FRAC
+from tdiag.rules.thresholds import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.units import duration, percent
 
 # Components that say nothing of a rank's own work: communication is what ranks are compared by.
@@ -86,7 +86,7 @@ def straggler_of(ranks: Ranks) -> Straggler | None:
     }
     cause = max(beyond, key=lambda name: beyond[name], default="")
     own = _own(late) - statistics.median(_own(rank) for rank in others if rank.components_ns)
-    if not cause or min(own, beyond[cause]) < MOSTLY_FRAC * ranks.waited_ns:
+    if not cause or min(own, beyond[cause]) < MAJORITY_FRAC * ranks.waited_ns:
         raise Abstain(
             f"rank {late.rank} communicates least, but its own work does not take it so much"
             " longer that this would explain most of what the others wait"

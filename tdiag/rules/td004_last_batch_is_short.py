@@ -31,7 +31,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import loaders
 from tdiag.rules.measures import count, frac
-from tdiag.rules.shares import MOSTLY_FRAC
+from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import percent
 
 CODE = "TD004"
@@ -50,7 +50,7 @@ def check(loaders: Loaders) -> Found | None:
     samples = loader.epoch_samples
     batch = loader.batch_size
     rest = samples % batch
-    if not rest or samples < batch or rest > MOSTLY_FRAC * batch:
+    if not rest or samples < batch or rest > MAJORITY_FRAC * batch:
         return None
     if loader.drop_last is None:
         raise Abstain("whether the loader drops its last batch is not known")

@@ -32,7 +32,7 @@ from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.examples import module, phases
 from tdiag.rules.measures import frac
-from tdiag.rules.shares import NOTICEABLE_FRAC
+from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import percent
 
 CODE = "TD005"

@@ -30,7 +30,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, environment, loaders, optimizers, phases, system
 from tdiag.rules.measures import bytes_, count
-from tdiag.rules.shares import USABLE_MEMORY_FRAC
+from tdiag.rules.thresholds import USABLE_MEMORY_FRAC
 from tdiag.units import percent, size
 
 CODE = "TD007"

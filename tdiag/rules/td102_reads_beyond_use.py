@@ -33,7 +33,7 @@ from tdiag.rules.examples import MB, budget, loaders, stack, stacks, system
 from tdiag.rules.feed import COPY_BYTES_PER_S, Feed, feed_of
 from tdiag.rules.fetch_lines import dataset_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, count, ns
-from tdiag.rules.shares import MOSTLY_FRAC
+from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import significant, size
 
 CODE = "TD102"
@@ -58,7 +58,7 @@ def check(
     if read is None or not returned:
         raise Abstain("the bytes that fetches read, or those of a batch, were not measured")
     excess = read - returned
-    if excess <= MOSTLY_FRAC * read:
+    if excess <= MAJORITY_FRAC * read:
         return None
     lines = top_fetch_lines(fed, stacks)
     at = lines[0].at if lines else dataset_place(fed.loader)

@@ -31,7 +31,7 @@ from tdiag.rules.examples import GB, budget, loaders, system
 from tdiag.rules.feed import RAM_FOR_DATA_FRAC, feed_of
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.measures import bytes_, count, ns, text
-from tdiag.rules.shares import MOSTLY_FRAC
+from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import count as counted
 from tdiag.units import duration, plural, size
 
@@ -55,7 +55,7 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
     samples = loader.samples or loader.batch_size or 1
     if loader.opens is None:
         raise Abstain("the files that fetches open were not counted")
-    if loader.opens < MOSTLY_FRAC * samples:
+    if loader.opens < MAJORITY_FRAC * samples:
         return None
     if loader.opened_bytes is None:
         raise Abstain("the size of the files that fetches open is not known")

@@ -33,8 +33,9 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Found, Gain, where
 from tdiag.rules.examples import budget, loaders, phases, system
-from tdiag.rules.feed import MAJORITY_FRAC, Feed, feed_of
+from tdiag.rules.feed import Feed, feed_of
 from tdiag.rules.measures import count
+from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD201"

@@ -34,8 +34,7 @@ from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import MS, budget, op_line, ops
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import fetch_samples, takes_batches, top_fetch_lines
-from tdiag.rules.measures import count, ns
-from tdiag.rules.samples import known_to
+from tdiag.rules.measures import count, known_to, ns
 from tdiag.units import duration, percent, plural
 
 CODE = "TD207"

@@ -37,7 +37,7 @@ from tdiag.rules.examples import MB, budget, loaders, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.measures import bytes_, frac
-from tdiag.rules.shares import MOSTLY_FRAC
+from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import percent, size
 
 CODE = "TD208"
@@ -125,7 +125,7 @@ def _narrowed(loader: Loader) -> list[_Narrowed]:
         found = [_field(field) for field in loader.fields]
         return [x for x in found if x is not None]
     return [
-        _Narrowed("", name, taken, NARROWER[name], taken * MOSTLY_FRAC)
+        _Narrowed("", name, taken, NARROWER[name], taken * MAJORITY_FRAC)
         for dtype, taken in (loader.batch_dtypes or {}).items()
         if (name := dtype.removeprefix("torch.")) in NARROWER
     ]

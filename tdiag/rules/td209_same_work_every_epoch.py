@@ -34,7 +34,7 @@ from tdiag.rules.examples import GB, MB, budget, loaders, system
 from tdiag.rules.feed import RAM_FOR_DATA_FRAC, Feed, feed_of
 from tdiag.rules.fetch_lines import dataset_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, count, ns, text
-from tdiag.rules.shares import MOSTLY_FRAC
+from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import duration, size
 
 CODE = "TD209"
@@ -64,7 +64,7 @@ def check(
         return None
     samples = fed.loader.samples or fed.loader.batch_size
     loading = fed.cpu - fed.collate
-    if not samples or loading <= MOSTLY_FRAC * fed.cpu:
+    if not samples or loading <= MAJORITY_FRAC * fed.cpu:
         return None
     if fed.loader.random is None:
         raise Abstain("whether fetches draw random numbers was not seen")

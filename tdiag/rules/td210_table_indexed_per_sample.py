@@ -31,8 +31,7 @@ from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import budget, loaders, stack, stacks, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import fetch_samples, top_fetch_lines
-from tdiag.rules.measures import frac, ns, text
-from tdiag.rules.samples import known_to
+from tdiag.rules.measures import frac, known_to, ns, text
 from tdiag.units import duration, percent
 
 CODE = "TD210"

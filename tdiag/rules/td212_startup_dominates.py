@@ -32,7 +32,7 @@ from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import MS, flags, loaders
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.measures import frac, ns
-from tdiag.rules.shares import MOSTLY_FRAC
+from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD212"
@@ -62,7 +62,7 @@ def check(startup: Startup, loaders: Loaders | None, flags: Flags | None) -> Fou
     if startup.run_ns is None:
         raise Abstain("the run was ended before its time, so the start's share of it is not known")
     total = startup.total_ns
-    if total < MOSTLY_FRAC * startup.run_ns:
+    if total < MAJORITY_FRAC * startup.run_ns:
         return None
     part = max(startup.parts_ns, key=lambda name: startup.parts_ns[name])
     took = startup.parts_ns[part]

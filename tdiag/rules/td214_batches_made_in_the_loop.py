@@ -37,7 +37,7 @@ from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import budget, environment, loaders, phases, stack, stacks, system
 from tdiag.rules.feed import HANDOVER_HIGH_NS, cores_full
 from tdiag.rules.measures import count, frac, ns
-from tdiag.rules.shares import MOSTLY_FRAC, NOTICEABLE_FRAC
+from tdiag.rules.thresholds import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD214"
@@ -64,7 +64,7 @@ def check(
         return None
     if making < NOTICEABLE_FRAC * budget.step_ns or making < HANDOVER_HIGH_NS:
         return None
-    if cpu <= MOSTLY_FRAC * wall or system.cores_allowed < 2 or cores_full(system):
+    if cpu <= MAJORITY_FRAC * wall or system.cores_allowed < 2 or cores_full(system):
         return None  # no core is left that could make them meanwhile
     rest = budget.step_ns - making
     workers = min(math.ceil(making / max(rest, 1.0)), math.floor(system.cores_allowed) - 1)

@@ -25,7 +25,7 @@ from tdiag.evidence.kinds import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, where
-from tdiag.rules.copies import copy_measures, exposed, merged
+from tdiag.rules.device_waits import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, budget, copy, device_time
 from tdiag.rules.measures import ns
 from tdiag.units import duration, percent

@@ -28,8 +28,8 @@ from tdiag.evidence.kinds import Budget, SyncLines
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, where
+from tdiag.rules.device_waits import asked_for, busiest, drains, waits
 from tdiag.rules.examples import budget, device_time, sync
-from tdiag.rules.syncs import asked_for, busiest, drains, waits
 from tdiag.units import duration, percent
 
 CODE = "TD401"

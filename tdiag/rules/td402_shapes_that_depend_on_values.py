@@ -26,9 +26,9 @@ from tdiag.evidence.kinds import Budget, Ops, SyncLine, SyncLines
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, where
+from tdiag.rules.device_waits import drains, waits
 from tdiag.rules.examples import at, budget, device_time, op_line, ops, sync
 from tdiag.rules.measures import count
-from tdiag.rules.syncs import drains, waits
 from tdiag.units import duration, percent
 
 CODE = "TD402"

@@ -25,8 +25,8 @@ from tdiag.evidence.kinds import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
+from tdiag.rules.device_waits import asked_for, drains, waits
 from tdiag.rules.examples import budget, device_time, sync, traced
-from tdiag.rules.syncs import asked_for, drains, waits
 from tdiag.units import duration, percent
 
 CODE = "TD403"

@@ -28,10 +28,10 @@ from tdiag.evidence.kinds import Budget, Environment, Loader, Loaders, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import Abstain, Found, where
+from tdiag.rules.device_waits import starved_ns
 from tdiag.rules.examples import GB, MS, budget, device_time, environment, loaders, system
 from tdiag.rules.measures import bytes_, count, frac, ns
-from tdiag.rules.shares import NOTICEABLE_FRAC, USABLE_MEMORY_FRAC
-from tdiag.rules.starved import starved_ns
+from tdiag.rules.thresholds import NOTICEABLE_FRAC, USABLE_MEMORY_FRAC
 from tdiag.units import duration, percent, size
 
 CODE = "TD606"

@@ -30,7 +30,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found
 from tdiag.rules.examples import MS, budget, device_time, environment, matrix_op
 from tdiag.rules.measures import count, ns, text
-from tdiag.rules.shares import NOTICEABLE_FRAC
+from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD609"

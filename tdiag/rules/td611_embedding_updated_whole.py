@@ -39,7 +39,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import MB, at, budget, optimizers
 from tdiag.rules.measures import bytes_, count, frac, ns
-from tdiag.rules.shares import NOTICEABLE_FRAC
+from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD611"

@@ -33,7 +33,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held
 from tdiag.rules.examples import budget
 from tdiag.rules.measures import count, frac
-from tdiag.rules.shares import MOSTLY_FRAC, NOTICEABLE_FRAC
+from tdiag.rules.thresholds import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.units import percent
 
 CODE = "TD612"
@@ -51,7 +51,7 @@ def check(budget: Budget, clocks: DeviceClocks | None) -> Found | None:
         raise Abstain("the device's clocks were not watched")
     faults = [held_down for held_down in clocks.held_down if held_down.reason in FAULTS]
     worst = max(faults, key=lambda held_down: held_down.frac, default=None)
-    if worst is None or worst.frac < MOSTLY_FRAC:
+    if worst is None or worst.frac < MAJORITY_FRAC:
         return None
     if not worst.sm_mhz or not clocks.sm_max_mhz:
         raise Abstain("the device's clock was not told")

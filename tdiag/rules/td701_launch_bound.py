@@ -33,12 +33,12 @@ from tdiag.evidence.kinds import Budget, Dispatch, Loader, Loaders, Modules, OpL
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.device_waits import ISSUING, ISSUING_TAGS, starved_ns
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost, fixed_cost_of_small
 from tdiag.rules.loops import LAYERS, MIN_LINE_CALLS, rewriting, value_loops
 from tdiag.rules.measures import count, ns
 from tdiag.rules.model_calls import model_loop
-from tdiag.rules.starved import ISSUING, ISSUING_TAGS, starved_ns
 from tdiag.units import duration, percent
 
 CODE = "TD701"

@@ -31,7 +31,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops
 from tdiag.rules.measures import count, ns, text
-from tdiag.rules.shares import NOTICEABLE_FRAC
+from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD705"

@@ -36,8 +36,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, same_function, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.log_lines import logs
-from tdiag.rules.measures import count, ns
-from tdiag.rules.samples import known_to
+from tdiag.rules.measures import count, known_to, ns
 from tdiag.units import duration, percent
 
 CODE = "TD709"

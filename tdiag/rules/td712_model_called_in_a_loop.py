@@ -42,12 +42,12 @@ from tdiag.evidence.kinds import Budget, Dispatch, Modules, Ops, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.device_waits import ISSUING, ISSUING_TAGS, starved_ns
 from tdiag.rules.examples import at, budget, module, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, cost_of
 from tdiag.rules.loops import conversions
 from tdiag.rules.measures import count, ns
 from tdiag.rules.model_calls import MAJORITY_FRAC, ModelLoop, model_loop
-from tdiag.rules.starved import ISSUING, ISSUING_TAGS, starved_ns
 from tdiag.units import duration, percent
 
 CODE = "TD712"

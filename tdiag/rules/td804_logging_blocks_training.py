@@ -27,8 +27,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.examples import budget, stack, stacks
 from tdiag.rules.log_lines import logs
-from tdiag.rules.measures import count, frac
-from tdiag.rules.samples import known_to
+from tdiag.rules.measures import count, frac, known_to
 from tdiag.units import duration, percent
 
 CODE = "TD804"

@@ -31,7 +31,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held, where
 from tdiag.rules.examples import GB, budget, device_time, environment, loaders, module, system
 from tdiag.rules.measures import bytes_, count, ns
-from tdiag.rules.shares import USABLE_MEMORY_FRAC
+from tdiag.rules.thresholds import USABLE_MEMORY_FRAC
 from tdiag.units import duration, percent, plural, size
 
 CODE = "TD806"

@@ -29,7 +29,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held, where
 from tdiag.rules.examples import GB, MS, at, budget, environment, system
 from tdiag.rules.measures import bytes_, ns
-from tdiag.rules.shares import MOSTLY_FRAC
+from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import duration, percent, size
 
 CODE = "TD807"
@@ -53,7 +53,7 @@ def check(
     if recomputations.at is None:
         return None
     used, total = _memory(system, environment)
-    if used > MOSTLY_FRAC * total:
+    if used > MAJORITY_FRAC * total:
         return None
     profiled = sum(row.own_ns for row in calls.rows)
     inside = recomputations.forward_ns

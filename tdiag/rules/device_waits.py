@@ -1,19 +1,63 @@
-"""Sums over synchronisations, which the sync rules share."""
+"""What the device waits for: copies, synchronisations, launches; sums that rules share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tdiag.evidence.device import DeviceTime, Sync, Syncs
+from msgspec.structs import replace
+
+from tdiag.evidence.device import Copy, DeviceTime, Sync, Syncs
 from tdiag.evidence.kinds import Budget, SyncLines
 from tdiag.model.diagnosis import Measure
 from tdiag.model.place import Place
-from tdiag.rules.base import Gain
-from tdiag.rules.measures import count, ns
+from tdiag.rules.base import Gain, held
+from tdiag.rules.measures import bytes_, count, ns
+from tdiag.rules.thresholds import LOW_END_FRAC
 
-# Half of the values may have to be read where they are; ours.
-KEPT_FRAC = 0.5
+# Budget components in which the device is idle while the host issues work. What it waits for data
+# or in the loss is starved of launches too, and has rules of its own.
+ISSUING = ("launch", "optimizer", "other")
+# What they are called in the replay of a trace (tdiag.evidence.replay).
+ISSUING_TAGS = ("call", *(f"host {state}" for state in ISSUING))
+
+
+def starved_ns(budget: Budget, device: DeviceTime) -> float:
+    """Device idle before kernels that start the moment they are launched, ns per clean step; at
+    most what the budget holds of issuing work."""
+    return min(device.launch_starved_ns * budget.step_ns / device.step_ns, held(budget, *ISSUING))
+
+
+def exposed(copies: Sequence[Copy], budget: Budget, device: DeviceTime) -> float:
+    """Time of these copies that no compute overlaps, ns per clean step (traced ones are longer)."""
+    return sum(copy.exposed_ns for copy in copies) * budget.step_ns / device.step_ns
+
+
+def merged(copies: Sequence[Copy]) -> Copy:
+    """All of them as one, at the place of the one that costs most; there must be one."""
+    worst = max(copies, key=lambda copy: copy.exposed_ns)
+    sizes = [copy.bytes for copy in copies]
+    return replace(
+        worst,
+        count=sum(copy.count for copy in copies),
+        bytes=None if None in sizes else sum(size or 0.0 for size in sizes),
+        device_ns=sum(copy.device_ns for copy in copies),
+        exposed_ns=sum(copy.exposed_ns for copy in copies),
+        host_blocked_ns=sum(copy.host_blocked_ns for copy in copies),
+    )
+
+
+def copy_measures(copy: Copy) -> tuple[Measure, ...]:
+    measures = [
+        ns("copies not overlapped by compute", copy.exposed_ns, "trace"),
+        ns("copies, device time", copy.device_ns, "trace"),
+        count("copies", copy.count, "trace", "per_step"),
+    ]
+    if copy.bytes is not None:
+        measures.append(bytes_("copied per step", copy.bytes, "trace"))
+        if copy.device_ns:
+            measures.append(count("bandwidth", copy.bytes / copy.device_ns, "trace", "gb_per_s"))
+    return tuple(measures)
 
 
 @dataclass(frozen=True)
@@ -43,12 +87,12 @@ class Drains:
         """Low: half of the host's waiting; all of it is what is won where launching is slow."""
         waiting = sum(min(sync.idle_after_ns, sync.host_ns) for sync in self.syncs)
         return Gain(
-            self.frac * self.scale * waiting * (1 - KEPT_FRAC),
+            self.frac * self.scale * waiting * (1 - LOW_END_FRAC),
             self.idle,
             "high end: all device idle time after the synchronisations; low end: half of what the"
             " host spent waiting in them.",
             ("sync", "launch", "other", "d2h", "python_loss", "optimizer"),
-            {f"wait {name}": 1 - self.frac * (1 - KEPT_FRAC) for name in self.names},
+            {f"wait {name}": 1 - self.frac * (1 - LOW_END_FRAC) for name in self.names},
             {f"wait {name}": 1 - self.frac for name in self.names},
         )
 
@@ -71,12 +115,12 @@ def drains(
 ) -> Drains | None:
     """Those of ``syncs`` that leave the device idle; None if none does. ``at``: where they are,
     unless the trace itself says."""
-    dear = [sync for sync in syncs if sync.idle_after_ns > 0]
-    if not dear:
+    draining = [sync for sync in syncs if sync.idle_after_ns > 0]
+    if not draining:
         return None
-    traced = max(dear, key=lambda sync: sync.idle_after_ns).at
+    traced = max(draining, key=lambda sync: sync.idle_after_ns).at
     names = frozenset(sync.name for sync in syncs)
-    return Drains(dear, traced or at, budget.step_ns / device.step_ns, names, frac)
+    return Drains(draining, traced or at, budget.step_ns / device.step_ns, names, frac)
 
 
 def waits(syncs: Syncs) -> list[Sync]:
