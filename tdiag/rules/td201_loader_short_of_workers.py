@@ -57,7 +57,7 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
         return None
     if fed.singly > MAJORITY_FRAC * fed.cpu:
         return None  # indexing whole batches makes the work go away instead of moving it
-    if fed.from_memory and fed.cpu < fed.handover(dear=True):
+    if fed.from_memory and fed.cpu < fed.handover(slow_core=True):
         return None  # picked for less than a worker's batch costs to take over
     workers = fed.workers_needed(system.cores_allowed)
     if workers <= fed.loader.num_workers:
