@@ -220,6 +220,12 @@ def cores_full(system: System) -> bool:
     return (system.cores_used or 0.0) >= SATURATED_FRAC * system.cores_allowed
 
 
+def free_cores(system: System) -> str:
+    """``6.9 of 8 cores``: available ones that this program leaves unused."""
+    free = max(0.0, system.cores_allowed - (system.cores_used or 1.0))
+    return f"{free:.2g} of {system.cores_allowed:g} cores"
+
+
 def feed_of(budget: Budget, loaders: Loaders, phases: Phases | None, system: System) -> Feed | None:
     """The training loader's feed; None without a loader or without waiting for it."""
     loader = loaders.train()
