@@ -47,7 +47,8 @@ def merged(copies: Sequence[Copy]) -> Copy:
     )
 
 
-def copy_measures(copy: Copy) -> tuple[Measure, ...]:
+def copy_measures(copy: Copy, host: bool = False) -> tuple[Measure, ...]:
+    """``host``: with the time that the host is blocked."""
     measures = [
         ns("copies not overlapped by compute", copy.exposed_ns, "trace"),
         ns("copies, device time", copy.device_ns, "trace"),
@@ -57,6 +58,8 @@ def copy_measures(copy: Copy) -> tuple[Measure, ...]:
         measures.append(bytes_("copied per step", copy.bytes, "trace"))
         if copy.device_ns:
             measures.append(count("bandwidth", copy.bytes / copy.device_ns, "trace", "gb_per_s"))
+    if host:
+        measures.append(ns("host blocked in the copies", copy.host_blocked_ns, "trace"))
     return tuple(measures)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,3 +72,36 @@ def test_files_in_memory_are_read_once(tmp_path: Path) -> None:
     for path in paths:
         path.unlink()
     assert [files.open(index).read() for index in range(3)] == contents
+
+
+class OnDevice:
+    """A batch's tensor that logs its copies; there is no device here."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log = name, log
+
+    def to(self, device: str, non_blocking: bool) -> OnDevice:
+        assert non_blocking
+        self.log.append(f"copy {self.name}")
+        return self
+
+    def record_stream(self, stream: object) -> None:
+        self.log.append(f"in use {self.name}")
+
+
+def test_the_next_batch_is_copied_before_the_step_of_this_one() -> None:
+    log: list[str] = []
+    cuda = SimpleNamespace(
+        Stream=object,
+        stream=lambda stream: contextlib.nullcontext(),
+        current_stream=lambda: SimpleNamespace(wait_stream=lambda stream: log.append("wait")),
+    )
+    batches = [(OnDevice(f"x{n}", log), OnDevice(f"y{n}", log)) for n in range(3)]
+    code = snippets.batches_ahead().replace("...", "log.append(f'step {inputs.name}')")
+    scope = {"torch": SimpleNamespace(cuda=cuda), "loader": batches, "device": "cuda", "log": log}
+    exec(code, scope)
+    inputs = [line for line in log if "y" not in line.split()[-1]]
+    assert inputs == [
+        "copy x0", "wait", "in use x0", "copy x1", "step x0", "wait", "in use x1", "copy x2",
+        "step x1", "wait", "in use x2", "step x2",
+    ]  # fmt: skip
