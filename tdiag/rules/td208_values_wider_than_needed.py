@@ -181,30 +181,26 @@ def _advice(wide: list[_Narrowed]) -> str:
 
 def fires() -> Evidence:
     """Photos that ToTensor made float32, and their labels."""
-    photos = BatchField(
-        name="0", dtype="float32", bytes=38.5 * MB, minimum=0.0, maximum=1.0, integral=False,
-        of_255=True,
-    )  # fmt: skip
     labels = BatchField(
         name="1", dtype="int64", bytes=512.0, minimum=0.0, maximum=999.0, integral=True,
         of_255=False,
     )  # fmt: skip
-    single = loaders(
-        batch_dtypes={"torch.float32": 38.5 * MB, "torch.int64": 512.0},
-        fields=(photos, labels),
-        collate_ns=20e6,
-        collate_cpu_ns=20e6,
-    )
-    return Evidence().add(budget(data_wait_cpu=75, forward=20), single, system())
+    return _batch(_photos(0.0, 1.0, of_255=True), labels)
 
 
 def clear() -> Evidence:
-    """Values in float32, labels in int64."""
-    values = BatchField(
-        name="0", dtype="float32", bytes=38.5 * MB, minimum=-2.1, maximum=2.6, integral=False,
-        of_255=False,
+    """Normalised values in float32, labels in int64."""
+    return _batch(_photos(-2.1, 2.6, of_255=False))
+
+
+def _photos(minimum: float, maximum: float, of_255: bool) -> BatchField:
+    return BatchField(
+        name="0", dtype="float32", bytes=38.5 * MB, minimum=minimum, maximum=maximum,
+        integral=False, of_255=of_255,
     )  # fmt: skip
-    single = loaders(
-        batch_dtypes={"torch.float32": 38.5 * MB, "torch.int64": 512.0}, fields=(values,)
-    )
-    return Evidence().add(budget(data_wait_cpu=60, forward=20), single, system())
+
+
+def _batch(*fields: BatchField) -> Evidence:
+    dtypes = {"torch.float32": 38.5 * MB, "torch.int64": 512.0}
+    slow = loaders(batch_dtypes=dtypes, fields=fields, collate_ns=20e6, collate_cpu_ns=20e6)
+    return Evidence().add(budget(data_wait_cpu=75, forward=20), slow, system())
