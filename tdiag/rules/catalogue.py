@@ -181,7 +181,11 @@ def page(rule: Rule) -> str:
     ]
     shown = example(rule)
     lines += ["", "## What it prints", "", "In a made-up run:", ""]
-    lines += [f"> {shown.summary}", ">", *(f"> → {line}" for line in shown.fix.text.splitlines())]
+    action = [f"**{shown.fix.action}**", ""] if shown.fix.action else []
+    said = [shown.summary, "", *action, *shown.fix.text.splitlines()]
+    lines += [f"> {line}".rstrip() for line in said]
+    if shown.fix.code:
+        lines += ["", "```python", shown.fix.code, "```"]
     if rule.after:
         lines += ["", "## What comes first, where it is found too", ""]
         lines += [f"- {find(code).code} {find(code).name}: {why}." for code, why in rule.after]

@@ -142,7 +142,7 @@ def test_a_loop_over_tensors_after_the_step_is_overhead() -> None:
     sampled = stacks((stack(70, 0.68, "norm (torch/functional.py)", function="diversity"),))
     found = ran(ops(*WORKING.lines, pairs), sampled, prepare=70, forward=30)
     assert found.findings[0].code == "TD711"
-    assert "train.py:70 (1932 torch calls, 322 × item() a step)" in found.findings[0].fix.text
+    assert "train.py:70 (1932 torch calls, 322 × item() per step)" in found.findings[0].fix.text
     assert found.verdict.cls == "overhead"
 
 

@@ -45,7 +45,7 @@ def test_rollouts_are_no_evaluation() -> None:
 
 def test_without_draws_the_advice_names_both() -> None:
     doubtful = found(without_draws(eval_train_mode_frac=1.0))["TD802"]
-    assert "if it gathers what to train on" in doubtful.fix.text
+    assert "If it gathers training data" in doubtful.fix.text
     for clear in (
         {"eval_train_mode_frac": 0.0},
         {"eval_train_mode_frac": 1.0, "eval_evident": True},
