@@ -81,17 +81,16 @@ class Rule:
         return dict(zip(parts[::2], (part.strip() for part in parts[1::2]), strict=True))
 
     def thresholds(self) -> list[Named]:
-        return declared_in(self.module)
+        return declared_in(self.module) + thresholds_in(self.source)
 
 
 def declared_in(module: ModuleType) -> list[Named]:
-    """The thresholds a module declares or imports, and constants that are none yet."""
-    declared = [
+    """The thresholds a module declares or imports."""
+    return [
         Named(name, f"{value} {value.unit}".rstrip(), value.source)
         for name, value in vars(module).items()
         if isinstance(value, Threshold)
     ]
-    return declared + thresholds_in(inspect.getsource(module))
 
 
 def thresholds_in(source: str) -> list[Named]:
@@ -196,7 +195,7 @@ def page(rule: Rule) -> str:
         ]
     if rule.thresholds():
         lines += ["", "## Thresholds", ""]
-        lines += [_line(threshold) for threshold in rule.thresholds()]
+        lines += [bullet(threshold) for threshold in rule.thresholds()]
     return "\n".join(lines) + "\n"
 
 
@@ -204,7 +203,7 @@ def index() -> str:
     """The table of all rules and the numbers that several of them share, Markdown."""
     rows = [f"| [{r.code}]({r.code}.md) | {r.name} | {r.cls} | {r.title} |" for r in all_rules()]
     head = ["# Rules", "", "| code | name | class | pattern |", "|---|---|---|---|"]
-    shared = [_line(threshold) for threshold in shared_thresholds()]
+    shared = [bullet(threshold) for threshold in shared_thresholds()]
     return "\n".join([*head, *rows, "", "## Thresholds that rules share", "", *shared]) + "\n"
 
 
@@ -213,10 +212,11 @@ def shared_thresholds() -> list[Named]:
     names = sorted(found.name for found in pkgutil.iter_modules(tdiag.rules.__path__))
     helpers = [n for n in names if not _RULE_FILE.fullmatch(n) and n not in _NO_THRESHOLDS]
     modules = [importlib.import_module(f"tdiag.rules.{name}") for name in helpers]
-    return [t for module in modules for t in declared_in(module)]
+    return [t for m in modules for t in (*declared_in(m), *thresholds_in(inspect.getsource(m)))]
 
 
-def _line(threshold: Named) -> str:
+def bullet(threshold: Named) -> str:
+    """One line of a Markdown list."""
     return f"- `{threshold.name} = {threshold.value}`: {threshold.provenance}"
 
 
