@@ -29,10 +29,7 @@ from tdiag.rules.thresholds import MAJORITY_FRAC
 
 # Classes with one cause for the user and one share of the step to save: a step that waits for
 # data, and a device that the host leaves idle. The member determines the fix.
-FAMILIES = {
-    "input": ("io", "cpu", "input", "loader"),
-    "host": ("overhead", "sync", "memory"),
-}
+FAMILIES = {"input": ("io", "cpu", "input", "loader"), "host": ("overhead", "sync", "memory")}
 # Classes that the budget measures as a component: a prediction cannot be more accurate.
 _MEASURED = frozenset(
     {"io", "cpu", "input", "h2d", "sync", "comm", "eval", "rollout", "checkpoint"}

@@ -200,8 +200,8 @@ def _compute(
 def _doubtful(costs: Costs) -> Verdict:
     share = costs.compute / costs.step_ns
     summary = (
-        f"{share:.0%} of the step is forward, loss, backward and optimizer, but "
-        f"{' and '.join(costs.doubts)}: how much of that is work is unknown"
+        f"{share:.0%} of the step is forward, loss, backward and optimizer, but"
+        f" {' and '.join(costs.doubts)}: how much of that is work is unknown"
     )
     return _unknown(share, "compute", summary)
 
@@ -253,11 +253,7 @@ def _verdict(
 
 def _unknown(share: float, runner_up: str | None, summary: str) -> Verdict:
     return Verdict(
-        cls="unknown",
-        share=round(share, 4),
-        confidence=0.0,
-        runner_up=runner_up,
-        summary=summary,
+        cls="unknown", share=round(share, 4), confidence=0.0, runner_up=runner_up, summary=summary
     )
 
 

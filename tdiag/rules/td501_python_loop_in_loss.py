@@ -84,8 +84,8 @@ def check(
     return Found(
         summary=(
             f"Python loops over tensor values in the loss take {share} of the step:"
-            f" {time.calls:.0f} torch calls{conversions} per step, most of their time"
-            f"{where(worst.at)} ({duration(time.forward_ns)} in the loss,"
+            f" {time.calls:.0f} torch calls{conversions} per step, most of their"
+            f" time{where(worst.at)} ({duration(time.forward_ns)} in the loss,"
             f" {duration(time.backward_ns)} in backward)."
         ),
         evidence=(*_measures(time), *_by_line(lines)),
@@ -94,8 +94,8 @@ def check(
             high * (1 - WORK_IN_SMALL_CALL_FRAC) if small else 0.0,
             most.forward_ns + most.backward_ns,
             f"high end: {'the whole loss' if nearly_all else 'the loop'}"
-            f" ({duration(most.forward_ns)}) and its backward ({duration(most.backward_ns)});"
-            " low end: the fixed cost of small calls.",
+            f" ({duration(most.forward_ns)}) and its backward ({duration(most.backward_ns)}); low"
+            " end: the fixed cost of small calls.",
             ("loss", "python_loss", "forward", "backward", "sync", "launch"),
         ),
         at=worst.at,

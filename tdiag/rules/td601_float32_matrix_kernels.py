@@ -32,7 +32,7 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import MS, budget, device_time, family, kernels
 from tdiag.rules.measures import ns
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD601"
 NAME = "float32-matrix-kernels"
@@ -60,8 +60,7 @@ def check(
     units = sum(x.tensor_core_ns or 0.0 for x in matrix)
     return Found(
         summary=(
-            f"Matrix kernels in float32 without matrix units take {duration(cost)} per step"
-            f" ({percent(cost / budget.step_ns)})."
+            f"Matrix kernels in float32 without matrix units take {per_step(cost, budget.step_ns)}."
         ),
         evidence=(
             ns("float32 matrix kernels", _float32(matrix), "trace"),

@@ -29,7 +29,7 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import budget, device_time, family, flags, kernels
 from tdiag.rules.measures import ns, text
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD602"
 NAME = "convolutions-not-tuned"
@@ -48,10 +48,7 @@ def check(budget: Budget, kernels: Kernels, flags: Flags, device: DeviceTime) ->
         return None
     cost = traced * budget.step_ns / device.step_ns
     return Found(
-        summary=(
-            f"Convolutions take {duration(cost)} per step ({percent(cost / budget.step_ns)}) with"
-            " cuDNN's autotuning off."
-        ),
+        summary=f"Convolutions take {per_step(cost, budget.step_ns)} with cuDNN's autotuning off.",
         evidence=(
             ns("convolution kernels", traced, "trace"),
             text("torch.backends.cudnn.benchmark", "False", "probe"),

@@ -28,7 +28,7 @@ from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import budget, device_time, family, kernels
 from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD603"
 NAME = "layout-conversions"
@@ -42,10 +42,7 @@ def check(budget: Budget, kernels: Kernels, device: DeviceTime) -> Found | None:
         return None
     cost = traced * budget.step_ns / device.step_ns
     return Found(
-        summary=(
-            f"Kernels that only convert memory layouts take {duration(cost)} per step"
-            f" ({percent(cost / budget.step_ns)})."
-        ),
+        summary=f"Kernels that only convert memory layouts take {per_step(cost, budget.step_ns)}.",
         evidence=(
             ns("layout conversions", traced, "trace"),
             count("conversion kernels", sum(x.count for x in layout), "trace", "per_step"),

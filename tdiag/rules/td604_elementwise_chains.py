@@ -29,7 +29,7 @@ from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import budget, device_time, family, flags, kernels
 from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import FUSED_HIGH_FRAC, FUSED_LOW_FRAC
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD604"
 NAME = "elementwise-chains"
@@ -53,8 +53,8 @@ def check(
     cost = traced * budget.step_ns / device.step_ns
     return Found(
         summary=(
-            f"Unfused element-wise kernels take {duration(cost)} per step"
-            f" ({percent(cost / budget.step_ns)}); each is one launch and one pass over memory."
+            f"Unfused element-wise kernels take {per_step(cost, budget.step_ns)}; each is one"
+            " launch and one pass over memory."
         ),
         evidence=(
             ns("element-wise kernels", traced, "trace"),

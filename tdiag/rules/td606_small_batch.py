@@ -38,9 +38,7 @@ from tdiag.units import duration, percent, size
 CODE = "TD606"
 NAME = "small-batch"
 CLASS = "compute"
-AFTER = {
-    "TD709": "a larger batch hides Python time between the torch calls but does not remove it",
-}
+AFTER = {"TD709": "a larger batch hides Python time between the torch calls but does not remove it"}
 
 
 def check(
@@ -73,9 +71,9 @@ def check(
             *_occupancy(kernels),
         ),
         fix=Fix(
-            f"Set batch_size={2 * loader.batch_size} instead of {loader.batch_size}"
-            f"{where(loader.created_at)}, with a matching learning rate. Double it again, up to"
-            f" {largest}, while samples per second grow.",
+            f"Set batch_size={2 * loader.batch_size} instead of"
+            f" {loader.batch_size}{where(loader.created_at)}, with a matching learning rate."
+            f" Double it again, up to {largest}, while samples per second grow.",
             "review",
             action=f"Double the batch size to {2 * loader.batch_size}",
         ),

@@ -32,7 +32,7 @@ from tdiag.rules.base import Abstain, Found
 from tdiag.rules.examples import MS, budget, device_time, environment, matrix_op
 from tdiag.rules.measures import count, ns, text
 from tdiag.rules.thresholds import NOTICEABLE_FRAC
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD609"
 NAME = "matrix-sizes-off-multiples"
@@ -75,8 +75,7 @@ def check(
     return Found(
         summary=(
             f"16-bit matrix products whose row length is not divisible by {MULTIPLE} take"
-            f" {duration(cost)} per step ({percent(cost / budget.step_ns)}). The slowest is"
-            f" {largest}."
+            f" {per_step(cost, budget.step_ns)}. The slowest is {largest}."
         ),
         evidence=(
             ns("products with unsuitable sizes", traced, "trace"),

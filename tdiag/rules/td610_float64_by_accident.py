@@ -40,7 +40,7 @@ from tdiag.rules.examples import MB, MS, at, budget, loaders, module, op_line, o
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
 from tdiag.rules.measures import count, frac, ns, text
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD610"
 NAME = "float64-by-accident"
@@ -97,7 +97,7 @@ def check(
     return Found(
         summary=(
             f"{largest.name} computes in float64 ({WIDE_BYTES} bytes per parameter):"
-            f" {duration(computing)} per step ({percent(computing / budget.step_ns)})."
+            f" {per_step(computing, budget.step_ns)}."
         ),
         evidence=(
             count("parameters", parameters, "probe"),

@@ -40,7 +40,7 @@ from tdiag.rules.examples import MB, at, budget, optimizers
 from tdiag.rules.measures import bytes_, count, frac, ns
 from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import count as counted
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD611"
 NAME = "embedding-updated-whole"
@@ -94,7 +94,7 @@ def check(
         summary=(
             f"A step looks up {counted(largest.looked_up)} of the {counted(largest.rows)} rows of"
             f" {_name(largest)}{where(largest.at)}{others}, but the optimizer updates all of them:"
-            f" {duration(updating)} per step ({percent(updating / budget.step_ns)})."
+            f" {per_step(updating, budget.step_ns)}."
         ),
         evidence=(
             count("rows of the table", largest.rows, "ops"),

@@ -41,7 +41,7 @@ from tdiag.rules.loops import LAYERS, MIN_LINE_CALLS, rewriting, value_loops
 from tdiag.rules.measures import count, ns
 from tdiag.rules.model_calls import model_loop
 from tdiag.rules.thresholds import MAJORITY_FRAC
-from tdiag.units import duration, percent
+from tdiag.units import duration, per_step, percent
 
 CODE = "TD701"
 NAME = "launch-bound"
@@ -112,9 +112,8 @@ def _on_cpu(
     return Found(
         summary=(
             f"{'Small calls' if few else 'Forward and backward'} take"
-            f" {duration(fixed.spent_ns)} per step ({percent(fixed.spent_ns / budget.step_ns)}) for"
-            f" {fixed.calls:.0f} torch calls: {duration(per_call)} per call, little more than the"
-            " fixed cost of a call."
+            f" {per_step(fixed.spent_ns, budget.step_ns)} for {fixed.calls:.0f} torch calls:"
+            f" {duration(per_call)} per call, little more than the fixed cost of a call."
         ),
         evidence=(
             count(f"{few}torch calls in forward", fixed.calls, "ops", "per_step"),
@@ -192,8 +191,7 @@ def _fix(loader: Loader | None, mode: str) -> Fix:
         action = f"Increase the batch size to {size} or compile the model"
         larger = (
             f"Use batch_size={size} instead of {loader.batch_size}{where(loader.created_at)}, with"
-            " a"
-            " matching learning rate"
+            " a matching learning rate"
         )
     return Fix(
         f"{larger}, so that each call does more work. Or issue fewer calls: torch.compile.",

@@ -32,7 +32,7 @@ from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import budget, environment, optimizers
 from tdiag.rules.measures import count, ns, text
 from tdiag.rules.thresholds import MIN_OPTIMIZER_FRAC
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD702"
 NAME = "optimizer-not-fused"
@@ -81,7 +81,7 @@ def check(
     return Found(
         summary=(
             f"{largest.name} updates {largest.tensors} tensors without its fused form. This takes"
-            f" {duration(updating)} per step ({percent(updating / budget.step_ns)})."
+            f" {per_step(updating, budget.step_ns)}."
         ),
         evidence=(
             ns("optimizer step", updating, source),
@@ -97,8 +97,8 @@ def check(
         ),
         gain=Gain(
             *gain,
-            f"fused {largest.name} was {low} to {high} times as fast in measurements on a CPU; on a"
-            " device, its idle time during the optimizer.",
+            f"fused {largest.name} was {low} to {high} times as fast in measurements on a CPU; on"
+            " a device, its idle time during the optimizer.",
             ("optimizer",),
             high_cuts=cuts,
         ),

@@ -31,7 +31,7 @@ from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import MS, budget, host_op, host_ops, optimizers, traced
 from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD703"
 NAME = "gradients-zeroed"
@@ -66,8 +66,8 @@ def check(
     cost = zeroing.total_ns * budget.step_ns / traced.mean_ns
     return Found(
         summary=(
-            f"Filling the gradients of {tensors} tensors with zeros takes {duration(cost)} per step"
-            f" ({percent(cost / budget.step_ns)})."
+            f"Filling the gradients of {tensors} tensors with zeros takes"
+            f" {per_step(cost, budget.step_ns)}."
         ),
         evidence=(
             ns("filling with zeros", zeroing.total_ns, "trace"),

@@ -33,7 +33,7 @@ from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops
 from tdiag.rules.measures import count, ns, text
 from tdiag.rules.thresholds import NOTICEABLE_FRAC
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD705"
 NAME = "gradients-clipped-one-by-one"
@@ -69,8 +69,7 @@ def check(budget: Budget, clips: ClipCalls, ops: Ops) -> Found | None:
     won = cost * (1 - (1 / worst.calls if looped else 1 / FOREACH_WINS))
     return Found(
         summary=(
-            f"{how}{where(worst.at)} clip gradients one by one: {duration(cost)} per step"
-            f" ({percent(cost / budget.step_ns)})."
+            f"{how}{where(worst.at)} clip gradients one by one: {per_step(cost, budget.step_ns)}."
         ),
         evidence=(
             count("calls", worst.calls, "ops", "per_step"),

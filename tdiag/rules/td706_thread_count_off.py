@@ -164,8 +164,8 @@ def _crowded(
         gain=Gain(
             0.0,
             held(budget, *PARALLEL) * share * (1 - 1 / CROWDED_TIMES),
-            f"high end: every call took {CROWDED_TIMES} times as long, the worst measured; low end:"
-            " threads were not the limit.",
+            f"high end: every call took {CROWDED_TIMES} times as long, the worst measured; low"
+            " end: threads were not the limit.",
             PARALLEL,
         ),
         at=threads.set_at,

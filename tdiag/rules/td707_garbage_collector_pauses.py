@@ -28,7 +28,7 @@ from tdiag.rules.base import Found, Gain, held
 from tdiag.rules.examples import budget, phases
 from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
-from tdiag.units import duration, percent, plural
+from tdiag.units import per_step, plural
 
 CODE = "TD707"
 NAME = "garbage-collector-pauses"
@@ -42,8 +42,8 @@ def check(budget: Budget, phases: Phases) -> Found | None:
     often = phases.counts.get("gc", 0.0)
     return Found(
         summary=(
-            f"Garbage collection takes {duration(collecting)} per step"
-            f" ({percent(collecting / budget.step_ns)}) in {plural(often, 'collection')}."
+            f"Garbage collection takes {per_step(collecting, budget.step_ns)} in"
+            f" {plural(often, 'collection')}."
         ),
         evidence=(
             ns("garbage collection, per step", collecting, "baseline"),

@@ -35,7 +35,7 @@ from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.examples import MS, at, budget
 from tdiag.rules.measures import count, ns, text
 from tdiag.units import count as counted
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD708"
 NAME = "compiled-again"
@@ -89,7 +89,7 @@ def _summary(budget: Budget, compiles: Compiles, at: Place | None) -> str:
         return given_up
     again = (
         f"Functions are recompiled {counted(compiles.clean_recompiles)} times per step{where(at)}:"
-        f" {duration(compiles.clean_ns)} per step ({percent(compiles.clean_ns / budget.step_ns)})."
+        f" {per_step(compiles.clean_ns, budget.step_ns)}."
     )
     return f"{again} {given_up}" if compiles.limit_hit else again
 

@@ -38,7 +38,7 @@ from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.log_lines import logs
 from tdiag.rules.measures import count, known_to, ns
 from tdiag.rules.thresholds import LOW_END_FRAC, MIN_SAMPLES
-from tdiag.units import duration, percent
+from tdiag.units import duration, per_step
 
 CODE = "TD709"
 NAME = "python-between-ops"
@@ -94,9 +94,8 @@ def check(budget: Budget, stacks: Stacks, ops: Ops) -> Found | None:
     )
     return Found(
         summary=(
-            f"Python code between torch calls takes {duration(total)} per step"
-            f" ({percent(total / budget.step_ns)}), most of it{where(top.at)} in"
-            f" {top.at.function} ({duration(outside[top])})."
+            f"Python code between torch calls takes {per_step(total, budget.step_ns)}, most of"
+            f" it{where(top.at)} in {top.at.function} ({duration(outside[top])})."
         ),
         evidence=(
             *(ns(f"outside torch calls{where(x.at)}", outside[x], "sample") for x in lines[:3]),

@@ -80,9 +80,9 @@ def check(
     gain = (spent * (1 - 1 / FOREACH_LOW), spent * (1 - 1 / FOREACH_HIGH))
     return Found(
         summary=(
-            f"The optimizer makes {calls:.0f} torch calls per step, tensor by tensor"
-            f"{where(worst.at)}: {duration(spent)} ({percent(spent / budget.step_ns)} of the step),"
-            f" {duration(spent / calls)} per call."
+            f"The optimizer makes {calls:.0f} torch calls per step, tensor by"
+            f" tensor{where(worst.at)}: {duration(spent)} ({percent(spent / budget.step_ns)} of the"
+            f" step), {duration(spent / calls)} per call."
         ),
         evidence=(
             count("torch calls of the optimizer, in a loop", calls, "ops", "per_step"),
@@ -120,8 +120,8 @@ def _fix(used: tuple[Optimizer, ...], worst: OpLine) -> Fix:
     if _inside(worst):
         name = f"{used[0].name}{where(used[0].created_at)}" if used else "the optimizer"
         return Fix(
-            f"Switch on the option of {name} that updates all tensors with one call"
-            f" per operation (often named foreach or fused), {instead}",
+            f"Switch on the option of {name} that updates all tensors with one call per operation"
+            f" (often named foreach or fused), {instead}",
             "review",
             action="Update all tensors with one call per operation",
         )

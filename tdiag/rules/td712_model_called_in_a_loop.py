@@ -146,10 +146,7 @@ def _on_device(budget: Budget, device: DeviceTime | None) -> _Cost:
 
 
 def _on_cpu(
-    phases: Phases,
-    ops: Ops | None,
-    dispatch: Dispatch | None,
-    loop: ModelLoop,
+    phases: Phases, ops: Ops | None, dispatch: Dispatch | None, loop: ModelLoop
 ) -> _Cost | None:
     if ops is None:
         raise Abstain("torch calls were not counted (window ops)")

@@ -40,9 +40,7 @@ from tdiag.units import duration, percent, plural
 CODE = "TD802"
 NAME = "evaluation-takes-over"
 CLASS = "eval"
-AFTER = {
-    "TD801": "without gradients an evaluation takes less time, and rarer ones hide their cost",
-}
+AFTER = {"TD801": "without gradients an evaluation takes less time, and rarer ones hide their cost"}
 
 USUAL_FRAC = Threshold(
     0.05,

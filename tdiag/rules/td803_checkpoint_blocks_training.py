@@ -56,8 +56,8 @@ def check(budget: Budget, phases: Phases, stacks: Stacks | None) -> Found | None
     every = f", once in {1 / often:.0f} steps" if often else ""
     return Found(
         summary=(
-            f"torch.save takes {percent(saving / budget.step_ns)} of the training time"
-            f"{'' if each is None else f' ({duration(each)} each{every})'}."
+            f"torch.save takes {percent(saving / budget.step_ns)} of the training"
+            f" time{'' if each is None else f' ({duration(each)} each{every})'}."
         ),
         evidence=(
             ns("torch.save, per step", saving, "baseline"),
@@ -79,8 +79,8 @@ def _fix(step_ns: float, each: float | None, at: Place | None) -> Fix:
     every = max(1, round(each / step_ns / AFFORDABLE_FRAC)) if each else 0
     rarer = f"every {every} steps or more" if every else "less often"
     return Fix(
-        f"Save{where(at)} {rarer}, so that it takes at most {percent(AFFORDABLE_FRAC)} of the time."
-        " Or copy the state to the CPU and let a thread write it.",
+        f"Save{where(at)} {rarer}, so that it takes at most {percent(AFFORDABLE_FRAC)} of the"
+        " time. Or copy the state to the CPU and let a thread write it.",
         "manual",
         action=f"Save a checkpoint {rarer}",
         code="state = {name: x.to('cpu', copy=True) for name, x in model.state_dict().items()}\n"

@@ -71,8 +71,7 @@ def check(
         summary=(
             f"The device's memory is {percent(used / total)} full ({size(used)} of {size(total)}),"
             f" and {plural(device.allocations_per_step, 'call')} per step that allocate or free"
-            f" memory leave it idle for {duration(stalled)}"
-            f" ({percent(stalled / budget.step_ns)})."
+            f" memory leave it idle for {duration(stalled)} ({percent(stalled / budget.step_ns)})."
         ),
         evidence=tuple(evidence),
         fix=Fix(

@@ -31,7 +31,7 @@ from tdiag.rules.examples import GB, MS, at, budget, environment, system
 from tdiag.rules.measures import bytes_, ns
 from tdiag.rules.memory import memory
 from tdiag.rules.thresholds import LOW_END_FRAC, MAJORITY_FRAC
-from tdiag.units import duration, percent, size
+from tdiag.units import per_step, size
 
 CODE = "TD807"
 NAME = "recomputed-with-memory-to-spare"
@@ -60,8 +60,8 @@ def check(
     return Found(
         summary=(
             f"Checkpointed blocks{where(recomputations.at)} are computed twice, which takes about"
-            f" {duration(cost)} per step ({percent(cost / budget.step_ns)}), although"
-            f" {size(total - used)} of {size(total)} of memory are free."
+            f" {per_step(cost, budget.step_ns)}, although {size(total - used)} of {size(total)} of"
+            " memory are free."
         ),
         evidence=(
             ns("inside torch.utils.checkpoint, under cProfile", inside, "calls"),

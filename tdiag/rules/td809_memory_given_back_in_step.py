@@ -51,9 +51,8 @@ def check(
     return Found(
         summary=(
             f"{plural(device.allocations_per_step, 'call')} per step that allocate or free memory"
-            f" leave the device idle for {duration(stalled)}"
-            f" ({percent(stalled / budget.step_ns)}), although {size(total - used)} of"
-            f" {size(total)} are free."
+            f" leave the device idle for {duration(stalled)} ({percent(stalled / budget.step_ns)}),"
+            f" although {size(total - used)} of {size(total)} are free."
         ),
         evidence=(
             count("allocating and freeing calls", device.allocations_per_step, "trace", "per_step"),
@@ -62,8 +61,8 @@ def check(
             bytes_("device memory", total, "system"),
         ),
         fix=Fix(
-            "Remove torch.cuda.empty_cache() from the loop. If there is none, pad varying sizes or"
-            " set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+            "Remove torch.cuda.empty_cache() from the loop. If there is none, pad varying sizes"
+            " or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
             "safe",
             action="Remove empty_cache() from the training loop",
         ),

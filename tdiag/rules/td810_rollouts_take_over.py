@@ -70,7 +70,7 @@ def check(
             count("draws from a distribution", drawn(calls), "calls", "per_step"),
         ),
         fix=Fix(
-            f"Step more environments (or sequences) at once and call the model on all their"
+            "Step more environments (or sequences) at once and call the model on all their"
             f" states{where(at)}. Run environments written in Python in their own processes.",
             "manual",
             action="Step several environments or sequences at once",

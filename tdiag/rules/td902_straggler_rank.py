@@ -56,8 +56,8 @@ _ADVICE = {
     ),
     "forward": (
         "Give the late rank no more work than the others",
-        "balance the work (sequence lengths, batch sizes), and compare its cores and what else runs"
-        " there",
+        "balance the work (sequence lengths, batch sizes), and compare its cores and what else"
+        " runs there",
     ),
     "h2d": (
         "Reduce the late rank's copies to its device",

@@ -39,7 +39,7 @@ from tdiag.rules.examples import MS, at, budget, device_time
 from tdiag.rules.examples_ranks import ddp_settings
 from tdiag.rules.measures import bytes_, count, ns, text
 from tdiag.rules.stragglers import abstain_unless_alone
-from tdiag.units import duration, percent
+from tdiag.units import duration, per_step, percent
 
 CODE = "TD903"
 NAME = "exposed-communication"
@@ -77,11 +77,7 @@ def check(
 
 
 def _on_device(
-    budget: Budget,
-    communication: Communication,
-    device: DeviceTime,
-    ranks: Ranks | None,
-    fix: Fix,
+    budget: Budget, communication: Communication, device: DeviceTime, ranks: Ranks | None, fix: Fix
 ) -> Found | None:
     exposed = _less_waiting(communication.exposed_ns, ranks)
     if not exposed:
@@ -146,8 +142,8 @@ def _on_cpu(
     most = collectives.lines[0]
     return Found(
         summary=(
-            f"The training thread waits {duration(whole)} per step"
-            f" ({percent(whole / budget.step_ns)}) for the other ranks, mostly {_what(most)}."
+            f"The training thread waits {per_step(whole, budget.step_ns)} for the other ranks,"
+            f" mostly {_what(most)}."
         ),
         evidence=(
             ns("communication not overlapped", whole, "baseline"),

@@ -59,8 +59,8 @@ def check(ddp: Ddp | None, environment: Environment) -> Found | None:
             bytes_("parameters", ddp.parameter_bytes, "probe"),
         ),
         fix=Fix(
-            "Remove find_unused_parameters=True from DistributedDataParallel. If each step uses the"
-            " same parameters in the same order, set static_graph=True.",
+            "Remove find_unused_parameters=True from DistributedDataParallel. If each step uses"
+            " the same parameters in the same order, set static_graph=True.",
             "review",
             action="Remove find_unused_parameters=True",
         ),

@@ -66,8 +66,8 @@ def check(budget: Budget, ddp: Ddp | None, environment: Environment) -> Found | 
             ns("communication not overlapped", exposed, "budget"),
         ),
         fix=Fix(
-            "Run forward and backward of all micro-batches but the last under model.no_sync(). The"
-            f" last of {times} reduces the sum.",
+            "Run forward and backward of all micro-batches but the last under model.no_sync()."
+            f" The last of {times} reduces the sum.",
             "review",
             action="Reduce gradients on the last micro-batch only",
             code="for i, batch in enumerate(micro_batches):\n"
