@@ -1,4 +1,4 @@
-"""Finds the rules: every module ``tdnnn_*.py`` of this package is one. Nothing is registered."""
+"""Finds the rules: every module ``tdnnn_*.py`` of this package is one, without registration."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Named:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule file. ``only_if_clear``: a healthy statement, kept when nothing else is found.
-    ``after``: codes of rules to act on first, each with why."""
+    """One rule file. ``only_if_clear``: a statement of health, kept if nothing else is found.
+    ``after``: codes of rules to act on first, each with the reason."""
 
     code: str
     name: str
@@ -63,7 +63,7 @@ class Rule:
 
     @property
     def source(self) -> str:
-        """Read when it is asked for: a report needs none."""
+        """Read on demand: a report does not need it."""
         return inspect.getsource(self.module)
 
     @property
@@ -151,7 +151,7 @@ def _kind(hint: Any) -> tuple[type[Kind], bool]:
 
 @cache
 def example(rule: Rule) -> Found:
-    """What the rule finds in its own example."""
+    """The rule's finding in its own example."""
     evidence = rule.fires()
     found = rule.check(**{name: evidence.get(kind) for name, (kind, _) in needs(rule).items()})
     assert found is not None, f"{rule.code} does not fire on its example"
@@ -179,19 +179,19 @@ def page(rule: Rule) -> str:
         body.strip(),
     ]
     shown = example(rule)
-    lines += ["", "## What it prints", "", "In a made-up run:", ""]
+    lines += ["", "## What it prints", "", "In an example run:", ""]
     action = [f"**{shown.fix.action}**", ""] if shown.fix.action else []
     said = [shown.summary, "", *action, *shown.fix.text.splitlines()]
     lines += [f"> {line}".rstrip() for line in said]
     if shown.fix.code:
         lines += ["", "```python", shown.fix.code, "```"]
     if rule.after:
-        lines += ["", "## What comes first, where it is found too", ""]
+        lines += ["", "## What to fix first, if it is found too", ""]
         lines += [f"- {find(code).code} {find(code).name}: {why}." for code, why in rule.after]
     if rule.predicts:
         lines += [
             "",
-            f"Reported only if the fix can win {NOISE_FLOOR_FRAC:.0%} of the step or more.",
+            f"Reported only if the fix can save {NOISE_FLOOR_FRAC:.0%} of the step or more.",
         ]
     if rule.thresholds():
         lines += ["", "## Thresholds", ""]
@@ -200,7 +200,7 @@ def page(rule: Rule) -> str:
 
 
 def index() -> str:
-    """The table of all rules and the numbers that several of them share, Markdown."""
+    """The table of all rules and the thresholds that several of them share, Markdown."""
     rows = [f"| [{r.code}]({r.code}.md) | {r.name} | {r.cls} | {r.title} |" for r in all_rules()]
     head = ["# Rules", "", "| code | name | class | pattern |", "|---|---|---|---|"]
     shared = [bullet(threshold) for threshold in shared_thresholds()]
@@ -221,7 +221,7 @@ def bullet(threshold: Named) -> str:
 
 
 def speaking_of(words: str) -> list[Rule]:
-    """Rules whose page holds every one of these words, most mentions of them first."""
+    """Rules whose page contains all of these words, the page with most mentions first."""
     wanted = words.lower().split()
     pages = [(rule, page(rule).lower()) for rule in all_rules()]
     found = [(rule, text) for rule, text in pages if all(word in text for word in wanted)]
@@ -230,8 +230,8 @@ def speaking_of(words: str) -> list[Rule]:
 
 
 def explain(words: str) -> str:
-    """What ``tdiag explain`` prints: the page of the rule of this code or name, else a list of the
-    rules that speak of these words; :class:`UsageError` if none does."""
+    """Output of ``tdiag explain``: the page of the rule with this code or name, else a list of the
+    rules that mention these words; :class:`UsageError` if none does."""
     try:
         return page(find(words))
     except UsageError:
@@ -239,4 +239,4 @@ def explain(words: str) -> str:
         if not found:
             raise
     rows = "\n".join(f"- {rule.code} {rule.name}: {rule.title}" for rule in found)
-    return f"Rules that speak of `{words}`:\n\n{rows}\n"
+    return f"Rules that mention `{words}`:\n\n{rows}\n"
