@@ -183,7 +183,38 @@ class _Way:
     code: str
 
 
-# The built-in for a loop line's text; the first that fits.
+# What a line of a loop does to one element or pair, and the form for all of them. ``name``: the
+# variable that the line assigns.
+_FORMS = (
+    (
+        r"(?P<x>[\w.]+)\[(?P<i>\w+)\] - (?P=x)\[(?P<j>\w+)\]",
+        "index all pairs at once with torch.triu_indices",
+        "{i}, {j} = torch.triu_indices(len({x}), len({x}), 1)\n"
+        "difference = {x}[{i}] - {x}[{j}]  # one row per pair: reduce with .sum(dim=1)",
+    ),
+    (
+        r"\b(?P<loss>cross_entropy|nll_loss|mse_loss|l1_loss|smooth_l1_loss|huber_loss|kl_div"
+        r"|binary_cross_entropy(?:_with_logits)?)\((?P<x>[\w.]+)\[[^\]]*\], (?P<t>[\w.]+)\[",
+        "call {loss} once on the batch with reduction='none'",
+        "{name} = torch.nn.functional.{loss}({x}, {t}, reduction='none')",
+    ),
+    (
+        r"(?P<x>[\w.]+)\[(?P<i>\w+), (?P<t>[\w.]+)\[(?P=i)\]\]",
+        "select one element of each row with gather",
+        "{name} = {x}.gather(1, {t}[:, None])[:, 0]",
+    ),
+    (
+        r"(?P<x>[\w.]+)\[\w+\]\.(?P<f>max|min)\(\)",
+        "reduce all rows at once with .{f}(dim=1)",
+        "{name} = {x}.flatten(1).{f}(dim=1).values",
+    ),
+    (
+        r"(?P<x>[\w.]+)\[\w+\]\.(?P<f>sum|mean|prod)\(\)",
+        "reduce all rows at once with .{f}(dim=1)",
+        "{name} = {x}.flatten(1).{f}(dim=1)",
+    ),
+)
+# The built-in for a loop's text where no form fits; the first that fits.
 _BUILT_IN = (
     (
         r"cosine",
@@ -211,14 +242,15 @@ _WHERE = _Way(
 _MASK = _Way("weight by a mask instead of selecting elements", "total = (x * mask).sum()")
 _REDUCE = _Way(
     "keep the values as tensors, reduce them once, and call .item() only for logging",
-    "total = values.sum()",
+    "total = torch.stack(values).sum()  # values: tensors, without .item()",
 )
 _BROADCAST = _Way(
     "index with broadcasting (x[:, None] - y[None, :]) and reduce with .sum(dim)",
     "difference = x[:, None] - y[None, :]  # every pair\ntotal = difference.sum(dim=1)",
 )
 # Compares the same sequence at two places: ``labels[i] == labels[j]``, converted or not.
-_SAME_LABEL = re.compile(r"([\w.]+)\[\w+\]\)?(?:\.item\(\))?\s*[!=]=\s*(?:\w+\()?\1\[\w+\]")
+_SAME_LABEL = re.compile(r"([\w.]+)\[(\w+)\]\)?(?:\.item\(\))?\s*[!=]=\s*(?:\w+\()?\1\[(\w+)\]")
+_ASSIGNS = re.compile(r"\s*(\w+) = ")
 _READS = {"item", "float", "int", "tolist", "numpy", "cpu"}
 _SELECTS = {"nonzero", "masked_select", "unique"}
 MOST_WAYS = Threshold(
@@ -238,9 +270,10 @@ def rewriting(lines: Sequence[OpLine], intervention: str | None = None) -> Fix:
     counts = [f"{sum(line.calls for line in lines):.0f} torch calls"]
     counts += [f"{times:.0f} × {kind}()" for kind, times in sorted(made.items())]
     ways = _ways(lines, set(made))
+    texts = [way.text for way in ways[: int(MOST_WAYS)]]
     return Fix(
         f"Replace the loop{where(worst.at)} ({', '.join(counts)} per step) by one expression over"
-        f" whole tensors: {'; '.join(way.text for way in ways)}.",
+        f" whole tensors: {'; '.join(texts)}.",
         "review",
         intervention,
         action="Replace the loop by one tensor expression",
@@ -250,17 +283,38 @@ def rewriting(lines: Sequence[OpLine], intervention: str | None = None) -> Fix:
 
 def _ways(lines: Sequence[OpLine], conversions: set[str]) -> list[_Way]:
     """The forms that fit the text of these lines and their conversions, most specific first."""
-    text = "".join(linecache.getline(line.at.file, line.at.line) for line in lines)
-    ways = [way for pattern, way in _BUILT_IN if re.search(pattern, text)][:1]
+    places = sorted({(line.at.file, line.at.line) for line in lines})
+    texts = [linecache.getline(file, line) for file, line in places]
+    ways = [way for text in texts for way in _forms_of(text)]
+    text = "".join(texts)
+    if not ways:
+        ways = [way for pattern, way in _BUILT_IN if re.search(pattern, text)][:1]
     by_value = "bool" in conversions or (conversions & _READS and re.search(r"\bif\b", text))
     if same := _SAME_LABEL.search(text):
-        mask = f"{same[1]}[:, None] == {same[1]}[None, :]"
+        labels, i, j = same.groups()
+        pairs = any("triu_indices" in way.code for way in ways)
+        mask = (
+            f"{labels}[{i}] == {labels}[{j}]"
+            if pairs
+            else f"{labels}[:, None] == {labels}[None, :]"
+        )
         code = f"same = {mask}\nvalue = torch.where(same, if_same, if_different)"
-        ways.insert(0, _Way(f"replace the branch by the mask `{mask}`", code))
+        ways.insert(int(pairs), _Way(f"replace the branch by the mask `{mask}`", code))
     elif by_value:
         ways.append(_WHERE)
     elif conversions & _SELECTS:
         ways.append(_MASK)
-    if conversions & _READS:
+    if conversions & _READS and not any("reduction=" in way.code for way in ways):
         ways.append(_REDUCE)
-    return ways[: int(MOST_WAYS)] or [_BROADCAST]
+    return ways or [_BROADCAST]
+
+
+def _forms_of(text: str) -> list[_Way]:
+    """The vectorised forms of one line of a loop."""
+    assigned = _ASSIGNS.match(text)
+    found = []
+    for pattern, words, code in _FORMS:
+        if match := re.search(pattern, text):
+            parts = {"name": assigned[1] if assigned else "value", **match.groupdict()}
+            found.append(_Way(words.format(**parts), code.format(**parts)))
+    return found
