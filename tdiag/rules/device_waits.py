@@ -15,10 +15,10 @@ from tdiag.rules.base import Gain, held
 from tdiag.rules.measures import bytes_, count, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 
-# Budget components in which the device is idle while the host issues work. What it waits for data
-# or in the loss is starved of launches too, and has rules of its own.
+# Budget components in which the device is idle while the host issues work. Waiting for data and
+# idling in the loss have rules of their own.
 ISSUING = ("launch", "optimizer", "other")
-# What they are called in the replay of a trace (tdiag.evidence.replay).
+# Their names in the replay of a trace (tdiag.evidence.replay).
 ISSUING_TAGS = ("call", *(f"host {state}" for state in ISSUING))
 
 
@@ -29,12 +29,12 @@ def starved_ns(budget: Budget, device: DeviceTime) -> float:
 
 
 def exposed(copies: Sequence[Copy], budget: Budget, device: DeviceTime) -> float:
-    """Time of these copies that no compute overlaps, ns per clean step (traced ones are longer)."""
+    """Time of these copies that no compute overlaps, ns per clean step."""
     return sum(copy.exposed_ns for copy in copies) * budget.step_ns / device.step_ns
 
 
 def merged(copies: Sequence[Copy]) -> Copy:
-    """All of them as one, at the place of the one that costs most; there must be one."""
+    """All copies as one, at the place of the most expensive; at least one is needed."""
     worst = max(copies, key=lambda copy: copy.exposed_ns)
     sizes = [copy.bytes for copy in copies]
     return replace(
@@ -47,7 +47,8 @@ def merged(copies: Sequence[Copy]) -> Copy:
     )
 
 
-def copy_measures(copy: Copy) -> tuple[Measure, ...]:
+def copy_measures(copy: Copy, host: bool = False) -> tuple[Measure, ...]:
+    """``host``: with the time that the host is blocked."""
     measures = [
         ns("copies not overlapped by compute", copy.exposed_ns, "trace"),
         ns("copies, device time", copy.device_ns, "trace"),
@@ -57,15 +58,16 @@ def copy_measures(copy: Copy) -> tuple[Measure, ...]:
         measures.append(bytes_("copied per step", copy.bytes, "trace"))
         if copy.device_ns:
             measures.append(count("bandwidth", copy.bytes / copy.device_ns, "trace", "gb_per_s"))
+    if host:
+        measures.append(ns("host blocked in the copies", copy.host_blocked_ns, "trace"))
     return tuple(measures)
 
 
 @dataclass(frozen=True)
 class Drains:
-    """Synchronisations after which the device idles. ``frac``: the part of them that is meant.
-    ``names``: the calls that would go with them, also those that find the device drained already.
-
-    ``scale``: clean step ÷ traced step, since traced steps are longer.
+    """Synchronisations after which the device idles. ``frac``: the part of them that the fix
+    removes. ``names``: all calls that would go with it, those without idle time too. ``scale``:
+    clean step ÷ traced step, since traced steps are longer.
     """
 
     syncs: Sequence[Sync]
@@ -84,13 +86,13 @@ class Drains:
         return self.frac * self.scale * sum(sync.idle_after_ns for sync in self.syncs)
 
     def gain(self) -> Gain:
-        """Low: half of the host's waiting; all of it is what is won where launching is slow."""
+        """Low end: half of the host's waiting, all there is to gain if launches are slow."""
         waiting = sum(min(sync.idle_after_ns, sync.host_ns) for sync in self.syncs)
         return Gain(
             self.frac * self.scale * waiting * (1 - LOW_END_FRAC),
             self.idle,
-            "high end: all device idle time after the synchronisations; low end: half of what the"
-            " host spent waiting in them.",
+            "high end: all device idle time after the synchronisations; low end: half of the time"
+            " that the host waits in them.",
             ("sync", "launch", "other", "d2h", "python_loss", "optimizer"),
             {f"wait {name}": 1 - self.frac * (1 - LOW_END_FRAC) for name in self.names},
             {f"wait {name}": 1 - self.frac for name in self.names},
@@ -113,8 +115,8 @@ def drains(
     at: Place | None = None,
     frac: float = 1.0,
 ) -> Drains | None:
-    """Those of ``syncs`` that leave the device idle; None if none does. ``at``: where they are,
-    unless the trace itself says."""
+    """Those of ``syncs`` that leave the device idle; None if none does. ``at``: their place if the
+    trace does not know it."""
     draining = [sync for sync in syncs if sync.idle_after_ns > 0]
     if not draining:
         return None
@@ -124,19 +126,19 @@ def drains(
 
 
 def waits(syncs: Syncs) -> list[Sync]:
-    """The runtime calls that waited. An op such as ``aten::item`` is left out where the calls
-    inside it are listed too, so that nothing counts twice."""
+    """The runtime calls that waited. Ops such as ``aten::item`` are left out if the calls inside
+    them are listed too, so that nothing counts twice."""
     calls = [sync for sync in syncs.syncs if not sync.name.startswith("aten::")]
     return calls or list(syncs.syncs)
 
 
 def asked_for(sync: Sync) -> bool:
-    """The script itself asked the whole device to finish."""
+    """The script itself synchronised the whole device."""
     return sync.name.endswith(("DeviceSynchronize", "CtxSynchronize"))
 
 
 def busiest(lines: SyncLines | None) -> Place | None:
-    """The line that synchronises most often, as torch's own debug mode warned."""
+    """The line that synchronises most often, by the warnings of torch's debug mode."""
     if lines is None or not lines.lines:
         return None
     return max(lines.lines, key=lambda line: line.per_step).at

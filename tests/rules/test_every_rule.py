@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import runpy
@@ -142,6 +143,16 @@ def test_finding_says_the_pattern_and_the_fix_in_plain_sentences(rule: Rule) -> 
         assert sentence.endswith(".")
         assert "None" not in sentence.replace("batch_size=None", "")
         assert "nan" not in sentence.split()
+
+
+@pytest.mark.parametrize(
+    "rule", [rule for rule in RULES if rule.code < "TD5"], ids=lambda rule: rule.code
+)  # the other rules follow
+def test_fix_has_an_action_and_code_that_parses(rule: Rule) -> None:
+    """The action is the finding's first line in a report."""
+    fix = fired(rule).fix
+    assert re.fullmatch(r"[A-Z].{5,58}[^.]", fix.action), fix.action
+    ast.parse(fix.code)
 
 
 def test_what_comes_first_are_other_rules_and_never_both_ways() -> None:

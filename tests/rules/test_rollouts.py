@@ -40,7 +40,7 @@ def test_rollouts_are_no_evaluation() -> None:
     assert set(found(evidence)) == {"TD810"}  # neither rarer evaluations nor another mode
     verdict = judge(evidence, budget, list(found(evidence).values()))
     assert verdict.cls == "rollout"
-    assert "gather what to train on" in verdict.summary
+    assert "gathering training data" in verdict.summary
 
 
 def test_without_draws_the_advice_names_both() -> None:
