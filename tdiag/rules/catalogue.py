@@ -1,4 +1,4 @@
-"""Finds the rules: every module ``tdnnn_*.py`` of this package is one. Nothing is registered."""
+"""Finds the rules: every module ``tdnnn_*.py`` of this package is one, without registration."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Named:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule file. ``only_if_clear``: a healthy statement, kept when nothing else is found.
-    ``after``: codes of rules to act on first, each with why."""
+    """One rule file. ``only_if_clear``: a statement of health, kept if nothing else is found.
+    ``after``: codes of rules to act on first, each with the reason."""
 
     code: str
     name: str
@@ -63,7 +63,7 @@ class Rule:
 
     @property
     def source(self) -> str:
-        """Read when it is asked for: a report needs none."""
+        """Read on demand: a report does not need it."""
         return inspect.getsource(self.module)
 
     @property
@@ -81,17 +81,16 @@ class Rule:
         return dict(zip(parts[::2], (part.strip() for part in parts[1::2]), strict=True))
 
     def thresholds(self) -> list[Named]:
-        return declared_in(self.module)
+        return declared_in(self.module) + thresholds_in(self.source)
 
 
 def declared_in(module: ModuleType) -> list[Named]:
-    """The thresholds a module declares or imports, and constants that are none yet."""
-    declared = [
+    """The thresholds a module declares or imports."""
+    return [
         Named(name, f"{value} {value.unit}".rstrip(), value.source)
         for name, value in vars(module).items()
         if isinstance(value, Threshold)
     ]
-    return declared + thresholds_in(inspect.getsource(module))
 
 
 def thresholds_in(source: str) -> list[Named]:
@@ -152,7 +151,7 @@ def _kind(hint: Any) -> tuple[type[Kind], bool]:
 
 @cache
 def example(rule: Rule) -> Found:
-    """What the rule finds in its own example."""
+    """The rule's finding in its own example."""
     evidence = rule.fires()
     found = rule.check(**{name: evidence.get(kind) for name, (kind, _) in needs(rule).items()})
     assert found is not None, f"{rule.code} does not fire on its example"
@@ -180,27 +179,31 @@ def page(rule: Rule) -> str:
         body.strip(),
     ]
     shown = example(rule)
-    lines += ["", "## What it prints", "", "In a made-up run:", ""]
-    lines += [f"> {shown.summary}", ">", *(f"> → {line}" for line in shown.fix.text.splitlines())]
+    lines += ["", "## What it prints", "", "In an example run:", ""]
+    action = [f"**{shown.fix.action}**", ""] if shown.fix.action else []
+    said = [shown.summary, "", *action, *shown.fix.text.splitlines()]
+    lines += [f"> {line}".rstrip() for line in said]
+    if shown.fix.code:
+        lines += ["", "```python", shown.fix.code, "```"]
     if rule.after:
-        lines += ["", "## What comes first, where it is found too", ""]
+        lines += ["", "## What to fix first, if it is found too", ""]
         lines += [f"- {find(code).code} {find(code).name}: {why}." for code, why in rule.after]
     if rule.predicts:
         lines += [
             "",
-            f"Reported only if the fix can win {NOISE_FLOOR_FRAC:.0%} of the step or more.",
+            f"Reported only if the fix can save {NOISE_FLOOR_FRAC:.0%} of the step or more.",
         ]
     if rule.thresholds():
         lines += ["", "## Thresholds", ""]
-        lines += [_line(threshold) for threshold in rule.thresholds()]
+        lines += [bullet(threshold) for threshold in rule.thresholds()]
     return "\n".join(lines) + "\n"
 
 
 def index() -> str:
-    """The table of all rules and the numbers that several of them share, Markdown."""
+    """The table of all rules and the thresholds that several of them share, Markdown."""
     rows = [f"| [{r.code}]({r.code}.md) | {r.name} | {r.cls} | {r.title} |" for r in all_rules()]
     head = ["# Rules", "", "| code | name | class | pattern |", "|---|---|---|---|"]
-    shared = [_line(threshold) for threshold in shared_thresholds()]
+    shared = [bullet(threshold) for threshold in shared_thresholds()]
     return "\n".join([*head, *rows, "", "## Thresholds that rules share", "", *shared]) + "\n"
 
 
@@ -209,15 +212,16 @@ def shared_thresholds() -> list[Named]:
     names = sorted(found.name for found in pkgutil.iter_modules(tdiag.rules.__path__))
     helpers = [n for n in names if not _RULE_FILE.fullmatch(n) and n not in _NO_THRESHOLDS]
     modules = [importlib.import_module(f"tdiag.rules.{name}") for name in helpers]
-    return [t for module in modules for t in declared_in(module)]
+    return [t for m in modules for t in (*declared_in(m), *thresholds_in(inspect.getsource(m)))]
 
 
-def _line(threshold: Named) -> str:
+def bullet(threshold: Named) -> str:
+    """One line of a Markdown list."""
     return f"- `{threshold.name} = {threshold.value}`: {threshold.provenance}"
 
 
 def speaking_of(words: str) -> list[Rule]:
-    """Rules whose page holds every one of these words, most mentions of them first."""
+    """Rules whose page contains all of these words, the page with most mentions first."""
     wanted = words.lower().split()
     pages = [(rule, page(rule).lower()) for rule in all_rules()]
     found = [(rule, text) for rule, text in pages if all(word in text for word in wanted)]
@@ -226,8 +230,8 @@ def speaking_of(words: str) -> list[Rule]:
 
 
 def explain(words: str) -> str:
-    """What ``tdiag explain`` prints: the page of the rule of this code or name, else a list of the
-    rules that speak of these words; :class:`UsageError` if none does."""
+    """Output of ``tdiag explain``: the page of the rule with this code or name, else a list of the
+    rules that mention these words; :class:`UsageError` if none does."""
     try:
         return page(find(words))
     except UsageError:
@@ -235,4 +239,4 @@ def explain(words: str) -> str:
         if not found:
             raise
     rows = "\n".join(f"- {rule.code} {rule.name}: {rule.title}" for rule in found)
-    return f"Rules that speak of `{words}`:\n\n{rows}\n"
+    return f"Rules that mention `{words}`:\n\n{rows}\n"

@@ -1,4 +1,4 @@
-"""Building blocks of examples of several ranks, made up as those of ``examples``."""
+"""Building blocks of examples with several ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rank_time(rank: int, communication_ms: float | None, /, **components_ms: flo
 
 
 def ranks_of(*ranks: RankTime) -> Ranks:
-    """The one that communicates least, and what the median of the others does beyond it."""
+    """The rank that communicates least, and how much longer the median of the others does."""
     known = sorted((r.communication_ns, r.rank) for r in ranks if r.communication_ns is not None)
     if len(known) < 2:
         return Ranks(ranks=ranks, slowest=None, waited_ns=None)
@@ -30,14 +30,14 @@ def ranks_of(*ranks: RankTime) -> Ranks:
 
 
 def late_by_turns(shortest_ms: float, by_turns_ms: float) -> Ranks:
-    """Two ranks, neither of which is late on the whole."""
+    """Two ranks, neither of which is late in all steps."""
     exposed = shortest_ms + by_turns_ms
     two = (rank_time(n, exposed, compute=100 - exposed, comm=exposed) for n in range(2))
     return replace(ranks_of(*two), shortest_ns=shortest_ms * MS, by_turns_ns=by_turns_ms * MS)
 
 
 def ddp_settings(**changes: Any) -> Ddp:
-    """DDP's own defaults around a model of 100 MB; gradients are reduced once a step."""
+    """DDP's defaults for a model of 100 MB; gradients are reduced once per step."""
     plain = Ddp(
         find_unused_parameters=False,
         static_graph=False,

@@ -7,6 +7,11 @@ from tdiag.model.threshold import Threshold
 MAJORITY_FRAC = Threshold(
     0.5, "of the whole", 'By definition of "most": the larger half of what was measured.'
 )
+HEALTHY_COMPUTE_FRAC = Threshold(
+    0.8,
+    "of the step",
+    "By Amdahl's law: where four fifths compute, removing all the rest gains at most 1.25×.",
+)
 NOTICEABLE_FRAC = Threshold(
     0.05,
     "of the time",
