@@ -82,7 +82,7 @@ def check(
     return Found(
         summary=(
             f"{percent(fed.wait / fed.step)} of the step waits for data, and fetching it"
-            f" ({duration(fed.wall)} a step) is blocked {percent(fed.blocked / fed.wall)} of the"
+            f" ({duration(fed.wall)} per step) is blocked {percent(fed.blocked / fed.wall)} of the"
             f" time{_on_what(read, lines)}."
         ),
         evidence=(

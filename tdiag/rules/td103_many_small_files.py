@@ -75,7 +75,7 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
         summary=(
             f"A batch opens {plural(round(loader.opens), 'file')} of {size(loader.opened_bytes)}"
             f"{from_folder}: {counted(loader.opens / samples)} a sample. Fetching takes"
-            f" {duration(fed.wall)} a step."
+            f" {duration(fed.wall)} per step."
         ),
         evidence=(
             count("files opened per batch", loader.opens, "fetch"),

@@ -69,7 +69,7 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
     return Found(
         summary=(
             f"{percent(fed.wait / fed.step)} of the step waits for {makers} to make a batch"
-            f" ({duration(fed.wall)} a step, {percent(fed.cpu / fed.wall)} of it on a core),"
+            f" ({duration(fed.wall)} per step, {percent(fed.cpu / fed.wall)} of it on a core),"
             f" {spare} ({fed.cores_wanted():.1f} of {system.cores_allowed:g} cores needed)."
         ),
         evidence=(

@@ -64,7 +64,7 @@ def check(
     return Found(
         summary=(
             f"{percent(fed.wait / fed.step)} of the step waits for preprocessing"
-            f" ({duration(fed.wall)} a step), and no core is left:"
+            f" ({duration(fed.wall)} per step), and no core is left:"
             f" {_why_none_left(fed, system, busy)}."
         ),
         evidence=(

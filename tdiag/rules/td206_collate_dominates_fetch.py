@@ -68,7 +68,7 @@ def check(
     return Found(
         summary=(
             f"{fed.loader.collate_name} takes {percent(share)} of the fetch time"
-            f" ({duration(fed.collate)} of {duration(fed.wall)} a step), and the loop waits for it."
+            f" ({duration(fed.collate)} of {duration(fed.wall)} per step). The loop waits for it."
         ),
         evidence=(
             *fed.measures(),

@@ -36,7 +36,7 @@ from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import fetch_samples, takes_batches, top_fetch_lines
 from tdiag.rules.measures import count, known_to, ns
 from tdiag.rules.thresholds import LOW_END_FRAC, MAJORITY_FRAC
-from tdiag.units import duration, percent, plural
+from tdiag.units import per_step, percent, plural
 
 CODE = "TD207"
 NAME = "tensors-from-python-lists"
@@ -66,9 +66,8 @@ def check(
     worst = max(lines, key=lambda line: line.elapsed_ns)
     return Found(
         summary=(
-            f"Building {plural(round(made), 'tensor')} a step from Python data takes"
-            f" {duration(cost)} ({percent(cost / budget.step_ns)} of the step), most of it"
-            f"{where(worst.at)}."
+            f"Building {plural(round(made), 'tensor')} from Python data takes"
+            f" {per_step(cost, budget.step_ns)}, most of it{where(worst.at)}."
         ),
         evidence=(
             count("tensors built from Python data", made, "ops", "per_step"),

@@ -77,7 +77,7 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
     return Found(
         summary=(
             f"Indexing {fed.loader.dataset_class} sample by sample, {samples} times a batch, takes"
-            f" {duration(fed.cpu)} a step on a core. Copying the {size(batch)} once takes"
+            f" {duration(fed.cpu)} per step on a core. Copying the {size(batch)} once takes"
             f" {duration(fed.copying)}."
         ),
         evidence=(

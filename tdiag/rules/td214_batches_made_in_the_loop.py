@@ -36,7 +36,7 @@ from tdiag.rules.examples import budget, environment, loaders, phases, stack, st
 from tdiag.rules.feed import HANDOVER_HIGH_NS, cores_full, free_cores
 from tdiag.rules.measures import count, frac, ns
 from tdiag.rules.thresholds import MAJORITY_FRAC, NOTICEABLE_FRAC
-from tdiag.units import duration, percent, plural
+from tdiag.units import duration, per_step, percent, plural
 
 CODE = "TD214"
 NAME = "batches-made-in-the-loop"
@@ -70,8 +70,8 @@ def check(
     return Found(
         summary=(
             f"Making batches in the loop, most of it{where(at) or ' between steps'}, takes"
-            f" {duration(making)} ({percent(making / budget.step_ns)} of the step,"
-            f" {percent(cpu / wall)} of it on a core). Nothing trains meanwhile."
+            f" {per_step(making, budget.step_ns)}, {percent(cpu / wall)} of it on a core. Nothing"
+            " trains meanwhile."
         ),
         evidence=(
             ns("between the steps", making, "budget"),

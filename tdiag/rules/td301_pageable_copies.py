@@ -30,7 +30,7 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.device_waits import copy_measures, exposed, merged
 from tdiag.rules.examples import budget, copy, device_time, loaders
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD301"
 NAME = "pageable-copies"
@@ -59,8 +59,8 @@ def check(
     at = together.at
     return Found(
         summary=(
-            f"The device waits {duration(cost)} a step ({percent(cost / budget.step_ns)}) for"
-            f" copies from pageable memory{where(at)}."
+            f"The device waits {per_step(cost, budget.step_ns)} for copies from pageable"
+            f" memory{where(at)}."
         ),
         evidence=copy_measures(together, host=True),
         fix=Fix(

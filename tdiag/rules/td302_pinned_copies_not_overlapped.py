@@ -27,7 +27,7 @@ from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.device_waits import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, budget, copy, device_time
 from tdiag.rules.snippets import batches_ahead
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD302"
 NAME = "pinned-copies-not-overlapped"
@@ -43,8 +43,8 @@ def check(budget: Budget, transfers: Transfers, device: DeviceTime) -> Found | N
     beyond = max(0.0, copy.host_blocked_ns - copy.device_ns) * budget.step_ns / device.step_ns
     return Found(
         summary=(
-            f"The device waits {duration(cost)} a step ({percent(cost / budget.step_ns)}) for"
-            f" copies from pinned memory{where(copy.at)} that no compute overlaps."
+            f"The device waits {per_step(cost, budget.step_ns)} for copies from pinned"
+            f" memory{where(copy.at)} that no compute overlaps."
         ),
         evidence=copy_measures(copy, host=True),
         fix=Fix(

@@ -31,7 +31,7 @@ from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.device_waits import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, budget, copy, device_time, op_line, ops
 from tdiag.rules.measures import count
-from tdiag.units import duration, percent, plural
+from tdiag.units import per_step, plural
 
 CODE = "TD303"
 NAME = "host-tensors-moved-in-step"
@@ -54,10 +54,9 @@ def check(budget: Budget, transfers: Transfers, ops: Ops, device: DeviceTime) ->
     worst = max(makers, key=lambda line: line.elapsed_ns)
     return Found(
         summary=(
-            f"Creating {plural(round(made), 'tensor')} a step on the host{where(worst.at)} and"
-            f" copying them to the device takes up to {duration(cost)}"
-            f" ({percent(cost / budget.step_ns)} of the step;"
-            f" {plural(round(travelling.count), 'copy', 'copies')} in all)."
+            f"Creating {plural(round(made), 'tensor')} on the host{where(worst.at)} and copying"
+            f" them to the device takes up to {per_step(cost, budget.step_ns)}. The step"
+            f" has {plural(round(travelling.count), 'copy', 'copies')} to the device."
         ),
         evidence=(
             count("tensors built from Python data in the step", made, "ops", "per_step"),

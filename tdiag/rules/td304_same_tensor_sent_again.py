@@ -50,7 +50,7 @@ def check(
     return Found(
         summary=(
             "An unchanged tensor is copied to the device every step"
-            f"{where(first.at)}: {plural(times, 'copy', 'copies')} a step, {size(moved)}."
+            f"{where(first.at)}: {plural(times, 'copy', 'copies')} per step, {size(moved)}."
         ),
         evidence=(
             count("copies of the same tensor", times, "ops", "per_step"),

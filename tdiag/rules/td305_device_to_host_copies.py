@@ -29,7 +29,7 @@ from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.device_waits import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, budget, copy, device_time, op_line, ops
 from tdiag.rules.thresholds import RARER_LOW_FRAC
-from tdiag.units import duration, percent, plural
+from tdiag.units import per_step, plural
 
 CODE = "TD305"
 NAME = "device-to-host-copies"
@@ -50,7 +50,7 @@ def check(
     at = copy.at or _line(ops)
     return Found(
         summary=(
-            f"The device waits {duration(cost)} a step ({percent(cost / budget.step_ns)}) for"
+            f"The device waits {per_step(cost, budget.step_ns)} for"
             f" {plural(copy.count, 'copy', 'copies')} to the host{where(at)}."
         ),
         evidence=copy_measures(copy),

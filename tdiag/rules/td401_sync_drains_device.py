@@ -31,7 +31,7 @@ from tdiag.rules.base import Found, where
 from tdiag.rules.device_waits import asked_for, busiest, drains, waits
 from tdiag.rules.examples import budget, device_time, sync
 from tdiag.rules.thresholds import LOG_EVERY
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD401"
 NAME = "sync-drains-device"
@@ -47,9 +47,8 @@ def check(
         return None
     return Found(
         summary=(
-            f"The device idles {duration(found.idle)} a step"
-            f" ({percent(found.idle / budget.step_ns)}) after {found.times:.1f} synchronisations"
-            f"{where(found.at)}."
+            f"The device idles {per_step(found.idle, budget.step_ns)} after {found.times:.1f}"
+            f" synchronisations{where(found.at)}."
         ),
         evidence=found.measures(),
         fix=Fix(

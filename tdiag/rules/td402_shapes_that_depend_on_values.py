@@ -30,7 +30,7 @@ from tdiag.rules.base import Found, where
 from tdiag.rules.device_waits import drains, waits
 from tdiag.rules.examples import at, budget, device_time, op_line, ops, sync
 from tdiag.rules.measures import count
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD402"
 NAME = "shapes-that-depend-on-values"
@@ -57,9 +57,8 @@ def check(
         return None
     return Found(
         summary=(
-            f"The device idles {duration(found.idle)} a step"
-            f" ({percent(found.idle / budget.step_ns)}) after {times:.1f} calls whose result's size"
-            f" depends on values{where(worst.at)}."
+            f"The device idles {per_step(found.idle, budget.step_ns)} after {times:.1f} calls whose"
+            f" result's size depends on values{where(worst.at)}."
         ),
         evidence=(
             count("synchronisations of these lines", times, "ops", "per_step"),

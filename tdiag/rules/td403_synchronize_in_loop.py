@@ -27,7 +27,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.device_waits import asked_for, drains, waits
 from tdiag.rules.examples import budget, device_time, sync, traced
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD403"
 NAME = "synchronize-in-loop"
@@ -46,9 +46,8 @@ def check(budget: Budget, syncs: Syncs, device: DeviceTime, traced: TracedSteps)
     names = ", ".join(sorted({sync.name for sync in found.syncs}))
     return Found(
         summary=(
-            f"The device idles {duration(found.idle)} a step"
-            f" ({percent(found.idle / budget.step_ns)}) after {found.times:.1f} calls of"
-            f" {names}{where(found.at)}."
+            f"The device idles {per_step(found.idle, budget.step_ns)} after {found.times:.1f} calls"
+            f" of {names}{where(found.at)}."
         ),
         evidence=found.measures(),
         fix=Fix(

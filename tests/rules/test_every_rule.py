@@ -145,9 +145,7 @@ def test_finding_says_the_pattern_and_the_fix_in_plain_sentences(rule: Rule) -> 
         assert "nan" not in sentence.split()
 
 
-@pytest.mark.parametrize(
-    "rule", [rule for rule in RULES if rule.code < "TD5"], ids=lambda rule: rule.code
-)  # the other rules follow
+@each_rule
 def test_fix_has_an_action_and_code_that_parses(rule: Rule) -> None:
     """The action is the finding's first line in a report."""
     fix = fired(rule).fix
