@@ -8,7 +8,7 @@ import pkgutil
 from pathlib import Path
 
 import tdiag.diagnose
-from tdiag.rules.catalogue import all_rules, bullet, declared_in, index, page
+from tdiag.rules.catalogue import all_rules, declared_in, index, listed, page
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RULES = DOCS / "rules"
@@ -25,10 +25,9 @@ def verdict_page() -> str:
     """docs/verdict.md with the thresholds of tdiag/diagnose between its two markers."""
     names = sorted(found.name for found in pkgutil.iter_modules(tdiag.diagnose.__path__))
     modules = [importlib.import_module(f"tdiag.diagnose.{name}") for name in names]
-    found = {t.name: bullet(t) for m in (tdiag.diagnose, *modules) for t in declared_in(m)}
+    lines = listed(declared_in(tdiag.diagnose, *modules))
     before, _, rest = VERDICT.read_text(encoding="utf-8").partition(BEGIN)
-    listed = "\n".join(found.values())
-    return f"{before}{BEGIN}\n{listed}\n{END}{rest.partition(END)[2]}"
+    return "\n".join([before + BEGIN, *lines, END + rest.partition(END)[2]])
 
 
 def main() -> None:

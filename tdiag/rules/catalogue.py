@@ -7,7 +7,7 @@ import inspect
 import pkgutil
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -28,21 +28,6 @@ HEADINGS = (
     "When this advice is wrong",
 )
 _RULE_FILE = re.compile(r"td\d{3}_\w+")
-_CONSTANT = re.compile(r"^([A-Z][A-Z0-9_]*)(?:: [^=]+)? = (.+)$")
-_WRAPPED = re.compile(
-    r"^([A-Z][A-Z0-9_]* = )([(\[{])\n(.+?),\n([)\]}])(  # fmt: skip)?", re.M | re.S
-)
-_NO_THRESHOLDS = {"base", "catalogue", "examples", "examples_ranks", "measures"}
-_NOT_THRESHOLDS = {"CODE", "NAME", "CLASS", "ONLY_IF_CLEAR", "AFTER"}
-
-
-@dataclass(frozen=True)
-class Named:
-    """A threshold of a module, by the name it has there."""
-
-    name: str
-    value: str
-    provenance: str
 
 
 @dataclass(frozen=True)
@@ -80,35 +65,14 @@ class Rule:
         parts = re.split(r"^## (.+)$", self.doc, flags=re.MULTILINE)[1:]
         return dict(zip(parts[::2], (part.strip() for part in parts[1::2]), strict=True))
 
-    def thresholds(self) -> list[Named]:
-        return declared_in(self.module) + thresholds_in(self.source)
+    def thresholds(self) -> dict[str, Threshold]:
+        return declared_in(self.module)
 
 
-def declared_in(module: ModuleType) -> list[Named]:
-    """The thresholds a module declares or imports."""
-    return [
-        Named(name, f"{value} {value.unit}".rstrip(), value.source)
-        for name, value in vars(module).items()
-        if isinstance(value, Threshold)
-    ]
-
-
-def thresholds_in(source: str) -> list[Named]:
-    """Constants with the comment above them; constants on adjoining lines share one."""
-    found: list[Named] = []
-    comment: list[str] = []
-    before = ""
-    whole = _WRAPPED.sub(lambda m: f"{m[1]}{m[2]}{' '.join(m[3].split())}{m[4]}", source)
-    for line in whole.splitlines():
-        if line.startswith("#"):
-            comment = [*(comment if before.startswith("#") else []), line.lstrip("# ")]
-        elif constant := _CONSTANT.match(line):
-            if constant[1] not in _NOT_THRESHOLDS and not constant[2].startswith("Threshold("):
-                found.append(Named(constant[1], constant[2], " ".join(comment)))
-        else:
-            comment = []
-        before = line
-    return found
+def declared_in(*modules: ModuleType) -> dict[str, Threshold]:
+    """The thresholds that these modules declare or import, by name."""
+    found = (entry for module in modules for entry in vars(module).items())
+    return {name: value for name, value in found if isinstance(value, Threshold)}
 
 
 def _load(module: ModuleType) -> Rule:
@@ -193,9 +157,8 @@ def page(rule: Rule) -> str:
             "",
             f"Reported only if the fix can save {NOISE_FLOOR_FRAC:.0%} of the step or more.",
         ]
-    if rule.thresholds():
-        lines += ["", "## Thresholds", ""]
-        lines += [bullet(threshold) for threshold in rule.thresholds()]
+    if thresholds := rule.thresholds():
+        lines += ["", "## Thresholds", "", *listed(thresholds)]
     return "\n".join(lines) + "\n"
 
 
@@ -203,21 +166,20 @@ def index() -> str:
     """The table of all rules and the thresholds that several of them share, Markdown."""
     rows = [f"| [{r.code}]({r.code}.md) | {r.name} | {r.cls} | {r.title} |" for r in all_rules()]
     head = ["# Rules", "", "| code | name | class | pattern |", "|---|---|---|---|"]
-    shared = [bullet(threshold) for threshold in shared_thresholds()]
+    shared = listed(shared_thresholds())
     return "\n".join([*head, *rows, "", "## Thresholds that rules share", "", *shared]) + "\n"
 
 
-def shared_thresholds() -> list[Named]:
-    """The constants of the helper modules, by module."""
+def shared_thresholds() -> dict[str, Threshold]:
+    """The thresholds of the helper modules."""
     names = sorted(found.name for found in pkgutil.iter_modules(tdiag.rules.__path__))
-    helpers = [n for n in names if not _RULE_FILE.fullmatch(n) and n not in _NO_THRESHOLDS]
-    modules = [importlib.import_module(f"tdiag.rules.{name}") for name in helpers]
-    return [t for m in modules for t in (*declared_in(m), *thresholds_in(inspect.getsource(m)))]
+    helpers = [name for name in names if not _RULE_FILE.fullmatch(name)]
+    return declared_in(*(importlib.import_module(f"tdiag.rules.{name}") for name in helpers))
 
 
-def bullet(threshold: Named) -> str:
-    """One line of a Markdown list."""
-    return f"- `{threshold.name} = {threshold.value}`: {threshold.provenance}"
+def listed(thresholds: Mapping[str, Threshold]) -> list[str]:
+    """A Markdown list of thresholds, one line for each."""
+    return [f"- `{name} = {x} {x.unit}`: {x.source}" for name, x in thresholds.items()]
 
 
 def speaking_of(words: str) -> list[Rule]:

@@ -52,10 +52,12 @@ OFF_SCALE = Threshold(
     'LeCun et al., "Efficient BackProp" (1998), 4.3: inputs should have about the same scale; torch'
     " draws initial weights for a scale of one, and ten times off is another order of magnitude.",
 )
-# A batch has at least one dimension for its samples and one for their values.
-WITH_BATCH = 2
-# Printed without decimals or exponent from here on.
-WHOLE_FROM = 1000
+WITH_BATCH = Threshold(
+    2, "dimensions", "By definition: a batch has one dimension for its samples and one for values."
+)
+WHOLE_FROM = Threshold(
+    1000, "and more", "By format: larger numbers are printed without decimals or an exponent."
+)
 
 
 def check(inputs: Inputs, flags: Flags | None, calls: Calls | None) -> Found | None:
