@@ -63,14 +63,14 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
     low, high = fed.gain_with(workers, system)
     count_now = fed.loader.num_workers
     makers = plural(count_now, "worker") if count_now else "the training process"
-    spare = "while cores idle"
+    spare = ", while cores idle"
     if fed.queued_mostly:
-        spare = f"and queues for a core {percent(fed.queued / fed.wall)} of that time"
+        spare = f"; the fetch queues for a core {percent(fed.queued / fed.wall)} of that time"
     return Found(
         summary=(
             f"{percent(fed.wait / fed.step)} of the step waits for {makers} to make a batch"
-            f" ({duration(fed.wall)} per step, {percent(fed.cpu / fed.wall)} of it on a core),"
-            f" {spare} ({fed.cores_wanted():.1f} of {system.cores_allowed:g} cores needed)."
+            f" ({duration(fed.wall)} per step, {percent(fed.cpu / fed.wall)} of it on a core)"
+            f"{spare} ({fed.cores_wanted():.1f} of {system.cores_allowed:g} cores needed)."
         ),
         evidence=(
             *fed.measures(),

@@ -32,7 +32,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.rules.base import Found, where
-from tdiag.rules.examples_ranks import rank_time, ranks_of
+from tdiag.rules.examples import rank_time, ranks_of
 from tdiag.rules.measures import ns, text
 from tdiag.rules.stragglers import abstain_unless_alone, straggler_of
 

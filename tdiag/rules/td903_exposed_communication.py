@@ -35,8 +35,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import REDUCER, Collective, Collectives, Ddp
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held, where
-from tdiag.rules.examples import MS, at, budget, device_time
-from tdiag.rules.examples_ranks import ddp_settings
+from tdiag.rules.examples import MS, at, budget, ddp_settings, device_time
 from tdiag.rules.measures import bytes_, count, ns, text
 from tdiag.rules.stragglers import abstain_unless_alone
 from tdiag.units import duration, per_step, percent

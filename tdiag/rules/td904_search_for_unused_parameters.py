@@ -28,8 +28,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Ddp
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found
-from tdiag.rules.examples import environment
-from tdiag.rules.examples_ranks import ddp_settings
+from tdiag.rules.examples import ddp_settings, environment
 from tdiag.rules.measures import bytes_, count
 from tdiag.rules.stragglers import abstain_unless_alone
 from tdiag.units import size

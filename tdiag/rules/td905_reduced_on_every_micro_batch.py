@@ -28,8 +28,7 @@ from tdiag.evidence.training import Ddp
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, held
-from tdiag.rules.examples import budget, environment
-from tdiag.rules.examples_ranks import ddp_settings
+from tdiag.rules.examples import budget, ddp_settings, environment
 from tdiag.rules.measures import bytes_, count, ns
 from tdiag.rules.stragglers import abstain_unless_alone
 from tdiag.units import size

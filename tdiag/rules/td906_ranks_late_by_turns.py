@@ -32,8 +32,7 @@ from tdiag.evidence.kinds import Budget, Environment
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held
-from tdiag.rules.examples import MS, budget, device_time
-from tdiag.rules.examples_ranks import late_by_turns
+from tdiag.rules.examples import MS, budget, device_time, late_by_turns
 from tdiag.rules.measures import count, ns
 from tdiag.rules.stragglers import abstain_unless_alone, waits_by_turns
 

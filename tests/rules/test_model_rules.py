@@ -30,13 +30,13 @@ from tdiag.rules.examples import (
     at,
     budget,
     copy,
+    ddp_settings,
     device_time,
     environment,
     op_line,
     ops,
     system,
 )
-from tdiag.rules.examples_ranks import ddp_settings
 
 ON_CPU, ON_DEVICE = environment(), environment(device="NVIDIA H200", device_count=1)
 

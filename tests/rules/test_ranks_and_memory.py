@@ -34,10 +34,11 @@ from tdiag.rules.examples import (
     kernels,
     loaders,
     matrix_op,
+    rank_time,
+    ranks_of,
     sync,
     system,
 )
-from tdiag.rules.examples_ranks import rank_time, ranks_of
 
 STRAGGLER, SMALL, SIZES, FULL = find("TD902"), find("TD606"), find("TD609"), find("TD806")
 

@@ -21,7 +21,7 @@ from tdiag.rules.catalogue import Rule, find, index
 ROOT = Path(__file__).resolve().parents[2]
 RULES = all_rules()
 # Examples make up numbers of their own.
-HAVE_NONE = {"examples", "examples_ranks"}
+HAVE_NONE = {"examples"}
 # Sizes and limits of number types, by their definition: facts, no decisions.
 FACTS = {"WIDTHS", "WHOLE"}
 MODULES = [
