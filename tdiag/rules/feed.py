@@ -92,16 +92,16 @@ class Feed:
     cpu: float
     queued: float  # ready to run, waiting for a core
     blocked: float
-    collate: float  # on a core, so that waiting for one is not blamed on the collate function
+    collate: float  # CPU time: waiting for a core is not the collate function's
 
     @property
     def rest(self) -> float:
-        """The step without its data wait: what the loader has time for."""
+        """The step without its data wait: the time that the loader has."""
         return max(self.step - self.wait, 0.0)
 
     @property
     def copying(self) -> float:
-        """What copying one step's batches once takes at least, ns."""
+        """Time to copy one step's batches once, ns."""
         return self.batches * (self.loader.batch_bytes or 0.0) / COPY_BYTES_PER_S * 1e9
 
     @property

@@ -29,7 +29,8 @@ import re
 
 from tdiag.evidence.kinds import Budget, Loaders, OpLine, Ops, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
-from tdiag.model.diagnosis import Fix
+from tdiag.model.diagnosis import Fix, Measure
+from tdiag.model.place import Place
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import MS, budget, op_line, ops
 from tdiag.rules.feed import feed_of
@@ -41,7 +42,6 @@ from tdiag.units import per_step, percent, plural
 CODE = "TD207"
 NAME = "tensors-from-python-lists"
 CLASS = "cpu"
-_ACTION = "Build tensors from arrays instead of Python lists"
 
 # The text of a line that builds a tensor from Python data.
 CONSTRUCTS = re.compile(r"\btorch\.(tensor|(Float|Long|Int|Double|Bool)Tensor)\(")
@@ -64,23 +64,16 @@ def check(
     cost = sum(line.elapsed_ns for line in lines)
     made = sum(line.constructions for line in lines)
     worst = max(lines, key=lambda line: line.elapsed_ns)
-    return Found(
-        summary=(
-            f"Building {plural(round(made), 'tensor')} from Python data takes"
-            f" {per_step(cost, budget.step_ns)}, most of it{where(worst.at)}."
-        ),
-        evidence=(
+    return _found(
+        f"Building {plural(round(made), 'tensor')} from Python data takes"
+        f" {per_step(cost, budget.step_ns)}, most of it{where(worst.at)}.",
+        (
             count("tensors built from Python data", made, "ops", "per_step"),
             ns("time in these calls", cost, "ops"),
         ),
-        fix=Fix(
-            f"Keep the values{where(worst.at)} in a NumPy array from the start. Convert it with"
-            " torch.from_numpy(array), once for the whole batch.",
-            "safe",
-            action=_ACTION,
-        ),
-        gain=_gain(cost, _sampled(lines, stacks) * budget.step_ns),
-        at=worst.at,
+        worst.at,
+        cost,
+        _sampled(lines, stacks) * budget.step_ns,
     )
 
 
@@ -104,11 +97,24 @@ def _constructing(ops: Ops, loaders: Loaders | None) -> list[OpLine]:
     ]
 
 
-def _gain(counted: float, sampled: float = 0.0) -> Gain:
-    """``counted``, ``sampled``: time in the calls as two tools measured it, ns per step."""
-    low, high = sorted((counted, sampled or counted))
+def _found(
+    summary: str, evidence: tuple[Measure, ...], at: Place, one_ns: float, other_ns: float
+) -> Found:
+    """``one_ns``, ``other_ns``: two measurements of the time in the calls, per step; 0 if none."""
+    low, high = sorted((one_ns, other_ns or one_ns))
     why = "high end: the time in the calls; low end: half, to gather the values into an array."
-    return Gain(low * LOW_END_FRAC, high, why, (*DATA_WAIT, "prepare", "forward", "loss"))
+    return Found(
+        summary=summary,
+        evidence=evidence,
+        fix=Fix(
+            f"Keep the values{where(at)} in a NumPy array from the start, and convert it with"
+            " torch.from_numpy(array).",
+            "safe",
+            action="Build tensors from arrays instead of Python lists",
+        ),
+        gain=Gain(low * LOW_END_FRAC, high, why, (*DATA_WAIT, "prepare", "forward", "loss")),
+        at=at,
+    )
 
 
 def _in_workers(
@@ -134,20 +140,14 @@ def _in_workers(
         return None
     share = sum(line.self_frac for line in lines)
     seen = fetch_samples(fed, stacks) if stacks else 0
-    return Found(
-        summary=(
-            f"Building tensors from Python data{where(lines[0].at)} takes {percent(share)} of the"
-            " workers' fetch time."
-        ),
-        evidence=(count("samples of the workers", seen, "sample"),),
-        fix=Fix(
-            f"Use torch.from_numpy(array){where(lines[0].at)} instead of a tensor built from a"
-            " Python list.",
-            "safe",
-            action=_ACTION,
-        ),
-        gain=_gain(*(fed.gain_of_saving(fed.wall * known) for known in known_to(share, seen))),
-        at=lines[0].at,
+    least, most = (fed.gain_of_saving(fed.wall * known) for known in known_to(share, seen))
+    return _found(
+        f"Building tensors from Python data{where(lines[0].at)} takes {percent(share)} of the"
+        " workers' fetch time.",
+        (count("samples of the workers", seen, "sample"),),
+        lines[0].at,
+        least,
+        most,
     )
 
 
