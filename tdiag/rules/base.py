@@ -24,9 +24,7 @@ COMPUTE = ("forward", "loss", "backward", "optimizer", "compute", "launch", "pyt
 
 # A predicted gain whose high end is below this is not reported.
 NOISE_FLOOR_FRAC = Threshold(
-    0.02,
-    "of the step",
-    "Comparing a program with itself, interleaved, gave 0.986 to 1.012: no trial can confirm less.",
+    0.02, "of the step", "Interleaved with itself, a program took 0.986 to 1.012 of its time."
 )
 
 

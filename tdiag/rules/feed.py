@@ -31,9 +31,7 @@ CORE_WORTH_LOW = Threshold(
     " 1.06× to 1.21× faster, so a further core may add as little.",
 )
 CORE_WORTH_HIGH = Threshold(
-    1,
-    "of the first core",
-    "By definition of the high end: a further core adds as much as the first.",
+    1, "of the first core", "By definition of the high end: each core adds as much as the first."
 )
 SECOND_CORE_COSTS_FRAC = Threshold(
     1 / 0.77 - 1,
@@ -60,9 +58,7 @@ COPY_BYTES_PER_S = Threshold(
     " blaming a plain stack of large samples.",
 )
 RAM_FOR_DATA_FRAC = Threshold(
-    0.5,
-    "of the free memory",
-    "Heuristic: the other half stays free for workers, batches in flight and the page cache.",
+    0.5, "of the free memory", "Heuristic: workers, batches and page cache need the rest."
 )
 # Datasets of torch whose samples are in memory side by side: one call can index many.
 IN_MEMORY = ("TensorDataset", "Tensor", "list")

@@ -16,9 +16,7 @@ SOURCES = frozenset(
 )
 
 NORMAL_95 = Threshold(
-    1.96,
-    "standard deviations",
-    "By definition: the 97.5 % point of the standard normal distribution.",
+    1.96, "standard deviations", "By definition: 97.5 % point of the normal distribution."
 )
 
 

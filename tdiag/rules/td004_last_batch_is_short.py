@@ -40,9 +40,7 @@ NAME = "last-batch-is-short"
 CLASS = "loader"
 
 NEAR_FRAC = Threshold(
-    0.1,
-    "of the batch size",
-    "Heuristic: a batch size at most a tenth larger or smaller keeps memory and learning rate.",
+    0.1, "of the batch size", "Heuristic: within a tenth, memory and learning rate hardly change."
 )
 
 

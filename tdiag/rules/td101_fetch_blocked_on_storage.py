@@ -53,9 +53,7 @@ MIN_READ_BYTES = Threshold(
     4096, "bytes per batch", "One page: the smallest amount that Linux reads from storage."
 )
 MAX_WORKERS_PER_CORE = Threshold(
-    4,
-    "workers per core",
-    "Heuristic: blocked workers hardly use a core, but each takes an interpreter's memory.",
+    4, "per core", "Heuristic: blocked workers hardly use a core, but take memory each."
 )
 
 

@@ -46,14 +46,10 @@ AFTER = {
 }
 
 SPARE_RATE_FRAC = Threshold(
-    0.9,
-    "of the loop's rate",
-    "Heuristic: the workers' mean rate must leave a tenth spare, or the queue cannot refill.",
+    0.9, "of the loop's rate", "Heuristic: without a tenth to spare the queue cannot refill."
 )
 MEMORY_FRAC = Threshold(
-    0.25,
-    "of the free memory",
-    "Heuristic: batches in flight leave three quarters for the program and the page cache.",
+    0.25, "of the free memory", "Heuristic: the program and the page cache need the rest."
 )
 
 

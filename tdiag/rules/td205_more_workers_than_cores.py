@@ -36,9 +36,7 @@ NAME = "more-workers-than-cores"
 CLASS = "loader"
 
 QUEUED_FRAC = Threshold(
-    0.25,
-    "of the fetch time",
-    "Heuristic: workers that queue for a core a quarter of their time have too few cores.",
+    0.25, "of the fetch time", "Heuristic: a quarter of the time spent queueing is too few cores."
 )
 
 

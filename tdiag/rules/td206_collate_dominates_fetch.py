@@ -41,9 +41,7 @@ NAME = "collate-dominates-fetch"
 CLASS = "cpu"
 
 MIN_COLLATE_FRAC = Threshold(
-    0.25,
-    "of the fetch time",
-    "Heuristic: below a quarter, loading the samples is the better place to start.",
+    0.25, "of the fetch time", "Heuristic: below a quarter, loading samples is the place to start."
 )
 
 

@@ -31,28 +31,19 @@ LOW_END_FRAC = Threshold(
     " half of it.",
 )
 RARER_LOW_FRAC = Threshold(
-    0.5,
-    "of the cost",
-    "Heuristic: doing it half as often is the smallest change that is worth making.",
+    0.5, "of the cost", "Heuristic: half as often is the smallest change worth making."
 )
 LOG_EVERY = Threshold(
     50, "steps", "PyTorch Lightning's Trainer logs every 50 steps by default (log_every_n_steps)."
 )
 MIN_SAMPLES = Threshold(
-    100,
-    "samples",
-    "With fewer samples, 2 % of the step (the smallest gain that is reported) is less than two"
-    " samples.",
+    100, "samples", "Of fewer, 2 % (the smallest gain reported) is less than two samples."
 )
 FUSED_HIGH_FRAC = Threshold(
-    0.75,
-    "of the kernels' time",
-    "By arithmetic: four elementwise kernels fused into one move a quarter of the data.",
+    0.75, "of the time", "By arithmetic: four kernels fused into one move a quarter of the data."
 )
 FUSED_LOW_FRAC = Threshold(
-    0.25,
-    "of the kernels' time",
-    "Heuristic: half of the kernels are fused in pairs, which saves half of their data.",
+    0.25, "of the time", "Heuristic: half of the kernels fuse in pairs and move half of their data."
 )
 MIN_OPTIMIZER_FRAC = Threshold(
     0.1,
@@ -63,9 +54,7 @@ MIN_OPTIMIZER_FRAC = Threshold(
 
 # The loader's queue.
 DEFAULT_PREFETCH = Threshold(
-    2,
-    "batches per worker",
-    "PyTorch's documentation of DataLoader: the prefetch_factor when there are workers.",
+    2, "batches per worker", "The default of prefetch_factor (PyTorch's documentation)."
 )
 SLOW_FRAC = Threshold(
     0.1,
@@ -73,7 +62,5 @@ SLOW_FRAC = Threshold(
     "Heuristic: slow batches must be the exception, so only the slowest tenth counts as a burst.",
 )
 MIN_SEEN = Threshold(
-    20,
-    "fetches or waits",
-    "By arithmetic: the slowest tenth of 20 is two; of fewer, a single one would decide.",
+    20, "values", "By arithmetic: the slowest tenth of 20 is two; of fewer, one decides."
 )
