@@ -45,13 +45,8 @@ SGD_LOW = Threshold(1.5, "times as fast", f"{_MEASURED} SGD with momentum, large
 SGD_HIGH = Threshold(4.2, "times as fast", f"{_MEASURED} SGD with momentum, small tensors.")
 ADAGRAD_LOW = Threshold(2.7, "times as fast", f"{_MEASURED} Large tensors gain least.")
 ADAGRAD_HIGH = Threshold(5.8, "times as fast", f"{_MEASURED} Small tensors gain most.")
-# Optimizers of torch with a fused form, and what it gains.
-FUSED_WINS = {
-    "SGD": (SGD_LOW, SGD_HIGH),
-    "Adam": (ADAM_LOW, ADAM_HIGH),
-    "AdamW": (ADAM_LOW, ADAM_HIGH),
-    "Adagrad": (ADAGRAD_LOW, ADAGRAD_HIGH),
-}
+# Optimizers of torch with a fused form.
+FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
 # Adagrad's fused form is for the CPU alone (torch.optim.Adagrad's documentation).
 FUSED_ONLY_ON_CPU = ("Adagrad",)
 FUSED_ON_CPU_SINCE = Threshold(
@@ -73,7 +68,7 @@ def check(
     if not budget.has_device and _version(environment.torch) < (2, FUSED_ON_CPU_SINCE):
         return None
     largest = max(slow, key=lambda x: x.tensors)
-    low, high = FUSED_WINS[largest.name]
+    low, high = _faster(largest.name)
     gain = (updating * (1 - 1 / low), updating * (1 - 1 / high))
     cuts: dict[str, float] = {}
     if budget.has_device:  # foreach is the default there, and the device may idle for other reasons
@@ -109,7 +104,14 @@ def check(
 def _unfused(optimizer: Optimizer, has_device: bool) -> bool:
     if has_device and optimizer.name in FUSED_ONLY_ON_CPU:
         return False
-    return optimizer.name in FUSED_WINS and not optimizer.config.get("fused")
+    return optimizer.name in FUSED and not optimizer.config.get("fused")
+
+
+def _faster(name: str) -> tuple[Threshold, Threshold]:
+    """The least and the most that its fused form gained, times as fast."""
+    if name == "SGD":
+        return SGD_LOW, SGD_HIGH
+    return (ADAGRAD_LOW, ADAGRAD_HIGH) if name == "Adagrad" else (ADAM_LOW, ADAM_HIGH)
 
 
 def _version(torch: str) -> tuple[int, ...]:

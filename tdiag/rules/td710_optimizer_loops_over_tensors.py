@@ -34,6 +34,7 @@ from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import budget, op_line, ops, optimizers
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
 from tdiag.rules.measures import count, ns
+from tdiag.rules.td702_optimizer_not_fused import FUSED
 from tdiag.rules.thresholds import MIN_OPTIMIZER_FRAC
 from tdiag.units import duration, percent
 
@@ -56,15 +57,13 @@ FOREACH_HIGH = Threshold(3.46, "times as fast", f"{_MEASURED} Adam written by ha
 ONLY_FOREACH = (
     "ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop",
 )  # fmt: skip
-# Those with a fused form, which gains more (TD702).
-FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
 
 
 def check(
     budget: Budget, ops: Ops, dispatch: Dispatch, optimizers: Optimizers | None
 ) -> Found | None:
     used = optimizers.optimizers if optimizers else ()
-    if any(x.name in FUSED for x in used):
+    if any(x.name in FUSED for x in used):  # the fused form gains more: TD702
         return None
     lines = [x for x in ops.lines if x.phase == "optimizer"]
     looped = [x for x in lines if x.in_loop or _inside(x)]
