@@ -12,7 +12,7 @@ thread, and each holds its own memory and batches in flight.
 Use at most as many workers as available cores, less those that training keeps busy.
 
 ## How the gain is computed
-No gain is claimed: the cost for the training thread was not measured. `tdiag try` measures it.
+No gain is claimed: the cost for the training thread was not measured.
 
 ## When this advice is wrong
 Workers that mostly wait for storage need no core. More workers than cores are then right, and not

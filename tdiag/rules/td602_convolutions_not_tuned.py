@@ -38,7 +38,7 @@ CLASS = "compute"
 TUNED_HIGH_FRAC = Threshold(
     0.2,
     "of the convolutions' time",
-    "Heuristic: another algorithm may save a fifth; `tdiag try` measures it.",
+    "Heuristic: another algorithm may save up to a fifth; not measured.",
 )
 
 
