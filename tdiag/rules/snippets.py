@@ -20,8 +20,7 @@ class CachedFiles:
         return io.BytesIO(self.bytes[start:end].numpy())
 
 # In {dataset}.__init__: self.files = CachedFiles(paths)
-# Instead of opening paths[index]{place}: self.files.open(index)
-"""
+# Instead of opening paths[index]{place}: self.files.open(index)"""
 
 
 def samples_in_memory(dataset: str) -> str:
@@ -43,8 +42,7 @@ class CachedSamples(torch.utils.data.Dataset):
     def __getitem__(self, index):
         return tuple(field[index] for field in self.fields)
 
-dataset = CachedSamples(dataset)  # {dataset}, before its DataLoader is created
-"""
+dataset = CachedSamples(dataset)  # {dataset}, before its DataLoader is created"""
 
 
 def samples_on_disk(dataset: str) -> str:
@@ -70,8 +68,7 @@ class CachedSamples(torch.utils.data.Dataset):
         return self.augment(sample) if self.augment else sample
 
 # {dataset} without its random part, which goes into augment
-dataset = CachedSamples(dataset, "cached-samples")
-"""
+dataset = CachedSamples(dataset, "cached-samples")"""
 
 
 def batches_ahead() -> str:
@@ -92,5 +89,4 @@ def ahead(loader, device):
         yield ready
 
 for inputs, targets in ahead(loader, device):
-    ...
-"""
+    ..."""

@@ -90,7 +90,7 @@ def _fix(optimizer: Optimizer, loaders: Loaders | None) -> Fix:
             f"    optimizer, max_lr=max_lr, total_steps={total}\n"
             ")\n"
             "# after each optimizer.step():\n"
-            "scheduler.step()\n"
+            "scheduler.step()"
         ),
     )
 

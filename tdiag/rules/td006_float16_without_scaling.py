@@ -52,7 +52,7 @@ def check(flags: Flags, optimizers: Optimizers) -> Found | None:
                 "scaler = torch.amp.GradScaler(device.type)  # once, before the loop\n"
                 "scaler.scale(loss).backward()\n"
                 "scaler.step(optimizer)\n"
-                "scaler.update()\n"
+                "scaler.update()"
             ),
         ),
         at=at,

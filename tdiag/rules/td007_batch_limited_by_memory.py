@@ -87,7 +87,7 @@ def check(
                 f"    (criterion(model(inputs), targets) / {passes_wanted}).backward()\n"
                 f"    if index % {passes_wanted} == 0:\n"
                 "        optimizer.step()\n"
-                "        optimizer.zero_grad()\n"
+                "        optimizer.zero_grad()"
             ),
         ),
         at=loader.created_at,

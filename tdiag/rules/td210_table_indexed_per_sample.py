@@ -89,7 +89,7 @@ def check(
                 'self.x = torch.from_numpy(table[columns].to_numpy(dtype="float32"))\n'
                 "self.y = torch.from_numpy(table[label].to_numpy())\n"
                 "# in __getitem__:\n"
-                "x, y = self.x[index], self.y[index]\n"
+                "x, y = self.x[index], self.y[index]"
             ),
         ),
         gain=Gain(

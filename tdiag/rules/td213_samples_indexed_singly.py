@@ -119,7 +119,7 @@ def _fix(loader: Loader) -> Fix:
         code=(
             "from torch.utils.data import BatchSampler, DataLoader, RandomSampler\n\n"
             f"batches = BatchSampler(RandomSampler(dataset), {loader.batch_size}, False)\n"
-            "loader = DataLoader(dataset, sampler=batches, batch_size=None)\n"
+            "loader = DataLoader(dataset, sampler=batches, batch_size=None)"
         ),
     )
 

@@ -94,7 +94,7 @@ def check(
                 "            yield make_batch(index)  # the body of the loop, up to the model\n\n"
                 "loader = torch.utils.data.DataLoader(\n"
                 f"    Batches(), batch_size=None, num_workers={workers}\n"
-                ")\n"
+                ")"
             ),
         ),
         gain=Gain(

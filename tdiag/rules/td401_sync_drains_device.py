@@ -60,7 +60,7 @@ def check(
                 "total += loss.detach()  # instead of loss.item()\n"
                 f"if step % {LOG_EVERY} == 0:\n"
                 f"    print(total.item() / {LOG_EVERY})\n"
-                "    total.zero_()\n"
+                "    total.zero_()"
             ),
         ),
         gain=found.gain(),

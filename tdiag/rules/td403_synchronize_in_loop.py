@@ -62,7 +62,7 @@ def check(budget: Budget, syncs: Syncs, device: DeviceTime, traced: TracedSteps)
                 "end.record()\n"
                 "# after the loop:\n"
                 "torch.cuda.synchronize()\n"
-                "milliseconds = start.elapsed_time(end)\n"
+                "milliseconds = start.elapsed_time(end)"
             ),
         ),
         gain=found.gain(),

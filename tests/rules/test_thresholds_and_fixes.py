@@ -80,6 +80,7 @@ def test_a_fix_begins_with_one_line_that_says_what_to_change(rule: Rule) -> None
     assert 0 < len(action) <= 60 and action[0].isupper() and action[-1] not in ".:"
     assert ".py" not in action and "\n" not in action
     ast.parse(found.fix.code)
+    assert found.fix.code == found.fix.code.strip()
 
 
 def test_the_verdicts_page_lists_its_thresholds_as_they_are() -> None:
