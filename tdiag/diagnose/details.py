@@ -1,6 +1,6 @@
-"""What a page draws beside the diagnosis: the run over its time, trees, tables, source lines.
+"""What a page draws in addition to the diagnosis: the run over time, trees, tables, source lines.
 
-Each field is as measured, or None; ``missing`` then says why. A report reads this and the
+Each field is as measured, or None; ``missing`` then gives the reason. A report reads this and the
 diagnosis, never the evidence.
 """
 
@@ -50,8 +50,8 @@ _KINDS: dict[str, type[Kind]] = {
 
 
 class Details(msgspec.Struct, frozen=True, kw_only=True):
-    """``missing``: field → why it is None. ``late_rank``: whom the other ranks wait for.
-    ``excerpts``: one each place of a finding, where its file can be read."""
+    """``missing``: field → why it is None. ``late_rank``: the rank that the others wait for.
+    ``excerpts``: one for each place of a finding whose file can be read."""
 
     steps: StepHistory | None = None
     traced_steps: TracedSteps | None = None
@@ -72,7 +72,7 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
 def details_of(
     evidence: Evidence, diagnosis: Diagnosis, recorded_unix_ns: int | None = None
 ) -> Details:
-    """``recorded_unix_ns``: when the run began, to tell whether its files have changed since."""
+    """``recorded_unix_ns``: start of the run, to detect files that have changed since."""
     found = {name: evidence.get(kind) for name, kind in _KINDS.items()}
     late = known_straggler(evidence.get(Ranks))
     missing = {

@@ -14,7 +14,7 @@ from tdiag.evidence.from_trace.window import TracedWindow
 from tdiag.evidence.store import Evidence
 
 # Paired collectives end together; further apart than a wait that would be noticeable
-# (rules/shares.py), they are not the same ones.
+# (rules/thresholds.py), they are not the same ones.
 TOGETHER_FRAC = 0.05
 
 
