@@ -17,17 +17,17 @@ MAY_IMPORT = {
     "errors": set(),
     "units": set(),
     "children": set(),
-    "places": set(),
     "model": set(),
     "probe": set(),
-    "sample": {"errors"},
-    "launch": {"errors", "places", "sample"},
+    # What the probe and the others must agree on, `probe.wire`, is all that they may take of it.
+    "sample": {"errors", "probe.wire"},
+    "launch": {"errors", "sample", "probe.wire"},
     "trace": {"errors", "children"},
-    "evidence": {"errors", "children", "places", "model", "trace"},
-    "rules": {"errors", "units", "places", "evidence", "model"},
-    "diagnose": {"errors", "units", "places", "model", "evidence", "rules"},
-    "report": {"errors", "units", "model", "diagnose.details"},
-    "duel": {"errors", "launch"},
+    "evidence": {"errors", "children", "model", "trace", "probe.wire"},
+    "rules": {"errors", "units", "evidence", "model", "probe.wire"},
+    "diagnose": {"errors", "units", "model", "evidence", "rules", "probe.wire"},
+    "report": {"errors", "units", "model", "diagnose.details", "probe.wire"},
+    "duel": {"errors", "launch", "probe.wire"},
     "gate": {
         "errors",
         "units",
@@ -38,11 +38,12 @@ MAY_IMPORT = {
         "diagnose",
         "duel",
         "report",
+        "probe.wire",
     },
     # Not in report, which renders the diagnosis alone: a table shows what the profilers saw.
     "tables": {"units", "evidence", "report", "model"},
     # Nor this: it hands on what was recorded, to viewers of others.
-    "view": {"errors", "children", "trace", "evidence", "report", "model"},
+    "view": {"errors", "children", "trace", "evidence", "report", "model", "probe.wire"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -54,7 +55,8 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found.add(node.module)
+            whole = node.module == "tdiag.probe"  # `from tdiag.probe import wire`
+            found |= {f"{node.module}.{a.name}" for a in node.names} if whole else {node.module}
     return found
 
 

@@ -33,8 +33,10 @@ def _watch(run_dir: str, *times: int) -> None:
 
 def not_loaded(run_dir: str, error: Exception) -> None:
     """Write down why this process is not watched (the run directory may be gone, too)."""
+    from .wire import PROBE_ERROR
+
     try:
-        with open(os.path.join(run_dir, "probe-error.txt"), "a", encoding="utf-8") as file:
+        with open(os.path.join(run_dir, PROBE_ERROR), "a", encoding="utf-8") as file:
             file.write(f"{type(error).__name__}: {error}\n")
     except OSError:
         pass

@@ -20,21 +20,26 @@ import torch
 from . import facts, places
 from .core import now_ns
 from .invisible import hidden
-from .marks import (
+from .marks import here, wall_ns
+from .wire import (
     BACKWARD_BEGIN,
     BACKWARD_END,
+    BY_BACKWARD,
+    BY_BATCH,
+    BY_CLOSURE,
+    BY_MICRO_BATCH,
+    BY_OPTIMIZER,
+    DIAGNOSE,
+    LONG_STEP_NS,
     NEXT_BEGIN,
     OPTIMIZER_BEGIN,
     OPTIMIZER_END,
-    here,
-    wall_ns,
 )
-from .plan import DIAGNOSE, LONG_NS
 
 if TYPE_CHECKING:
     from .core import Probe
 
-SOURCES = ("batch", "backward", "optimizer")  # weakest first
+SOURCES = (BY_BATCH, BY_BACKWARD, BY_OPTIMIZER)  # weakest first
 BATCH, BACKWARD, OPTIMIZER = range(3)
 # A loader is read without any backward: an evaluation before training, or no training at all.
 BATCHES_BEFORE_THEY_COUNT = 16
@@ -255,11 +260,11 @@ class Boundary:
         """If the step is long enough. Ranks must count the same steps, and so must both sides of
         `tdiag check`, however long theirs take."""
         alone = facts.ranks()[1] == 1 and self.probe.config.get("plan", DIAGNOSE) == DIAGNOSE
-        if took < LONG_NS or not alone:
+        if took < LONG_STEP_NS or not alone:
             return
         self.divided = True
         self.rank = OPTIMIZER
-        self._begin_again("closure" if self.depth else "micro-batch", took // self.passes)
+        self._begin_again(BY_CLOSURE if self.depth else BY_MICRO_BATCH, took // self.passes)
 
     def _watch_scaler(self) -> None:
         """GradScaler skips ``optimizer.step`` after an overflow; the iteration still ended."""

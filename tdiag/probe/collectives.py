@@ -18,7 +18,8 @@ import torch
 from . import places
 from .boundary import is_compiling
 from .invisible import hidden
-from .marks import COMM_BEGIN, COMM_END, MOST_VALUES, here, wall_ns
+from .marks import MOST_VALUES, here, wall_ns
+from .wire import COMM_BEGIN, COMM_END
 
 if TYPE_CHECKING:
     from .core import Probe

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .invisible import install_filter
-from .marks import STEP_END, Marks, wall_ns
+from .marks import Marks, wall_ns
 from .patches import Patches
-from .record import STEPS, Recorder
+from .record import Recorder
+from .wire import CONFIG, STEP_END, STEPS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,7 +29,7 @@ class Probe:
         """``started_ns``: Python was about to run the program; ``import_ns``: to import torch."""
         self.run_dir = run_dir
         self.started_ns, self.import_ns = started_ns, import_ns
-        with open(os.path.join(run_dir, "config.json"), encoding="utf-8") as file:
+        with open(os.path.join(run_dir, CONFIG), encoding="utf-8") as file:
             self.config: dict[str, Any] = json.load(file)
         self.recorder = Recorder(run_dir)
         self.patches = Patches()

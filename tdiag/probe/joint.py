@@ -11,8 +11,9 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
-from .plan import Window
+from .plan import PlannedWindow
 from .stop import POLL_NS, STEPS_UNTIL_ALL_STOP
+from .wire import CONTROL, TRACE, TRACE_AT
 
 if TYPE_CHECKING:
     from .core import Probe
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class Joint:
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
-        self.file = os.path.join(probe.run_dir, "control", "trace-at")
+        self.file = os.path.join(probe.run_dir, CONTROL, TRACE_AT)
         self.capture: Any = None  # of a rank that follows
         self.at = 0  # all begin when so many steps are done
         self.polled_ns = 0
@@ -75,7 +76,7 @@ class Joint:
         if told["at"] == self.at:
             return False
         self.at = told["at"]
-        window = Window("trace", told["pass"], told["steps"], 0.0, math.inf)
+        window = PlannedWindow(TRACE, told["pass"], told["steps"], 0.0, math.inf)
         capture = TraceCapture(self.probe, window, told["stacks"])
         why = "it was told too late" if self.probe.step >= self.at else capture.start()
         if why:

@@ -22,8 +22,9 @@ from . import closely, facts, places
 from .batches import count_bytes, describe_loader
 from .boundary import BATCH
 from .invisible import hidden
-from .marks import MOST_VALUES, NEXT_BEGIN, NEXT_END, here
+from .marks import MOST_VALUES, here
 from .procfs import ThreadCounters, kernel_ns
+from .wire import ITERATOR_MADE, NEXT_BEGIN, NEXT_END
 
 if TYPE_CHECKING:
     from .core import Probe
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 WEIGH_FIRST, WEIGH_EVERY = 4, 16
 # Measuring a fetch costs about 0.2 ms on a slow core with cold caches: one in 200 ms is 0.1 %.
 MEASURE_EVERY_NS = 200_000_000
-ITERATOR_MADE = -2  # argument of NEXT_END where the pair is ``iter(loader)``
 
 _wall = time.perf_counter_ns
 _cpu = time.thread_time_ns

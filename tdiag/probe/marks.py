@@ -12,15 +12,7 @@ import gc
 import threading
 import time
 
-NEXT_BEGIN, NEXT_END = 0, 1
-FORWARD_BEGIN, FORWARD_END = 2, 3
-BACKWARD_BEGIN, BACKWARD_END = 4, 5
-OPTIMIZER_BEGIN, OPTIMIZER_END = 6, 7
-SAVE_BEGIN, SAVE_END = 8, 9
-GC_BEGIN, GC_END = 10, 11
-STEP_END = 12
-ON_CPU = 13
-COMM_BEGIN, COMM_END = 14, 15
+from .wire import GC_BEGIN, GC_END, ON_CPU
 
 SEND_AGAIN_S = 0.005  # long enough for the callback to have returned
 # A young-generation collection takes a few microseconds and happens many times a step; only

@@ -17,15 +17,8 @@ from torch.nn.modules.loss import _Loss
 from . import places
 from .boundary import is_compiling
 from .invisible import hidden
-from .marks import (
-    FORWARD_BEGIN,
-    FORWARD_END,
-    MOST_VALUES,
-    SAVE_BEGIN,
-    SAVE_END,
-    here,
-    wall_ns,
-)
+from .marks import MOST_VALUES, here, wall_ns
+from .wire import FORWARD_BEGIN, FORWARD_END, MODULE_SHIFT, SAVE_BEGIN, SAVE_END
 
 if TYPE_CHECKING:
     from .core import Probe
@@ -141,7 +134,7 @@ class Forward:
         if not full:
             if marks.clocked:
                 marks.made_by_hand()
-            marks.put((FORWARD_BEGIN, wall_ns(), number * 4 + mode))
+            marks.put((FORWARD_BEGIN, wall_ns(), number << MODULE_SHIFT | mode))
         result = None
         try:
             result = (original or torch.nn.Module.__call__)(module, *args, **kwargs)
@@ -151,7 +144,7 @@ class Forward:
             if not full:
                 marks.put((FORWARD_END, wall_ns(), scalar))
             if result is not None and id(module) in self.calls:
-                self.calls[id(module)][mode] = number * 4 + mode, scalar
+                self.calls[id(module)][mode] = number << MODULE_SHIFT | mode, scalar
             if resume and not self.probe.windows.warm:
                 self._discover(True)
         return result

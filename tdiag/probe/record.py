@@ -7,10 +7,10 @@ import os
 import time
 from typing import Any
 
+from .wire import EVENTS, RecordKind, events_file
+
 FLUSH_EVERY_NS = 250_000_000  # with stop.POLL_NS: what a killed process can lose at most
 FLUSH_EACH_OF_FIRST = 100  # short runs and early crashes lose nothing
-# As JSON; the general encoder would be thrice as dear for the one record with many numbers.
-STEPS = '{"kind":"steps","i":%d,"n":%d,"s":%d,"t":%d,"w":"%s","m":%s}'
 _encode = json.JSONEncoder(default=str, separators=(",", ":")).encode
 
 
@@ -21,7 +21,7 @@ class Recorder:
     """
 
     def __init__(self, run_dir: str) -> None:
-        self.folder = os.path.join(run_dir, "events")
+        self.run_dir = run_dir
         self.descriptor: int | None = None
         self.pid = -1
         self.lines: list[str] = []
@@ -29,7 +29,7 @@ class Recorder:
         self.flushed_ns = 0
         self.broken = False
 
-    def write(self, kind: str, **fields: Any) -> None:
+    def write(self, kind: RecordKind, **fields: Any) -> None:
         """Add one record. Values must be JSON-ready; others are written as their ``str``."""
         if self.pid != os.getpid():
             self.forget_parent()
@@ -49,7 +49,7 @@ class Recorder:
         self.flushed_ns = now or time.perf_counter_ns()
         try:
             if self.descriptor is None:
-                path = os.path.join(self.folder, f"{self.pid}.jsonl")
+                path = os.path.join(self.run_dir, events_file(self.pid))
                 self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             while data:
                 data = data[os.write(self.descriptor, data) :]
@@ -69,6 +69,7 @@ class Recorder:
         # An empty file needs no data block, so this often works even on a full disk.
         name = f"events-lost-{self.pid}-{error.errno}"
         try:
-            os.close(os.open(os.path.join(self.folder, name), os.O_WRONLY | os.O_CREAT, 0o600))
+            path = os.path.join(self.run_dir, EVENTS, name)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
         except OSError:
             pass

@@ -8,6 +8,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from .wire import CONTROL, FINISH, STOP_AT
+
 if TYPE_CHECKING:
     from .core import Probe
 
@@ -31,8 +33,8 @@ class StopSign:
         self.tries = 0
         self.steps = probe.config.get("steps")
         self.budget_ns = float(probe.config.get("time_budget_s") or 1e9) * 1e9
-        self.parent_file = os.path.join(probe.run_dir, "control", "finish")
-        self.shared_file = os.path.join(probe.run_dir, "control", "stop-at")
+        self.parent_file = os.path.join(probe.run_dir, CONTROL, FINISH)
+        self.shared_file = os.path.join(probe.run_dir, CONTROL, STOP_AT)
 
     def due(self, now: int, first: int, steps: int) -> bool:
         """Stop watching at this boundary, ``steps`` after the ``first``? Sets ``why``.

@@ -19,6 +19,7 @@ from .dispatch import measure_dispatch
 from .joint import Joint
 from .procfs import ThreadCounters
 from .stop import POLL_NS, StopSign
+from .wire import BASELINE, DONE, FOLLOW, LONG_STEP_NS, SETTLE, TURNS, WARMUP
 
 if TYPE_CHECKING:
     from .core import Probe
@@ -63,13 +64,13 @@ class Windows:
         """Begin at the beginning: the first step boundary, or a better kind of boundary. ``took``:
         how long the step was that ended there, ns."""
         self.leave()
-        self.name = "warmup"
+        self.name = WARMUP
         self.plan = plan.windows(self.probe.config, slow=took > plan.SLOW_NS)
         # Of long steps none is left out for warming up or settling. Loader workers may have filled
         # their queue before the first step; a long step uses little of that up, or none.
-        least = plan.LONG_NS if any(self.queue.values()) else plan.SLOW_NS
+        least = LONG_STEP_NS if any(self.queue.values()) else plan.SLOW_NS
         self.hurried = took > least
-        self.window: plan.Window | None = plan.warm_up(self.probe.config)
+        self.window: plan.PlannedWindow | None = plan.warm_up(self.probe.config)
         self.capture: Any = None
         self.began_step = 0
         self.began_ns: int | None = None
@@ -122,14 +123,14 @@ class Windows:
             return
         if self.probe.step >= DISCOVER_STEPS:
             self.end_discovery()
-        elif self.name == "warmup":
+        elif self.name == WARMUP:
             self.calm = (now, self.probe.step)  # the first steps tell nothing of the pace
         if self.stop.due(now, self.first_ns or now, self.probe.step):
             self.finish(self.stop.why)
         elif not self.leads:
-            self.name = "follow"
+            self.name = FOLLOW
             self.changed = self.joint.follow(now) or self.changed
-        elif self.name == "settle":
+        elif self.name == SETTLE:
             self.settle = max(0, self.settle - 1)
             self._try_to_begin(now)
         else:
@@ -151,7 +152,7 @@ class Windows:
         self.probe.cut_steps()
         self.joint.leave()
         self._end(look=why not in ("exit", "error"))
-        self.name = "done"
+        self.name = DONE
         self.changed = True
         self.probe.recorder.write("finish", t=now_ns(), why=why)
         self.probe.recorder.flush()
@@ -180,7 +181,7 @@ class Windows:
             most_s *= ROUND_FACTOR if steps < self.round else 1.0
         if seconds >= most_s and steps >= 1:
             return True
-        if window.name == "warmup":
+        if window.name == WARMUP:
             batches = self.probe.boundary.batches - self.batches_before
             return steps >= window.steps and batches >= max(self.queue.values(), default=0)
         if steps < least or seconds < window.seconds:
@@ -221,7 +222,7 @@ class Windows:
                 self.capture = None
                 continue
             self.changed = True
-            self.name = "settle"
+            self.name = SETTLE
             self.settle = 0 if self.hurried else self._settle_steps()
             self.resettled = self.hurried
             if self.hurried:  # a step that is left out would cost more than the wait
@@ -239,7 +240,7 @@ class Windows:
             return
         self.ranks = ranks
         # Where programs take turns, each rank is held.
-        self.leads = rank == 0 or self.probe.config.get("plan") == "turns"
+        self.leads = rank == 0 or self.probe.config.get("plan") == TURNS
         facts.write_role(self.probe)
 
     def _settle_steps(self) -> int:
@@ -281,9 +282,9 @@ class Windows:
         """Close the window in progress; one that had not begun leaves nothing."""
         capture, self.capture = self.capture, None
         begun = self.window is not None and self.name == self.window.name
-        if begun and self.name != "warmup":
+        if begun and self.name != WARMUP:
             self._record("end", **compiling.why())
-        if begun and self.name == "baseline":
+        if begun and self.name == BASELINE:
             self.probe.recorder.write("flags", **facts.flags(self.probe))
             self.probe.guard(measure_dispatch)(self.probe)
             self.changed = True

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tdiag.evidence.kinds import Budget
 from tdiag.model.place import Place
-from tdiag.places import is_user_file
+from tdiag.probe.wire import is_user_file
 
 if TYPE_CHECKING:  # at run time the engine imports this module, and the model comes after it
     from tdiag.model.diagnosis import Fix, Measure

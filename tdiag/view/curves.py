@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tdiag.evidence.device import TracedSteps
-from tdiag.evidence.from_run.clean import PROFILED, Clean, find_clean
+from tdiag.evidence.from_run.clean import Clean, find_clean
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.phases import PHASES, phases_per_step
 from tdiag.evidence.from_run.timeline import durations_of
 from tdiag.evidence.history import History
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Diagnosis
+from tdiag.probe.wire import PROFILED
 from tdiag.report.markdown import sections
 from tdiag.report.page import Page
 from tdiag.report.words import component

@@ -21,6 +21,7 @@ from tdiag.evidence.from_run.roles import assign_roles
 from tdiag.evidence.from_run.timeline import Ints, Timeline, cut, durations_of
 from tdiag.evidence.from_run.traced import Span, phase_spans
 from tdiag.evidence.history import History
+from tdiag.probe.wire import BY_BATCH
 from tdiag.view.events import Event, complete, counter, named
 
 CATEGORY = "tdiag"  # of no tool's own: torch-tb-profiler leaves unknown categories alone
@@ -138,7 +139,7 @@ def phases_of(process: Process) -> tuple[Timeline, Ints]:
     """The process's steps cut at their marks, and the phase of each slice."""
     timeline = cut(process.steps, durations_of(process.steps))
     about = process.last(BoundaryRecord)
-    boundary = about.source if about else "batch"
+    boundary = about.source if about else BY_BATCH
     modules = {module.id: module for module in process.all(ModuleRecord)}
     return timeline, phase_of_slices(timeline, assign_roles(timeline, modules, boundary), boundary)
 

@@ -34,12 +34,13 @@ from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
 from tdiag.evidence.history import History
 from tdiag.evidence.kinds import Stacks, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.probe.wire import BY_CLOSURE, BY_MICRO_BATCH, CONFIG, RUN, SAMPLE
 
 SCHEMA = 1
 DIVIDED = {
-    "closure": "optimizer.step() takes long and calls its closure often: a step here is one call of"
-    " the closure",
-    "micro-batch": "optimizer.step() comes after many backward passes that take long together: a"
+    BY_CLOSURE: "optimizer.step() takes long and calls its closure often: a step here is one call"
+    " of the closure",
+    BY_MICRO_BATCH: "optimizer.step() comes after many backward passes that take long together: a"
     " step here is one backward pass",
 }
 
@@ -48,7 +49,7 @@ __all__ = ["load_run", "read_run"]
 
 def read_run(run_dir: Path) -> dict[str, Any]:
     """``run.json``. Raises RunError if this is no run directory, or one of a newer tdiag."""
-    run = _read_json(run_dir / "run.json", required=True)
+    run = _read_json(run_dir / RUN, required=True)
     if run.get("schema", SCHEMA) > SCHEMA:
         raise RunError(
             f"{run_dir} was written by a newer tdiag (run schema {run['schema']})",
@@ -65,7 +66,7 @@ def load_run(run_dir: Path) -> Evidence:
     Raises RunError if this is no run directory, or one of a newer tdiag.
     """
     run = read_run(run_dir)
-    config = _read_json(run_dir / "config.json")
+    config = _read_json(run_dir / CONFIG)
     processes = read_events(run_dir)
     lead = lead_of(processes)
     evidence = Evidence(notes=[str(note) for note in run.get("notes") or ()])
@@ -96,7 +97,7 @@ def load_run(run_dir: Path) -> Evidence:
         if syscalls := make_syscalls(run_dir, lead):
             evidence.add(syscalls)
         if samples := find_samples(run_dir, lead, judged, processes):
-            slowed = evidence.perturbation.get("sample", 0.0)
+            slowed = evidence.perturbation.get(SAMPLE, 0.0)
             evidence.add(make_stacks(samples, slowed), make_call_trees(samples))
         elif judged.pid != lead.pid:
             evidence.missing[Stacks] = f"stacks were not sampled in rank {judged.rank}"

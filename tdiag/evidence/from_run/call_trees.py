@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from tdiag.evidence.from_run.stacks import SampledFrame, Samples, Stack
 from tdiag.evidence.history import CallTrees, Frame
-from tdiag.places import is_user_file
+from tdiag.probe.wire import is_user_file
 
 _Function: TypeAlias = tuple[str, str, int]  # name, file, line
 _Key: TypeAlias = tuple[int, _Function]  # its caller's number, and it

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.from_run.events import BASELINE as BASELINE
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.records import LoaderRecord, WindowRecord
 from tdiag.evidence.from_run.steps import Step
 from tdiag.evidence.kinds import Steps
+from tdiag.probe.wire import BASELINE, PROFILED
 
-PROFILED = ("sample", "trace", "calls", "ops", "syscalls")
 # The second pass comes later, lasts longer and is stretched to whole epochs, so it is used alone
 # once it has this many steps: then two of them lie beyond the ninth decile that is reported.
 ENOUGH_STEPS = 20

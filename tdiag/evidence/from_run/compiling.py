@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tdiag.evidence.from_run.clean import BASELINE
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.places import location
 from tdiag.evidence.from_run.records import WindowRecord
 from tdiag.evidence.training import Compiles, Recompiled
+from tdiag.probe.wire import BASELINE
 
 
 def make_compiles(lead: Process) -> Compiles | None:

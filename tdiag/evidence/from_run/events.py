@@ -18,10 +18,10 @@ from tdiag.evidence.from_run.records import (
     StepsRecord,
 )
 from tdiag.evidence.from_run.steps import Step, steps_of
+from tdiag.probe.wire import BASELINE, BY_BATCH, EventsFile, events_files
 
 R = TypeVar("R", bound=Record)
 
-BASELINE = "baseline"  # the window of the clean steps
 MAJORITY_FRAC = 0.5  # by definition of "most"
 # Between two processes' starts the wall clock is set by far less, and two machines do not boot in
 # the same second.
@@ -70,7 +70,7 @@ class Process:
         """Its steps are a loader's batches, and no backward was seen: no training, unless nothing
         else of the run is one."""
         about = self.last(BoundaryRecord)
-        return about is not None and about.source == "batch"
+        return about is not None and about.source == BY_BATCH
 
     @property
     def tid(self) -> int | None:
@@ -81,36 +81,30 @@ class Process:
 
 def read_events(run_dir: Path) -> list[Process]:
     """Every process of the run that wrote events; an unreadable file counts as one broken line."""
-    return [read_process(path) for path in sorted((run_dir / "events").glob("*.jsonl"))]
+    return [read_process(file) for file in events_files(run_dir)]
 
 
-def read_process(path: Path) -> Process:
+def read_process(file: EventsFile) -> Process:
     """One events file. Unknown kinds are ignored; so is, but counted, what is no record."""
-    process = Process(int(path.stem) if path.stem.isdigit() else -1)
+    process = Process(file.pid)
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = file.read(last=True)  # the process may have been killed before the last newline
     except OSError:
         process.broken_lines = 1
         return process
-    torn = lines.pop()  # complete lines end with a newline: what follows the last one is torn
-    for line in lines:
-        try:
-            record = _decoder.decode(line)
-        except msgspec.ValidationError:
-            continue  # a kind of a newer probe
-        except msgspec.DecodeError:
-            process.broken_lines += bool(line.strip())
-            continue
-        _take(process, record)
-    if torn.strip():
-        try:  # it may be whole, and the process was killed before the newline
-            _take(process, _decoder.decode(torn))
-        except msgspec.DecodeError:
-            process.broken_lines += 1
+    for _, line in lines:
+        _take(process, line)
     return process
 
 
-def _take(process: Process, record: AnyRecord) -> None:
+def _take(process: Process, line: bytes) -> None:
+    try:
+        record = _decoder.decode(line)
+    except msgspec.ValidationError:
+        return  # a kind of a newer probe
+    except msgspec.DecodeError:
+        process.broken_lines += 1
+        return
     if isinstance(record, StepsRecord):
         process.steps.extend(steps_of(record))
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TypeVar
 
-from tdiag.evidence.from_run.clean import BASELINE
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.places import location
 from tdiag.evidence.from_run.records import (
@@ -31,11 +30,10 @@ from tdiag.evidence.training import (
     Recomputations,
     Table,
 )
+from tdiag.probe.wire import BASELINE, MOST_GRAPH_NODES
 
 # Variables of a loop hold the last step's tensors until the next one has its own.
 STEPS_UNTIL_REBOUND = 2
-# The probe counts no further (capture/flow.py): a graph of so many has grown by more than is known.
-MOST_NODES = 20_000
 
 W = TypeVar("W", OpsRecord, CallsRecord)
 
@@ -180,7 +178,7 @@ def _growing(counted: list[OpsRecord]) -> tuple[GrowingGraph, ...]:
         if at not in before or steps <= 0:
             continue
         gained = nodes - before[at]
-        if (gained >= steps or nodes >= MOST_NODES) and nodes > before[at] * max(1.0, own):
+        if (gained >= steps or nodes >= MOST_GRAPH_NODES) and nodes > before[at] * max(1.0, own):
             found.append(GrowingGraph(at=location(at), nodes=gained / steps))
     return tuple(found)
 

@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tdiag.evidence.device import Ranks, RankTime
-from tdiag.evidence.from_run.clean import BASELINE
 from tdiag.evidence.from_run.events import Process, training_of
 from tdiag.evidence.from_run.phases import MAJORITY_FRAC, PHASES, phases_per_step
 from tdiag.evidence.from_run.records import DdpRecord, Record, WindowRecord
@@ -34,6 +33,7 @@ from tdiag.evidence.from_run.timed import Timed, timed
 from tdiag.evidence.from_run.traced_ranks import by_traces
 from tdiag.evidence.kinds import Environment
 from tdiag.evidence.store import Evidence
+from tdiag.probe.wire import BASELINE, SETTLE
 
 # Means of the same steps: a rank whose step is further from the lead's does not step with it. Ours.
 TOGETHER_FRAC = 0.05
@@ -183,7 +183,7 @@ def in_windows_of(lead: Process, other: Process) -> Process:
         middle = (step.s + step.t) // 2
         place = bisect_right(begins, middle) - 1
         held = place >= 0 and middle < lead.steps[place].t
-        return lead.steps[place].w if held else "settle"
+        return lead.steps[place].w if held else SETTLE
 
     records: dict[type[Record], list[Record]] = {**other.records}
     records[WindowRecord] = list(lead.all(WindowRecord))

@@ -20,7 +20,7 @@ from tdiag.evidence.from_run.records import (
     RoleRecord,
     TorchRecord,
 )
-from tdiag.evidence.from_run.roles import GRAD_ON, LOSS, MODEL, TRAINING_MODE, Roles
+from tdiag.evidence.from_run.roles import LOSS, MODEL, Roles
 from tdiag.evidence.from_run.timeline import Timeline
 from tdiag.evidence.kinds import (
     Environment,
@@ -30,6 +30,7 @@ from tdiag.evidence.kinds import (
     Modules,
     Threads,
 )
+from tdiag.probe.wire import GRAD_ON, MODULE_SHIFT, TRAINING_MODE
 
 
 def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
@@ -68,10 +69,10 @@ def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
 
 def make_modules(lead: Process, timeline: Timeline, roles: Roles, clean: Clean) -> Modules:
     """The outermost modules, with how often training called each in a clean step."""
-    losses = set((timeline.arg[roles.index[roles.role == LOSS]] >> 2).tolist())
+    losses = set((timeline.arg[roles.index[roles.role == LOSS]] >> MODULE_SHIFT).tolist())
     trains = roles.index[np.isin(roles.role, (MODEL, LOSS))]
     trains = trains[clean.mask[timeline.step[trains]]]
-    numbers, counts = np.unique(timeline.arg[trains] >> 2, return_counts=True)
+    numbers, counts = np.unique(timeline.arg[trains] >> MODULE_SHIFT, return_counts=True)
     per_step = dict(zip(numbers.tolist(), (counts / clean.mask.sum()).tolist(), strict=True))
     calls = lead.all(CalledRecord)[::-1]  # the first one counts
     evaluated = {c.module: c.at for c in calls if c.mode != TRAINING_MODE | GRAD_ON}

@@ -13,9 +13,8 @@ import msgspec
 from tdiag.evidence.from_run.events import Process, workers_of
 from tdiag.evidence.kinds import StackLine, Stacks
 from tdiag.model.place import Place
-from tdiag.places import is_user_file
+from tdiag.probe.wire import IN_PROCESS, PY_SPY, is_user_file, stacks_file
 
-IN_PROCESS = "in-process"
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")
 _THREAD = re.compile(r"[Pp]rocess (\d+).*?[Tt]hread (?:id: )?(\d+)")
 # A line's samples that mostly fell in one phase belong to it; fewer may be a shared helper.
@@ -92,7 +91,7 @@ def find_samples(
 
     A file that is no speedscope profile (py-spy was killed while writing) is left out.
     """
-    files = [_read(p) for p in sorted(run_dir.glob(f"stacks-{lead.pid}*.speedscope.json"))]
+    files = [_read(p) for p in sorted(run_dir.glob(stacks_file(f"{lead.pid}*")))]
     found = [_sampled(file, judged, processes) for file in files if file is not None]
     if judged.pid != lead.pid:
         found = [samples for samples in found if samples.training]
@@ -129,7 +128,7 @@ def _sampled(file: _Speedscope, lead: Process, processes: list[Process]) -> Samp
         elif pid in workers and tid == workers[pid][0].tid:
             fetching += (s for s in _samples(file, profile) if any(f.fetches() for f in s[0]))
     in_process = IN_PROCESS in f"{file.name} {file.exporter}"
-    return Samples(IN_PROCESS if in_process else "py-spy", training, fetching)
+    return Samples(IN_PROCESS if in_process else PY_SPY, training, fetching)
 
 
 def thread_of(name: str) -> tuple[int | None, int | None]:

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 
 from tdiag.evidence.from_run.records import StepsRecord
+from tdiag.probe.wire import ON_CPU, STEP_END
 
-STEP_END, ON_CPU = 12, 13
 UNMEASURED = -1
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from tdiag.evidence.from_run.clean import BASELINE, Clean
+from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.phases import PHASES
 from tdiag.evidence.from_run.timeline import Ints
 from tdiag.evidence.from_run.timeline import Timeline as Slices
 from tdiag.evidence.from_trace.intervals import union
 from tdiag.evidence.from_trace.timeline import lane
 from tdiag.model.timeline import Timeline
+from tdiag.probe.wire import BASELINE
 
 RENAMED = {"after_step": "other"}  # as in the budget
 

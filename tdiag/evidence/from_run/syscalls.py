@@ -8,6 +8,7 @@ from pathlib import Path
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.records import SyscallsRecord
 from tdiag.evidence.syscalls import SyscallRow, Syscalls
+from tdiag.probe.wire import syscalls_file
 
 # "  0.25    0.004739          27       172       172 openat": share, seconds, µs a call, calls,
 # errors (blank for none), name.
@@ -18,7 +19,7 @@ def make_syscalls(run_dir: Path, lead: Process) -> Syscalls | None:
     """None where strace was not asked for, was refused, or left no summary."""
     passes = [record for record in lead.all(SyscallsRecord) if record.steps > 0]
     try:
-        text = (run_dir / f"syscalls-{lead.pid}.txt").read_text(errors="replace")
+        text = (run_dir / syscalls_file(lead.pid)).read_text(errors="replace")
     except OSError:
         return None
     found = [match.groups() for line in text.splitlines() if (match := _ROW.match(line))]

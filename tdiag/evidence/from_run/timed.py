@@ -12,6 +12,7 @@ from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord
 from tdiag.evidence.from_run.roles import Roles, assign_roles
 from tdiag.evidence.from_run.timeline import Ints, Timeline, cut, durations_of
 from tdiag.evidence.kinds import Phases
+from tdiag.probe.wire import BY_BATCH
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def timed(process: Process) -> Timed | None:
     if clean is None:
         return None
     about = process.last(BoundaryRecord)
-    boundary = about.source if about else "batch"
+    boundary = about.source if about else BY_BATCH
     timeline = cut(process.steps, durations)
     modules = {module.id: module for module in process.all(ModuleRecord)}
     roles = assign_roles(timeline, modules, boundary)

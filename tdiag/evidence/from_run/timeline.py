@@ -11,10 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tdiag.evidence.from_run.steps import Step
+from tdiag.probe import wire
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-NEXT, FORWARD, BACKWARD, OPTIMIZER, SAVE, GC, COMM = 0, 2, 4, 6, 8, 10, 14
+# Kinds of regions: the codes of the marks that open them.
+NEXT, FORWARD, BACKWARD = wire.NEXT_BEGIN, wire.FORWARD_BEGIN, wire.BACKWARD_BEGIN
+OPTIMIZER, SAVE, GC, COMM = wire.OPTIMIZER_BEGIN, wire.SAVE_BEGIN, wire.GC_BEGIN, wire.COMM_BEGIN
 WORK = (NEXT, FORWARD, BACKWARD)  # what runs inside these belongs to them
 NOBODY = -1
 UNMEASURED = -1

@@ -21,9 +21,9 @@ from tdiag.evidence.from_trace import device_evidence
 from tdiag.evidence.history import StepEvents
 from tdiag.evidence.store import Evidence
 from tdiag.model.timeline import Timeline
+from tdiag.probe.wire import TRACE
 from tdiag.trace import Trace, read_trace
 
-WINDOW = "trace"
 FIRST_SPAN = "ProfilerStep#"
 LONGEST_OPENING_NS = 1_000_000_000  # of a span; clocks that differ by more were set in between
 
@@ -71,7 +71,7 @@ def phase_spans(
     steps: Sequence[Step],
     timeline: Slices,
     phases: Ints,
-    windows: Collection[str] = (WINDOW,),
+    windows: Collection[str] = (TRACE,),
 ) -> list[Span]:
     """The phases of the steps of these windows, in order, neighbours of one phase joined."""
     traced = np.array([step.w in windows for step in steps], np.bool_)

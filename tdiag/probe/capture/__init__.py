@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from ..core import now_ns
 from ..invisible import hidden
 from ..patches import Patches
+from ..wire import BASELINE, CALLS, OPS, SAMPLE, SYSCALLS, TRACE, TURNS
 
 if TYPE_CHECKING:
     from ..core import Probe
-    from ..plan import Window
+    from ..plan import PlannedWindow
 
 
 class Capture:
@@ -19,7 +20,7 @@ class Capture:
 
     slow_start = False  # switching it on holds the process up: settle again once it is ready
 
-    def __init__(self, probe: Probe, window: Window) -> None:
+    def __init__(self, probe: Probe, window: PlannedWindow) -> None:
         self.probe, self.window = probe, window
         self.patches = Patches()  # in place only while this capture is on
         self.lost = ""  # why it ended early: the script started a profiler of its own
@@ -65,7 +66,7 @@ class Capture:
         """Switch off and keep nothing."""
 
 
-def make_capture(probe: Probe, window: Window) -> Any:
+def make_capture(probe: Probe, window: PlannedWindow) -> Any:
     """The capture of a window; None for ``baseline``, where only the hooks are on, unless the
     program is one of two that take turns."""
     from .calls import CallsCapture
@@ -76,12 +77,12 @@ def make_capture(probe: Probe, window: Window) -> Any:
     from .turns import TurnsCapture
 
     kinds: dict[str, type[Capture]] = {
-        "sample": SampleCapture,
-        "trace": TraceCapture,
-        "calls": CallsCapture,
-        "ops": OpsCapture,
-        "syscalls": SyscallsCapture,
+        SAMPLE: SampleCapture,
+        TRACE: TraceCapture,
+        CALLS: CallsCapture,
+        OPS: OpsCapture,
+        SYSCALLS: SyscallsCapture,
     }
-    if probe.config.get("plan") == "turns":
-        kinds["baseline"] = TurnsCapture
+    if probe.config.get("plan") == TURNS:
+        kinds[BASELINE] = TurnsCapture
     return kinds[window.name](probe, window) if window.name in kinds else None

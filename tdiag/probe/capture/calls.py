@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from .. import facts
+from ..wire import CPROFILE
 from . import Capture
 
 MOST_ROWS = 300  # rows kept in the events; cprofile.pstats keeps them all
@@ -50,7 +51,7 @@ class CallsCapture(Capture):
         self.probe.recorder.write(
             "calls", steps=steps, rows=rows, total=total, **{"pass": self.window.number}
         )
-        self.profile.dump_stats(os.path.join(self.probe.run_dir, "cprofile.pstats"))
+        self.profile.dump_stats(os.path.join(self.probe.run_dir, CPROFILE))
 
     def abort(self) -> None:
         self.patches.undo()

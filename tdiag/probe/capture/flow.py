@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import places
 from ..tensors import nbytes
+from ..wire import MOST_GRAPH_NODES, is_user_file
 from .attention import PRODUCTS, WEIGHTS, stage_of
 from .tables import Tables
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..core import Probe
 
 MOST_TRACKED = 50_000  # tensors; about 200 bytes each
-MOST_NODES, MOST_GRAPHS = 20_000, 16  # a node takes about a microsecond
+MOST_GRAPHS = 16
 MOST_FRAMES = 60  # walked upwards to find a caller
 AFFINE = {
     "linear", "conv1d", "conv2d", "conv3d",
@@ -183,7 +183,7 @@ class Flow:
         if frame is None:
             return
         caller = frame.f_back
-        while caller is not None and not places.is_user_file(caller.f_code.co_filename):
+        while caller is not None and not is_user_file(caller.f_code.co_filename):
             caller = caller.f_back
         place = None
         if caller is not None:
@@ -234,10 +234,10 @@ class Flow:
 
 
 def count_nodes(tensor: Any) -> int:
-    """Nodes of the graph below this tensor, ``MOST_NODES`` at most."""
+    """Nodes of the graph below this tensor, ``MOST_GRAPH_NODES`` at most."""
     seen = {tensor.grad_fn}
     left = [tensor.grad_fn]
-    while left and len(seen) < MOST_NODES:
+    while left and len(seen) < MOST_GRAPH_NODES:  # a node takes about a microsecond
         for node, _ in left.pop().next_functions:
             if node is not None and node not in seen:
                 seen.add(node)

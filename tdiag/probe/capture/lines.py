@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..marks import (
+from ..wire import (
     BACKWARD_BEGIN,
     BACKWARD_END,
     FORWARD_BEGIN,
     FORWARD_END,
+    MODULE_SHIFT,
     NEXT_BEGIN,
     NEXT_END,
     OPTIMIZER_BEGIN,
@@ -143,7 +144,7 @@ class Lines:
             self._mark(code, argument)
 
     def _mark(self, code: int, argument: int) -> None:
-        if code == FORWARD_BEGIN and argument >> 2 in self.probe.boundary.losses:
+        if code == FORWARD_BEGIN and argument >> MODULE_SHIFT in self.probe.boundary.losses:
             if self.called:
                 self._settle("loss")
                 self.phase = "loss"

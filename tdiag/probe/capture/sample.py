@@ -11,9 +11,21 @@ from typing import Any
 
 from .. import facts
 from ..core import now_ns
+from ..wire import (
+    ANSWER_WITHIN_S,
+    ATTACHED,
+    CONTROL,
+    IN_PROCESS,
+    REFUSED,
+    SAMPLE,
+    STATE,
+    STOP,
+    WANT,
+    request,
+    stacks_file,
+)
 from . import Capture
 
-ANSWER_WITHIN_NS = 8_000_000_000  # py-spy reads the symbols of a large process in 1–3 s
 RATE_HZ = 100
 MOST_RANKS = 8  # py-spy stops each process for each sample in turn; ours
 
@@ -38,33 +50,33 @@ class SampleCapture(Capture):
     slow_start = True
 
     def start(self) -> str:
-        name = f"sample-{os.getpid()}-{self.window.number}"
-        self.base = os.path.join(self.probe.run_dir, "control", name)
+        name = request(SAMPLE, os.getpid(), self.window.number)
+        self.base = os.path.join(self.probe.run_dir, CONTROL, name)
         self.inside: InProcessSampler | None = None
         self.asked_ns = now_ns()
-        if self.probe.config.get("sampler") == "in-process":
+        if self.probe.config.get("sampler") == IN_PROCESS:
             self._fall_back("in-process sampling was asked for")
         else:
             part = self.base + ".part"
             with open(part, "w", encoding="ascii") as file:
                 file.write(str(root_of_samples()))
-            os.replace(part, self.base + ".want")
+            os.replace(part, self.base + WANT)
         return ""
 
     def ready(self) -> bool:
         if self.inside is not None:
             return True
         try:
-            with open(self.base + ".state", encoding="utf-8") as file:
+            with open(self.base + STATE, encoding="utf-8") as file:
                 state = file.read().strip()
         except OSError:
             state = ""
-        if state.startswith("attached"):
+        if state.startswith(ATTACHED):
             return True
         if state:
             self._fall_back(state)
-        elif now_ns() - self.asked_ns > ANSWER_WITHIN_NS:
-            self._fall_back("refused: py-spy gave no sign within 8 s")
+        elif now_ns() - self.asked_ns > ANSWER_WITHIN_S * 1e9:
+            self._fall_back(f"{REFUSED}py-spy gave no sign within {ANSWER_WITHIN_S:g} s")
         return self.inside is not None
 
     def begin(self) -> None:
@@ -73,19 +85,17 @@ class SampleCapture(Capture):
 
     def end(self, steps: int) -> None:
         if self.inside is not None:
-            self.inside.stop(
-                os.path.join(self.probe.run_dir, f"stacks-{os.getpid()}.speedscope.json")
-            )
+            self.inside.stop(os.path.join(self.probe.run_dir, stacks_file(os.getpid())))
         else:
-            touch(self.base + ".stop")
+            touch(self.base + STOP)
 
     def abort(self) -> None:
         if self.inside is None:
-            touch(self.base + ".stop")
+            touch(self.base + STOP)
 
     def _fall_back(self, why: str) -> None:
-        touch(self.base + ".stop")
-        self.probe.recorder.write("sampler", source="in-process", why=why)
+        touch(self.base + STOP)
+        self.probe.recorder.write("sampler", source=IN_PROCESS, why=why)
         self.inside = InProcessSampler(self.probe.marks.thread or threading.get_ident())
 
 
@@ -122,8 +132,8 @@ class InProcessSampler:
             "profiles": [profile],
             "shared": {"frames": names},
             "activeProfileIndex": 0,
-            "exporter": "tdiag in-process",
-            "name": "in-process",
+            "exporter": f"tdiag {IN_PROCESS}",
+            "name": IN_PROCESS,
         }
         with open(path, "w", encoding="utf-8") as file:
             json.dump(document, file)

@@ -11,12 +11,13 @@ import torch
 
 from .. import facts
 from ..core import now_ns
+from ..wire import TENSORBOARD
 from . import Capture
 from .quiet import kineto_unheard
 
 if TYPE_CHECKING:
     from ..core import Probe
-    from ..plan import Window
+    from ..plan import PlannedWindow
 
 # A trace stays readable and quick to write: about 100 bytes an event, so 60 MB at most.
 MOST_EVENTS = 600_000
@@ -33,7 +34,7 @@ class TraceCapture(Capture):
     lead has not said which, this is the lead's.
     """
 
-    def __init__(self, probe: Probe, window: Window, stacks: bool | None = None) -> None:
+    def __init__(self, probe: Probe, window: PlannedWindow, stacks: bool | None = None) -> None:
         super().__init__(probe, window)
         self.stacks = stacks
 
@@ -100,7 +101,7 @@ class TraceCapture(Capture):
         events = len(results.events()) if results is not None else 0
         _seen_per_step["events"] = max(1, events // max(1, done))
         worker = f"{socket.gethostname()}_{os.getpid()}"
-        name = f"tensorboard/{worker}.{time.time_ns()}.pt.trace.json"
+        name = f"{TENSORBOARD}/{worker}.{time.time_ns()}.pt.trace.json"
         path = os.path.join(self.probe.run_dir, name)
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         with kineto_unheard():
