@@ -91,6 +91,42 @@ def test_the_probe_is_written_for_python_3_9() -> None:
         ast.parse(path.read_text(), feature_version=(3, 9))
 
 
+def probe_imports() -> dict[str, set[str]]:
+    """The probe's modules and what each imports of the probe: anywhere in it, for types, too."""
+    probe = PACKAGE / "probe"
+    files = {p.relative_to(probe).with_suffix("").as_posix(): p for p in probe.rglob("*.py")}
+    files = {name.removesuffix("/__init__"): path for name, path in files.items()}
+    files.pop("inject/sitecustomize")
+    found: dict[str, set[str]] = {}
+    for name, path in files.items():
+        folder = path.parent.relative_to(probe).parts
+        found[name] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or not node.level:
+                continue
+            base = [*folder[: len(folder) - node.level + 1], *(node.module or "").split(".")]
+            stem = "/".join(filter(None, base))
+            names = {f"{stem}/{a.name}".lstrip("/") for a in node.names}
+            found[name] |= (names & files.keys()) or ({stem} & files.keys())
+    return found
+
+
+def test_the_core_of_the_probe_knows_no_captures() -> None:
+    for name, imported in probe_imports().items():
+        if not name.startswith(("capture", "assembly")):
+            assert not {n for n in imported if n.startswith("capture")}, name
+
+
+def test_no_two_modules_of_the_probe_import_each_other() -> None:
+    left = probe_imports()
+    assert {"core", "wire", "windows", "capture", "capture/trace"} <= left.keys()
+    assert "core" in left["windows"] and "capture/base" in left["capture/trace"]
+    while free := [name for name, imported in left.items() if not imported & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left, {name: imported & left.keys() for name, imported in left.items()}
+
+
 def test_no_file_is_longer_than_400_lines() -> None:
     """A file holds one thing: 300 lines are usually too many for it, 400 always."""
     files = [*FILES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]

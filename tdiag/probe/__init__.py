@@ -23,10 +23,10 @@ def start(run_dir: str) -> None:
 
 def _watch(run_dir: str, *times: int) -> None:
     """Runs inside the user's ``import torch``, which must succeed whatever happens here."""
-    from .core import Probe
-
     try:
-        Probe(run_dir, *times).install()
+        from .assembly import install
+
+        install(run_dir, *times)
     except Exception as error:
         not_loaded(run_dir, error)
 

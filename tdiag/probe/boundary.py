@@ -79,6 +79,10 @@ class Boundary:
         self.autocast = ""  # dtype of the autocast region last seen
         self.scaled = False  # an enabled GradScaler has stepped
         self.known: dict[int, tuple[int, Any]] = {}  # id(optimizer) → (number, created_at)
+        # Called when steps are of another kind from now on, with how long the first took, ns.
+        self.began_again: Callable[[int], Any] = lambda took: None
+        # Called with the number of an optimizer and itself when it has been made.
+        self.made: Callable[[int, Any], None] = lambda number, optimizer: None
         # Called as a backward ends, with when it began, once a DistributedDataParallel has run.
         self.reduced: Callable[[int], None] | None = None
 
@@ -109,7 +113,7 @@ class Boundary:
         """Steps are of another kind from now on; the first of them took so many ns."""
         self.probe.step = 0
         self.probe.recorder.write("boundary", t=now_ns(), source=source, took=took)
-        self.probe.guard(self.probe.windows.restart)(took)
+        self.began_again(took)
         self.probe.marks.cut(now_ns())
 
     def _took(self) -> int:
@@ -140,7 +144,7 @@ class Boundary:
         if id(optimizer) not in self.known:
             number = len(self.known)
             self.known[id(optimizer)] = (number, places.caller())
-            self.probe.looks.made(number, optimizer)
+            self.made(number, optimizer)
         if not getattr(kind.step, "tdiag_watched", False):
             self.probe.patches.set(kind, "step", self._watched(kind.step))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import places
-from .boundary import is_compiling
+from .boundary import Boundary, is_compiling
 from .invisible import hidden
 from .marks import MOST_VALUES, here, wall_ns
 from .wire import COMM_BEGIN, COMM_END
@@ -42,8 +42,8 @@ MOST_PLACES = 64  # lines described one by one
 class Collectives:
     """``inside``: a wrapped call runs; what it calls is part of it."""
 
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
+    def __init__(self, probe: Probe, boundary: Boundary) -> None:
+        self.probe, self.boundary = probe, boundary
         self.inside = False
         self.numbers: dict[Any, int] = {}  # (code, instruction) of the caller, or a name → number
         # id of a reducer that waits for its backward → itself, when it was made ready for it, and
@@ -129,7 +129,7 @@ class Collectives:
 
     def _prepare(self, reducer: Any) -> None:
         before = _last_ready(reducer)
-        self.probe.boundary.reduced = self.probe.guard(self.reduced)
+        self.boundary.reduced = self.probe.guard(self.reduced)
         self.prepared[id(reducer)] = weakref.ref(reducer), wall_ns(), before
 
     def _counts(self) -> bool:

@@ -99,20 +99,20 @@ def watch_threads(probe: Probe) -> None:
     probe.patches.set(torch, "set_num_threads", hidden(set_num_threads))
 
 
-def flags(probe: Probe) -> dict[str, Any]:
-    """Switches of torch that cost time, as they stand now."""
+def flags(autocast: str, scaled: bool) -> dict[str, Any]:
+    """Switches of torch that cost time, as they stand now. ``autocast``: dtype of the region last
+    seen; ``scaled``: an enabled GradScaler has stepped."""
     trace = sys.gettrace()
     profile = sys.getprofile()
-    dtype = probe.boundary.autocast
     return {
         "anomaly": torch.is_anomaly_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "profiler": profiler_is_on(),
         "trace": tracer_name(profile) or tracer_name(trace),
-        "autocast": dtype,
+        "autocast": autocast,
         "compiled": compiled_frames() > 0,
-        "scaler": probe.boundary.scaled,
+        "scaler": scaled,
         "agent": sorted(AGENTS & sys.modules.keys())[:1],
     }
 

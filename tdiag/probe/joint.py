@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .plan import PlannedWindow
@@ -20,18 +21,19 @@ if TYPE_CHECKING:
 
 
 class Joint:
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
+    """``make_trace``: the capture of a window, with or without Python's stacks."""
+
+    def __init__(self, probe: Probe, make_trace: Callable[[PlannedWindow, bool], Any]) -> None:
+        self.probe, self.make_trace = probe, make_trace
         self.file = os.path.join(probe.run_dir, CONTROL, TRACE_AT)
         self.capture: Any = None  # of a rank that follows
         self.at = 0  # all begin when so many steps are done
         self.polled_ns = 0
 
-    def announce(self, number: int, steps: int, stacks: bool) -> None:
-        """The lead's: sets ``at``, far enough ahead for all to see it."""
-        if self.probe.windows.ranks == 1:
+    def announce(self, number: int, steps: int, stacks: bool, step_ns: float | None) -> None:
+        """The lead's: sets ``at``, far enough ahead for all to see it, by the length of a step."""
+        if self.probe.ranks == 1:
             return
-        step_ns = self.probe.windows.step_ns
         ahead = math.ceil(2 * POLL_NS / step_ns) + 2 if step_ns else STEPS_UNTIL_ALL_STOP
         self.at = self.probe.step + ahead
         temporary = f"{self.file}.{os.getpid()}"
@@ -66,8 +68,6 @@ class Joint:
 
     def _look(self) -> bool:
         """Whether the lead has announced a trace that this rank is now ready for."""
-        from .capture.trace import TraceCapture
-
         try:
             with open(self.file, encoding="ascii") as file:
                 told = json.load(file)
@@ -77,7 +77,7 @@ class Joint:
             return False
         self.at = told["at"]
         window = PlannedWindow(TRACE, told["pass"], told["steps"], 0.0, math.inf)
-        capture = TraceCapture(self.probe, window, told["stacks"])
+        capture = self.make_trace(window, told["stacks"])
         why = "it was told too late" if self.probe.step >= self.at else capture.start()
         if why:
             capture.skipped(why)

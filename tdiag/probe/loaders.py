@@ -11,6 +11,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +28,7 @@ from .procfs import ThreadCounters, kernel_ns
 from .wire import ITERATOR_MADE, NEXT_BEGIN, NEXT_END
 
 if TYPE_CHECKING:
+    from .boundary import Boundary
     from .core import Probe
 
 # Batches of one loader look alike: weigh the first few, then one in sixteen.
@@ -38,25 +40,14 @@ _wall = time.perf_counter_ns
 _cpu = time.thread_time_ns
 
 
-def watch_loaders(probe: Probe) -> None:
-    """Wrap DataLoader's making, iterating, next batch, and the fetchers."""
-    watch = LoaderWatch(probe)
-    patches = probe.patches
-    patches.set(DataLoader, "__init__", watch.wrap_init(DataLoader.__init__))
-    patches.set(DataLoader, "__iter__", watch.wrap_iter(DataLoader.__iter__))
-    base = _dataloader._BaseDataLoaderIter
-    patches.set(base, "__next__", watch.wrap_next(base.__next__))
-    for fetcher in (_fetch._MapDatasetFetcher, _fetch._IterableDatasetFetcher):
-        watch.fetchers.append((fetcher, fetcher.fetch, watch.wrap_fetch(fetcher.fetch)))
-        patches.set(fetcher, "fetch", watch.fetchers[-1][-1])
-    os.register_at_fork(after_in_child=watch.listen)
-
-
 class LoaderWatch:
     """One a process; forked workers inherit it and write their own events file."""
 
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
+    def __init__(
+        self, probe: Probe, boundary: Boundary, began_pass: Callable[[Any, int], None]
+    ) -> None:
+        """``began_pass`` is called with a DataLoader and its number."""
+        self.probe, self.boundary, self.began_pass = probe, boundary, began_pass
         self.numbers: Any = weakref.WeakKeyDictionary()  # DataLoader → number
         self.places: Any = weakref.WeakKeyDictionary()  # DataLoader → where it was made
         self.by_dataset: dict[int, int] = {}  # id(dataset) → loader number, for its fetchers
@@ -68,6 +59,18 @@ class LoaderWatch:
         self.fetchers: list[tuple[Any, Any, Any]] = []  # class, its own fetch, and ours
         self.before = probe.guard(self.before_fetch)
         self.after = probe.guard(self.after_fetch)
+
+    def install(self) -> None:
+        """Wrap DataLoader's making, iterating, next batch, and the fetchers."""
+        patches = self.probe.patches
+        patches.set(DataLoader, "__init__", self.wrap_init(DataLoader.__init__))
+        patches.set(DataLoader, "__iter__", self.wrap_iter(DataLoader.__iter__))
+        base = _dataloader._BaseDataLoaderIter
+        patches.set(base, "__next__", self.wrap_next(base.__next__))
+        for fetcher in (_fetch._MapDatasetFetcher, _fetch._IterableDatasetFetcher):
+            self.fetchers.append((fetcher, fetcher.fetch, self.wrap_fetch(fetcher.fetch)))
+            patches.set(fetcher, "fetch", self.fetchers[-1][-1])
+        os.register_at_fork(after_in_child=self.listen)
 
     def wrap_init(self, original: Any) -> Any:
         watch = self
@@ -110,10 +113,10 @@ class LoaderWatch:
         self.probe.recorder.write(
             "iterator", t=_wall(), loader=number, pids=pids, started=fresh, start_ns=took_ns
         )
-        self.probe.windows.iterator(loader, number)
+        self.began_pass(loader, number)
 
     def wrap_next(self, original: Any) -> Any:
-        watch, marks, boundary = self, self.probe.marks, self.probe.boundary
+        watch, marks, boundary = self, self.probe.marks, self.boundary
         put, log = marks.put, marks.log
 
         @functools.wraps(original)

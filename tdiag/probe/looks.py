@@ -18,6 +18,7 @@ from .schedules import Schedules
 from .tensors import nbytes, plain, watched_by_script
 
 if TYPE_CHECKING:
+    from .boundary import Boundary
     from .core import Probe
 
 MOST_MODULES = 64  # remembered; losses made anew every step have no parameters
@@ -30,8 +31,8 @@ class Looks:
     """One a process. ``optimizers``: weak references by number, ``ddp``: one to the last
     DistributedDataParallel seen."""
 
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
+    def __init__(self, probe: Probe, boundary: Boundary) -> None:
+        self.probe, self.boundary = probe, boundary
         self.schedules = Schedules(probe)
         self.told: set[str] = set()  # records written once
         self.optimizers: dict[int, Any] = {}
@@ -89,7 +90,7 @@ class Looks:
         }
         with torch.no_grad():
             for optimizer in alive.values():
-                if id(optimizer) == self.probe.boundary.lead:
+                if id(optimizer) == self.boundary.lead:
                     record["gradient"] = gradient_norm(optimizer)
         if self.kept[2]:
             record.update(self._kept())

@@ -42,7 +42,7 @@ class StopSign:
         The time budget ends with the step that ends nearest to it.
         """
         half_a_step = (now - first) / steps / 2 if steps else 0.0
-        leads = self.probe.windows.leads
+        leads = self.probe.leads
         if not leads and self._read_shared():
             self.why = "asked"
         elif now - self.polled_ns > POLL_NS:
@@ -62,7 +62,7 @@ class StopSign:
 
     def arrange(self) -> None:
         """The lead rank tells the others at which step all stop, so that none waits for ever."""
-        if self.probe.windows.ranks > 1 and self.probe.windows.leads:
+        if self.probe.ranks > 1 and self.probe.leads:
             self.at = self.probe.step + STEPS_UNTIL_ALL_STOP
             temporary = f"{self.shared_file}.{os.getpid()}"
             with open(temporary, "w", encoding="ascii") as file:

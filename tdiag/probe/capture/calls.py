@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import facts
 from ..wire import CPROFILE
-from . import Capture
+from .base import Capture
 
 MOST_ROWS = 300  # rows kept in the events; cprofile.pstats keeps them all
 ALWAYS = {"checkpoint", "clip_grad_norm_", "clip_grad_value_"}  # kept however little they take

@@ -22,6 +22,7 @@ from .tables import Tables
 
 if TYPE_CHECKING:
     from ..core import Probe
+    from ..looks import Looks
 
 MOST_TRACKED = 50_000  # tensors; about 200 bytes each
 MOST_GRAPHS = 16
@@ -59,8 +60,8 @@ class Made:
 class Flow:
     """One for each window ``ops``. Totals over the window, by the user's line."""
 
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
+    def __init__(self, probe: Probe, looks: Looks) -> None:
+        self.probe, self.looks = probe, looks
         self.made: dict[int, Made] = {}
         self.in_place: dict[int, Made] = {}  # results of calls that changed them in place
         self.normed: list[Made] = []  # affine results that a norm in training took
@@ -71,7 +72,7 @@ class Flow:
         self.clip_frame: FrameType | None = None
         self.checkpoints: dict[Any, bool | None] = {}
         self.module_moves: dict[Any, int] = {}
-        self.tables = Tables(probe)
+        self.tables = Tables(looks)
         self.attention: dict[Any, int] = {}  # place of the weights → how often
         self.backwards = 0
         self.synced: int | None = None
@@ -140,7 +141,7 @@ class Flow:
             if made.ref() is not None and made.uses == 1:
                 self.activations[key][2] += size
         self.inputs.clear()
-        ddp = self.probe.looks.ddp and self.probe.looks.ddp()
+        ddp = self.looks.ddp and self.looks.ddp()
         if ddp is not None:
             self.synced = (self.synced or 0) + bool(ddp.require_backward_grad_sync)
 
@@ -151,9 +152,9 @@ class Flow:
             return 0, 0
         if source.device == result.device or source.is_inference():
             return 0, 0
-        before = self.probe.looks.moved.get(id(source))
+        before = self.looks.moved.get(id(source))
         now = (weakref.ref(source), source._version, self.probe.step)
-        self.probe.looks.moved[id(source)] = now
+        self.looks.moved[id(source)] = now
         if before is None or before[0]() is not source or before[1] != now[1]:
             return 0, 0
         return (1, nbytes(result)) if before[2] < now[2] else (0, 0)
@@ -195,7 +196,7 @@ class Flow:
     def report(self) -> dict[str, Any]:
         """The fields it adds to the `ops` record."""
         self.clip_frame = None
-        names = self.probe.looks.weight_names()
+        names = self.looks.weight_names()
         biases: dict[Any, int] = {}
         for made in self.normed:
             if made.uses == 1:  # the bias is seen by nobody but the norm

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from .. import facts, places
 from ..invisible import hidden
-from . import Capture
+from .base import Capture
 from .flow import MOVES, Flow
 from .lines import Lines
 from .syncs import SyncWarnings
@@ -58,9 +58,9 @@ class OpsCapture(Capture):
             return "compiled graphs are alive: counting calls would recompile them"
         if torch._C._len_torch_function_stack():
             return "the script has a torch function mode of its own switched on"
-        self.lines = Lines(self.probe)
+        self.lines = Lines(self.probe, self.boundary)
         self.syncs = SyncWarnings()
-        self.flow = Flow(self.probe)
+        self.flow = Flow(self.probe, self.looks)
         self.mode: Any = None
         # The library's function that the user's line is in, and the calls seen of it so far.
         self.library_call: FrameType | None = None
@@ -84,7 +84,7 @@ class OpsCapture(Capture):
             **self.flow.report(),
             **{"pass": self.window.number},
         )
-        self.probe.looks.kept = self.flow.alive(), self.probe.step, steps
+        self.looks.kept = self.flow.alive(), self.probe.step, steps
 
     def abort(self) -> None:
         if getattr(self, "mode", None) is not None:
@@ -119,7 +119,7 @@ class OpsCapture(Capture):
             line.moved_bytes += size
         if phase == "optimizer":
             self.flow.clipping(at, began, ended)
-        self.probe.boundary.look_at_autocast()
+        self.boundary.look_at_autocast()
         line.calls += 1
         line.elapsed += ended - began
         if name not in self.made_there:  # what a library loops over is not the line's loop

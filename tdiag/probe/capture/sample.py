@@ -24,7 +24,7 @@ from ..wire import (
     request,
     stacks_file,
 )
-from . import Capture
+from .base import Capture
 
 RATE_HZ = 100
 MOST_RANKS = 8  # py-spy stops each process for each sample in turn; ours

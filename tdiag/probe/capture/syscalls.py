@@ -6,7 +6,7 @@ import os
 
 from ..core import now_ns
 from ..wire import ANSWER_WITHIN_S, ATTACHED, CONTROL, REFUSED, STATE, STOP, SYSCALLS, WANT, request
-from . import Capture
+from .base import Capture
 from .sample import touch
 
 

@@ -12,12 +12,12 @@ import torch
 from .. import facts
 from ..core import now_ns
 from ..wire import TENSORBOARD
-from . import Capture
+from .base import Capture
 from .quiet import kineto_unheard
 
 if TYPE_CHECKING:
-    from ..core import Probe
     from ..plan import PlannedWindow
+    from ..windows import Windows
 
 # A trace stays readable and quick to write: about 100 bytes an event, so 60 MB at most.
 MOST_EVENTS = 600_000
@@ -34,8 +34,8 @@ class TraceCapture(Capture):
     lead has not said which, this is the lead's.
     """
 
-    def __init__(self, probe: Probe, window: PlannedWindow, stacks: bool | None = None) -> None:
-        super().__init__(probe, window)
+    def __init__(self, windows: Windows, window: PlannedWindow, stacks: bool | None = None) -> None:
+        super().__init__(windows, window)
         self.stacks = stacks
 
     def start(self) -> str:
@@ -63,11 +63,13 @@ class TraceCapture(Capture):
         self.recording = False
         self.began_ns = 0
         if leads:
-            self.probe.windows.joint.announce(self.window.number, self.steps_left, stacks)
+            self.windows.joint.announce(
+                self.window.number, self.steps_left, stacks, self.windows.step_ns
+            )
         return ""
 
     def ready(self) -> bool:
-        return self.probe.step >= self.probe.windows.joint.at
+        return self.probe.step >= self.windows.joint.at
 
     def begin(self) -> None:
         with kineto_unheard():

@@ -23,7 +23,7 @@ from ..boundary import BATCH
 from ..core import now_ns
 from ..stop import STEPS_UNTIL_ALL_STOP
 from ..wire import COLD, CONTROL, TURNS_DONE, TURNS_HOLD, TURNS_OWNER, turns_go
-from . import Capture
+from .base import Capture
 
 MOST_OUTSIDE = 3  # foreign modules named; one tells already
 
@@ -51,7 +51,7 @@ class TurnsCapture(Capture):
 
     def ready(self) -> bool:
         """Ranks keep step only where they train: not in an evaluation, each of its own share."""
-        return self.world == 1 or self.probe.boundary.rank > BATCH
+        return self.world == 1 or self.boundary.rank > BATCH
 
     def begin(self) -> None:
         if self.world == 1:
@@ -66,8 +66,8 @@ class TurnsCapture(Capture):
                 self._hold_first(apart=self.probe.step - at)
             return
         now = self.probe.marks.start  # where the step that now begins begins
-        if self.probe.windows.name == COLD:
-            self.probe.windows.name = self.window.name
+        if self.probe.window == COLD:
+            self.probe.window = self.window.name
             self.last = _synchronised() or now
             return
         self.durations.append(now - self.last)
@@ -135,14 +135,14 @@ class TurnsCapture(Capture):
         """Until it is let go. A parent that is gone ends the program."""
         assert self.pipes is not None
         words = os.read(self.pipes[0], 64).split()
-        windows = self.probe.windows
+        windows = self.windows
         windows.changed = True  # the wait is in no step
         if words[:1] == [b"go"]:
             self.steps, self.durations = int(words[1]), []
-            windows.name = COLD
+            self.probe.window = COLD
         else:
-            windows.name = self.window.name
-            windows.ranks = 1  # all ranks are held at this step: nothing to arrange
+            self.probe.window = self.window.name
+            self.probe.ranks = 1  # all ranks are held at this step: nothing to arrange
             windows.stop.asked = True
             windows.finish("asked")
 
