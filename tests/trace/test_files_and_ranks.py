@@ -10,8 +10,8 @@ import pytest
 
 from tdiag.errors import RunError
 from tdiag.evidence.device import Communication, DeviceTime, Ranks, TracedSteps
-from tdiag.evidence.from_trace.files import TracedFile, find_traces, read_files
-from tdiag.evidence.from_trace.ranks import merge_ranks
+from tdiag.evidence.from_trace.ranks_of_traces import merge_ranks
+from tdiag.evidence.from_trace.trace_files import TracedFile, find_traces, read_files
 from tdiag.evidence.kinds import Environment
 from tdiag.evidence.store import Evidence
 from tests.trace.making import kernel, op, step, write

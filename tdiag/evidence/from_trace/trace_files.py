@@ -102,7 +102,7 @@ def _or_error(
 
 def _in_child(path: Path) -> TracedFile | RunError:
     child = subprocess.run(
-        [*program("tdiag.evidence.from_trace.files"), os.fspath(path)],
+        [*program("tdiag.evidence.from_trace.trace_files"), os.fspath(path)],
         capture_output=True,
         check=False,
     )
@@ -146,6 +146,6 @@ def _environment(trace: Trace, rank: int) -> Environment:
 
 if __name__ == "__main__":
     # Imported by its own name, so that what is pickled can be found again.
-    from tdiag.evidence.from_trace import files
+    from tdiag.evidence.from_trace import trace_files
 
-    sys.stdout.buffer.write(pickle.dumps(files._or_error(Path(sys.argv[1]), alone=False)))
+    sys.stdout.buffer.write(pickle.dumps(trace_files._or_error(Path(sys.argv[1]), alone=False)))
