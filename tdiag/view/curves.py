@@ -14,7 +14,7 @@ from tdiag.evidence.device import TracedSteps
 from tdiag.evidence.from_run.clean import Clean, find_clean
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.phases import PHASES, phases_per_step
-from tdiag.evidence.from_run.timeline import durations_of
+from tdiag.evidence.from_run.slices import durations_of
 from tdiag.evidence.history import History
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Diagnosis

@@ -18,7 +18,7 @@ from tdiag.evidence.from_run.records import (
     WindowRecord,
 )
 from tdiag.evidence.from_run.roles import assign_roles
-from tdiag.evidence.from_run.timeline import Ints, Timeline, cut, durations_of
+from tdiag.evidence.from_run.slices import Ints, Slices, cut, durations_of
 from tdiag.evidence.from_run.traced import Span, phase_spans
 from tdiag.evidence.history import History
 from tdiag.probe.wire import BY_BATCH
@@ -135,7 +135,7 @@ def _span(
     return complete(name, CATEGORY, place, clock.us(begin_ns), ns / 1e3, **args)
 
 
-def phases_of(process: Process) -> tuple[Timeline, Ints]:
+def phases_of(process: Process) -> tuple[Slices, Ints]:
     """The process's steps cut at their marks, and the phase of each slice."""
     timeline = cut(process.steps, durations_of(process.steps))
     about = process.last(BoundaryRecord)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tdiag.evidence.from_run.steps import UNMEASURED
+from tdiag.evidence.from_run.slices import UNMEASURED
 from tdiag.probe.wire import ON_CPU, STEP_END
 
 MS = 1_000_000

@@ -10,8 +10,7 @@ import pytest
 from tdiag.evidence.from_run.phases import phase_of_slices, phases_per_step
 from tdiag.evidence.from_run.records import ModuleRecord
 from tdiag.evidence.from_run.roles import assign_roles
-from tdiag.evidence.from_run.steps import Step
-from tdiag.evidence.from_run.timeline import cut, durations_of
+from tdiag.evidence.from_run.slices import Step, cut, durations_of
 
 MODULES = {n: ModuleRecord(id=n, parameters=n % 2, loss=n == 2) for n in range(4)}
 BOUNDARIES = ("optimizer", "backward", "batch")

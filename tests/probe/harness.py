@@ -14,7 +14,7 @@ import msgspec
 
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.from_run.records import StepsRecord
-from tdiag.evidence.from_run.steps import steps_of
+from tdiag.evidence.from_run.slices import steps_of
 from tdiag.evidence.store import Evidence
 
 INJECT = Path(__file__).parents[2] / "tdiag" / "probe" / "inject"

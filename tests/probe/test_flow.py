@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.from_run.looked import OpsLine, OpsRecord
 from tdiag.evidence.from_run.model import _growing
+from tdiag.evidence.from_run.records import OpsLine, OpsRecord
 from tdiag.evidence.kinds import Ops, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import (

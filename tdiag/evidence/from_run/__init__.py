@@ -7,29 +7,30 @@ from pathlib import Path
 from typing import Any
 
 from tdiag.errors import RunError
-from tdiag.evidence.from_run.call_trees import make_call_trees
 from tdiag.evidence.from_run.capture import say_capture
-from tdiag.evidence.from_run.clean import make_steps, perturbation, queued_frac, why_none
-from tdiag.evidence.from_run.collectives import make_collectives
-from tdiag.evidence.from_run.compiling import make_compiles
-from tdiag.evidence.from_run.counted import make_counted
+from tdiag.evidence.from_run.clean import (
+    make_step_history,
+    make_steps,
+    perturbation,
+    queued_frac,
+    why_none,
+)
+from tdiag.evidence.from_run.counted import make_counted, make_syscalls
 from tdiag.evidence.from_run.events import Process, lead_of, read_events
-from tdiag.evidence.from_run.history import make_history, make_step_history
-from tdiag.evidence.from_run.inputs import make_inputs
 from tdiag.evidence.from_run.loaders import make_loaders
-from tdiag.evidence.from_run.model import make_model
-from tdiag.evidence.from_run.optim import make_optim
-from tdiag.evidence.from_run.ranks import rank_to_judge
+from tdiag.evidence.from_run.machine import (
+    make_history,
+    make_system,
+    read_storage,
+)
+from tdiag.evidence.from_run.model import make_compiles, make_inputs, make_model
+from tdiag.evidence.from_run.ranks_of_run import make_collectives, rank_to_judge
 from tdiag.evidence.from_run.records import TorchRecord, TraceRecord
-from tdiag.evidence.from_run.setting import make_environment, make_modules, make_setting
-from tdiag.evidence.from_run.stacks import find_samples, make_stacks
+from tdiag.evidence.from_run.sampled import find_samples, make_call_trees, make_stacks
+from tdiag.evidence.from_run.setting import make_environment, make_modules, make_optim, make_setting
+from tdiag.evidence.from_run.slices import durations_of
 from tdiag.evidence.from_run.startup import make_startup
-from tdiag.evidence.from_run.storage import read_storage
-from tdiag.evidence.from_run.strip import clean_step
-from tdiag.evidence.from_run.syscalls import make_syscalls
-from tdiag.evidence.from_run.system import make_system
-from tdiag.evidence.from_run.timed import timed
-from tdiag.evidence.from_run.timeline import durations_of
+from tdiag.evidence.from_run.timed import clean_step, timed
 from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
 from tdiag.evidence.history import History
 from tdiag.evidence.kinds import Stacks, Steps

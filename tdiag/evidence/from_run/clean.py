@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tdiag.evidence.from_run.events import Process
-from tdiag.evidence.from_run.records import LoaderRecord, WindowRecord
-from tdiag.evidence.from_run.steps import Step
+from tdiag.evidence.from_run.records import IteratorRecord, LoaderRecord, WindowRecord
+from tdiag.evidence.from_run.slices import Step
+from tdiag.evidence.history import StepHistory
 from tdiag.evidence.kinds import Steps
 from tdiag.probe.wire import BASELINE, PROFILED
 
@@ -91,6 +93,21 @@ def make_steps(lead: Process, durations: list[int], clean: Clean, boundary: str)
         count=len(kept),
         boundary=boundary,
         total_steps_seen=len(lead.steps),
+    )
+
+
+def make_step_history(
+    lead: Process, durations: Sequence[int], clean: Clean | None, loaders: Mapping[int, str]
+) -> StepHistory:
+    """``loaders``: loader id → ``train`` or ``eval``; one that is not in it begins no epoch."""
+    return StepHistory(
+        end_ns=tuple(step.t for step in lead.steps),
+        durations_ns=tuple(durations),
+        windows=tuple(step.w for step in lead.steps),
+        clean=tuple(clean.mask.tolist()) if clean else (False,) * len(lead.steps),
+        epochs_ns=tuple(
+            it.t for it in lead.all(IteratorRecord) if loaders.get(it.loader) == "train"
+        ),
     )
 
 

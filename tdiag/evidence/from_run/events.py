@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from tdiag.evidence.from_run.records import (
-    AnyRecord,
     BoundaryRecord,
     IteratorRecord,
     ProcessRecord,
@@ -17,7 +18,7 @@ from tdiag.evidence.from_run.records import (
     RoleRecord,
     StepsRecord,
 )
-from tdiag.evidence.from_run.steps import Step, steps_of
+from tdiag.evidence.from_run.slices import Step, steps_of
 from tdiag.probe.wire import BASELINE, BY_BATCH, EventsFile, events_files
 
 R = TypeVar("R", bound=Record)
@@ -27,7 +28,9 @@ MAJORITY_FRAC = 0.5  # by definition of "most"
 # the same second.
 SAME_CLOCK_NS = 1_000_000_000
 
-_decoder: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
+_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(
+    reduce(or_, Record.__subclasses__())  # a union of all kinds, told apart by their tags
+)
 
 
 @dataclass

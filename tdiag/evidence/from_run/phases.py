@@ -20,7 +20,7 @@ from tdiag.evidence.from_run.roles import (
     Mask,
     Roles,
 )
-from tdiag.evidence.from_run.timeline import (
+from tdiag.evidence.from_run.slices import (
     BACKWARD,
     COMM,
     FORWARD,
@@ -30,7 +30,7 @@ from tdiag.evidence.from_run.timeline import (
     OPTIMIZER,
     SAVE,
     Ints,
-    Timeline,
+    Slices,
 )
 from tdiag.evidence.kinds import Phases
 from tdiag.probe.wire import (
@@ -97,7 +97,7 @@ def between(before: int, after: int, boundary: str, has_models: bool, has_loader
     return "after_step" if before != START else "unattributed"  # nothing came after
 
 
-def phase_of_slices(timeline: Timeline, roles: Roles, boundary: str) -> Ints:
+def phase_of_slices(timeline: Slices, roles: Roles, boundary: str) -> Ints:
     """Each slice's index into PHASES."""
     phase_of_region = np.full(len(timeline.kind) + 1, _NUMBER["unattributed"])
     phase_of_region[:-1][timeline.kind == SAVE] = _NUMBER["checkpoint"]
@@ -120,7 +120,7 @@ def phase_of_slices(timeline: Timeline, roles: Roles, boundary: str) -> Ints:
 class _Gaps:
     """Time in which no region is open, or only an optimizer's that was given a closure."""
 
-    def __init__(self, timeline: Timeline, roles: Roles, boundary: str) -> None:
+    def __init__(self, timeline: Slices, roles: Roles, boundary: str) -> None:
         self.timeline, self.roles = timeline, roles
         present = set(np.unique(roles.role).tolist())
         facts = (boundary, bool(present & {MODEL, LOSS}), BATCH in present)
@@ -170,7 +170,7 @@ class _Gaps:
         phases[inside[chosen]] = self.table[before[chosen], after[chosen]]
 
 
-def phases_per_step(timeline: Timeline, phases: Ints, values: Ints) -> Ints:
+def phases_per_step(timeline: Slices, phases: Ints, values: Ints) -> Ints:
     """Steps × PHASES: the sum of ``values`` (one a slice) in each, exact."""
     table = np.zeros((timeline.steps, len(PHASES)), np.int64)
     np.add.at(table, (timeline.in_step, phases), values)
@@ -178,7 +178,7 @@ def phases_per_step(timeline: Timeline, phases: Ints, values: Ints) -> Ints:
 
 
 def make_phases(
-    timeline: Timeline,
+    timeline: Slices,
     roles: Roles,
     phases: Ints,
     clean: Mask,
@@ -211,21 +211,21 @@ def make_phases(
     )
 
 
-def _updating(timeline: Timeline, roles: Roles, phases: Ints, clean: Mask) -> int:
+def _updating(timeline: Slices, roles: Roles, phases: Ints, clean: Mask) -> int:
     """Inside ``optimizer.step``, a closure's work apart: ns in all clean steps."""
     inside = np.isin(timeline.owner, roles.index[roles.role == UPDATE])
     inside &= (phases == _NUMBER["optimizer"]) & clean[timeline.in_step]
     return int(timeline.ns[inside].sum())
 
 
-def _collected_while_waiting(timeline: Timeline, clean: Mask) -> int:
+def _collected_while_waiting(timeline: Slices, clean: Mask) -> int:
     """What a fetch allocates, its collections have to go through: ns in all clean steps."""
     collections = (timeline.kind == GC) & (timeline.parent != NOBODY) & clean[timeline.step]
     waiting = timeline.kind[timeline.parent[collections]] == NEXT
     return int(timeline.wall[collections][waiting].sum())
 
 
-def _on_core(timeline: Timeline, phases: Ints, clean: Mask) -> dict[str, float]:
+def _on_core(timeline: Slices, phases: Ints, clean: Mask) -> dict[str, float]:
     """On-CPU time by phase, for phases of which at least half the wall time has a CPU clock; the
     rest of such a phase (a collection inside a data wait) is taken to be like it."""
     measured = (timeline.cpu_ns >= 0) & clean[timeline.in_step]
@@ -238,7 +238,7 @@ def _on_core(timeline: Timeline, phases: Ints, clean: Mask) -> dict[str, float]:
     return {PHASES[i]: float(cpu[i] * wall[i] / known[i]) for i in np.flatnonzero(enough)}
 
 
-def _entries(timeline: Timeline, roles: Roles, phases: Ints, clean: Mask) -> dict[str, int]:
+def _entries(timeline: Slices, roles: Roles, phases: Ints, clean: Mask) -> dict[str, int]:
     """How often each phase was entered: pairs of marks, or stretches where there are none."""
     in_clean = clean[timeline.in_step] & (timeline.ns > 0)
     sequence = phases[in_clean]
@@ -255,7 +255,7 @@ def _entries(timeline: Timeline, roles: Roles, phases: Ints, clean: Mask) -> dic
 class _Batches:
     """Facts about single batches of the clean steps."""
 
-    def __init__(self, timeline: Timeline, roles: Roles, clean: Mask) -> None:
+    def __init__(self, timeline: Slices, roles: Roles, clean: Mask) -> None:
         keep = clean[timeline.step[roles.index]]
         self.index, self.role = roles.index[keep], roles.role[keep]
         self.wall = timeline.wall[self.index]

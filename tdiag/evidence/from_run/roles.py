@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tdiag.evidence.from_run.records import ModuleRecord
-from tdiag.evidence.from_run.timeline import BACKWARD, FORWARD, NEXT, OPTIMIZER, Ints, Timeline
+from tdiag.evidence.from_run.slices import BACKWARD, FORWARD, NEXT, OPTIMIZER, Ints, Slices
 from tdiag.probe.wire import BY_BATCH, GRAD_ON, ITERATOR_MADE, MODULE_SHIFT, TRAINING_MODE
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -36,7 +36,7 @@ class Roles:
     loaders: dict[int, str]
 
 
-def assign_roles(timeline: Timeline, modules: Mapping[int, ModuleRecord], boundary: str) -> Roles:
+def assign_roles(timeline: Slices, modules: Mapping[int, ModuleRecord], boundary: str) -> Roles:
     """Tell training, loss and evaluation apart by what follows what.
 
     ``boundary``: what ends a step. Where it is ``batch`` nothing is ever trained, and calling
@@ -63,9 +63,7 @@ def assign_roles(timeline: Timeline, modules: Mapping[int, ModuleRecord], bounda
 class _Seen:
     """The regions that matter, as columns, cut into segments at each batch and step end."""
 
-    def __init__(
-        self, timeline: Timeline, index: Ints, modules: Mapping[int, ModuleRecord]
-    ) -> None:
+    def __init__(self, timeline: Slices, index: Ints, modules: Mapping[int, ModuleRecord]) -> None:
         self.kind, self.arg, self.ret = (
             column[index] for column in (timeline.kind, timeline.arg, timeline.ret)
         )

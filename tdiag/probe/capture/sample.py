@@ -32,7 +32,8 @@ MOST_RANKS = 8  # py-spy stops each process for each sample in turn; ours
 
 def root_of_samples() -> int:
     """The process that is sampled with its descendants: this one; or what started it and the other
-    ranks, of which the one that the rest wait for will be judged (evidence/from_run/ranks.py)."""
+    ranks, of which the one that the rest wait for will be judged
+    (evidence/from_run/ranks_of_run.py)."""
     _, _, local = facts.ranks()
     parent = os.getppid()
     if not 1 < local <= MOST_RANKS:

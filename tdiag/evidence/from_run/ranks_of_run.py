@@ -1,5 +1,5 @@
-"""Ranks that train together: whom the others wait for. On devices their traces tell
-(:mod:`.traced_ranks`), on this machine's CPU their clean steps, as follows.
+"""Ranks that train together: whom the others wait for. On devices their traces tell, on this
+machine's CPU their clean steps, as follows.
 
 Every rank's hooks time its steps, but only the lead rank takes windows. A step of another rank
 belongs to the lead's window in whose time it lies: all read one clock.
@@ -24,15 +24,27 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from tdiag.errors import RunError
 from tdiag.evidence.device import Ranks, RankTime
+from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.events import Process, training_of
 from tdiag.evidence.from_run.phases import MAJORITY_FRAC, PHASES, phases_per_step
-from tdiag.evidence.from_run.records import DdpRecord, Record, WindowRecord
-from tdiag.evidence.from_run.steps import Step
+from tdiag.evidence.from_run.records import (
+    CollectiveRecord,
+    DdpRecord,
+    Record,
+    TraceRecord,
+    WindowRecord,
+    location,
+)
+from tdiag.evidence.from_run.slices import COMM, Slices, Step
 from tdiag.evidence.from_run.timed import Timed, timed
-from tdiag.evidence.from_run.traced_ranks import by_traces
+from tdiag.evidence.from_run.traced import trace_file
+from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
+from tdiag.evidence.from_trace.trace_files import read_files
 from tdiag.evidence.kinds import Environment
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Collective, Collectives
 from tdiag.probe.wire import BASELINE, SETTLE
 
 # Means of the same steps: a rank whose step is further from the lead's does not step with it. Ours.
@@ -219,3 +231,44 @@ def _rank_time(rank: int, mine: Timed, names: tuple[str, ...], least: float) -> 
 
 def _meeting(mine: Timed, names: tuple[str, ...]) -> float:
     return sum(mine.phases.wall_ns.get(name, 0.0) for name in names)
+
+
+def by_traces(run_dir: Path, lead: Process, processes: Iterable[Process]) -> Ranks | None:
+    """None where nobody traced the steps of a trace of the lead's with it. The later pass counts:
+    its trace holds more steps."""
+    passes = sorted({record.number for record in lead.all(TraceRecord)}, reverse=True)
+    everybody = list(processes)
+    for number in passes:
+        files: dict[int, Path] = {}
+        for process in everybody:
+            for record in process.all(TraceRecord):
+                path = trace_file(run_dir / record.file)
+                if record.number == number and path is not None:
+                    files[process.rank] = path
+        if lead.rank not in files or len(files) < 2:
+            continue
+        read = dict(zip(files, read_files(list(files.values())), strict=True))
+        found = {rank: f.evidence for rank, f in read.items() if not isinstance(f, RunError)}
+        if len(found) > 1:
+            return compare_ranks(found)
+    return None
+
+
+def make_collectives(process: Process, timeline: Slices, clean: Clean) -> Collectives | None:
+    """None where no collective was seen, in no step at all."""
+    records = {record.id: record for record in process.all(CollectiveRecord)}
+    if not records:
+        return None
+    steps = max(1, int(clean.mask.sum()))
+    regions = np.flatnonzero((timeline.kind == COMM) & clean.mask[timeline.step])
+    inside = np.isin(timeline.owner, regions)
+    spent = np.bincount(timeline.owner[inside], timeline.ns[inside], len(timeline.kind))
+    lines = []
+    for number, record in records.items():
+        mine = regions[timeline.arg[regions] == number]
+        if len(mine):
+            wall = float(spent[mine].sum()) / steps
+            at = location(record.at)
+            count = len(mine) / steps
+            lines.append(Collective(name=record.name, at=at, count=count, wall_ns=wall))
+    return Collectives(lines=tuple(sorted(lines, key=lambda line: -line.wall_ns)))

@@ -1,17 +1,55 @@
-"""Cuts steps at their marks: every nanosecond of every step in exactly one slice."""
+"""Steps, and cut at their marks: every nanosecond of every step in exactly one slice."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.from_run.steps import Step
+from tdiag.evidence.from_run.records import StepsRecord
 from tdiag.probe import wire
+from tdiag.probe.wire import ON_CPU, STEP_END
+
+UNMEASURED = -1
+
+
+@dataclass(frozen=True)
+class Step:
+    """Step ``i`` of window ``w``, from ``s`` to ``t`` (ns, clock of all events).
+
+    ``m``: its marks, flat fours: code, wall ns since ``s``, on-CPU ns of the training thread
+    since ``s`` (UNMEASURED but for the first forward of a step without a loader's batch),
+    argument.
+    """
+
+    i: int
+    s: int
+    t: int
+    w: str
+    m: list[int]
+
+
+def steps_of(record: StepsRecord) -> list[Step]:
+    """The steps of a record, in order. What follows the last mark that ends one is of no step."""
+    log = np.array(record.m[: len(record.m) // 3 * 3], np.int64).reshape(-1, 3)
+    ends = np.flatnonzero(log[:, 0] == STEP_END)
+    marks = np.column_stack([log[:, :2], np.full(len(log), UNMEASURED), log[:, 2]])
+    on_cpu = np.flatnonzero(log[:-1, 0] == ON_CPU)
+    marks[on_cpu + 1, 2] = log[on_cpu, 1]  # of the mark that follows
+    steps, began = [], record.s
+    for number, (first, last) in enumerate(pairwise([0, *(ends + 1)])):
+        own = marks[first : last - 1]
+        own = own[own[:, 0] != ON_CPU]
+        own[:, 1] -= began
+        ended = int(log[last - 1, 1])
+        steps.append(Step(record.i + number, began, ended, record.w, own.ravel().tolist()))
+        began = ended
+    return steps
+
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -24,7 +62,7 @@ UNMEASURED = -1
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Slices:
     """Regions (pairs of marks, in order of their opening) and slices (between any two marks).
 
     Regions: ``kind`` (an opening mark's code), ``arg`` and ``ret`` (arguments of the opening and
@@ -50,7 +88,7 @@ class Timeline:
     steps: int
 
 
-def cut(steps: Sequence[Step], durations: Sequence[int]) -> Timeline:
+def cut(steps: Sequence[Step], durations: Sequence[int]) -> Slices:
     """Cut these steps, which follow one another, at their marks.
 
     The slices of a step add up to its duration exactly, whatever its marks look like: marks
@@ -127,7 +165,7 @@ class _Marks:
         wrong[self.step[first[self.code[first] + 1 != self.code[second]]]] = True
         return [int(number) for number in np.flatnonzero(wrong)]
 
-    def timeline(self) -> Timeline:
+    def timeline(self) -> Slices:
         """Regions and slices; all marks are pairs that nest."""
         opening, closing = self._couples()
         region = np.cumsum(self.opens) - 1  # of opening marks
@@ -138,7 +176,7 @@ class _Marks:
         kind, level = self.code[begins], self.level[begins]
         parent = self._parents(begins, level)
         covered, heir = _inherit(kind, parent, level)
-        return Timeline(
+        return Slices(
             kind=kind,
             arg=self.arg[begins],
             ret=self.arg[ends],
