@@ -18,7 +18,7 @@ from tdiag.evidence.from_run.records import (
     WindowRecord,
 )
 from tdiag.evidence.from_run.roles import assign_roles
-from tdiag.evidence.from_run.slices import Ints, Slices, cut, durations_of
+from tdiag.evidence.from_run.slices import Ints, Slices, cut
 from tdiag.evidence.from_run.traced import Span, phase_spans
 from tdiag.evidence.history import History
 from tdiag.probe.wire import BY_BATCH
@@ -120,8 +120,9 @@ def _windows(process: Process, clock: Clock) -> Iterator[Event]:
 def _steps(process: Process, clock: Clock) -> Iterator[Event]:
     place = (process.pid, STEPS)
     yield from _lane(*place, "tdiag: steps")
-    for step in process.steps:
-        yield _span(f"step {step.i}", place, clock, step.s, step.t, window=step.w)
+    columns = (process.steps.number, process.steps.begin, process.steps.end, process.steps.window)
+    for number, begin, end, window in zip(*(c.tolist() for c in columns), strict=True):
+        yield _span(f"step {number}", place, clock, begin, end, window=window)
     place = (process.pid, PHASES)
     yield from _lane(*place, "tdiag: phases")
     for name, begin, end in _phases(process):
@@ -137,7 +138,7 @@ def _span(
 
 def phases_of(process: Process) -> tuple[Slices, Ints]:
     """The process's steps cut at their marks, and the phase of each slice."""
-    timeline = cut(process.steps, durations_of(process.steps))
+    timeline = cut(process.steps)
     about = process.last(BoundaryRecord)
     boundary = about.source if about else BY_BATCH
     modules = {module.id: module for module in process.all(ModuleRecord)}
@@ -149,7 +150,7 @@ def _phases(process: Process) -> list[Span]:
     timeline, phases = phases_of(process)
     if len(process.steps) > MOST_PHASED_STEPS:
         return phase_spans(process.steps, timeline, phases)
-    return phase_spans(process.steps, timeline, phases, {step.w for step in process.steps})
+    return phase_spans(process.steps, timeline, phases, set(process.steps.window.tolist()))
 
 
 def _fetches(process: Process, clock: Clock) -> Iterator[Event]:

@@ -28,7 +28,6 @@ from tdiag.evidence.from_run.ranks_of_run import make_collectives, rank_to_judge
 from tdiag.evidence.from_run.records import TorchRecord, TraceRecord
 from tdiag.evidence.from_run.sampled import find_samples, make_call_trees, make_stacks
 from tdiag.evidence.from_run.setting import make_environment, make_modules, make_optim, make_setting
-from tdiag.evidence.from_run.slices import durations_of
 from tdiag.evidence.from_run.startup import make_startup
 from tdiag.evidence.from_run.timed import clean_step, timed
 from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
@@ -127,7 +126,7 @@ def _add_steps(
     mine = timed(lead)
     if mine is None:
         evidence.missing[Steps] = why_none(lead)
-        evidence.add(make_step_history(lead, durations_of(lead.steps), None, {}))
+        evidence.add(make_step_history(lead, None, {}))
         return lead, lead, []
     judged = rank_to_judge(evidence, run_dir, mine, processes)
     clean, process = judged.clean, judged.process
@@ -136,8 +135,8 @@ def _add_steps(
     if clean.note:
         evidence.notes.append(clean.note)
     evidence.add(
-        make_steps(process, judged.durations, clean, judged.boundary),
-        make_step_history(process, judged.durations, clean, judged.roles.loaders),
+        make_steps(process, clean, judged.boundary),
+        make_step_history(process, clean, judged.roles.loaders),
         judged.phases,
         make_modules(process, judged.timeline, judged.roles, clean),
         make_loaders(process, processes, judged.roles.loaders, clean),
@@ -147,7 +146,7 @@ def _add_steps(
         evidence.add(collectives)
     queued = queued_frac(process, clean)
     evidence.add(*make_system(run_dir / "system.jsonl", clean, allowed, queued))
-    evidence.perturbation.update(perturbation(lead.steps, mine.durations, mine.clean))
+    evidence.perturbation.update(perturbation(lead, mine.clean))
     traced = judged if process.last(TraceRecord) else mine
     return (
         process,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 
 from tdiag.evidence.from_run.records import (
     BoundaryRecord,
@@ -18,7 +19,7 @@ from tdiag.evidence.from_run.records import (
     RoleRecord,
     StepsRecord,
 )
-from tdiag.evidence.from_run.slices import Step, steps_of
+from tdiag.evidence.from_run.slices import StepTable, step_table
 from tdiag.probe.wire import BASELINE, BY_BATCH, EventsFile, events_files
 
 R = TypeVar("R", bound=Record)
@@ -43,7 +44,7 @@ class Process:
 
     pid: int
     records: dict[type[Record], list[Record]] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    steps: StepTable = field(default_factory=lambda: step_table([]))
     broken_lines: int = 0
 
     def all(self, kind: type[R]) -> list[R]:
@@ -97,6 +98,7 @@ def read_process(file: EventsFile) -> Process:
         return process
     for _, line in lines:
         _take(process, line)
+    process.steps = step_table(process.records.pop(StepsRecord, []))  # type: ignore[arg-type]
     return process
 
 
@@ -108,11 +110,8 @@ def _take(process: Process, line: bytes) -> None:
     except msgspec.DecodeError:
         process.broken_lines += 1
         return
-    if isinstance(record, StepsRecord):
-        process.steps.extend(steps_of(record))
-        return
     if isinstance(record, BoundaryRecord):
-        process.steps.clear()
+        process.records.pop(StepsRecord, None)
     process.records.setdefault(type(record), []).append(record)
 
 
@@ -133,15 +132,16 @@ def lead_of(processes: list[Process]) -> Process | None:
 def beside_of(lead: Process, processes: list[Process]) -> list[Process]:
     """The other processes of this machine that trained for most of the lead's clean steps (without
     any: of all its steps)."""
-    steps = [s for s in lead.steps if s.w == BASELINE] or lead.steps
-    whole = sum(step.t - step.s for step in steps)
+    clean = lead.steps.inside({BASELINE})
+    chosen = clean if clean.any() else ~clean
+    begin, end = lead.steps.begin[chosen], lead.steps.end[chosen]
     found = []
     for process in training_of(processes):
         if process is lead or not _same_clock(lead, process):
             continue
-        began, ended = process.steps[0].s, process.steps[-1].t
-        shared = sum(max(0, min(s.t, ended) - max(s.s, began)) for s in steps)
-        if shared > MAJORITY_FRAC * whole:
+        began, ended = process.steps.begin[0], process.steps.end[-1]
+        shared = np.maximum(np.minimum(end, ended) - np.maximum(begin, began), 0).sum()
+        if shared > MAJORITY_FRAC * (end - begin).sum():
             found.append(process)
     return found
 

@@ -16,7 +16,6 @@ unknown.)
 from __future__ import annotations
 
 import statistics
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +36,7 @@ from tdiag.evidence.from_run.records import (
     WindowRecord,
     location,
 )
-from tdiag.evidence.from_run.slices import COMM, Slices, Step
+from tdiag.evidence.from_run.slices import COMM, Slices
 from tdiag.evidence.from_run.timed import Timed, timed
 from tdiag.evidence.from_run.traced import trace_file
 from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
@@ -165,8 +164,7 @@ def _step_by_step(ranks: list[Timed]) -> npt.NDArray[np.float64] | None:
     """
     first = ranks[0]
     chosen = np.flatnonzero(first.clean.mask)
-    begins = np.array([first.process.steps[i].s for i in chosen])
-    ends = np.array([first.process.steps[i].t for i in chosen])
+    begins, ends = first.process.steps.begin[chosen], first.process.steps.end[chosen]
     whole = np.ones(len(chosen), np.bool_)
     rows = []
     for mine in ranks:
@@ -174,7 +172,7 @@ def _step_by_step(ranks: list[Timed]) -> npt.NDArray[np.float64] | None:
             :, PHASES.index("comm")
         ]
         clean = np.flatnonzero(mine.clean.mask)
-        middles = np.array([(mine.process.steps[i].s + mine.process.steps[i].t) / 2 for i in clean])
+        middles = (mine.process.steps.begin[clean] + mine.process.steps.end[clean]) / 2
         low, high = np.searchsorted(middles, begins), np.searchsorted(middles, ends)
         whole &= high - low == 1
         rows.append(comm[clean[np.minimum(low, len(clean) - 1)]].astype(np.float64))
@@ -184,23 +182,18 @@ def _step_by_step(ranks: list[Timed]) -> npt.NDArray[np.float64] | None:
 def beside(lead: Process, other: Process) -> Timed | None:
     """``other`` in the lead's clean windows; None of another machine, whose clock is another."""
     told = in_windows_of(lead, other)
-    return timed(told) if any(step.w == BASELINE for step in told.steps) else None
+    return timed(told) if told.steps.inside({BASELINE}).any() else None
 
 
 def in_windows_of(lead: Process, other: Process) -> Process:
     """``other`` with each step in the window that the lead was in for the middle of it."""
-    begins = [step.s for step in lead.steps]
-
-    def window(step: Step) -> str:
-        middle = (step.s + step.t) // 2
-        place = bisect_right(begins, middle) - 1
-        held = place >= 0 and middle < lead.steps[place].t
-        return lead.steps[place].w if held else SETTLE
-
+    middle = (other.steps.begin + other.steps.end) // 2
+    place = np.searchsorted(lead.steps.begin, middle, "right") - 1
+    held = (place >= 0) & (middle < lead.steps.end[place])
+    windows = np.where(held, lead.steps.window[place], SETTLE)
     records: dict[type[Record], list[Record]] = {**other.records}
     records[WindowRecord] = list(lead.all(WindowRecord))
-    steps = [replace(step, w=window(step)) for step in other.steps]
-    return replace(other, records=records, steps=steps)
+    return replace(other, records=records, steps=replace(other.steps, window=windows))
 
 
 def _others(lead: Process, processes: Iterable[Process]) -> dict[int, Process]:

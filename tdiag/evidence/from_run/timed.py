@@ -12,7 +12,7 @@ from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.phases import PHASES, make_phases, phase_of_slices
 from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord
 from tdiag.evidence.from_run.roles import Roles, assign_roles
-from tdiag.evidence.from_run.slices import Ints, Slices, cut, durations_of
+from tdiag.evidence.from_run.slices import Ints, Slices, cut
 from tdiag.evidence.from_trace.intervals import union
 from tdiag.evidence.from_trace.median_step import lane
 from tdiag.evidence.kinds import Phases
@@ -22,11 +22,10 @@ from tdiag.probe.wire import BASELINE, BY_BATCH
 
 @dataclass(frozen=True)
 class Timed:
-    """``durations``: ns, one a step. ``slices``: each slice's index into PHASES. ``boundary``:
+    """``slices``: each slice's index into PHASES. ``boundary``:
     what ends a step. ``phases``: of the clean steps."""
 
     process: Process
-    durations: list[int]
     clean: Clean
     boundary: str
     modules: Mapping[int, ModuleRecord]
@@ -38,18 +37,17 @@ class Timed:
 
 def timed(process: Process) -> Timed | None:
     """None where no step is clean (:func:`tdiag.evidence.from_run.clean.why_none`)."""
-    durations = durations_of(process.steps)
-    clean = find_clean(process, durations)
+    clean = find_clean(process)
     if clean is None:
         return None
     about = process.last(BoundaryRecord)
     boundary = about.source if about else BY_BATCH
-    timeline = cut(process.steps, durations)
+    timeline = cut(process.steps)
     modules = {module.id: module for module in process.all(ModuleRecord)}
     roles = assign_roles(timeline, modules, boundary)
     slices = phase_of_slices(timeline, roles, boundary)
     phases = make_phases(timeline, roles, slices, clean.mask, modules)
-    return Timed(process, durations, clean, boundary, modules, timeline, roles, slices, phases)
+    return Timed(process, clean, boundary, modules, timeline, roles, slices, phases)
 
 
 RENAMED = {"after_step": "other"}  # as in the budget

@@ -14,7 +14,7 @@ from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.from_run.events import Process, workers_of
 from tdiag.evidence.from_run.phases import PHASES
 from tdiag.evidence.from_run.records import FetchRecord, ProcessRecord, TraceRecord
-from tdiag.evidence.from_run.slices import Ints, Slices, Step
+from tdiag.evidence.from_run.slices import Ints, Slices, StepTable
 from tdiag.evidence.from_trace import device_evidence
 from tdiag.evidence.from_trace.median_step import event_lane
 from tdiag.evidence.history import StepEvents
@@ -67,20 +67,19 @@ def add_trace(
 
 
 def phase_spans(
-    steps: Sequence[Step],
+    steps: StepTable,
     timeline: Slices,
     phases: Ints,
     windows: Collection[str] = (TRACE,),
 ) -> list[Span]:
     """The phases of the steps of these windows, in order, neighbours of one phase joined."""
-    traced = np.array([step.w in windows for step in steps], np.bool_)
-    chosen = np.flatnonzero(traced[timeline.in_step])
+    chosen = np.flatnonzero(steps.inside(windows)[timeline.in_step])
     spans: list[Span] = []
     number, at = -1, 0
     for i in chosen.tolist():
         if timeline.in_step[i] != number:
             number = int(timeline.in_step[i])
-            at = steps[number].s
+            at = int(steps.begin[number])
         end = at + int(timeline.ns[i])
         name = PHASES[phases[i]]
         if spans and spans[-1][0] == name and spans[-1][2] == at:
