@@ -15,9 +15,9 @@ from .boundary import Boundary
 from .capture import make_capture
 from .collectives import Collectives
 from .core import Probe
-from .invisible import install_filter
 from .loaders import LoaderWatch
 from .looks import Looks
+from .patches import install_filter
 from .phases import Phases
 from .windows import Windows
 

@@ -19,8 +19,8 @@ import torch
 
 from . import facts, places
 from .core import now_ns
-from .invisible import hidden
-from .marks import here, wall_ns
+from .patches import hidden
+from .record import here, wall_ns
 from .wire import (
     BACKWARD_BEGIN,
     BACKWARD_END,

@@ -17,8 +17,8 @@ import torch
 
 from . import places
 from .boundary import Boundary, is_compiling
-from .invisible import hidden
-from .marks import MOST_VALUES, here, wall_ns
+from .patches import hidden
+from .record import MOST_VALUES, here, wall_ns
 from .wire import COMM_BEGIN, COMM_END
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .marks import Marks, wall_ns
 from .patches import Patches
-from .record import Recorder
+from .record import Marks, Recorder, wall_ns
 from .wire import CONFIG, STEP_END, STEPS, WARMUP
 
 F = TypeVar("F", bound=Callable[..., Any])

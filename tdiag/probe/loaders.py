@@ -19,12 +19,12 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import dataloader as _dataloader
 from torch.utils.data._utils import fetch as _fetch
 
-from . import closely, facts, places
-from .batches import count_bytes, describe_loader
+from . import facts, fetches, places
 from .boundary import BATCH
-from .invisible import hidden
-from .marks import MOST_VALUES, here
+from .fetches import count_bytes, describe_loader
+from .patches import hidden
 from .procfs import ThreadCounters, kernel_ns
+from .record import MOST_VALUES, here
 from .wire import ITERATOR_MADE, NEXT_BEGIN, NEXT_END
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class LoaderWatch:
             try:
                 batch = original(self, indices)
             except BaseException:
-                closely.leave()
+                fetches.leave()
                 raise
             timing["wall"], timing["cpu"], timing["t"] = _wall() - began, _cpu() - cpu, began
             watch.after(timing, indices, batch)
@@ -199,16 +199,16 @@ class LoaderWatch:
         timing["collate"] = timing["collate_cpu"] = timing["collate_kernel"] = 0
         first = self.fetches < WEIGH_FIRST and self.passes.get(timing["loader"], 1) == 1
         timing["dataset"] = fetcher.dataset if first else None
-        timing["states"] = closely.begin(first)
+        timing["states"] = fetches.begin(first)
         if self.counters is not None:
             timing["before"] = self.counters.read()
         return timing
 
     def after_fetch(self, timing: dict[str, Any], indices: Any, batch: Any) -> None:
         timing["on"] = False
-        seen = closely.end(timing["states"])
+        seen = fetches.end(timing["states"])
         if timing["dataset"] is not None:
-            seen.update(closely.values_of(batch, timing["dataset"]))
+            seen.update(fetches.values_of(batch, timing["dataset"]))
         info = get_worker_info()
         record: dict[str, Any] = {
             "loader": timing["loader"],

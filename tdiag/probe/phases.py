@@ -16,8 +16,8 @@ from torch.nn.modules.loss import _Loss
 
 from . import places
 from .boundary import is_compiling
-from .invisible import hidden
-from .marks import MOST_VALUES, here, wall_ns
+from .patches import hidden
+from .record import MOST_VALUES, here, wall_ns
 from .wire import FORWARD_BEGIN, FORWARD_END, MODULE_SHIFT, SAVE_BEGIN, SAVE_END
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
-from .invisible import FILE
+from .patches import FILE
 from .wire import is_user_file
 
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")

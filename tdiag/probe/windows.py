@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import compiling, facts, plan
+from . import facts, plan
+from .control import POLL_NS, Joint, StopSign
 from .core import now_ns
-from .dispatch import measure_dispatch
-from .joint import Joint
+from .facts import measure_dispatch
 from .procfs import ThreadCounters
-from .stop import POLL_NS, StopSign
 from .wire import BASELINE, DONE, FOLLOW, LONG_STEP_NS, SETTLE, TURNS, WARMUP
 
 if TYPE_CHECKING:
@@ -300,7 +299,7 @@ class Windows:
         capture, self.capture = self.capture, None
         begun = self.window is not None and self.probe.window == self.window.name
         if begun and self.probe.window != WARMUP:
-            self._record("end", **compiling.why())
+            self._record("end", **facts.recompiled())
         if begun and self.probe.window == BASELINE:
             self.probe.recorder.write(
                 "flags", **facts.flags(self.boundary.autocast, self.boundary.scaled)
@@ -338,7 +337,7 @@ class Windows:
             state=state,
             step=self.probe.step,
             allocated=facts.device_bytes(),
-            compiles=compiling.counts(),
+            compiles=facts.compiles(),
             **{"pass": self.window.number},
             **more,
         )

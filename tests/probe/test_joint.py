@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tdiag.probe.capture.trace import TraceCapture
-from tdiag.probe.joint import Joint
-from tdiag.probe.stop import POLL_NS
+from tdiag.probe.control import POLL_NS, Joint
 from tests.zoo.table import BY_NAME
 
 from .harness import environment

@@ -6,8 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from ..core import now_ns
-from ..invisible import hidden
-from ..patches import Patches
+from ..patches import Patches, hidden
 
 if TYPE_CHECKING:
     from ..plan import PlannedWindow

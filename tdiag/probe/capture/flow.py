@@ -2,7 +2,10 @@
 
 What a scan of the modules can only guess from their order is exact here: whether a batch norm's
 input *is* a convolution's output, whether an activation's input was still held when the backward
-began, whether the same tensor was sent to the device in the step before, too.
+began, whether the same tensor was sent to the device in the step before, too. Attention that is
+written out, softmax(q @ k.T) @ v, is followed from product to product: a softmax between products
+is not enough, since a graph network's scores are sums of what each end gives, and contrastive
+scores are no weights of anything.
 """
 
 from __future__ import annotations
@@ -15,14 +18,37 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..tensors import nbytes
+from ..models import nbytes
 from ..wire import MOST_GRAPH_NODES, is_user_file
-from .attention import PRODUCTS, WEIGHTS, stage_of
 from .tables import Tables
 
 if TYPE_CHECKING:
     from ..core import Probe
     from ..looks import Looks
+
+
+PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "bmm", "baddbmm", "einsum"}
+SOFTMAXES = {"softmax", "_softmax"}
+# Scaling, masking and casting, which leave scores scores and weights weights.
+PASSED_ON = {
+    "div", "__truediv__", "true_divide", "mul", "__mul__", "__rmul__", "add", "__add__", "__radd__",
+    "sub", "__sub__", "masked_fill", "where", "dropout", "to", "float", "half", "type_as",
+    "contiguous",
+}  # fmt: skip
+SCORES, WEIGHTS = "scores", "weights"
+
+
+def stage_of(name: str, taken: str, result: Any) -> str:
+    """What the result of this call is; ``taken``: what the first such argument was, "" if none is.
+
+    Scores are the product of two matrices with more than one row and column each.
+    """
+    if name in PRODUCTS and not taken:
+        return SCORES if result.dim() >= 2 and min(result.shape[-2:]) > 1 else ""
+    if name in SOFTMAXES:
+        return WEIGHTS if taken == SCORES else ""
+    return taken if name in PASSED_ON else ""
+
 
 MOST_TRACKED = 50_000  # tensors; about 200 bytes each
 MOST_GRAPHS = 16

@@ -10,20 +10,8 @@ import time
 from typing import Any
 
 from .. import facts
-from ..core import now_ns
-from ..wire import (
-    ANSWER_WITHIN_S,
-    ATTACHED,
-    CONTROL,
-    IN_PROCESS,
-    REFUSED,
-    SAMPLE,
-    STATE,
-    STOP,
-    WANT,
-    request,
-    stacks_file,
-)
+from ..control import Request
+from ..wire import IN_PROCESS, PY_SPY, stacks_file
 from .base import Capture
 
 RATE_HZ = 100
@@ -51,33 +39,21 @@ class SampleCapture(Capture):
     slow_start = True
 
     def start(self) -> str:
-        name = request(SAMPLE, os.getpid(), self.window.number)
-        self.base = os.path.join(self.probe.run_dir, CONTROL, name)
         self.inside: InProcessSampler | None = None
-        self.asked_ns = now_ns()
+        self.request = Request(self.probe.run_dir, self.window, PY_SPY)
         if self.probe.config.get("sampler") == IN_PROCESS:
             self._fall_back("in-process sampling was asked for")
         else:
-            part = self.base + ".part"
-            with open(part, "w", encoding="ascii") as file:
-                file.write(str(root_of_samples()))
-            os.replace(part, self.base + WANT)
+            self.request.ask(str(root_of_samples()))
         return ""
 
     def ready(self) -> bool:
         if self.inside is not None:
             return True
-        try:
-            with open(self.base + STATE, encoding="utf-8") as file:
-                state = file.read().strip()
-        except OSError:
-            state = ""
-        if state.startswith(ATTACHED):
+        if self.request.attached():
             return True
-        if state:
-            self._fall_back(state)
-        elif now_ns() - self.asked_ns > ANSWER_WITHIN_S * 1e9:
-            self._fall_back(f"{REFUSED}py-spy gave no sign within {ANSWER_WITHIN_S:g} s")
+        if why := self.request.refused():
+            self._fall_back(why)
         return self.inside is not None
 
     def begin(self) -> None:
@@ -88,14 +64,14 @@ class SampleCapture(Capture):
         if self.inside is not None:
             self.inside.stop(os.path.join(self.probe.run_dir, stacks_file(os.getpid())))
         else:
-            touch(self.base + STOP)
+            self.request.end()
 
     def abort(self) -> None:
         if self.inside is None:
-            touch(self.base + STOP)
+            self.request.end()
 
     def _fall_back(self, why: str) -> None:
-        touch(self.base + STOP)
+        self.request.end()
         self.probe.recorder.write("sampler", source=IN_PROCESS, why=why)
         self.inside = InProcessSampler(self.probe.marks.thread or threading.get_ident())
 
@@ -151,7 +127,3 @@ class InProcessSampler:
             if stack:
                 self.samples.append(stack[::-1])
             time.sleep(1 / RATE_HZ)
-
-
-def touch(path: str) -> None:
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))

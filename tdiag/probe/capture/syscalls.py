@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
-from ..core import now_ns
-from ..wire import ANSWER_WITHIN_S, ATTACHED, CONTROL, REFUSED, STATE, STOP, SYSCALLS, WANT, request
+from ..control import Request
+from ..wire import REFUSED
 from .base import Capture
-from .sample import touch
 
 
 class SyscallsCapture(Capture):
@@ -16,30 +13,22 @@ class SyscallsCapture(Capture):
     slow_start = True
 
     def start(self) -> str:
-        name = request(SYSCALLS, os.getpid(), self.window.number)
-        self.base = os.path.join(self.probe.run_dir, CONTROL, name)
-        self.asked_ns = now_ns()
-        touch(self.base + WANT)
+        self.request = Request(self.probe.run_dir, self.window, "strace")
+        self.request.ask()
         return ""
 
     def ready(self) -> bool:
-        try:
-            with open(self.base + STATE, encoding="utf-8") as file:
-                state = file.read().strip()
-        except OSError:
-            state = ""
-        if not state and now_ns() - self.asked_ns > ANSWER_WITHIN_S * 1e9:
-            state = f"{REFUSED}strace gave no sign within {ANSWER_WITHIN_S:g} s"
-        if state and not state.startswith(ATTACHED):
-            self.lost = state[len(REFUSED) :] if state.startswith(REFUSED) else state
-        return bool(state)
+        self.lost = self.request.refused()
+        if self.lost.startswith(REFUSED):
+            self.lost = self.lost[len(REFUSED) :]
+        return bool(self.lost) or self.request.attached()
 
     def end(self, steps: int) -> None:
-        touch(self.base + STOP)
+        self.request.end()
         if self.lost:
             self.skipped(self.lost)
         else:
             self.probe.recorder.write("syscalls", steps=steps, **{"pass": self.window.number})
 
     def abort(self) -> None:
-        touch(self.base + STOP)
+        self.request.end()

@@ -20,8 +20,8 @@ import torch
 
 from .. import facts
 from ..boundary import BATCH
+from ..control import STEPS_UNTIL_ALL_STOP
 from ..core import now_ns
-from ..stop import STEPS_UNTIL_ALL_STOP
 from ..wire import COLD, CONTROL, TURNS_DONE, TURNS_HOLD, TURNS_OWNER, turns_go
 from .base import Capture
 
