@@ -13,12 +13,12 @@ import os
 from . import facts
 from .boundary import Boundary
 from .capture import make_capture
-from .collectives import Collectives
+from .collectives import CollectiveWatch
 from .core import Probe
 from .loaders import LoaderWatch
 from .looks import Looks
 from .patches import install_filter
-from .phases import Phases
+from .phases import ModuleWatch
 from .windows import Windows
 
 
@@ -37,8 +37,8 @@ def install(run_dir: str, *times: int) -> None:
         boundary,
         looks,
         LoaderWatch(probe, boundary, windows.iterator),
-        Phases(probe, boundary, looks),
-        Collectives(probe, boundary),
+        ModuleWatch(probe, boundary, looks),
+        CollectiveWatch(probe, boundary),
     ):
         probe.guard(watcher.install)()
     probe.guard(facts.watch_threads)(probe)

@@ -39,7 +39,7 @@ REDUCER = "DistributedDataParallel"  # its gradients
 MOST_PLACES = 64  # lines described one by one
 
 
-class Collectives:
+class CollectiveWatch:
     """``inside``: a wrapped call runs; what it calls is part of it."""
 
     def __init__(self, probe: Probe, boundary: Boundary) -> None:
@@ -162,7 +162,7 @@ class Collectives:
 
 # Dynamo leaves them alone where a frame begins, as it does torch's own collectives.
 for _name in ("reduced", "_prepare", "_counts", "_begin", "_end", "_number"):
-    hidden(getattr(Collectives, _name))
+    hidden(getattr(CollectiveWatch, _name))
 
 
 def _last_ready(reducer: Any) -> int:

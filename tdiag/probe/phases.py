@@ -32,7 +32,7 @@ _KNOWN = [(0, 0)] * 4  # of a module made anew every step, whose calls are not d
 _grad_enabled = torch.is_grad_enabled
 
 
-class Phases:
+class ModuleWatch:
     """Outermost module calls on the training thread, and ``torch.save``."""
 
     def __init__(self, probe: Probe, boundary: Boundary, looks: Looks) -> None:
@@ -179,7 +179,7 @@ class Phases:
         return number
 
 
-hidden(Phases._outermost)
+hidden(ModuleWatch._outermost)
 
 
 def _is_scalar(result: Any) -> int:

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 # --- windows --------------------------------------------------------------------------------------
 
 
-class Window(NamedTuple):
+class WindowRow(NamedTuple):
     """One stretch of steps in which the run is measured in one way. Its capture has the same key in
     ``probe/capture/__init__.py``, its evidence in ``evidence/from_run/capture.py``."""
 
@@ -29,19 +29,20 @@ class Window(NamedTuple):
 
 
 _ROWS = (
-    Window("warmup", "warm-up", 136, "warming up", "the steps before the first window",
-           profiled=False, standard=False),
-    Window("baseline", "clean (judged)", 29, "timing clean steps, no profiler on",
-           "clean step times were not measured", profiled=False),
-    Window("sample", "py-spy", 32, "sampling stacks", "stacks were not sampled"),
-    Window("trace", "torch.profiler", 162, "tracing with torch.profiler", "no trace was recorded"),
-    Window("calls", "cProfile", 98, "counting calls with cProfile",
-           "Python functions were not profiled"),
-    Window("ops", "torch calls", 166, "counting torch calls by line",
-           "torch calls were not counted"),
+    WindowRow("warmup", "warm-up", 136, "warming up", "the run ended while warming up",
+              profiled=False, standard=False),
+    WindowRow("baseline", "clean (judged)", 29, "timing clean steps, no profiler on",
+              "clean step times were not measured", profiled=False),
+    WindowRow("sample", "py-spy", 32, "sampling stacks", "stacks were not sampled"),
+    WindowRow("trace", "torch.profiler", 162, "tracing with torch.profiler",
+              "no trace was recorded"),
+    WindowRow("calls", "cProfile", 98, "counting calls with cProfile",
+              "Python functions were not profiled"),
+    WindowRow("ops", "torch calls", 166, "counting torch calls by line",
+              "torch calls were not counted"),
     # strace stops the program at every system call.
-    Window("syscalls", "strace", 66, "counting system calls with strace",
-           "system calls were not counted", standard=False),
+    WindowRow("syscalls", "strace", 66, "counting system calls with strace",
+              "system calls were not counted", standard=False),
 )  # fmt: skip
 WINDOWS = {row.name: row for row in _ROWS}
 WARMUP, BASELINE, SAMPLE, TRACE, CALLS, OPS, SYSCALLS = WINDOWS
