@@ -127,6 +127,16 @@ def test_no_two_modules_of_the_probe_import_each_other() -> None:
     assert not left, {name: imported & left.keys() for name, imported in left.items()}
 
 
+def test_a_new_window_touches_at_most_ten_files() -> None:
+    """Those that docs/architecture.md lists, which are there and name today's windows."""
+    text = (ROOT / "docs" / "architecture.md").read_text().split("## Adding a window")[1]
+    listed = [line.split("`")[1] for line in text.splitlines() if line[:1].isdigit()]
+    assert 5 < len(listed) <= 10
+    for name in listed:
+        path = ROOT / name if name.startswith("docs/") else PACKAGE / name.replace("foo", "ops")
+        assert "ops" in path.read_text().lower(), path
+
+
 def test_no_file_is_longer_than_400_lines() -> None:
     """A file holds one thing: 300 lines are usually too many for it, 400 always."""
     files = [*FILES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
