@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdiag.evidence.device import TracedSteps
-from tdiag.evidence.from_trace.intervals import Ints
+from tdiag.evidence.from_trace.intervals import Ints, covered
 from tdiag.evidence.from_trace.view import Rows, TraceView
 
 PROFILER_STEP = re.compile(r"^ProfilerStep#\d+")
@@ -22,6 +23,8 @@ WARM_UP_RATIO = 2.0
 MIN_NUMBERED = 20  # ops below which a median of gaps says nothing
 ENOUGH_NUMBERED = 20_000  # ops beyond which it says nothing new
 MIN_REST = 2  # steps that must remain to tell warm-up by
+# Slower steps in more than a third of a trace are no warm-up: they are how this training runs.
+MOST_WARM_UP_FRAC = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,9 @@ def find_window(view: TraceView, given: Sequence[int] = ()) -> TracedWindow | No
         return None
     host_end = int(bounds[-1])
     bounds = _until_device_ends(view, bounds)
-    warm_up = _warm_up(np.diff(bounds)) if found_by != "span" else 0
+    waits = view.spans(view.matching(view.annotations, NEXT_BATCH))
+    working = np.diff(bounds) - covered(waits, bounds[:-1], bounds[1:])
+    warm_up = _warm_up(working) if found_by != "span" else 0
     return TracedWindow(bounds[warm_up:], found_by, host_end, warm_up, _sampled(view))
 
 
@@ -146,10 +151,15 @@ def _sampled(view: TraceView) -> bool:
     return len(numbers) > MIN_NUMBERED and float(np.median(np.diff(numbers))) > 1
 
 
-def _warm_up(durations: Ints) -> int:
-    """How many leading steps are warm-up."""
-    for leading in range(len(durations) - MIN_REST, 0, -1):
-        rest = float(np.median(durations[leading:]))
-        if durations[leading - 1] > WARM_UP_RATIO * rest:
-            return leading
-    return 0
+def _warm_up(working: Ints) -> int:
+    """How many leading steps are warm-up: each of them is slow, and at most a third of all.
+
+    ``working``: of each step the time without waiting for data. A loader fills its queue at the
+    start and stalls now and then; neither warms anything up.
+    """
+    most = min(math.ceil(len(working) * MOST_WARM_UP_FRAC), len(working) - MIN_REST)
+    if most < 1:
+        return 0
+    slow = working > WARM_UP_RATIO * np.median(working[most:])
+    leading = int(np.argmin(slow))  # the first that is not
+    return leading if leading <= most else 0
