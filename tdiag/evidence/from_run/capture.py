@@ -67,17 +67,16 @@ from tdiag.probe.wire import (
 CAPTURED, NOT_REQUESTED = "captured", "not requested"
 CUT_OFF = f"{CAPTURED} in part: the program's own record breaks off"
 
-# Which window a kind comes from, for saying why it is not there.
-_WINDOW_OF: dict[type[Kind], str] = {
-    Steps: BASELINE, Phases: BASELINE, Loaders: BASELINE, Modules: BASELINE, Optimizers: BASELINE,
-    Schedulers: BASELINE, Gradients: BASELINE, Layers: BASELINE, Ddp: BASELINE,
-    Startup: BASELINE, Inputs: BASELINE, Compiles: BASELINE,
-    ClipCalls: OPS, EmbeddingTables: OPS, Recomputations: OPS, MemoryGrowth: OPS,
-    Threads: BASELINE, Flags: BASELINE, Dispatch: BASELINE, Stacks: SAMPLE, Calls: CALLS,
-    Ops: OPS, HostOps: TRACE, TracedSteps: TRACE, Syscalls: SYSCALLS,
-}  # fmt: skip
-_KIND_OF: dict[str, type[Kind]] = {
-    BASELINE: Steps, SAMPLE: Stacks, TRACE: HostOps, CALLS: Calls, OPS: Ops, SYSCALLS: Syscalls,
+# What is known from each window, for saying why it is not there. The first kind tells whether the
+# window gave anything.
+_KINDS_OF: dict[str, tuple[type[Kind], ...]] = {
+    BASELINE: (Steps, Phases, Loaders, Modules, Optimizers, Schedulers, Gradients, Layers, Ddp,
+               Startup, Inputs, Compiles, Threads, Flags, Dispatch),
+    SAMPLE: (Stacks,),
+    TRACE: (HostOps, TracedSteps),
+    CALLS: (Calls,),
+    OPS: (Ops, ClipCalls, EmbeddingTables, Recomputations, MemoryGrowth),
+    SYSCALLS: (Syscalls,),
 }  # fmt: skip
 _DEVICE = (DeviceTime, Kernels, Syncs, Transfers, Communication)
 
@@ -86,8 +85,8 @@ def say_capture(evidence: Evidence, lead: Process | None, config: Mapping[str, A
     """Fill ``capture``, ``missing`` and the notes about faults, from what is in ``facts``."""
     wanted = config.get("windows") or STANDARD  # an older tdiag did not write it down
     windows = lead.all(WindowRecord) if lead else []
-    for window, kind in _KIND_OF.items():
-        if evidence.get(kind) is not None or (window == TRACE and evidence.get(DeviceTime)):
+    for window, kinds in _KINDS_OF.items():
+        if evidence.get(kinds[0]) is not None or (window == TRACE and evidence.get(DeviceTime)):
             evidence.capture[window] = CUT_OFF if _cut_off(window, lead) else CAPTURED
         elif window not in wanted or (window == SAMPLE and config.get("sampler") == OFF):
             evidence.capture[window] = NOT_REQUESTED
@@ -124,7 +123,7 @@ def _why(window: str, windows: list[WindowRecord], evidence: Evidence) -> str:
 
 def _reasons(evidence: Evidence) -> Iterator[tuple[type[Kind], str]]:
     """For every kind the reason it would be missing for."""
-    for kind, window in _WINDOW_OF.items():
+    for kind, window in ((kind, window) for window, kinds in _KINDS_OF.items() for kind in kinds):
         state = evidence.capture[window]
         if state.startswith(CAPTURED):  # its window ran: then this part of it was not recorded
             yield kind, f"the probe recorded no {kind.__name__.lower()}"

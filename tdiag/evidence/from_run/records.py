@@ -23,7 +23,6 @@ class Record(
 
 class ProcessRecord(Record):
     pid: int
-    ppid: int = 0
     t: int = 0
     started: int = 0
     import_torch: int = 0
