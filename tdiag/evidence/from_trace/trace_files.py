@@ -16,12 +16,14 @@ import numpy as np
 
 from tdiag.children import program
 from tdiag.errors import RunError
+from tdiag.evidence.device import TracedSteps
 from tdiag.evidence.from_trace import device_evidence
 from tdiag.evidence.kinds import Environment
 from tdiag.evidence.store import Evidence
 from tdiag.trace import Trace, read_trace
 from tdiag.trace.inflate import Progress
 from tdiag.trace.parallel import cores
+from tdiag.trace.split import NOT_A_TRACE_HINT
 
 # As torch.profiler.tensorboard_trace_handler names them: worker, time of writing.
 HANDLER_NAME = re.compile(r"^(?P<worker>.+?)(\.(?P<time>\d+))?\.pt\.trace\.json(\.gz)?$")
@@ -81,9 +83,11 @@ def read_files(
 
 def read_file(path: Path, progress: Progress | None = None, *, alone: bool = True) -> TracedFile:
     """The evidence of one trace file. ``alone``: no others are read at the same time. Raises
-    RunError if it is none."""
+    RunError if it is no trace, or one of another program (a browser's, say)."""
     trace = read_trace(path, progress, alone=alone)
     evidence = device_evidence(trace)
+    if evidence.get(TracedSteps) is None:
+        raise RunError(f"{path.name} holds no torch.profiler events", NOT_A_TRACE_HINT)
     evidence.otherwise = NOT_IN_A_TRACE
     rank = _rank(trace)
     evidence.add(_environment(trace, rank or 0))
