@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tdiag.evidence.kinds import Loader, StackLine, Stacks
 from tdiag.model.place import Place
-from tdiag.places import is_user_file
+from tdiag.probe.wire import is_user_file
 from tdiag.rules.base import same_function
 from tdiag.rules.feed import Feed
 

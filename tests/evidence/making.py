@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tdiag.evidence.from_run.steps import ON_CPU, STEP_END, UNMEASURED
+from tdiag.evidence.from_run.slices import UNMEASURED
+from tdiag.probe.wire import ON_CPU, STEP_END
 
 MS = 1_000_000
 NEXT, FORWARD, BACKWARD, OPTIMIZER, SAVE, GC, COMM = 0, 2, 4, 6, 8, 10, 14

@@ -12,7 +12,7 @@ import pytest
 
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.from_run.events import read_events
-from tdiag.evidence.from_run.timeline import BACKWARD, COMM
+from tdiag.evidence.from_run.slices import BACKWARD, COMM
 from tdiag.evidence.kinds import Phases, Steps
 from tdiag.evidence.training import Collective, Collectives
 from tests.probe.harness import environment
