@@ -1,0 +1,124 @@
+"""A Python that has imported torch already, and starts scripts as copies of itself.
+
+``import torch`` and the ``torch._dynamo`` that a first optimizer imports take 3 to 4 s of CPU time,
+many times what a test's few dozen steps take. Here they are paid once for each process of pytest:
+a script runs in a fork, with its own arguments, folder, environment and streams, under a
+``sitecustomize`` that its PYTHONPATH holds, and ends as any program does. Whatever depends on how a
+program *starts* (tests of imports, of ``tdiag run``, of the promise that nothing is changed) is
+started the ordinary way instead.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+
+class Server:
+    """The preloaded Python. It runs one script at a time."""
+
+    def __init__(self) -> None:
+        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", __file__], env=environ, text=True, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        atexit.register(self.kill)
+
+    def run(
+        self, words: list[str], cwd: Path, environ: dict[str, str], timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        """As ``subprocess.run([python, *words])``; ``words``: a script or ``-m`` and a module."""
+        assert self.process.stdin and self.process.stdout
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            streams = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (out, err)]
+            request = {"words": words, "cwd": str(cwd), "environ": environ, "streams": streams}
+            print(json.dumps(request), file=self.process.stdin, flush=True)
+            if not select.select([self.process.stdout], [], [], timeout_s)[0]:
+                self.kill()
+                raise subprocess.TimeoutExpired(words, timeout_s)
+            code = int(self.process.stdout.readline())
+            texts = []
+            for file in (out, err):
+                file.seek(0)
+                texts.append(file.read())
+        return subprocess.CompletedProcess(words, code, *texts)
+
+    def kill(self) -> None:
+        started.cache_clear()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+
+@functools.cache
+def started() -> Server:
+    """The server of this process of pytest, made when it is first needed."""
+    return Server()
+
+
+def run(
+    words: list[str], cwd: Path, environ: dict[str, str], timeout_s: float = 120.0
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python script with torch imported already."""
+    return started().run(words, cwd, environ, timeout_s)
+
+
+def serve() -> dict:
+    """Answer requests with exit codes until there are no more; returns in a child, with its."""
+    import gc
+
+    import torch
+    import torch._dynamo  # noqa: F401
+
+    gc.freeze()  # a collection in a child need not look at what it shares
+    for line in sys.stdin:
+        request = json.loads(line)
+        child = os.fork()
+        if not child:
+            return request
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    os._exit(0)
+
+
+def become(words: list[str], cwd: str, environ: dict[str, str], streams: list[str]) -> NoReturn:
+    """Be the program that was asked for."""
+    import runpy
+
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environ)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for descriptor, path in enumerate(streams, 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), descriptor)
+    sys.stdin = open(0)
+    sys.stdout = open(1, "w")  # a pipe's buffer, as the program would have
+    sys.stderr = open(2, "w", errors="backslashreplace", buffering=1)
+    sys.path[:0] = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.modules.pop("sitecustomize", None)
+    with contextlib.suppress(ModuleNotFoundError):
+        import sitecustomize  # noqa: F401
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        sys.path.insert(0, cwd)
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
+        runpy.run_path(words[0], run_name="__main__")
+    sys.exit()
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # this folder
+    become(**serve())
