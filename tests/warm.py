@@ -1,11 +1,11 @@
-"""A Python that has imported torch already, and starts scripts as copies of itself.
+"""A Python that has imported what is expensive already, and starts programs as copies of itself.
 
 ``import torch`` and the ``torch._dynamo`` that a first optimizer imports take 3 to 4 s of CPU time,
-many times what a test's few dozen steps take. Here they are paid once for each process of pytest:
-a script runs in a fork, with its own arguments, folder, environment and streams, under a
-``sitecustomize`` that its PYTHONPATH holds, and ends as any program does. Whatever depends on how a
-program *starts* (tests of imports, of ``tdiag run``, of the promise that nothing is changed) is
-started the ordinary way instead.
+many times what a test's few dozen steps take; ``tdiag run`` imports for a second. Here that is paid
+once for each process of pytest: a program runs in a fork, with its own arguments, folder,
+environment and streams, under the ``sitecustomize`` that its PYTHONPATH holds, and ends as any
+program does. Whatever depends on how a program *starts* (tests of imports, of signals, of the
+promise that nothing is changed) is started the ordinary way instead.
 """
 
 from __future__ import annotations
@@ -23,36 +23,40 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
+TRAINING = ("torch", "torch._dynamo")
+TDIAG = ("tdiag.cli", "tdiag.launch.session", "tdiag.diagnose.details", "tdiag.report")
+
 
 class Server:
-    """The preloaded Python. It runs one script at a time."""
+    """The preloaded Python. It runs one program at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: tuple[str, ...]) -> None:
         environ = {**os.environ, "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, "-u", __file__], env=environ, text=True, start_new_session=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-u", __file__, *modules], env=environ, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         atexit.register(self.kill)
 
     def run(
-        self, words: list[str], cwd: Path, environ: dict[str, str], timeout_s: float
+        self, words: list[str], cwd: Path, environ: dict[str, str], stdin: str, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
-        """As ``subprocess.run([python, *words])``; ``words``: a script or ``-m`` and a module."""
         assert self.process.stdin and self.process.stdout
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            streams = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (out, err)]
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3)]
+            files[0].write(stdin)
+            files[0].flush()
+            streams = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in files]
             request = {"words": words, "cwd": str(cwd), "environ": environ, "streams": streams}
             print(json.dumps(request), file=self.process.stdin, flush=True)
             if not select.select([self.process.stdout], [], [], timeout_s)[0]:
                 self.kill()
                 raise subprocess.TimeoutExpired(words, timeout_s)
             code = int(self.process.stdout.readline())
-            texts = []
-            for file in (out, err):
+            for file in files:
                 file.seek(0)
-                texts.append(file.read())
-        return subprocess.CompletedProcess(words, code, *texts)
+            _, out, err = (file.read() for file in files)
+        return subprocess.CompletedProcess(words, code, out, err)
 
     def kill(self) -> None:
         started.cache_clear()
@@ -62,25 +66,27 @@ class Server:
 
 
 @functools.cache
-def started() -> Server:
+def started(modules: tuple[str, ...]) -> Server:
     """The server of this process of pytest, made when it is first needed."""
-    return Server()
+    return Server(modules)
 
 
 def run(
-    words: list[str], cwd: Path, environ: dict[str, str], timeout_s: float = 120.0
-) -> subprocess.CompletedProcess[str]:
-    """Run a Python script with torch imported already."""
-    return started().run(words, cwd, environ, timeout_s)
+    words: list[str], cwd: Path, environ: dict[str, str], *,
+    modules: tuple[str, ...] = TRAINING, stdin: str = "", timeout_s: float = 120.0,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """As ``subprocess.run([python, *words])`` with these modules imported before; ``words`` begin
+    with a script, or with ``-m`` and a module."""
+    return started(modules).run(words, cwd, environ, stdin, timeout_s)
 
 
-def serve() -> dict:
+def serve(modules: list[str]) -> dict:
     """Answer requests with exit codes until there are no more; returns in a child, with its."""
     import gc
+    import importlib
 
-    import torch
-    import torch._dynamo  # noqa: F401
-
+    for name in modules:
+        importlib.import_module(name)
     gc.freeze()  # a collection in a child need not look at what it shares
     for line in sys.stdin:
         request = json.loads(line)
@@ -98,11 +104,10 @@ def become(words: list[str], cwd: str, environ: dict[str, str], streams: list[st
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environ)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    for descriptor, path in enumerate(streams, 1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), descriptor)
+    for descriptor, path in enumerate(streams):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND if descriptor else os.O_RDONLY), descriptor)
     sys.stdin = open(0)
-    sys.stdout = open(1, "w")  # a pipe's buffer, as the program would have
+    sys.stdout = open(1, "w")  # with the buffer that it has in a pipe
     sys.stderr = open(2, "w", errors="backslashreplace", buffering=1)
     sys.path[:0] = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.modules.pop("sitecustomize", None)
@@ -121,4 +126,4 @@ def become(words: list[str], cwd: str, environ: dict[str, str], streams: list[st
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this folder
-    become(**serve())
+    become(**serve(sys.argv[1:]))
