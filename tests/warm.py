@@ -97,7 +97,9 @@ def serve(modules: list[str]) -> dict:
     os._exit(0)
 
 
-def become(words: list[str], cwd: str, environ: dict[str, str], streams: list[str]) -> NoReturn:
+def become(
+    ending: list[int], words: list[str], cwd: str, environ: dict[str, str], streams: list[str]
+) -> NoReturn:
     """Be the program that was asked for."""
     import runpy
 
@@ -106,24 +108,49 @@ def become(words: list[str], cwd: str, environ: dict[str, str], streams: list[st
     os.environ.update(environ)
     for descriptor, path in enumerate(streams):
         os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND if descriptor else os.O_RDONLY), descriptor)
-    sys.stdin = open(0)
-    sys.stdout = open(1, "w")  # with the buffer that it has in a pipe
-    sys.stderr = open(2, "w", errors="backslashreplace", buffering=1)
+    sys.stdin = open(0)  # noqa: SIM115
+    sys.stdout = open(1, "w")  # noqa: SIM115 - with the buffer that it has in a pipe
+    sys.stderr = open(2, "w", errors="backslashreplace", buffering=1)  # noqa: SIM115
     sys.path[:0] = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.modules.pop("sitecustomize", None)
     with contextlib.suppress(ModuleNotFoundError):
         import sitecustomize  # noqa: F401
-    if words[0] == "-m":
-        sys.argv = words[1:]
-        sys.path.insert(0, cwd)
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = words
-        sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
-        runpy.run_path(words[0], run_name="__main__")
-    sys.exit()
+    try:
+        if words[0] == "-m":
+            sys.argv = words[1:]
+            sys.path.insert(0, cwd)
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = words
+            sys.path.insert(0, str(Path(words[0]).absolute().parent))
+            runpy.run_path(words[0], run_name="__main__")
+        sys.exit()
+    except SystemExit as ended:
+        code = ended.code
+        ending.append(code if isinstance(code, int) else int(code is not None))
+        raise
+    except Exception:
+        ending.append(1)
+        raise
+
+
+def end_without_teardown() -> list[int]:
+    """Once the interpreter has printed a traceback, joined threads and called what the program
+    registered, freeing thousands of modules is left out: it would copy all their memory. The exit
+    code is put into the list; without one nothing is left out."""
+    codes: list[int] = []
+
+    def end() -> None:  # registered before all others, called after them
+        if codes:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(codes[0] & 0xFF)
+
+    atexit.register(end)
+    return codes
 
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this folder
-    become(**serve(sys.argv[1:]))
+    ending = end_without_teardown()
+    become(ending, **serve(sys.argv[1:]))

@@ -87,9 +87,7 @@ def read(run_dir: Path) -> list[list[dict[str, Any]]]:
     ]
 
 
-def watch_code(
-    tmp_path: Path, code: str, *args: str, cold: bool = False, **config: Any
-) -> Watched:
+def watch_code(tmp_path: Path, code: str, *args: str, cold: bool = False, **config: Any) -> Watched:
     """Run source text as a script under the probe, in a Python that has imported torch already
     (``tests/warm.py``) or, ``cold``, from the start."""
     script = tmp_path / "script.py"
