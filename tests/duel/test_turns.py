@@ -116,6 +116,7 @@ def job(folder: Path, name: str, code: str = RANKS, **variables: str) -> Program
     return replace(alone, command=(*TORCHRUN, alone.command[1], str(folder / name)))
 
 
+@pytest.mark.training
 def test_a_distributed_job_takes_its_turns_as_a_whole(tmp_path: Path) -> None:
     counts = [tmp_path / f"job-{rank}" for rank in (0, 1)]
     with Side(job(tmp_path, "job"), tmp_path / "run") as side:
@@ -136,7 +137,7 @@ def test_a_distributed_job_takes_its_turns_as_a_whole(tmp_path: Path) -> None:
     assert side.process.returncode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.training
 def test_two_jobs_are_alive_at_once(tmp_path: Path) -> None:
     """Each with a meeting point of its own, though neither names one."""
     sides = [job(tmp_path, "a", SLEEP="0.005"), job(tmp_path, "b", SLEEP="0.1")]
@@ -147,6 +148,7 @@ def test_two_jobs_are_alive_at_once(tmp_path: Path) -> None:
 ALONE = RANKS.replace("DistributedDataParallel(torch.nn.Linear(4, 2))", "torch.nn.Linear(4, 2)")
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(
     ("beside", "told"),
     [

@@ -20,7 +20,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 # None of them ends by itself; what bounds the test is tdiag's ending them.
 BUDGET_S, PATIENCE_S = 20, 240
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(PATIENCE_S + 30)]
+pytestmark = [pytest.mark.training, pytest.mark.timeout(PATIENCE_S + 30)]
 
 
 @dataclass

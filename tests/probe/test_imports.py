@@ -205,7 +205,7 @@ print(torch.__spec__.loader.__class__.__name__, "exec_module" in vars(torch.__lo
 
 
 def test_a_script_that_searches_for_torch_is_seen(tmp_path: Path) -> None:
-    watched = watch_code(tmp_path, SEARCHED_FIRST, windows=["baseline"])
+    watched = watch_code(tmp_path, SEARCHED_FIRST, windows=["baseline"], cold=True)
     assert (watched.returncode, watched.out) == (0, "SourceFileLoader False\n"), watched.err
     assert watched.training()
     json.dumps(watched.processes)  # every record is whole
