@@ -1,6 +1,7 @@
 """Real frameworks and launchers, unmodified: seen, judged, ended, and never pointed into.
 
-`pytest -m frameworks` runs them (CI does); the extra `frameworks` installs what they need.
+`pytest -m training tests/frameworks` runs them (CI does); the extra `frameworks` installs what
+they need.
 """
 
 from __future__ import annotations
