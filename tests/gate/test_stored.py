@@ -53,7 +53,7 @@ def quick(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
         ran.append(other.commit)
         return replace(case, step=measured(1.0))
 
-    monkeypatch.setattr(stored, "_counted", lambda *_: counted)
+    monkeypatch.setattr(stored, "count", lambda *_: [counted])
     monkeypatch.setattr(stored, "timed", timed)
     yield ran
 
