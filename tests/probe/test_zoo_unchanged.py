@@ -26,6 +26,9 @@ STARTED = {"functions", "package", "workers_fork", "own_site", "dies_crash", "no
 ELSEWHERE = {entry.name for entry in ZOO if entry.slow}
 
 
+SLOWER = pytest.mark.slow  # a C++ compiler may take minutes
+
+
 def params(marked: set[str], left_out: frozenset[str] | set[str] = frozenset()) -> list:
     """The zoo without ``left_out``; what is ``marked`` needs ``-m training``."""
     return [
@@ -33,7 +36,11 @@ def params(marked: set[str], left_out: frozenset[str] | set[str] = frozenset()) 
             entry,
             id=entry.name,
             marks=[
-                *([pytest.mark.training] if entry.name in marked else []),
+                *(
+                    [SLOWER if entry.needs else pytest.mark.training]
+                    if entry.name in marked
+                    else []
+                ),
                 pytest.mark.skipif(bool(entry.missing()), reason=f"needs {entry.missing()}"),
             ],
         )

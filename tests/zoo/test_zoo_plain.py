@@ -24,7 +24,11 @@ def params(entries: tuple[Entry, ...]) -> list:
             entry,
             id=entry.name,
             marks=[
-                *([pytest.mark.training] if entry.slow else []),
+                *(
+                    [pytest.mark.slow if entry.needs else pytest.mark.training]
+                    if entry.slow
+                    else []
+                ),
                 pytest.mark.skipif(bool(entry.missing()), reason=f"needs {entry.missing()}"),
             ],
         )
