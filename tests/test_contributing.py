@@ -40,7 +40,7 @@ def checkout(tmp_path: Path) -> Path:
 def run(line: str, folder: Path) -> str:
     """A line of the text, with this Python's programs."""
     here = Path(sys.executable).parent
-    environ = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    environ = {**os.environ, "PYTHONPATH": str(folder)}
     done = subprocess.run(
         line.replace(".venv/bin/", f"{here}/"), shell=True, cwd=folder, env=environ, check=False,
         capture_output=True, text=True,
