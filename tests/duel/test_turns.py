@@ -54,6 +54,7 @@ def test_it_runs_in_its_turns_alone_and_its_workers_too(tmp_path: Path) -> None:
     assert side.process.returncode == 0  # ended at a step boundary, as `tdiag run` ends one
 
 
+@pytest.mark.training
 def test_a_ratio_of_turns_is_the_ratio_of_steps(tmp_path: Path) -> None:
     sides = [program(tmp_path, "a", SLEEP="0.005"), program(tmp_path, "b", SLEEP="0.05")]
     a, b = take_turns(sides, tmp_path / "group", Pace(turns=4))
