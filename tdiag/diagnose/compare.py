@@ -21,8 +21,8 @@ from tdiag.evidence.device import (
     TracedSteps,
     Transfers,
 )
+from tdiag.evidence.from_trace.device_work import TOP
 from tdiag.evidence.from_trace.host_ops import TOP_OPS
-from tdiag.evidence.from_trace.parts import TOP
 from tdiag.evidence.kinds import Kind
 from tdiag.evidence.store import Evidence
 from tdiag.model.comparison import Change, ChangeTable, Comparison

@@ -17,7 +17,7 @@ from tdiag.evidence.device import (
     Syncs,
     Transfers,
 )
-from tdiag.evidence.from_trace.ranks import compare_ranks
+from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
 from tdiag.evidence.kinds import System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding

@@ -14,8 +14,8 @@ from tensorboard.compat.proto.event_pb2 import Event
 
 from tdiag.diagnose import diagnose
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.from_trace.files import read_files
-from tdiag.evidence.from_trace.ranks import merge_ranks
+from tdiag.evidence.from_trace.ranks_of_traces import merge_ranks
+from tdiag.evidence.from_trace.trace_files import read_files
 from tdiag.model.diagnosis import Diagnosis
 from tdiag.trace import read_trace
 from tdiag.view import curves, tensorboard
