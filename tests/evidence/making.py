@@ -53,9 +53,9 @@ class Run:
 
     @contextmanager
     def inside(self, code: int, arg: int = 0, ret: int = 0) -> Iterator[None]:
-        self._mark(code, arg)
+        self.mark(code, arg)
         yield
-        self._mark(code + 1, ret)
+        self.mark(code + 1, ret)
 
     def pair(self, code: int, ms: float, arg: int = 0, ret: int = 0) -> None:
         with self.inside(code, arg, ret):
@@ -123,7 +123,7 @@ class Run:
         (self.folder / "run.json").write_text(json.dumps(record | run))
         return self.folder
 
-    def _mark(self, code: int, arg: int) -> None:
+    def mark(self, code: int, arg: int) -> None:
         since = self.now - self.began
         cpu = since if code <= FORWARD else -1  # as the probe does: the CPU clock is dear
         self.marks += [code, since, cpu, arg]

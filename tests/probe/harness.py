@@ -17,6 +17,7 @@ from tdiag.evidence.from_run import load_run
 from tdiag.evidence.from_run.records import StepsRecord
 from tdiag.evidence.from_run.slices import StepTable, step_table
 from tdiag.evidence.store import Evidence
+from tests import warm
 
 INJECT = Path(__file__).parents[2] / "tdiag" / "probe" / "inject"
 WINDOWS = ["baseline", "sample", "trace", "calls", "ops"]
@@ -100,19 +101,20 @@ def read(run_dir: Path) -> list[list[dict[str, Any]]]:
     ]
 
 
-def watch_code(tmp_path: Path, code: str, *args: str, **config: Any) -> Watched:
-    """Run source text as a script under the probe."""
+def watch_code(tmp_path: Path, code: str, *args: str, cold: bool = False, **config: Any) -> Watched:
+    """Run source text as a script under the probe, in a Python that has imported torch already
+    (``tests/warm.py``) or, ``cold``, from the start."""
     script = tmp_path / "script.py"
     script.write_text(code)
     run_dir = tmp_path / "run"
     base = {**os.environ, "OMP_NUM_THREADS": "1"}
     base.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [sys.executable, str(script), *args],
-        env=environment(run_dir, base, **config),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    words, environ = [str(script), *args], environment(run_dir, base, **config)
+    if cold:
+        done = subprocess.run(
+            [sys.executable, *words], env=environ, cwd=tmp_path, capture_output=True, text=True,
+            timeout=120,
+        )  # fmt: skip
+    else:
+        done = warm.run(words, tmp_path, environ)
     return Watched(done.returncode, done.stdout, done.stderr, run_dir, read(run_dir))

@@ -48,6 +48,7 @@ def traced_steps(path: Path) -> set[str]:
     return {name for name in names if name.startswith("ProfilerStep#")}
 
 
+@pytest.mark.training
 def test_both_ranks_trace_the_same_steps_in_each_pass(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(CODE)
