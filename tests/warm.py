@@ -101,9 +101,12 @@ def become(
     ending: list[int], words: list[str], cwd: str, environ: dict[str, str], streams: list[str]
 ) -> NoReturn:
     """Be the program that was asked for."""
+    import multiprocessing.process
     import runpy
 
     os.chdir(cwd)
+    # Read at import, as the folder to which a spawned child's script is relative.
+    multiprocessing.process.ORIGINAL_DIR = cwd  # type: ignore[attr-defined]
     os.environ.clear()
     os.environ.update(environ)
     for descriptor, path in enumerate(streams):
