@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "evidence": {"errors", "children", "places", "model", "trace"},
     "rules": {"errors", "units", "places", "evidence", "model"},
     "diagnose": {"errors", "units", "places", "model", "evidence", "rules"},
-    "report": {"errors", "units", "model", "diagnose.details"},
+    "report": {"errors", "units", "model", "evidence", "diagnose.details"},
     "duel": {"errors", "launch"},
     "gate": {
         "errors",
@@ -87,6 +87,31 @@ def test_only_the_probe_imports_torch() -> None:
 def test_the_probe_is_written_for_python_3_9() -> None:
     for path in (PACKAGE / "probe").rglob("*.py"):
         ast.parse(path.read_text(), feature_version=(3, 9))
+
+
+def test_a_name_is_imported_from_where_it_is_defined() -> None:
+    """No ``import X as X``, and no ``__all__`` of imported names but a package's own."""
+    # The records of a run get their own module with the one wire of probe and evidence.
+    being_rebuilt = PACKAGE / "evidence" / "from_run"
+    handed_on = []
+    for path in FILES:
+        if path.parent == being_rebuilt:
+            continue
+        tree = ast.parse(path.read_text())
+        aliases = [a for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names]
+        handed_on += [(path, a.name) for a in aliases if a.asname == a.name]
+        if path.name != "__init__.py":
+            imported = {a.asname or a.name for a in aliases}
+            handed_on += [(path, name) for name in _exported(tree) if name in imported]
+    assert handed_on == []
+
+
+def _exported(tree: ast.Module) -> list[str]:
+    """The names of ``__all__``."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
 
 
 def test_no_file_is_longer_than_400_lines() -> None:

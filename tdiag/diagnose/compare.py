@@ -23,10 +23,10 @@ from tdiag.evidence.device import (
 )
 from tdiag.evidence.from_trace.host_ops import TOP_OPS
 from tdiag.evidence.from_trace.parts import TOP
-from tdiag.evidence.kinds import Kind
 from tdiag.evidence.store import Evidence
 from tdiag.model.comparison import Change, ChangeTable, Comparison
 from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis
+from tdiag.model.kind import Kind
 from tdiag.rules.base import NOISE_FLOOR_FRAC
 
 # A copy of less takes about as long as issuing it (64 KiB at PCIe's 12 GB/s: 5 µs), whatever its

@@ -11,28 +11,13 @@ from collections.abc import Iterator
 import msgspec
 
 from tdiag.diagnose.ranks import known_straggler
-from tdiag.evidence.device import DeviceParts as DeviceParts
-from tdiag.evidence.device import HostOps as HostOps
-from tdiag.evidence.device import Part as Part
-from tdiag.evidence.device import Ranks as Ranks
-from tdiag.evidence.device import TracedSteps as TracedSteps
-from tdiag.evidence.history import CallTrees as CallTrees
-from tdiag.evidence.history import Event as Event
-from tdiag.evidence.history import EventLane as EventLane
-from tdiag.evidence.history import Frame as Frame
-from tdiag.evidence.history import History as History
-from tdiag.evidence.history import StepEvents as StepEvents
-from tdiag.evidence.history import StepHistory as StepHistory
-from tdiag.evidence.history import Strip as Strip
-from tdiag.evidence.kinds import Calls as Calls
-from tdiag.evidence.kinds import Ops as Ops
-from tdiag.evidence.kinds import StackLine as StackLine
-from tdiag.evidence.kinds import Stacks as Stacks
-from tdiag.evidence.sources import Excerpt as Excerpt
-from tdiag.evidence.sources import excerpt
+from tdiag.evidence.device import DeviceParts, HostOps, Ranks, TracedSteps
+from tdiag.evidence.history import CallTrees, History, StepEvents, StepHistory
+from tdiag.evidence.kinds import Calls, Ops, Stacks
+from tdiag.evidence.sources import Excerpt, excerpt
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Diagnosis
-from tdiag.model.kind import Kind as Kind
+from tdiag.model.kind import Kind
 
 _KINDS: dict[str, type[Kind]] = {
     "steps": StepHistory,

@@ -18,15 +18,6 @@ from tdiag.rules.catalogue import Rule, all_rules, needs
 from tdiag.rules.shares import NOTICEABLE_FRAC
 from tdiag.units import only_from_below
 
-__all__ = [
-    "NOISE_FLOOR_FRAC",
-    "all_rules",
-    "needs",
-    "rank",
-    "run_rule",
-    "run_rules",
-]
-
 # No fix leaves a step of no time; keeps 1 ÷ (1 − share) finite when a component is the step.
 MAX_RECOVERABLE_FRAC = 0.99
 # What other work on its core costs a step beside its own time: after 2 to 190 ms of it a whole

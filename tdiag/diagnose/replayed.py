@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tdiag.diagnose.costs import MODERATE_FRAC
-from tdiag.evidence.kinds import Budget, Loaders, Steps
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Budget, Steps
 from tdiag.evidence.replay import Replay
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import DATA_WAIT, Gain

@@ -20,8 +20,9 @@ from tdiag.diagnose.costs import (
     weigh,
 )
 from tdiag.diagnose.places import fetched_by, sampled_there, unexplained_place
+from tdiag.evidence.data import Loaders
 from tdiag.evidence.device import HostOps, TracedSteps
-from tdiag.evidence.kinds import Budget, Loaders, Steps
+from tdiag.evidence.kinds import Budget, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding, Verdict
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tdiag.evidence.kinds import Kind
+from tdiag.model.kind import Kind
 
 K = TypeVar("K", bound=Kind)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
+from tdiag.evidence.data import Loader, Loaders
+from tdiag.evidence.kinds import Budget, Phases, System
 from tdiag.model.diagnosis import Measure
 from tdiag.rules.base import DATA_WAIT, Abstain, held
 from tdiag.rules.measures import count, frac, ns

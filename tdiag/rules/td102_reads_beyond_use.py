@@ -25,7 +25,8 @@ through `read()`.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget, Loaders, Phases, Stacks, System
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Budget, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where

@@ -28,7 +28,8 @@ indexed a batch at a time (TD213).
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
+from tdiag.evidence.data import Loader, Loaders
+from tdiag.evidence.kinds import Budget, Phases, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Found, Gain, where

@@ -27,9 +27,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tdiag.evidence.data import BatchField
+from tdiag.evidence.data import BatchField, Loader, Loaders
 from tdiag.evidence.device import Transfers
-from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
+from tdiag.evidence.kinds import Budget, Phases, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, held, where

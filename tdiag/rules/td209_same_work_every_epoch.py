@@ -26,7 +26,8 @@ sample, which is not seen.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, Stacks, System
+from tdiag.evidence.data import Loader, Loaders
+from tdiag.evidence.kinds import Budget, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where

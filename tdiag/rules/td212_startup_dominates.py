@@ -23,7 +23,8 @@ profilers make the steps of a watched run longer, and so the start's share small
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Flags, Loaders
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Flags
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Startup
 from tdiag.model.diagnosis import Fix

@@ -23,8 +23,9 @@ varying size have a peak that a few steps need not have met.
 
 from __future__ import annotations
 
+from tdiag.evidence.data import Loader, Loaders
 from tdiag.evidence.device import DeviceTime, Kernels
-from tdiag.evidence.kinds import Budget, Environment, Loader, Loaders, System
+from tdiag.evidence.kinds import Budget, Environment, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import Abstain, Found, where

@@ -23,8 +23,9 @@ loop. Memory that another program holds on the device counts as in use.
 
 from __future__ import annotations
 
+from tdiag.evidence.data import Loaders
 from tdiag.evidence.device import DeviceMemory, DeviceTime
-from tdiag.evidence.kinds import Budget, Environment, Loaders, Modules, System
+from tdiag.evidence.kinds import Budget, Environment, Modules, System
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Layers
 from tdiag.model.diagnosis import Fix

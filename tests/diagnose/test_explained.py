@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.costs import FAMILIES
-from tdiag.evidence.kinds import Dispatch, Kind, Stacks, Steps
+from tdiag.evidence.kinds import Dispatch, Stacks, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Diagnosis
+from tdiag.model.kind import Kind
 from tdiag.rules.examples import (
     MS,
     at,

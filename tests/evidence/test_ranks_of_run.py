@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tdiag.diagnose import diagnose
+from tdiag.evidence.data import Loaders
 from tdiag.evidence.device import DeviceTime, Ranks
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.kinds import Loaders, Phases, Stacks, Steps
+from tdiag.evidence.kinds import Phases, Stacks, Steps
 from tdiag.evidence.store import Evidence
 from tests.trace import making as trace
 

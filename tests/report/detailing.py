@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from tdiag.diagnose.details import Details, Excerpt, details_of
+from tdiag.diagnose.details import Details, details_of
 from tdiag.evidence.device import DeviceParts, Part, Ranks, RankTime
 from tdiag.evidence.history import CallTrees, Event, EventLane, Frame, StepEvents, StepHistory
 from tdiag.evidence.kinds import OpLine, Ops
+from tdiag.evidence.sources import Excerpt
 from tdiag.model.diagnosis import Diagnosis
 from tests.tables.building import at, everything
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tdiag.evidence.data import Inputs
+from tdiag.evidence.data import Inputs, Loaders
 from tdiag.evidence.device import (
     Communication,
     DeviceTime,
@@ -27,8 +27,6 @@ from tdiag.evidence.kinds import (
     Calls,
     Dispatch,
     Flags,
-    Kind,
-    Loaders,
     Modules,
     Ops,
     Optimizers,
@@ -53,6 +51,7 @@ from tdiag.evidence.training import (
     Schedulers,
     Startup,
 )
+from tdiag.model.kind import Kind
 
 CAPTURED, NOT_REQUESTED = "captured", "not requested"
 CUT_OFF = f"{CAPTURED} in part: the program's own record breaks off"

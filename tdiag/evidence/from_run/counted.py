@@ -14,13 +14,13 @@ from tdiag.evidence.kinds import (
     CallRow,
     Calls,
     Dispatch,
-    Kind,
     ModuleMove,
     OpLine,
     Ops,
     SyncLine,
     SyncLines,
 )
+from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 
 

@@ -16,7 +16,6 @@ from tdiag.evidence.from_run.records import (
     OpsRecord,
     WindowRecord,
 )
-from tdiag.evidence.kinds import Kind
 from tdiag.evidence.training import (
     Activation,
     BiasedLayer,
@@ -31,6 +30,7 @@ from tdiag.evidence.training import (
     Recomputations,
     Table,
 )
+from tdiag.model.kind import Kind
 
 # Variables of a loop hold the last step's tensors until the next one has its own.
 STEPS_UNTIL_REBOUND = 2

@@ -14,8 +14,9 @@ from tdiag.evidence.from_run.records import (
     OptimizerRecord,
     SchedulerRecord,
 )
-from tdiag.evidence.kinds import Kind, Optimizer, Optimizers
+from tdiag.evidence.kinds import Optimizer, Optimizers
 from tdiag.evidence.training import Gradients, Scheduler, Schedulers
+from tdiag.model.kind import Kind
 
 
 def make_optim(lead: Process) -> list[Kind]:

@@ -22,14 +22,8 @@ from tdiag.evidence.from_run.records import (
 )
 from tdiag.evidence.from_run.roles import GRAD_ON, LOSS, MODEL, TRAINING_MODE, Roles
 from tdiag.evidence.from_run.timeline import Timeline
-from tdiag.evidence.kinds import (
-    Environment,
-    Flags,
-    Kind,
-    Module,
-    Modules,
-    Threads,
-)
+from tdiag.evidence.kinds import Environment, Flags, Module, Modules, Threads
+from tdiag.model.kind import Kind
 
 
 def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:

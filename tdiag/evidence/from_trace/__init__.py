@@ -37,9 +37,9 @@ from tdiag.evidence.from_trace.timeline import timeline
 from tdiag.evidence.from_trace.transfers import transfers
 from tdiag.evidence.from_trace.view import View, view
 from tdiag.evidence.history import StepEvents
-from tdiag.evidence.kinds import Kind
 from tdiag.evidence.replay import Replay
 from tdiag.evidence.store import Evidence
+from tdiag.model.kind import Kind
 from tdiag.model.timeline import Timeline
 from tdiag.trace import Trace
 

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tdiag.diagnose.details import Details, Excerpt, StackLine
+from tdiag.diagnose.details import Details
+from tdiag.evidence.kinds import StackLine
+from tdiag.evidence.sources import Excerpt
 from tdiag.model.place import Place
 from tdiag.report.text import inert, relative
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tdiag.diagnose.details import Details, Part, StackLine
+from tdiag.diagnose.details import Details
+from tdiag.evidence.device import Part
+from tdiag.evidence.kinds import StackLine
 from tdiag.model.diagnosis import Diagnosis
 from tdiag.model.place import Place
 from tdiag.report.html.parts import NOTHING, Cell, Table

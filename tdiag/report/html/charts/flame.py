@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tdiag.diagnose.details import Details, Frame
+from tdiag.diagnose.details import Details
+from tdiag.evidence.history import Frame
 from tdiag.report.html.parts import Chart
 from tdiag.report.html.text import label, rgb
 from tdiag.report.text import clip_head, inert

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tdiag.diagnose.details import Details, Ranks
+from tdiag.diagnose.details import Details
+from tdiag.evidence.device import Ranks
 from tdiag.report.html.parts import NOTHING, Cell, Chart, Table
 from tdiag.report.html.text import label, rgb
 from tdiag.report.words import component

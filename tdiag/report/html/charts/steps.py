@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.diagnose.details import Details, StepHistory
+from tdiag.diagnose.details import Details
+from tdiag.evidence.history import StepHistory
 from tdiag.report.html.parts import Cell, Chart, Table
 from tdiag.report.html.text import label, rgb
 from tdiag.units import duration, plural

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tdiag.diagnose.details import Details, History, StepHistory, Strip
+from tdiag.diagnose.details import Details
+from tdiag.evidence.history import History, StepHistory, Strip
 from tdiag.report.html.charts.steps import WINDOWS
 from tdiag.report.html.parts import NOTHING, Cell, Chart, Table
 from tdiag.report.html.text import label, rgb

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from tdiag.diagnose.details import Details, Event, EventLane, StepEvents
+from tdiag.diagnose.details import Details
+from tdiag.evidence.history import Event, EventLane, StepEvents
 from tdiag.report.html.parts import Cell, Chart, Table
 from tdiag.report.html.text import label, rgb
 from tdiag.report.text import clip
