@@ -134,7 +134,8 @@ def read_ranks(paths: list[Path]) -> tuple[dict[int, TracedFile], Evidence]:
             "analyze them one by one, or two of them with --against",
         )
     evidence = merge_ranks({rank: found.evidence for rank, found in by_rank.items()})
-    evidence.notes += [error.message for error in errors]
+    for error in errors:
+        evidence.note("trace-unread", error.message, "warning")
     return by_rank, evidence
 
 

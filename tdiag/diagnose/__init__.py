@@ -9,13 +9,14 @@ import msgspec
 from tdiag.diagnose.budget import make_budget
 from tdiag.diagnose.costs import MODERATE_FRAC, undisturbed
 from tdiag.diagnose.engine import run_rules
-from tdiag.diagnose.ranks import of_ranks
+from tdiag.diagnose.ranks import of_ranks, rank_steps
 from tdiag.diagnose.top import top_parts
 from tdiag.diagnose.verdict import judge
 from tdiag.evidence.device import DeviceTime, Ranks, TracedSteps
 from tdiag.evidence.kinds import Budget, Environment, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Component, Diagnosis, StepTime
+from tdiag.model.notes import Note
 from tdiag.model.timeline import Timeline
 from tdiag.rules.catalogue import find
 from tdiag.units import duration
@@ -57,6 +58,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         notes=(*evidence.notes, *_crowded(evidence), *_uneven(evidence, budget)),
         timeline=evidence.get(Timeline),
         top=tuple(top_parts(evidence)),
+        ranks=rank_steps(evidence.get(Ranks)),
     )
 
 
@@ -84,18 +86,19 @@ def _environment(evidence: Evidence) -> dict[str, Any]:
     return msgspec.to_builtins(found) if found else {}
 
 
-def _crowded(evidence: Evidence) -> tuple[str, ...]:
+def _crowded(evidence: Evidence) -> tuple[Note, ...]:
     """A note where other programs took so much of the machine that the run was slowed by it."""
     left = undisturbed(evidence)
     if left >= 1 - MODERATE_FRAC:
         return ()
-    return (
+    text = (
         f"other programs kept {1 - left:.0%} of the machine's cores busy: this run waited for a"
-        " core, and its times would be shorter alone",
+        " core, and its times would be shorter alone"
     )
+    return (Note("crowded-machine", text, "warning"),)
 
 
-def _uneven(evidence: Evidence, budget: Budget | None) -> tuple[str, ...]:
+def _uneven(evidence: Evidence, budget: Budget | None) -> tuple[Note, ...]:
     """A note where a few steps take most of the time.
 
     A component whose mean is longer than the median step cannot be in most of the steps.
@@ -108,7 +111,7 @@ def _uneven(evidence: Evidence, budget: Budget | None) -> tuple[str, ...]:
         f"most steps take about {duration(steps.median_ns)}, the mean is"
         f" {duration(steps.mean_ns)}: what happens in few of the steps takes the rest"
     )
-    return (f"{note}, most of it in {rare[0]}" if rare else note,)
+    return (Note("few-steps-dominate", f"{note}, most of it in {rare[0]}" if rare else note),)
 
 
 def _communicating_step(evidence: Evidence, budget: Budget | None) -> float | None:

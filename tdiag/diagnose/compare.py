@@ -69,8 +69,8 @@ def compare(before: Side, after: Side) -> Comparison:
             _times("Ops by own host time", sides, HostOps, list(map(_host_ops, sides)), least),
             *_counts(sides),
         ),
-        notes_before=before.diagnosis.notes,
-        notes_after=after.diagnosis.notes,
+        notes_before=tuple(note.text for note in before.diagnosis.notes),
+        notes_after=tuple(note.text for note in after.diagnosis.notes),
     )
 
 

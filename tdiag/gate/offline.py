@@ -58,7 +58,7 @@ def compare_runs(before: Path, now: Path, threshold: float, tolerance: float) ->
             why_no_step=why_not,
             now_findings=findings_of(diagnoses[1]),
             settle=SETTLE,
-            notes=[note for diagnosis in diagnoses for note in diagnosis.notes],
+            notes=[note.text for diagnosis in diagnoses for note in diagnosis.notes],
         )
     )
 

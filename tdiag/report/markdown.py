@@ -48,7 +48,7 @@ def sections(diagnosis: Diagnosis, page: Page) -> Iterator[tuple[str, list[str]]
         fold = f"<details><summary>Could not check: {n}</summary>"
         yield "could not check", [fold, "", *lines, "", "</details>"]
     if diagnosis.notes:
-        yield "notes", [f"> {prose(note)}" for note in diagnosis.notes]
+        yield "notes", [f"> {prose(note.text)}" for note in diagnosis.notes]
 
 
 def _verdict(diagnosis: Diagnosis) -> Iterator[str]:

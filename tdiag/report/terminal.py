@@ -150,7 +150,7 @@ def _what_to_do(diagnosis: Diagnosis, page: Page) -> Iterator[RenderableType]:
 
     What the summary says already is not said again."""
     said = diagnosis.verdict.summary
-    yield from (code(note, CODE) for note in diagnosis.notes if note != said)
+    yield from (code(note.text, CODE) for note in diagnosis.notes if note.text != said)
     for why, sources in failed(diagnosis).items():
         if why != said:
             yield Text.assemble(("Missing: ", HEAD), prose(f"{', '.join(sources)} ({why})"))
@@ -204,12 +204,12 @@ def _measured(diagnosis: Diagnosis, page: Page) -> RenderableType:
 
 
 def _measured_rows(diagnosis: Diagnosis, page: Page) -> Iterator[tuple[str, RenderableType]]:
-    captured = [k for k, v in diagnosis.capture.items() if v == "captured"]
+    captured = [k for k, v in diagnosis.capture.items() if v.state == "captured"]
     if captured:
         yield "captured", Text(prose(", ".join(captured)))
     for source, state in diagnosis.capture.items():
-        if state.startswith("captured in part"):
-            yield "in part", Text(prose(source + state.removeprefix("captured in part")))
+        if state.state == "partial":
+            yield "in part", Text(prose(f"{source}: {state.why}"))
     if diagnosis.verdict.cls != "unknown":  # which says these first
         for why, sources in failed(diagnosis).items():
             yield "failed", Text.assemble((prose(", ".join(sources)), WARN), prose(f": {why}"))
@@ -224,7 +224,7 @@ def _measured_rows(diagnosis: Diagnosis, page: Page) -> Iterator[tuple[str, Rend
         yield "command", Text(prose(shlex.join(words)))
     if diagnosis.verdict.cls != "unknown":
         for note in diagnosis.notes:
-            yield "note", code(note, CODE)
+            yield "note", code(note.text, CODE)
     if page.run_dir:
         shown = clip_head(inert(relative(str(page.run_dir), page.base_dir)), page.width - 16)
         yield "saved in", Text(shown, ACCENT)

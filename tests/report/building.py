@@ -20,6 +20,7 @@ from tdiag.model.diagnosis import (
     Top,
     Verdict,
 )
+from tdiag.model.notes import Capture
 from tdiag.model.place import Place
 from tdiag.model.timeline import Lane, Span, Timeline
 
@@ -42,13 +43,13 @@ CPU: dict[str, Any] = {
 }
 GPU = CPU | {"device": "NVIDIA H200", "device_count": 1, "torch": "2.13.0+cu130"}
 CAPTURED = {
-    "steps": "captured",
-    "fetches": "captured",
-    "py-spy": "captured",
-    "trace": "captured",
-    "calls": "captured",
-    "ops": "captured",
-    "system": "captured",
+    "steps": Capture("captured"),
+    "fetches": Capture("captured"),
+    "py-spy": Capture("captured"),
+    "trace": Capture("captured"),
+    "calls": Capture("captured"),
+    "ops": Capture("captured"),
+    "system": Capture("captured"),
 }
 PERTURBATION = {"sample": 0.012, "trace": 0.384, "calls": 1.12, "ops": 8.4}
 NO_DEVICE = "no CUDA device in this run"

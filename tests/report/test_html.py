@@ -20,6 +20,7 @@ from tdiag.evidence.from_trace.step_events import MOST_EVENTS
 from tdiag.evidence.history import CallTrees, Event, EventLane, Frame
 from tdiag.evidence.kinds import Calls
 from tdiag.model.diagnosis import Diagnosis
+from tdiag.model.notes import Capture, Note
 from tdiag.model.place import Place
 from tdiag.report import render
 from tdiag.report.html import fragment
@@ -181,8 +182,8 @@ def test_hostile_names_are_text_wherever_they_stand() -> None:
             for f in CPU_BOUND.findings
         ),
         environment=CPU_BOUND.environment | {"script": ACTIVE, "command": [ACTIVE]},
-        capture={ACTIVE: f"failed: {ACTIVE}"},
-        notes=(ACTIVE,),
+        capture={ACTIVE: Capture("failed", ACTIVE)},
+        notes=(Note("x", ACTIVE),),
     )  # fmt: skip
     plain, hostile = Parsed(page(CPU_BOUND)), Parsed(page(loud, ACTIVE))
     seen = {tag for tag, _ in plain.tags}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from tdiag.model.notes import Note
 from tdiag.report import render
 
 from .browsing import Tab, chromium, tab
@@ -37,7 +38,7 @@ def written(folder: Path, name: str = "plain") -> Path:
         loud = tuple(
             msgspec.structs.replace(f, name=name, summary=name) for f in diagnosis.findings
         )
-        diagnosis = msgspec.structs.replace(diagnosis, findings=loud, notes=(name,))
+        diagnosis = msgspec.structs.replace(diagnosis, findings=loud, notes=(Note("x", name),))
     file = folder / "report.html"
     file.write_text(
         render("html", diagnosis, base_dir=HOME, run_dir=RUN_DIR, details=details(diagnosis, name))

@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from tdiag.model.diagnosis import Component, Diagnosis, Measure, StepTime
+from tdiag.model.notes import Capture, Note
 from tdiag.report import render
 
 from .building import HOME, MS, RUN_DIR
@@ -146,7 +147,7 @@ def test_a_program_that_failed_gets_no_advice_and_unmade_checks_share_one_line()
 
 def test_low_confidence_is_said_with_its_reasons_and_shown_hollow() -> None:
     verdict = msgspec.structs.replace(CPU_BOUND.verdict, confidence=0.15)
-    note = "other programs kept 60% of the machine's cores busy: this run waited for a core"
+    note = Note("crowded-machine", "other programs kept 60% of the machine's cores busy")
     assert CPU_BOUND.step is not None
     step = msgspec.structs.replace(CPU_BOUND.step, count=1)
     shown = terminal(
@@ -179,7 +180,10 @@ def test_rules_that_lacked_the_same_evidence_share_a_line() -> None:
 
 
 def test_each_profilers_disturbance_and_each_failed_source_is_shown() -> None:
-    failed = {"trace": "captured", "py-spy": "failed: ptrace refused, allow SYS_PTRACE"}
+    failed = {
+        "trace": Capture("captured"),
+        "py-spy": Capture("failed", "ptrace refused, allow SYS_PTRACE"),
+    }
     shown = terminal(msgspec.structs.replace(CPU_BOUND, capture=failed))
     assert re.search(r"failed +py-spy: ptrace refused, allow SYS_PTRACE", shown)
     assert "sample within noise, trace +38%, calls +112%, ops +840%" in shown

@@ -52,9 +52,10 @@ from tdiag.evidence.training import (
     Startup,
 )
 from tdiag.model.kind import Kind
+from tdiag.model.notes import Capture, Note
 
-CAPTURED, NOT_REQUESTED = "captured", "not requested"
-CUT_OFF = f"{CAPTURED} in part: the program's own record breaks off"
+CAPTURED, NOT_REQUESTED = Capture("captured"), Capture("not requested")
+CUT_OFF = Capture("partial", "the program's own record breaks off")
 
 # Which window a kind comes from, for saying why it is not there.
 _WINDOW_OF: dict[type[Kind], str] = {
@@ -92,9 +93,9 @@ def say_capture(evidence: Evidence, lead: Process | None, config: Mapping[str, A
         elif window not in wanted or (window == "sample" and config.get("sampler") == "off"):
             evidence.capture[window] = NOT_REQUESTED
         else:
-            evidence.capture[window] = f"failed: {_why(window, windows, evidence)}"
+            evidence.capture[window] = Capture("failed", _why(window, windows, evidence))
     no_samples = evidence.missing.get(Steps, "no samples")
-    evidence.capture["system"] = CAPTURED if evidence.get(System) else f"failed: {no_samples}"
+    evidence.capture["system"] = CAPTURED if evidence.get(System) else Capture("failed", no_samples)
     for kind, reason in _reasons(evidence):
         if kind not in evidence.facts:
             evidence.missing.setdefault(kind, reason)
@@ -126,32 +127,37 @@ def _reasons(evidence: Evidence) -> Iterator[tuple[type[Kind], str]]:
     """For every kind the reason it would be missing for."""
     for kind, window in _WINDOW_OF.items():
         state = evidence.capture[window]
-        if state.startswith(CAPTURED):  # its window ran: then this part of it was not recorded
+        if state.state in ("captured", "partial"):  # its window ran, without this part
             yield kind, f"the probe recorded no {kind.__name__.lower()}"
-        elif state == f"failed: {evidence.missing.get(Steps)}":
-            yield kind, evidence.missing[Steps]
+        elif state.why and state.why == evidence.missing.get(Steps):
+            yield kind, state.why
         else:
-            yield kind, f"{_WORDS[window]}: {state.removeprefix('failed: ')}"
+            yield kind, f"{_WORDS[window]}: {state.why or state.state}"
     for kind, window, why in (
         (SyncLines, "ops", "implicit synchronisations are only reported on CUDA"),
         *((kind, "trace", "no device activity was traced") for kind in _DEVICE),
     ):
         state = evidence.capture[window]
-        reason = state.removeprefix("failed: ")
+        reason = state.why or state.state
         lost = reason if reason == evidence.missing.get(Steps) else f"{_WORDS[window]}: {reason}"
-        yield kind, why if state.startswith(CAPTURED) else lost
+        yield kind, why if state.state in ("captured", "partial") else lost
     yield System, evidence.missing.get(Steps, "the machine was not sampled")
 
 
-def _notes(lead: Process | None) -> Iterator[str]:
+def _notes(lead: Process | None) -> Iterator[Note]:
     if lead is None:
         return
     for fallback in lead.all(SamplerRecord)[-1:]:
-        yield f"stacks were sampled in-process, workers unseen: {fallback.why}"
+        text = f"stacks were sampled in-process, workers unseen: {fallback.why}"
+        yield Note("sampled-in-process", text)
     for failure in lead.all(FailureRecord)[:3]:
-        yield f"tdiag's probe failed in {failure.where}: {failure.what}"
+        text = f"tdiag's probe failed in {failure.where}: {failure.what}"
+        yield Note("probe-failed", text, "warning")
     finish = lead.last(FinishRecord)
     if finish is None:
-        yield "the program ended without letting the probe finish: the last steps may be missing"
+        text = "the program ended without letting the probe finish: the last steps may be missing"
+        yield Note("cut-off", text, "warning")
     elif finish.why == "error":
-        yield "the program ended with an error; judged by the steps before it"
+        yield Note(
+            "program-error", "the program ended with an error; judged by the steps before it"
+        )
