@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tdiag"
 
 # What each package may import of tdiag, besides itself. `model` is the shared vocabulary and stands
-# below everything; `diagnose.details` is what a page draws besides.
+# below everything.
 MAY_IMPORT = {
     "errors": set(),
     "units": set(),
@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "evidence": {"errors", "children", "places", "model", "trace"},
     "rules": {"errors", "units", "places", "evidence", "model"},
     "diagnose": {"errors", "units", "places", "model", "evidence", "rules"},
-    "report": {"errors", "units", "model", "evidence", "diagnose.details"},
+    "report": {"errors", "units", "model", "evidence"},
     "duel": {"errors", "launch"},
     "gate": {
         "errors",
@@ -39,9 +39,7 @@ MAY_IMPORT = {
         "duel",
         "report",
     },
-    # Not in report, which renders the diagnosis alone: a table shows what the profilers saw.
-    "tables": {"units", "evidence", "report", "model"},
-    # Nor this: it hands on what was recorded, to viewers of others.
+    # It hands on what was recorded, to viewers of others.
     "view": {"errors", "children", "trace", "evidence", "report", "model"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -101,17 +101,16 @@ def check(
     from tdiag.gate import stored
     from tdiag.gate.against import Options
     from tdiag.gate.history import append, record_of
-    from tdiag.gate.report import FORMATS
     from tdiag.gate.revision import Head, head
     from tdiag.launch import rundir
+    from tdiag.report import check_format
 
     if (against is None) == (baseline is None):
         raise UsageError("compare with what? name one of --against REV and --baseline FILE",
                          "tdiag check train.py --against origin/main")  # fmt: skip
     if update and baseline is None:
         raise UsageError("--update writes a baseline: --baseline FILE says which")
-    if format not in FORMATS:
-        raise UsageError(f"no report format {format!r}", f"there are: {', '.join(FORMATS)}")
+    check_format(format)
     if history is not None and update:
         raise UsageError(
             "--update checks nothing that --history could keep", "leave out one of them"

@@ -37,13 +37,11 @@ def compare(
     from tdiag.cli.check import share
     from tdiag.cli.conclude import open_output
     from tdiag.cli.outcome import put
-    from tdiag.errors import UsageError
     from tdiag.gate.offline import RUN_TO_RUN, compare_runs
-    from tdiag.gate.report import FORMATS
     from tdiag.launch.rundir import find
+    from tdiag.report import check_format
 
-    if format not in FORMATS:
-        raise UsageError(f"no report format {format!r}", f"there are: {', '.join(FORMATS)}")
+    check_format(format)
     threshold = share(max_regression, "--max-regression") if max_regression else RUN_TO_RUN
     with open_output(output) as file:
         tolerance = share(max_growth, "--max-growth")

@@ -16,7 +16,7 @@ def history(
         int, typer.Option(min=1, metavar="N", help="Checks of each script at most, the latest.")
     ] = 100,
     format: Annotated[
-        str, typer.Option("--format", "-f", help="terminal, html or json.")
+        str, typer.Option("--format", "-f", help="terminal, html, json, line or markdown.")
     ] = "terminal",
     html: Annotated[bool, typer.Option("--html", help="Short for --format html.")] = False,
     output: Annotated[
@@ -37,19 +37,18 @@ def history(
     from tdiag.cli.conclude import open_output, page_for
     from tdiag.cli.page import chosen_format
     from tdiag.cli.streams import say, write
-    from tdiag.errors import UsageError
     from tdiag.gate.history import read, series
-    from tdiag.gate.report.history import FORMATS
+    from tdiag.gate.trend import document
+    from tdiag.report import check_format, render
 
     chosen = chosen_format(format, json=False, html=html)
-    if chosen not in FORMATS:
-        raise UsageError(f"no history format {chosen!r}", f"there are: {', '.join(FORMATS)}")
+    check_format(chosen)
     records, broken = read(file)
     if broken:
         say(f"tdiag: {file}: {broken} of its lines left out: no checks of tdiag")
     with open_output(output) as opened:
         stream = opened or sys.stdout
-        text = FORMATS[chosen](series(records, last), page_for(stream))
+        text = render(chosen, document(series(records, last)), page_for(stream))
         if opened is not None:
             opened.truncate(0)
         write(stream, text)

@@ -78,28 +78,31 @@ def report(
     ] = None,
 ) -> None:
     """Print the report of a run again, or the tables of its profilers."""
-    from tdiag.cli.conclude import check_cost, conclude, open_output, rendered, terminal_text
+    from tdiag.cli.conclude import check_cost, conclude, documented, open_output, shown
     from tdiag.cli.page import put_page
     from tdiag.errors import UsageError
     from tdiag.launch.rundir import find
-    from tdiag.report import load_diagnosis
+    from tdiag.report import check_format
+    from tdiag.report.load import load_diagnosis
 
     flags = (("json", json), ("html", html), ("line", quiet))
     short = [name for name, wanted in flags if wanted]
     names = [*short, *(formats or ())] or ["terminal"]
+    for name in names:
+        check_format(name)
     check_cost(hourly_cost, "terminal" if "terminal" in names else names[0])
     asked = {"ops": ops, "calls": calls, "lines": lines, "system": system,
              "syscalls": syscalls}  # fmt: skip
     tables = [table for table, wanted in asked.items() if wanted]
     if tables and names != ["terminal"]:
         raise UsageError(
-            f"--{tables[0]} with --format {names[0]}: the tables are for reading",
+            f"--{tables[0]} works with the terminal format only, not with {names[0]}",
             "leave out one of them",
         )
     if outputs and len(outputs) != len(names):
         raise UsageError(
-            f"{len(names)} × --format and {len(outputs)} × -o: which goes where?",
-            "give each format its own -o, or none of them",
+            f"{len(names)} × --format but {len(outputs)} × -o",
+            "give each format its own -o FILE, or none at all",
         )
     with ExitStack() as stack:
         places: Sequence[Path | None] = outputs or [None] * len(names)
@@ -114,19 +117,13 @@ def report(
             run_dir = find(run)
             kept = (run_dir / "diagnosis.json").is_file() and not fresh
             diagnosis = load_diagnosis(run_dir) if kept else conclude(run_dir)
+        document = documented(diagnosis, hourly_cost=hourly_cost)
         for name, file in zip(names, files, strict=True):
-            if name == "terminal":
-                _put(file, lambda stream: terminal_text(
-                    diagnosis, run_dir, stream, all_findings=all_findings,
-                    hourly_cost=hourly_cost))  # fmt: skip
-            elif name == "html":
+            if name == "html":
                 put_page(diagnosis, run_dir or Path(str(run)).parent, file)
             else:
-                _put(file, partial(_as_told, rendered(name, diagnosis, run_dir)))
-
-
-def _as_told(text: str, _: TextIO) -> str:
-    return text
+                _put(file, partial(shown, name, document, run_dir=run_dir,
+                                   all_findings=all_findings))  # fmt: skip
 
 
 def _put(file: TextIO | None, text: Callable[[TextIO], str]) -> None:
@@ -148,9 +145,9 @@ def _evidence(run: str | None) -> Evidence:
 
 
 def _drawn(tables: list[str], evidence: Evidence, stream: TextIO, every_row: bool) -> str:
-    from tdiag.cli.conclude import paper
-    from tdiag.report.page import Page
-    from tdiag.tables import draw
+    from tdiag.cli.conclude import shown
+    from tdiag.report.document import Document
+    from tdiag.report.profilers import sections
 
-    width, color = paper(stream)
-    return draw(tables, evidence, Page(width, color, every_row, Path.cwd()))
+    document = Document(name="tdiag", title="", data=None, sections=sections(tables, evidence))
+    return shown("terminal", document, stream, all_findings=every_row)

@@ -155,7 +155,7 @@ def _report(
     import traceback
 
     from tdiag.cli import complain
-    from tdiag.cli.conclude import conclude, terminal_text
+    from tdiag.cli.conclude import conclude, documented, shown
     from tdiag.cli.page import write_page
     from tdiag.cli.streams import say, write
     from tdiag.errors import TdiagError
@@ -166,20 +166,18 @@ def _report(
         return
     try:
         from tdiag.evidence.from_run import load_run
-        from tdiag.report import render
 
         evidence = load_run(outcome.run_dir)
         diagnosis = conclude(outcome.run_dir, evidence)
+        document = documented(diagnosis, hourly_cost=hourly_cost)
         if written is not None:
             written.truncate(0)
-            written.write(render("json", diagnosis))
+            written.write(shown("json", document, written))
         if as_json:
-            write(sys.stdout, render("json", diagnosis))
-        elif quiet:
-            write(sys.stderr, render("line", diagnosis, base_dir=Path.cwd()))
+            write(sys.stdout, shown("json", document, sys.stdout))
         else:
-            text = terminal_text(diagnosis, outcome.run_dir, sys.stderr, hourly_cost=hourly_cost)
-            write(sys.stderr, text)
+            name = "line" if quiet else "terminal"
+            write(sys.stderr, shown(name, document, sys.stderr, outcome.run_dir))
         page = write_page(outcome.run_dir, diagnosis, evidence)  # last: nobody waits for it
         if not (as_json or quiet):
             say(f"tdiag: as a page: {os.path.relpath(page)}")

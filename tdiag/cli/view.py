@@ -154,7 +154,7 @@ def _view(run: str | None, scratch: Path, steps: int | None) -> View:
     from tdiag.cli.conclude import conclude
     from tdiag.diagnose import diagnose
     from tdiag.launch.rundir import find
-    from tdiag.report import load_diagnosis
+    from tdiag.report.load import load_diagnosis
     from tdiag.view import tensorboard
 
     try:

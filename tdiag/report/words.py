@@ -12,6 +12,7 @@ GOOD, WARN, BAD, ACCENT = "color(29)", "color(166)", "color(167)", "color(32)"
 QUIET = "color(244)"
 CODE = f"bold {ACCENT}"
 HEAD = "bold"
+NOTHING = "–"  # for what was not measured
 
 #: verdict class → what is said of the run
 CLASSES = {

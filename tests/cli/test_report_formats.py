@@ -8,9 +8,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tdiag.report import render
 from tests.evidence.making import Run, plain
 from tests.launch.harness import tdiag
+from tests.report.building import render
 from tests.report.samples import CPU_BOUND, SAMPLES
 
 
@@ -28,7 +28,7 @@ def test_several_formats_at_once_each_with_its_file(run_dir: Path, tmp_path: Pat
     ]  # fmt: skip
     done = tdiag(*words, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert json.loads((tmp_path / "a.json").read_text())["schema_version"] == 1
+    assert json.loads((tmp_path / "a.json").read_text())["schema_version"] == 2
     assert json.loads((tmp_path / "a.sarif").read_text())["version"] == "2.1.0"
     assert ET.parse(tmp_path / "a.xml").getroot().tag == "testsuites"
     assert (tmp_path / "a.md").read_text().startswith("### Preprocessing-bound")

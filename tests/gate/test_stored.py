@@ -16,8 +16,8 @@ from tdiag.errors import UsageError
 from tdiag.gate import baseline, stored
 from tdiag.gate.against import Options
 from tdiag.gate.counting import Counted, count
+from tdiag.gate.document import summary, title
 from tdiag.gate.judge import Case
-from tdiag.gate.report.words import summary, title
 from tdiag.gate.revision import Revision
 from tdiag.gate.stored import check_stored, update
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+from tdiag import report
 from tdiag.model.diagnosis import (
     Abstained,
     Component,
@@ -23,7 +25,10 @@ from tdiag.model.diagnosis import (
 from tdiag.model.notes import Capture
 from tdiag.model.place import Place
 from tdiag.model.timeline import Lane, Span, Timeline
+from tdiag.report.of_diagnosis import document
+from tdiag.report.page import Page
 
+_PAGE = ("width", "color", "all_findings", "base_dir", "run_dir", "latest")
 HOME = Path("/home/ada/project")
 RUN_DIR = HOME / ".tdiag/runs/20261121-124500-train"
 MS = 1_000_000
@@ -63,6 +68,16 @@ GPU_RULES = tuple(
         ("TD601", "float32-on-matrix-units"),
     )
 )
+
+
+def render(format: str, diagnosis: Diagnosis, **options: Any) -> str:
+    """The diagnosis in a format. ``options`` are those of a page, else of its document."""
+    page = Page(**{name: options.pop(name) for name in _PAGE if name in options})
+    excerpts = options.pop("excerpts", ())
+    found = document(diagnosis, **options)
+    if excerpts:
+        found = dataclasses.replace(found, excerpts=excerpts)
+    return report.render(format, found, page)
 
 
 def train(line: int, file: str = "train.py") -> Place:

@@ -15,9 +15,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from tdiag.model.diagnosis import Diagnosis
-from tdiag.report import render
 
-from .building import HOME
+from .building import HOME, render
 from .samples import CPU_BOUND, GPU_H2D, HEALTHY, HOSTILE, SAMPLES, UNKNOWN
 
 
@@ -34,7 +33,7 @@ def test_markdown_puts_the_verdict_and_the_best_fix_before_the_table() -> None:
     text = shown("markdown", CPU_BOUND)
     top = text.split("| component |")[0]
     assert top.startswith("### Preprocessing-bound: 62% of the step\n")
-    assert "predicted 1.6–2.4× faster: DataLoader(..., num\\_workers=3)" in top
+    assert "**Best fix**: DataLoader(..., num\\_workers=3) at `train.py:41`, predicted 1.6" in top
     assert "at `train.py:41`" in text
     assert "| data wait: CPU | 31.3 ms | 62% | loader busy preprocessing |" in text
 
@@ -49,7 +48,8 @@ def test_markdown_keeps_code_as_code_and_folds_the_evidence() -> None:
 def test_hostile_names_add_no_markup_to_the_markdown() -> None:
     found = tokens(HOSTILE)
     html = {t.content.strip() for t in found if t.type in ("html_block", "html_inline")}
-    allowed = r"</details>|<details><summary>(Evidence|Could not check: \d+)</summary>"
+    folded = r"Evidence|Could not check \(\d+ rules?\)|How it was measured"
+    allowed = rf"</details>|<details><summary>({folded})</summary>"
     assert all(re.fullmatch(allowed, content) for content in html)
     assert not {t.type for t in found} & {"link_open", "image", "fence", "hr", "em_open"}
 
@@ -146,7 +146,7 @@ def annotations(diagnosis: Diagnosis) -> list[tuple[str, dict[str, str], str]]:
 def test_github_annotates_the_users_own_lines() -> None:
     verdict, first, _, advisory = annotations(CPU_BOUND)
     assert verdict[:2] == ("notice", {"title": "tdiag: Preprocessing-bound: 62% of the step"})
-    title = "TD201 loader-in-training-process"
+    title = "TD201 loader-in-training-process: DataLoader(..., num_workers=3) (1.6–2.4× faster)"
     assert first[:2] == ("warning", {"file": "train.py", "line": "41", "title": title})
     assert first[2].split("\n")[1] == "Fix: DataLoader(..., num_workers=3)"
     assert advisory[0] == "notice"

@@ -10,11 +10,10 @@ import msgspec
 import pytest
 
 from tdiag.model.notes import Note
-from tdiag.report import render
 
 from .browsing import Tab, chromium, tab
-from .building import HOME, RUN_DIR
-from .detailing import details
+from .building import HOME, RUN_DIR, render
+from .detailing import details, ranked
 from .samples import CPU_BOUND
 from .test_html import ACTIVE
 
@@ -41,7 +40,9 @@ def written(folder: Path, name: str = "plain") -> Path:
         diagnosis = msgspec.structs.replace(diagnosis, findings=loud, notes=(Note("x", name),))
     file = folder / "report.html"
     file.write_text(
-        render("html", diagnosis, base_dir=HOME, run_dir=RUN_DIR, details=details(diagnosis, name))
+        render(
+            "html", ranked(diagnosis, name), base_dir=HOME, run_dir=RUN_DIR, evidence=details(name)
+        )
     )
     return file
 

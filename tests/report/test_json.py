@@ -15,8 +15,10 @@ from tdiag.errors import RunError, UsageError
 from tdiag.model import comparison, notes, place, timeline
 from tdiag.model import diagnosis as model
 from tdiag.model.diagnosis import Diagnosis, VerdictClass
-from tdiag.report import FORMATS, load_diagnosis, render
+from tdiag.report import FORMATS
+from tdiag.report.load import load_diagnosis
 
+from .building import render
 from .samples import CPU_BOUND, CRASH, HEALTHY, HOSTILE, SAMPLES
 
 SCHEMA = json.loads(Path(report.__file__).with_name("diagnosis.schema.json").read_text())

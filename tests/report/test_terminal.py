@@ -16,9 +16,8 @@ from rich.text import Text
 
 from tdiag.model.diagnosis import Component, Diagnosis, Measure, StepTime
 from tdiag.model.notes import Capture, Note
-from tdiag.report import render
 
-from .building import HOME, MS, RUN_DIR
+from .building import HOME, MS, RUN_DIR, render
 from .samples import CPU_BOUND, HEALTHY, HOSTILE, IO_BOUND, SAMPLES, WORKERS
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -69,11 +68,11 @@ def test_hostile_names_are_shown_and_not_obeyed(color: bool) -> None:
 
 
 def test_a_location_is_relative_to_the_base_and_links_to_the_file_in_colour() -> None:
-    assert "\n    train.py:41\n" in terminal(CPU_BOUND)
+    assert "loader-in-training-process at train.py:41 (keeps results)\n" in terminal(CPU_BOUND)
     colored = terminal(CPU_BOUND, color=True)
     assert f"{(HOME / 'train.py').as_uri()}\x1b\\" in colored
     elsewhere = render("terminal", CPU_BOUND, base_dir=Path("/elsewhere"))
-    assert f"\n    {HOME}/train.py:41\n" in elsewhere
+    assert f" at {HOME}/train.py:41" in elsewhere
 
 
 def test_the_verdict_names_share_sentence_fix_place_and_gain_before_all_else() -> None:
