@@ -24,7 +24,7 @@ from tdiag.report.document import (
     Tone,
 )
 from tdiag.report.of_comparison import change_table
-from tdiag.report.of_diagnosis import finding_annotation, item
+from tdiag.report.of_finding import finding_annotation, item
 from tdiag.units import count, duration, percent, plural, size
 
 TITLES = {"pass": "Pass", "regressed": "Regressed", "inconclusive": "Inconclusive"}

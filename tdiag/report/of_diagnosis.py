@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
@@ -10,7 +9,7 @@ from typing import Any
 
 from tdiag.evidence.sources import excerpt
 from tdiag.evidence.store import Evidence
-from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis, Finding, RankStep, Top
+from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis, RankStep, Top
 from tdiag.report.document import (
     Annotation,
     Block,
@@ -20,13 +19,13 @@ from tdiag.report.document import (
     Document,
     Facts,
     Headline,
-    Item,
     Line,
     Rule,
     Section,
     Table,
 )
 from tdiag.report.money import money
+from tdiag.report.of_finding import action, finding_annotation, item
 from tdiag.report.profilers import every_table
 from tdiag.report.summary import (
     NO_SHARE,
@@ -36,22 +35,18 @@ from tdiag.report.summary import (
     doubts,
     failed,
     headline,
-    measure_name,
-    measure_value,
     ranked,
     together,
     unchecked,
     what_to_do,
-    why,
 )
-from tdiag.report.words import SAFETY, component
+from tdiag.report.words import component
 from tdiag.units import count, disturbance, duration, faster, percent, plural
 
 LAST = ("other", "unattributed")  # what is not a named activity closes the budget
 FIRST_FINDINGS = 5  # shown in full unless all are asked for; nobody acts on more at a time
 FIRST_ADVISORIES = 3
 FIRST_PARTS = 5
-_SENTENCE_END = re.compile(r"\.(?=\s|$)|\n")
 _SOURCES = {"baseline": "no profiler running", "trace": "traced, which slows its host"}
 _ALWAYS = ("kernels", "ops", "functions")  # on a device those say what to change
 _TOPS = {
@@ -240,79 +235,6 @@ def _step(diagnosis: Diagnosis) -> str:
     times = (("mean", step.mean_ns), ("median", step.median_ns), ("p90", step.p90_ns))
     shown = " · ".join(f"{name} {duration(ns)}" for name, ns in times)
     return f"{shown} · {plural(step.count, 'step')}"
-
-
-def action(finding: Finding) -> str:
-    """The change in one line: the fix's own, else the first sentence of its text."""
-    fix = finding.fix
-    return fix.action or _SENTENCE_END.split(fix.text.strip(), maxsplit=1)[0]
-
-
-def _gain(finding: Finding) -> str:
-    gain = finding.speedup
-    return f"{faster(gain.low, gain.high)} faster" if gain else ""
-
-
-def item(
-    finding: Finding,
-    number: int | None = None,
-    diagnosis: Diagnosis | None = None,
-    explained: str = "",
-) -> Item:
-    """``number``: its rank, None for an advisory; ``diagnosis``: the one it is ranked in."""
-    said = action(finding)
-    change = finding.fix.text.strip()
-    return Item(
-        number=number,
-        action=said,
-        gain=_gain(finding) if number else "",
-        rule=finding.code,
-        name=finding.name,
-        place=finding.location,
-        summary=finding.summary,
-        change="" if change.rstrip(".") == said.rstrip(".") else change,
-        code=finding.fix.code,
-        safety=SAFETY[finding.fix.safety],
-        why=why(finding, diagnosis) if diagnosis else "",
-        evidence=finding.evidence,
-        explained=explained,
-    )
-
-
-def finding_annotation(
-    finding: Finding, diagnosis: Diagnosis | None, explained: str = ""
-) -> Annotation:
-    """A finding for the user's line: the change and its gain first, then what was measured."""
-    gain = _gain(finding)
-    fix = finding.fix
-    lines = [finding.summary, f"Fix: {fix.text}", *fix.code.splitlines()]
-    if diagnosis:
-        lines.append(why(finding, diagnosis))
-    lines += [f"{measure_name(m)}: {measure_value(m)} ({m.source})" for m in finding.evidence]
-    step = diagnosis.step if diagnosis else None
-    rule = Rule(
-        id=finding.code,
-        name=finding.name,
-        text=finding.name.replace("-", " "),
-        tags=("performance", finding.cls),
-        explained=explained,
-    )
-    return Annotation(
-        rule=rule,
-        level="note" if finding.advisory else "warning",
-        title=action(finding) + (f" ({gain})" if gain else ""),
-        lines=tuple(line for line in lines if line),
-        places=((finding.location, ""),) if finding.location else (),
-        group=finding.cls,
-        name=f"{finding.code} {finding.name}",
-        share=finding.recoverable_ns / step.mean_ns if step else None,
-        properties={
-            "recoverable_ns_per_step": finding.recoverable_ns,
-            "evidence": {
-                measure_name(m): f"{measure_value(m)} ({m.source})" for m in finding.evidence
-            },
-        },
-    )
 
 
 def _annotations(diagnosis: Diagnosis, explained: Mapping[str, str]) -> Iterator[Annotation]:

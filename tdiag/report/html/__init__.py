@@ -37,7 +37,7 @@ def render(document: Document, page: Page) -> str:
     script = _text("inflate.js", "page.js")
     allowed = [digest(script.encode()), *([library.sha256] if library else [])]
     elsewhere = (*_PLACED, *(_DRAWN if document.evidence else ()))
-    return _templates().get_template("page.html").render(
+    text = _templates().get_template("page.html").render(
         doc=document,
         page=page,
         ids={section.id: section for section in document.sections},
@@ -51,6 +51,7 @@ def render(document: Document, page: Page) -> str:
         styles=_text("core.css", "page.css"),
         policy=_policy(allowed),
     )  # fmt: skip
+    return text.rstrip() + "\n"
 
 
 def fragment(document: Document, base_dir: Path | None = None) -> str:
