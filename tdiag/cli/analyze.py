@@ -55,14 +55,14 @@ def analyze(
     ] = False,
     all_findings: Annotated[
         bool,
-        typer.Option("--all", help="Every finding and every rule that could not be checked."),
+        typer.Option("--all", help="Show every finding and every rule that could not be checked."),
     ] = False,
     hourly_cost: HourlyCost = None,
     output: Output = None,
 ) -> None:
-    """Say where the device's time goes in traces recorded by torch.profiler.
+    """Report where the device's time goes in traces of torch.profiler.
 
-    Several traces of one job (its ranks) give one report: that of the rank the others wait for.
+    Several traces of one job (its ranks) give one report: of the rank that the others wait for.
     """
     from tdiag.cli.conclude import check_cost, documented, open_output, shown
     from tdiag.cli.page import chosen_format, say_where
@@ -125,8 +125,8 @@ def read_ranks(paths: list[Path]) -> tuple[dict[int, TracedFile], Evidence]:
     by_rank = {_rank(found, index): found for index, found in enumerate(read)}
     if len(by_rank) < len(read):
         raise UsageError(
-            "these traces are not the ranks of one job: some have the same rank",
-            "analyze them one by one, or two of them with --against",
+            "these traces are not the ranks of one job: some have the same rank number",
+            "analyze them one by one, or compare two with --against",
         )
     evidence = merge_ranks({rank: found.evidence for rank, found in by_rank.items()})
     for error in errors:

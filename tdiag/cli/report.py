@@ -22,7 +22,8 @@ def report(
         str | None,
         typer.Argument(
             metavar="[RUN]",
-            help="A run directory, its name in .tdiag/runs, or a diagnosis.json; else the latest.",
+            help="A run directory, its name in .tdiag/runs, or a"
+            " diagnosis.json. Default: the latest.",
         ),
     ] = None,
     formats: Annotated[
@@ -39,32 +40,36 @@ def report(
     html: Annotated[
         bool,
         typer.Option(
-            "--html", help="Short for --format html: a page, in the run directory if without -o."
+            "--html",
+            help="Short for --format html: a page, in the run directory unless -o is given.",
         ),
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Short for --format line: the verdict alone.")
+        bool, typer.Option("--quiet", "-q", help="Short for --format line: only the verdict.")
     ] = False,
     all_findings: Annotated[
         bool,
         typer.Option(
             "--all",
-            help="Every finding, every rule that could not be checked; every row of a table.",
+            help="Show every finding, every rule that could not be checked and every row.",
         ),
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Diagnose the run again with the rules of this tdiag.")
+        bool, typer.Option("--fresh", help="Diagnose the run again with this version's rules.")
     ] = False,
-    ops: Annotated[bool, typer.Option("--ops", help="Instead: host ops of the trace.")] = False,
-    calls: Annotated[bool, typer.Option("--calls", help="Instead: cProfile's functions.")] = False,
+    ops: Annotated[bool, typer.Option("--ops", help="Show the trace's host ops instead.")] = False,
+    calls: Annotated[
+        bool, typer.Option("--calls", help="Show cProfile's functions instead.")
+    ] = False,
     lines: Annotated[
-        bool, typer.Option("--lines", help="Instead: py-spy's hot lines, workers apart.")
+        bool, typer.Option("--lines", help="Show py-spy's hot lines instead, workers apart.")
     ] = False,
     system: Annotated[
-        bool, typer.Option("--system", help="Instead: cores, disk, memory, GPU over the run.")
+        bool,
+        typer.Option("--system", help="Show cores, disk, memory and GPU over the run instead."),
     ] = False,
     syscalls: Annotated[
-        bool, typer.Option("--syscalls", help="Instead: strace's system calls.")
+        bool, typer.Option("--syscalls", help="Show strace's system calls instead.")
     ] = False,
     hourly_cost: HourlyCost = None,
     outputs: Annotated[
@@ -77,7 +82,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Print the report of a run again, or the tables of its profilers."""
+    """Print the report of a run, or the tables of its profilers."""
     from tdiag.cli.conclude import check_cost, conclude, documented, open_output, shown
     from tdiag.cli.page import put_page
     from tdiag.errors import UsageError

@@ -196,10 +196,7 @@ def mean_interval(step: StepChange) -> str:
 def advice(outcome: Outcome) -> Iterator[str]:
     """What to do about it, where something is to be done."""
     if outcome.improved:
-        yield (
-            "faster by more than the threshold: keep the win with --update where a baseline is"
-            " stored"
-        )
+        yield ("faster by more than the threshold: store the new baseline with --update")
     if outcome.settle:
         yield outcome.settle
 
@@ -208,7 +205,7 @@ def method(outcome: Outcome) -> Iterator[str]:
     """How the figures came about."""
     if step := outcome.step:
         yield (
-            f"{step.how}; clean steps only; interval 95% over all looks, rank test p ="
+            f"{step.how}; clean steps only; 95% interval over all interim tests, rank test p ="
             f" {step.p_slower:.2g}"
         )
     yield "work is counted in short profiled windows"

@@ -113,7 +113,7 @@ def _shift_line(shift: Shift, series: Series) -> str:
         f" {duration(shift.now_ns)}"
     )
     if before.baseline_ns != now.baseline_ns:
-        line += "; the baseline was written again here, which may be all of it"
+        line += "; the baseline was rewritten here, which may be the reason"
     return line
 
 
@@ -121,5 +121,5 @@ def _summary(series: Series, found: int) -> str:
     """How many checks, and how many lasting changes among them."""
     checks = len(series.records)
     if checks < FEWEST:
-        return f"{plural(checks, 'check')}; lasting changes are looked for in {FEWEST} or more"
+        return f"{plural(checks, 'check')}; lasting changes are detected from {FEWEST} checks on"
     return f"{plural(checks, 'check')}, {plural(found, 'lasting change')}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Literal, NamedTuple, TypeAlias
 
 from tdiag.evidence.history import History
@@ -34,6 +35,13 @@ class Line:
     minor: bool = False
     place: Place | None = None
     gain: str = ""
+
+    @property
+    def at(self) -> Place | None:
+        """``place``, unless the text names it already."""
+        place = self.place
+        named = place is not None and f"{PurePath(place.file).name}:{place.line}" in self.text
+        return None if named else place
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,8 +58,8 @@ def _headline(document: Document, head: Headline, page: Page) -> Iterator[str]:
         said = prose(line.text)
         if line.label:
             said = f"**{plain(line.label)}**: {said}"
-        if line.place:
-            said += f" at {code_span(spot(line.place, page.base_dir))}"
+        if line.at:
+            said += f" at {code_span(spot(line.at, page.base_dir))}"
         yield from ("", said + (f", {plain(line.gain)}" if line.gain else ""))
 
 

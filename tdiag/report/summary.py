@@ -137,7 +137,7 @@ def what_to_do(diagnosis: Diagnosis) -> str:
     """The next try for a run without steps; "" for others, and where the program itself failed."""
     if diagnosis.step is not None or diagnosis.environment.get("exit_code"):
         return ""
-    return "let the script take at least a dozen training steps, then run it again."
+    return "let the script run at least a dozen training steps, then run it again."
 
 
 def unchecked(diagnosis: Diagnosis) -> list[tuple[str, list[str]]]:

@@ -105,9 +105,9 @@ def _sentence(line: Line, page: Page) -> Text:
         text.append(f"{prose(line.label)}: ", HEAD)
     said = clip(inert(line.text), _ACTION_CELLS) if line.gain else line.text
     text.append_text(code(said, CODE, STYLES[line.tone]))
-    if line.place:
+    if line.at:
         text.append(" at ")
-        text.append_text(location(line.place, page.base_dir, page.width - 20, ACCENT))
+        text.append_text(location(line.at, page.base_dir, page.width - 20, ACCENT))
     if line.gain:
         text.append(", ").append(inert(line.gain).replace(" ", GLUE), STYLES["good"])
     return text
@@ -229,6 +229,8 @@ def _item(item: Item, page: Page) -> RenderableType:
     if hidden := len(item.evidence) - len(measures):
         facts.append(Text(f"… {plural(hidden, 'more number')} with --all", QUIET))
     what = [_identity(item, page, room), code(item.summary, CODE)]
+    if not item.change and cell_len(inert(item.action, 1200)) > _room(item, page):
+        item = replace(item, change=item.action)  # the title has no room for all of it
     change: list[RenderableType] = [*_change(item)]
     if item.why:
         change.append(code(item.why, CODE, QUIET))
@@ -242,10 +244,14 @@ def _item(item: Item, page: Page) -> RenderableType:
     return Group(_title(item, page), Padding(columns, (0, 1, 0, _INDENT)))
 
 
+def _room(item: Item, page: Page) -> int:
+    """For the action, beside the rank and the gain."""
+    return page.width - _INDENT - len(item.gain) - 3
+
+
 def _title(item: Item, page: Page) -> Text:
     lead = Text(f"{item.number:>2}  ", HEAD)
-    room = page.width - lead.cell_len - len(item.gain) - 3
-    lead.append_text(code(clip(inert(item.action, 1200), room), CODE, HEAD))
+    lead.append_text(code(clip(inert(item.action, 1200), _room(item, page)), CODE, HEAD))
     lead.append(" " * max(2, page.width - lead.cell_len - len(item.gain) - 1))
     lead.append(item.gain, STYLES["good"])
     lead.no_wrap = True

@@ -21,8 +21,11 @@ from tests.launch.harness import script, tdiag
         (["check"], "tdiag check --against REV train.py"),
         (["check", "--"], "tdiag check --against REV -- torchrun train.py"),
         (["check", "-m"], "tdiag check --against REV -m package.train"),
-        (["check", "x.py"], "compare with what?"),
-        (["check", "x.py", "--against", "HEAD", "--baseline", "b.json"], "compare with what?"),
+        (["check", "x.py"], "specify --against REV or --baseline FILE"),
+        (
+            ["check", "x.py", "--against", "HEAD", "--baseline", "b.json"],
+            "specify --against REV or --baseline FILE",
+        ),
         (["check", "x.py", "--against", "HEAD", "--update"], "--baseline FILE says which"),
         (["check", "x.py", "--against", "HEAD", "--max-regression", "much"], "not a share"),
         (["check", "x.py", "--against", "HEAD", "-f", "html"], "no report format"),

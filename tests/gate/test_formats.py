@@ -59,7 +59,7 @@ def test_the_terminal_shows_all_that_changed() -> None:
 
 def test_inconclusive_says_what_would_settle_it() -> None:
     text = render("terminal", judge(case(measured(1.04, 0.02))), Page(100))
-    assert "more groups of fresh processes would settle it" in text
+    assert "more groups of fresh processes would decide it" in text
     never = render("terminal", judge(case(measured(1.05, 0.02))), Page(100))
     assert "choose another --max-regression" in never
 

@@ -147,7 +147,7 @@ def test_the_terminal_shows_each_check_and_the_change(width: int) -> None:
     assert "20 checks, 1 lasting change" in text and text.count("●") == 20
     said = " ".join(" ".join(lines).split())
     assert "% from 000000000c on, " in said
-    assert "the baseline was written again here" in said
+    assert "the baseline was rewritten here" in said
     marks = [line.index("●") for line in lines if "●" in line]
     assert statistics.median(marks[:12]) < statistics.median(marks[12:])
 
@@ -185,7 +185,7 @@ def test_the_command(
         file.write(">>>>>>> theirs\n")
     assert _code() == 0
     told = capsys.readouterr()
-    assert told.out.count("●") == 20 and "1 of its lines left out" in told.err
+    assert told.out.count("●") == 20 and "skipped 1 line" in told.err
     monkeypatch.setattr(sys, "argv", ["tdiag", "history", "--html", "-o", "h.html", "--last", "5"])
     assert _code() == 0
     assert Path("h.html").read_text().count("<tr>") == 6

@@ -124,7 +124,7 @@ def _not_added(repo: Path, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "why", "what_to_do"),
     [
-        (_dirty, "with changes that no commit has: loss.py", "commit them, then write it again"),
+        (_dirty, "with uncommitted changes: loss.py", "commit them, then rewrite it"),
         (_outside, "was written outside a git repository", "write it again in one"),
         (_squashed, "no revision", "git fetch"),
         (_not_added, "train.py is not in", "nothing to compare"),

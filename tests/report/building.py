@@ -62,10 +62,10 @@ GPU_RULES = tuple(
     Abstained(code, name, NO_DEVICE)
     for code, name in (
         ("TD301", "pageable-copies"),
-        ("TD302", "blocking-pinned-copies"),
-        ("TD303", "host-made-tensor-moved"),
-        ("TD401", "sync-every-step"),
-        ("TD601", "float32-on-matrix-units"),
+        ("TD302", "pinned-copies-not-overlapped"),
+        ("TD303", "host-tensors-moved-in-step"),
+        ("TD401", "sync-drains-device"),
+        ("TD601", "float32-matrix-kernels"),
     )
 )
 

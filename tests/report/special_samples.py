@@ -117,7 +117,7 @@ GPU_H2D = diagnosis(
         ),
         finding(
             "TD302",
-            "blocking-copies",
+            "pinned-copies-not-overlapped",
             "h2d",
             "The host waits for each copy before it issues the forward.",
             train(63),

@@ -230,7 +230,7 @@ def test_hot_lines_of_the_source_are_marked_with_what_was_measured() -> None:
 def test_without_a_verdict_the_page_says_what_was_missing_and_what_to_do() -> None:
     text = Parsed(render("html", UNKNOWN, base_dir=HOME)).text
     assert "Missing: steps (the script ended before its first step)" in text
-    assert "What to do: let the script take at least a dozen training steps" in text
+    assert "What to do: let the script run at least a dozen training steps" in text
 
 
 def test_a_page_of_the_diagnosis_alone_has_no_charts_and_no_library() -> None:

@@ -76,7 +76,7 @@ def test_each_finding_is_a_text_of_its_own_with_its_evidence_unfolded() -> None:
     assert [tag.split("/")[1][:8] for tag in texts] == [
         "00 verdi", "01 TD201", "02 TD207", "03 worth", "04 could",
     ]  # fmt: skip
-    assert "**Evidence**\n\n| | | |" in texts["report/01 TD201 loader-in-training-process"]
+    assert "**Evidence**\n\n| | | |" in texts["report/01 TD201 loader-short-of-workers"]
     assert not any("details>" in text for text in texts.values())
 
 

@@ -40,7 +40,7 @@ def environment(folder: Path) -> Environment:
         "count": units.count,
         "prose": prose,
         "paragraphs": paragraphs,
-        "lines": inert_lines,
+        "lines": lambda text: escape(inert_lines(text)),
         "kind_of": _kind,
         "trusted": Markup,
         "markdown": markdown,
