@@ -44,7 +44,7 @@ def test_several_formats_go_to_stdout_one_after_another(run_dir: Path, tmp_path:
 def test_formats_without_a_file_each_are_refused(run_dir: Path, tmp_path: Path) -> None:
     done = tdiag("report", str(run_dir), "-f", "sarif", "-f", "junit", "-o", "a", cwd=tmp_path)
     assert done.returncode == 2
-    assert "2 × --format and 1 × -o" in done.stderr
+    assert "2 × --format but 1 × -o" in done.stderr
     assert not (tmp_path / "a").exists()
 
 

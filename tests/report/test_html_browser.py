@@ -99,7 +99,7 @@ def test_a_finding_unfolds_by_keyboard_to_its_evidence(desk: Tab) -> None:
 
 def test_a_table_sorts_by_value_and_back(desk: Tab) -> None:
     page = desk.page
-    page.locator("#tables-s details", has_text="Host ops").locator("summary").click()
+    page.locator("#tables-s details", has_text="Ops, per step").locator("summary").click()
     header = page.locator("#host-ops th", has_text="calls")
     column = "[...document.querySelectorAll('#host-ops tbody tr')].map(r => +r.cells[1].dataset.v)"
     header.get_by_role("button").click()
@@ -117,7 +117,7 @@ def test_a_table_sorts_by_value_and_back(desk: Tab) -> None:
 
 def test_a_table_is_searched_for_all_words(desk: Tab) -> None:
     page = desk.page
-    page.locator("#tables-s details", has_text="Host ops").locator("summary").click()
+    page.locator("#tables-s details", has_text="Ops, per step").locator("summary").click()
     page.locator("#host-ops input").fill("MY plain")
     assert page.locator("#host-ops tbody tr:visible").count() == 1
     assert page.locator("#host-ops [role=status]").inner_text() == "1 of 2 rows"
