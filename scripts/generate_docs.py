@@ -1,17 +1,33 @@
-"""Writes docs/rules/ from the rule files' own docstrings. A test fails while they differ."""
+"""Writes docs/rules/ and the thresholds of docs/verdict.md from the code. A test fails while they
+differ."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from pathlib import Path
 
-from tdiag.rules.catalogue import all_rules, index, page
+import tdiag.diagnose
+from tdiag.rules.catalogue import all_rules, declared_in, index, listed, page
 
-RULES = Path(__file__).resolve().parents[1] / "docs" / "rules"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+RULES = DOCS / "rules"
+VERDICT = DOCS / "verdict.md"
+BEGIN, END = "<!-- thresholds: written by scripts/generate_docs.py -->", "<!-- /thresholds -->"
 
 
 def pages() -> dict[str, str]:
     """File name → content of every generated page."""
     return {"README.md": index(), **{f"{rule.code}.md": page(rule) for rule in all_rules()}}
+
+
+def verdict_page() -> str:
+    """docs/verdict.md with the thresholds of tdiag/diagnose between its two markers."""
+    names = sorted(found.name for found in pkgutil.iter_modules(tdiag.diagnose.__path__))
+    modules = [importlib.import_module(f"tdiag.diagnose.{name}") for name in names]
+    lines = listed(declared_in(tdiag.diagnose, *modules))
+    before, _, rest = VERDICT.read_text(encoding="utf-8").partition(BEGIN)
+    return "\n".join([before + BEGIN, *lines, END + rest.partition(END)[2]])
 
 
 def main() -> None:
@@ -22,6 +38,7 @@ def main() -> None:
             stale.unlink()
     for name, content in wanted.items():
         (RULES / name).write_text(content, encoding="utf-8")
+    VERDICT.write_text(verdict_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -57,6 +57,11 @@ def percent(frac: float) -> str:
     return f"{value:.1f}%" if 0 < abs(value) < 9.95 else f"{value:.0f}%"
 
 
+def per_step(ns: float, step_ns: float) -> str:
+    """Time per step and its share of the step: ``36.0 ms per step (72%)``."""
+    return f"{duration(ns)} per step ({percent(ns / step_ns)})"
+
+
 def change(frac: float) -> str:
     """A relative difference as ``+38%``, ``-2.1%``; ``±0%`` where it rounds to nothing."""
     if abs(frac) < 0.0005:

@@ -14,7 +14,7 @@ from tdiag.cli.options import HourlyCost, Output
 
 if TYPE_CHECKING:
     from tdiag.diagnose.compare import Side
-    from tdiag.evidence.from_trace.files import TracedFile
+    from tdiag.evidence.from_trace.trace_files import TracedFile
     from tdiag.evidence.store import Evidence
     from tdiag.trace.inflate import Progress
 
@@ -112,8 +112,8 @@ def read_ranks(paths: list[Path]) -> tuple[dict[int, TracedFile], Evidence]:
     Raises RunError where none can be read, UsageError where they are not the ranks of one job.
     """
     from tdiag.errors import RunError, UsageError
-    from tdiag.evidence.from_trace.files import find_traces, read_files
-    from tdiag.evidence.from_trace.ranks import merge_ranks
+    from tdiag.evidence.from_trace.ranks_of_traces import merge_ranks
+    from tdiag.evidence.from_trace.trace_files import find_traces, read_files
 
     files = find_traces(paths)
     with _progress(files) as progress:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from tdiag.diagnose.budget import make_budget
-from tdiag.diagnose.costs import MODERATE_FRAC, undisturbed
+from tdiag.diagnose.costs import undisturbed
 from tdiag.diagnose.engine import run_rules
 from tdiag.diagnose.ranks import of_ranks, rank_steps
 from tdiag.diagnose.top import top_parts
@@ -17,22 +17,30 @@ from tdiag.evidence.kinds import Budget, Environment, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Component, Diagnosis, StepTime
 from tdiag.model.notes import Note
+from tdiag.model.threshold import Threshold
 from tdiag.model.timeline import Timeline
 from tdiag.rules.catalogue import find
+from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import duration
 
 __all__ = ["diagnose"]
 
-# A mean so many times the median is not the spread of one kind of step: at least two thirds of the
-# time then go to what only some steps do.
-UNEVEN_FACTOR = 3
+UNEVEN_FACTOR = Threshold(
+    3,
+    "times the median",
+    "By arithmetic: where the mean exceeds three medians, at least two thirds of the time go to"
+    " what only some steps do.",
+)
+P90 = Threshold(
+    0.9, "of the steps", "By definition of the 90th percentile, which 9 of 10 steps do not exceed."
+)
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """Everything a report says, from the evidence of a run or of a bare trace.
 
-    Adds the Budget to ``evidence``. Whatever is missing is said in the diagnosis; it never raises
-    on evidence that is incomplete.
+    Adds the Budget to ``evidence``. Never raises on incomplete evidence: the diagnosis says what is
+    missing.
     """
     budget = make_budget(evidence)
     if budget is None:
@@ -42,9 +50,9 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     findings, abstained = run_rules(evidence)
     verdict = judge(evidence, budget, findings)
     verdict = of_ranks(verdict, evidence.get(Ranks), _communicating_step(evidence, budget))
-    if verdict.healthy:  # nothing is pushed on the user: what little can be won is worth knowing
+    if verdict.healthy:  # no fix is urgent: findings are shown as advisories
         findings = [msgspec.structs.replace(found, advisory=True) for found in findings]
-    else:  # a statement of health stands only beside a verdict that says so
+    else:  # a statement of health only stands beside a verdict that says so
         findings = [found for found in findings if not find(found.code).only_if_clear]
     return Diagnosis(
         verdict=verdict,
@@ -72,7 +80,7 @@ def _step(evidence: Evidence, budget: Budget | None) -> StepTime | None:
     ordered = sorted(traced.durations_ns)
     mean = budget.step_ns if budget else traced.mean_ns
     last = len(ordered) - 1
-    return StepTime(mean, ordered[last // 2], ordered[round(last * 0.9)], traced.count)
+    return StepTime(mean, ordered[last // 2], ordered[round(last * P90)], traced.count)
 
 
 def _components(budget: Budget | None) -> tuple[Component, ...]:
@@ -87,13 +95,13 @@ def _environment(evidence: Evidence) -> dict[str, Any]:
 
 
 def _crowded(evidence: Evidence) -> tuple[Note, ...]:
-    """A note where other programs took so much of the machine that the run was slowed by it."""
+    """A note where other programs took so many cores that they slowed down the run."""
     left = undisturbed(evidence)
-    if left >= 1 - MODERATE_FRAC:
+    if left >= 1 - NOTICEABLE_FRAC:
         return ()
     text = (
         f"other programs kept {1 - left:.0%} of the machine's cores busy: this run waited for a"
-        " core, and its times would be shorter alone"
+        " core and would be faster alone"
     )
     return (Note("crowded-machine", text, "warning"),)
 
@@ -101,21 +109,21 @@ def _crowded(evidence: Evidence) -> tuple[Note, ...]:
 def _uneven(evidence: Evidence, budget: Budget | None) -> tuple[Note, ...]:
     """A note where a few steps take most of the time.
 
-    A component whose mean is longer than the median step cannot be in most of the steps.
+    A component whose mean exceeds the median step cannot be in most of the steps.
     """
     steps = evidence.get(Steps)
     if steps is None or steps.mean_ns <= UNEVEN_FACTOR * steps.median_ns:
         return ()
     rare = [x.component for x in _components(budget) if x.ns > steps.median_ns]
     note = (
-        f"most steps take about {duration(steps.median_ns)}, the mean is"
-        f" {duration(steps.mean_ns)}: what happens in few of the steps takes the rest"
+        f"most steps take about {duration(steps.median_ns)}, but the mean is"
+        f" {duration(steps.mean_ns)}: a few steps take the rest of the time"
     )
-    return (Note("few-steps-dominate", f"{note}, most of it in {rare[0]}" if rare else note),)
+    return (Note("few-steps-dominate", f"{note}, mostly in {rare[0]}" if rare else note),)
 
 
 def _communicating_step(evidence: Evidence, budget: Budget | None) -> float | None:
-    """The step, ns, whose communication was measured: the device's, else the clean one."""
+    """The step whose communication was measured, ns: the device's, else the clean one."""
     device = evidence.get(DeviceTime)
     if device is not None:
         return device.step_ns

@@ -1,4 +1,4 @@
-"""Where the clean step's time goes: every nanosecond in exactly one component."""
+"""The time of the clean step: every nanosecond in exactly one component."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.kinds import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 
-# Device activity is counted as it was traced; the host's share of a traced step is not, because
-# the profiler slows the host and not the device.
+# Device activity counts as traced, since the profiler slows the host and not the device.
 DEVICE_BUSY = ("compute", "comm", "h2d", "d2h")
-# Host phases that a trace of a few steps easily misses (they come every k-th step or epoch), and
-# which hold the device work they cause: they are taken whole from the clean window.
+# Host phases that a trace of a few steps easily misses: taken whole from the clean window, with the
+# device work they cause.
 BETWEEN_STEPS = ("evaluation", "checkpoint", "gc")
-# Phases whose name in the budget differs.
+# Phase → budget component, where the names differ.
 RENAMED = {"after_step": "other"}
 
 
@@ -24,8 +23,8 @@ def make_budget(evidence: Evidence) -> Budget | None:
 
     The step is the clean window's mean; of a bare trace, the traced mean. The components add up
     to it exactly. Data wait is split into blocked (``data_wait_io``) and on-CPU
-    (``data_wait_cpu``) by what the fetches that caused it were doing; what cannot be told, and
-    the time to start a loader's workers, stays ``data_wait``.
+    (``data_wait_cpu``) by what the fetches that caused it were doing; time without such evidence,
+    and the time to start a loader's workers, stays ``data_wait``.
     """
     steps, phases = evidence.get(Steps), evidence.get(Phases)
     device = evidence.get(DeviceTime)
@@ -53,21 +52,21 @@ def _traced(device: DeviceTime) -> Budget | None:
 
 
 def _with_device(step_ns: int, host: Mapping[str, float], device: DeviceTime) -> dict[str, float]:
-    """Device activity as traced; of the rest, data wait from the clean window, and the other
-    causes of idling in the proportions that the trace shows."""
+    """Device activity as traced. Of the rest, data wait comes from the clean window; the other
+    causes of idle time are in the proportions of the trace."""
     traced = dict(device.components_ns)
     parts = {name: host[name] for name in BETWEEN_STEPS if name in host}
     left = step_ns - sum(parts.values())
     busy = {name: traced.pop(name) for name in DEVICE_BUSY if traced.get(name)}
-    # Traced steps may be longer than the clean mean by chance; the device cannot be busier than
-    # the time there is.
+    # Traced steps may be longer than the clean mean by chance; the device cannot be busy for longer
+    # than the clean step.
     fit = min(1.0, left / sum(busy.values()))
     parts.update({name: ns * fit for name, ns in busy.items()})
     idle = left - sum(busy.values()) * fit
     waited = traced.pop("data_wait", 0.0)
     causes = {name: ns for name, ns in traced.items() if name not in BETWEEN_STEPS and ns > 0}
     clean_wait = host.get("data_wait", 0.0)
-    if waited and device.host_ns.get("data_wait"):  # what of a wait the device works through
+    if waited and device.host_ns.get("data_wait"):  # the part of a wait in which the device works
         waited = clean_wait * min(1.0, waited / device.host_ns["data_wait"])
     wait = _idle_waiting(idle, waited, clean_wait, sum(causes.values()))
     parts["data_wait"] = wait
@@ -80,12 +79,12 @@ def _with_device(step_ns: int, host: Mapping[str, float], device: DeviceTime) ->
 
 
 def _idle_waiting(idle: float, likely: float, clean_wait: float, other: float) -> float:
-    """Device idle in which the host waited for data, ns per clean step.
+    """Device idle time in which the host waited for data, ns per clean step.
 
-    ``likely`` is what the trace tells. Under the profiler a loader may catch up, so it is bounded:
-    above by the clean wait (part of which the device may have worked through) and by the idle
-    time; below by the idle time that the other causes, which the profiler only makes longer,
-    leave unexplained.
+    ``likely`` comes from the trace. Under the profiler a loader may catch up, so it is bounded:
+    above by the clean wait (in part of which the device may have worked) and by the idle time;
+    below by the idle time that the other causes, which the profiler only makes longer, leave
+    unexplained.
     """
     most = min(clean_wait, idle)
     return min(most, max(likely, idle - other))
@@ -94,7 +93,7 @@ def _idle_waiting(idle: float, likely: float, clean_wait: float, other: float) -
 def _split_wait(
     host: Mapping[str, float], phases: Phases, loaders: Loaders | None
 ) -> dict[str, float]:
-    """Data wait into io and cpu, by what the training loader's fetches did."""
+    """Splits data wait into io and cpu, by what the training loader's fetches did."""
     parts = dict(host)
     train = loaders.train() if loaders else None
     blocked = _blocked_share(train) if train else None
@@ -113,8 +112,8 @@ def _split_wait(
 def _blocked_share(loader: Loader) -> float | None:
     """Blocked time of the fetches ÷ (blocked + on-CPU time), 0..1; None if not measured.
 
-    Time in which a fetch waited for a core tells of the machine, not of the fetch: it is left
-    out, and so shared out in proportion.
+    Time in which a fetch waited for a core depends on the machine, not on the fetch: it is left
+    out, and so split in proportion.
     """
     blocked = loader.blocked_frac()
     if blocked is None or loader.load_ns is None or loader.load_cpu_ns is None:
@@ -125,18 +124,18 @@ def _blocked_share(loader: Loader) -> float | None:
 
 
 def starting_workers(phases: Phases, train: Loader | None) -> float:
-    """Of data wait, the time that starting this loader's workers takes, ns per step."""
+    """Time for starting this loader's workers, a part of data wait, ns per step."""
     return phases.iterator_start_ns if train is not None and train.num_workers else 0.0
 
 
 def apportion(parts: Mapping[str, float], total: int) -> dict[str, int]:
     """Round to integers that add up to ``total`` (largest remainders; Hamilton's method).
 
-    What the parts fall short of the total is ``unattributed``; parts beyond it are scaled down.
+    A shortfall becomes ``unattributed``; parts beyond the total are scaled down.
     """
     known = {name: max(0.0, ns) for name, ns in parts.items()}
     held = sum(known.values())
-    # Means of integers: they agree to half a nanosecond a part, else something is really missing.
+    # Means of integers agree to half a nanosecond per part; a larger shortfall is missing time.
     if held < total - len(known) - 1:
         known["unattributed"] = known.get("unattributed", 0.0) + total - held
         held = total

@@ -1,7 +1,7 @@
 """What changed from one trace to another: budget, kernels, ops and counts, per step.
 
-Only what differs noticeably is listed. What one side did not record is said to be missing there
-and never counted as nothing.
+Lists noticeable differences only. What one side did not record is reported as missing there, never
+as zero.
 """
 
 from __future__ import annotations
@@ -21,23 +21,27 @@ from tdiag.evidence.device import (
     TracedSteps,
     Transfers,
 )
+from tdiag.evidence.from_trace.device_work import TOP
 from tdiag.evidence.from_trace.host_ops import TOP_OPS
-from tdiag.evidence.from_trace.parts import TOP
 from tdiag.evidence.store import Evidence
 from tdiag.model.comparison import Change, ChangeTable, Comparison
 from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis
 from tdiag.model.kind import Kind
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import NOISE_FLOOR_FRAC
 
-# A copy of less takes about as long as issuing it (64 KiB at PCIe's 12 GB/s: 5 µs), whatever its
-# size: only its count matters.
-MINOR_BYTES = 64 * 1024
-ITEM = "aten::item"  # its runtime calls are counted among the synchronisations already
+MINOR_BYTES = Threshold(
+    64 * 1024,
+    "bytes",
+    "By arithmetic: 64 KiB take 5 µs at PCIe's 12 GB/s, about as long as issuing the copy, so"
+    " only the count of smaller copies matters.",
+)
+ITEM = "aten::item"  # its runtime calls already count as synchronisations
 
 
 @dataclass(frozen=True)
 class Side:
-    """One trace and what was concluded from it."""
+    """One trace and its diagnosis."""
 
     diagnosis: Diagnosis
     evidence: Evidence
@@ -45,14 +49,14 @@ class Side:
 
 @dataclass(frozen=True)
 class _Listed:
-    """ns per step by name; what is not listed takes at most ``rest_ns``."""
+    """ns per step by name; a name that is not listed takes at most ``rest_ns``."""
 
     times: Mapping[str, float]
     rest_ns: float = 0.0
 
 
 def compare(before: Side, after: Side) -> Comparison:
-    """Every difference that is worth a look, table by table."""
+    """Every noticeable difference, table by table."""
     sides = before.evidence, after.evidence
     steps = [side.diagnosis.step for side in (before, after)]
     lengths = [float(step.mean_ns) if step else 0.0 for step in steps]
@@ -100,7 +104,7 @@ def _host_ops(evidence: Evidence) -> _Listed | None:
 
 
 def _listed(parts: Sequence[tuple[str, float]], limit: int) -> _Listed | None:
-    """None for an empty list: the trace does not tell. A full one was cut after ``limit``."""
+    """None for an empty list: nothing was recorded. A full one was cut after ``limit``."""
     if not parts:
         return None
     return _Listed(dict(parts), parts[-1][1] if len(parts) >= limit else 0.0)
@@ -124,7 +128,7 @@ def _times(
 
 
 def _change(name: str, before: _Listed, after: _Listed) -> Change:
-    """A name that a cut list lacks took at most what the list's last entry took."""
+    """A name missing from a cut list took at most what the list's last entry took."""
     a, b = before.times.get(name), after.times.get(name)
     if a is None and b is not None and before.rest_ns:
         return Change(name, "ns", min(before.rest_ns, b), b, "before")
@@ -143,7 +147,7 @@ def _lacking(
 ) -> str:
     """Which side has nothing to compare, and why; "" if neither lacks it."""
     reasons = {
-        when: evidence.missing.get(kind, "the trace does not tell")
+        when: evidence.missing.get(kind, "not in the trace")
         for when, evidence, found in zip(("before", "now"), sides, listed, strict=True)
         if found is None
     }
@@ -153,8 +157,8 @@ def _lacking(
 
 
 def _counts(sides: tuple[Evidence, Evidence]) -> Iterator[ChangeTable]:
-    """The largest factor first, what is new or gone before all others; then what of the counts
-    cannot be compared."""
+    """New and vanished counts first, then by factor, largest first; then the counts that cannot be
+    compared."""
     before, after = (counted(evidence) for evidence in sides)
     changes = [
         Change(name, unit, value, after[name][1])
@@ -162,7 +166,7 @@ def _counts(sides: tuple[Evidence, Evidence]) -> Iterator[ChangeTable]:
         if name in after
     ]
     covered = [found.count for e in sides if (found := e.get(TracedSteps))]
-    # An event more or less at the edge of the traced steps is no change; one step has no edges.
+    # One event more or less at the edge of the traced steps is no change; one step has no edges.
     edge = 1 / min(covered) if covered and min(covered) > 1 else 0.0
     least = {"count": edge, "bytes": float(MINOR_BYTES)}
     rows = [x for x in changes if abs(x.difference) > least[x.unit] and not _noise(x)]
@@ -175,7 +179,7 @@ def _counts(sides: tuple[Evidence, Evidence]) -> Iterator[ChangeTable]:
 
 
 def counted(evidence: Evidence) -> dict[str, tuple[Literal["bytes", "count"], float]]:
-    """What was counted, by name; without its source a count is absent, not nothing."""
+    """All counts by name; a count without its source is absent, not zero."""
     found: dict[str, tuple[Literal["bytes", "count"], float]] = {}
     if ops := evidence.get(HostOps):
         found["host ops, nested ones too"] = ("count", ops.total_per_step)

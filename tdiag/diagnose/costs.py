@@ -1,4 +1,4 @@
-"""What each verdict class costs per step: from the budget's waste and from the findings."""
+"""What each verdict class costs per step: from the budget and from the findings."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from tdiag.evidence.kinds import (
 )
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
+from tdiag.model.threshold import Threshold
 from tdiag.rules.evaluation import gathers
+from tdiag.rules.feed import SATURATED_FRAC
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
+from tdiag.rules.thresholds import MAJORITY_FRAC
 
-# Classes that are one cause to the user, with one share of the step to win: a device that the
-# host leaves idle, and a step that waits for data. Which member it is, decides the fix.
-FAMILIES = {
-    "input": ("io", "cpu", "input", "loader"),
-    "host": ("overhead", "sync", "memory"),
-}
-# What the budget measures as a component of its own: a prediction cannot know it better.
+# Classes with one cause for the user and one share of the step to save: a step that waits for
+# data, and a device that the host leaves idle. The member determines the fix.
+FAMILIES = {"input": ("io", "cpu", "input", "loader"), "host": ("overhead", "sync", "memory")}
+# Classes that the budget measures as a component: a prediction cannot be more accurate.
 _MEASURED = frozenset(
     {"io", "cpu", "input", "h2d", "sync", "comm", "eval", "rollout", "checkpoint"}
 )
 
-# Time that a better program would not spend, and the class that says why.
+# Component → the class of its waste: time that a better program would not spend.
 _WASTE = {
     "data_wait_io": "io",
     "data_wait_cpu": "cpu",
@@ -50,38 +50,35 @@ _WASTE = {
     "checkpoint": "checkpoint",
     "gc": "overhead",
 }
-# With the device idle, the optimizer and what has no name are the host's Python and framework.
+# With a device, the host's optimizer and unnamed time leave the device idle.
 _WASTE_WITH_DEVICE = {"optimizer": "overhead", "other": "overhead"}
-# TensorFlow's input-pipeline analysis calls a program "highly" bound by something from 20 % of
-# the step time on, "moderately" from 5 % on, and not bound by it below
-# (kHighlyInfeedBoundThresholdInPercent, kModeratelyInfeedBoundThresholdInPercent).
-HIGH_FRAC = 0.20
-MODERATE_FRAC = 0.05
-# By definition of "mostly": what more than half of the time went to.
-MAJORITY_FRAC = 0.5
-# Calls that take this long on average, backward included, do work on any machine: a one-element
-# layer with its backward takes up to 42 µs (td605's fixed-cost factor × 7 µs), here doubled and
-# rounded up for slower cores.
-NO_OVERHEAD_NS = 100_000
-# With more than nine tenths of its core time in use a machine has no core to spare (the rules'
-# ``SATURATED_FRAC``).
-SATURATED_FRAC = 0.9
+HIGH_FRAC = Threshold(
+    0.20,
+    "of the step",
+    "TensorFlow's input-pipeline analysis calls a program highly bound by something from 20 % of"
+    " the step on (kHighlyInfeedBoundThresholdInPercent).",
+)
+NO_OVERHEAD_NS = Threshold(
+    100_000,
+    "ns per call",
+    "A one-element layer with its backward takes up to 42 µs (FIXED_COST_FACTOR × 7 µs); doubled"
+    " and rounded up for slower cores. Longer calls do work on any machine.",
+)
 _COMPUTE = ("forward", "loss", "backward", "optimizer")
 
 
 @dataclass
 class Costs:
-    """ns per step by class; ``compute`` apart. ``unknown``: time whose cause is not known, by the
-    component it lies in. ``doubts``: evidence that a verdict of compute would need and that is not
-    there."""
+    """ns per step by class; ``compute`` apart. ``unknown``: time with an unknown cause, by
+    component. ``doubts``: missing evidence that a verdict of compute would need."""
 
     step_ns: int
     by_class: dict[str, float] = field(default_factory=dict)
     compute: float = 0.0
     unknown: dict[str, float] = field(default_factory=dict)
-    guessed: set[str] = field(default_factory=set)  # classes told by circumstance only
+    guessed: set[str] = field(default_factory=set)  # classes inferred from circumstances only
     doubts: list[str] = field(default_factory=list)
-    unseen: bool = False  # no evidence tells which lines take the time
+    unseen: bool = False  # no evidence shows which lines take the time
 
     @property
     def unexplained(self) -> float:
@@ -89,7 +86,7 @@ class Costs:
 
     @property
     def unexplained_where(self) -> str:
-        """The component that holds most of what is unexplained."""
+        """The component with most unexplained time."""
         return max(self.unknown, key=lambda name: self.unknown[name])
 
     def add(self, cls: str, ns: float) -> None:
@@ -102,19 +99,19 @@ class Costs:
         return {cls: ns for cls, ns in self.by_class.items() if cls in members}
 
     def families(self) -> dict[str, float]:
-        """What each family costs altogether, at most the step."""
+        """Total cost of each family, at most the step."""
         names = {family_of(cls) for cls in self.by_class}
         return {n: min(sum(self.family(n).values()), float(self.step_ns)) for n in names}
 
 
 def family_of(cls: str) -> str:
-    """The family a class belongs to; most are families of their own."""
+    """The family of a class; most classes are a family of their own."""
     return next((name for name, members in FAMILIES.items() if cls in members), cls)
 
 
 def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Costs:
-    """What every class costs. A class that the budget does not measure costs the high end of its
-    dearest finding."""
+    """The cost of every class. A class that the budget does not measure costs the high end of its
+    most expensive finding."""
     costs = Costs(budget.step_ns)
     _from_budget(costs, evidence, budget)
     for finding in findings:
@@ -124,7 +121,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
             costs.by_class[finding.cls] = max(costs.by_class.get(finding.cls, 0.0), high)
         if finding.speedup and not finding.advisory:
             claimed = _explain(costs, finding, evidence, budget)
-            if finding.cls in _MEASURED:  # measured elsewhere; this much more of it lay unnamed
+            if finding.cls in _MEASURED:  # the finding names more of it in unexplained time
                 costs.add(finding.cls, claimed)
     costs.by_class.pop("compute", None)  # faster compute is still compute
     if not budget.has_device:
@@ -136,7 +133,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
 
 
 def _in_preparing(finding: Finding, evidence: Evidence, budget: Budget) -> float:
-    """Which share of the finding's time makes batches by hand, and so has its class already."""
+    """Share of the finding's time that makes batches by hand, and so already has a class."""
     held = sum(budget.components_ns.get(name, 0) for name in finding.components)
     if not held or "prepare" not in finding.components or not _prepared_by(evidence):
         return 0.0
@@ -144,9 +141,9 @@ def _in_preparing(finding: Finding, evidence: Evidence, budget: Budget) -> float
 
 
 def _explain(costs: Costs, finding: Finding, evidence: Evidence, budget: Budget) -> float:
-    """Take what the finding explains off the unexplained time; how much that is, ns per step.
+    """Subtract what the finding explains from the unexplained time; returns how much, ns per step.
 
-    Its cost is shared out over the components it names by what they hold.
+    Its cost is split over its components in proportion to their time.
     """
     held = sum(budget.components_ns.get(name, 0) for name in finding.components)
     if not held:
@@ -161,13 +158,13 @@ def _explain(costs: Costs, finding: Finding, evidence: Evidence, budget: Budget)
 
 
 def _cost_of(finding: Finding, evidence: Evidence, budget: Budget) -> float:
-    """The high end of what its fix wins, ns per step."""
+    """The high end of the gain of its fix, ns per step."""
     high: float = finding.at_best_ns
     if finding.components == ("gc",):
         high = max(0.0, high - _collected_while_waiting(evidence, budget))
     on_host_only = finding.components == ("optimizer",) and not budget.has_device
     if finding.cls == "overhead" and on_host_only and _can_price(evidence):
-        # An update whose calls take longer than calls without work computes, fused or not.
+        # An update whose calls take longer than empty calls does work, fused or not.
         high = min(high, FIXED_COST_FACTOR * _fixed_cost(evidence, {"optimizer"}))
     return high
 
@@ -195,12 +192,12 @@ def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
         costs.add(prepared, unknown.pop("prepare"))
         costs.guessed.add(prepared)
     if evidence.get(Steps) is None:
-        unknown["unattributed"] = 0.0  # not in the trace: what is there has to do
+        unknown["unattributed"] = 0.0  # a bare trace can only be judged by what it holds
     costs.unknown = unknown
 
 
 def _collected_while_waiting(evidence: Evidence, budget: Budget) -> float:
-    """Collections during fetches, which their own objects bring about: part of preprocessing."""
+    """Collections during fetches, caused by the fetches' own objects: part of preprocessing."""
     phases = evidence.get(Phases)
     return min(phases.gc_in_wait_ns, budget.components_ns.get("gc", 0)) if phases else 0.0
 
@@ -215,10 +212,10 @@ def _kind_of_wait(evidence: Evidence) -> str:
 
 
 def _prepared_by(evidence: Evidence) -> str:
-    """The class of making batches by hand, without a DataLoader; "" if it cannot be told.
+    """The class of making batches by hand, without a DataLoader; "" if unknown.
 
-    On the CPU most of the time: preprocessing. Off it, or with a device: reading, copying,
-    waiting for a core or for the device, which nothing here tells apart.
+    Mostly on the CPU: preprocessing. Otherwise, or with a device: reading, copying, waiting for a
+    core or for the device, which the evidence here cannot separate.
     """
     phases, environment = evidence.get(Phases), evidence.get(Environment)
     if phases is None or environment is None or environment.device != "cpu":
@@ -240,8 +237,8 @@ def _can_price(evidence: Evidence) -> bool:
 
 
 def _fixed_cost(evidence: Evidence, phases: set[str]) -> float:
-    """The least that the torch calls of these phases cost before they do any work, their
-    backward included, ns per step; 0 if calls were not counted or not priced."""
+    """Minimum cost of the torch calls of these phases and their backward before they do any work,
+    ns per step; 0 if calls were not counted or not timed."""
     ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
     if ops is None or dispatch is None:
         return 0.0
@@ -251,13 +248,13 @@ def _fixed_cost(evidence: Evidence, phases: set[str]) -> float:
 
 
 def _doubt(costs: Costs, evidence: Evidence, findings: Sequence[Finding]) -> None:
-    """Name what is missing for calling the host's forward, loss and backward compute."""
+    """Name the evidence missing for calling the host's forward, loss and backward compute."""
     ops, host_ops = evidence.get(Ops), evidence.get(HostOps)
     if ops is None and host_ops is None:
         costs.doubts.append("torch calls were not counted")
         return
     alone = costs.compute * undisturbed(evidence)
-    # A short run: only its ops are known, not the lines that call them.
+    # In a short run, ops are known but not the lines that call them.
     run = evidence.get(Steps) is not None
     costs.unseen = run and ops is None and evidence.get(Stacks) is None
     if evidence.get(Dispatch) is None or costs.unseen:
@@ -269,18 +266,18 @@ def _doubt(costs: Costs, evidence: Evidence, findings: Sequence[Finding]) -> Non
                 else "the fixed cost of a torch call was not measured"
             )
     fixed = FIXED_COST_FACTOR * _fixed_cost(evidence, _counted(findings))
-    dearest = max([costs.unexplained, *costs.families().values()])
+    largest = max([costs.unexplained, *costs.families().values()])
     step_alone = costs.step_ns - costs.compute + alone
-    overtakes = HIGH_FRAC * step_alone <= dearest < HIGH_FRAC * costs.step_ns
+    overtakes = HIGH_FRAC * step_alone <= largest < HIGH_FRAC * costs.step_ns
     if alone < costs.compute and (alone < fixed or overtakes):
         costs.doubts.append("other programs kept the cores busy")
 
 
 def undisturbed(evidence: Evidence) -> float:
-    """The share of a core that other programs left to the training thread, 0..1.
+    """Share of a core that other programs left to the training thread, 0..1.
 
-    Measured by the kernel as its time in the run queue. Where that is not counted: by the share
-    of the machine in others' use, if no core is idle (only then does a program wait for one).
+    From the kernel's run queue time of the thread. Where that is not counted: from the share of
+    the machine in others' use, if no core is idle (only then does a program wait for one).
     """
     system = evidence.get(System)
     if system is None:

@@ -1,4 +1,4 @@
-"""Runs the rules over the evidence and ranks what they find by recoverable time per step."""
+"""Runs the rules over the evidence and ranks their findings by recoverable time per step."""
 
 from __future__ import annotations
 
@@ -12,29 +12,43 @@ from tdiag.evidence.kinds import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding, Speedup
 from tdiag.model.place import Place
+from tdiag.model.threshold import Threshold
 from tdiag.places import is_user_file
 from tdiag.rules.base import DATA_WAIT, NOISE_FLOOR_FRAC, Abstain, Found, Gain
 from tdiag.rules.catalogue import Rule, all_rules, needs
-from tdiag.rules.shares import NOTICEABLE_FRAC
+from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import only_from_below
 
-# No fix leaves a step of no time; keeps 1 ÷ (1 − share) finite when a component is the step.
-MAX_RECOVERABLE_FRAC = 0.99
-# What other work on its core costs a step beside its own time: after 2 to 190 ms of it a whole
-# training step took 0.1 to 2.2 ms longer than right after another step, up to 1 ÷ 0.43 as long
-# (benchmarks/cold_caches.py, two processes, 54 pairs of six trainings of 0.8 to 7 ms and nine kinds
-# of work, one thread, torch 2.13, 2-core machine). Nearly the most of it, for a high end; 1.05 ms
-# at most after 3 ms. It is paid each time that the step comes back from such work: before each of
-# four micro-batches it cost 1.1 to 4.1 ms, 0.6 to 4.5 times (twice in the median of seven pairs)
-# what it cost before the first alone.
-COLD_CACHES_NS = 2_000_000
-COLD_CACHES_FRAC = 0.57
-EVICTING_NS = 6_000_000
-# What tdiag's own hooks cost a clean step, which nobody's training has: 37 to 65 µs
-# (benchmarks/hooks.py, 0.5 to 7 ms a step).
-HOOKS_NS = 40_000
-# A cause leads over the cure that would hide it if it wins the larger half of that; ours.
-COMES_FIRST_FRAC = 0.5
+MAX_RECOVERABLE_FRAC = Threshold(
+    0.99,
+    "of the step",
+    "By definition: no fix leaves a step of zero time; keeps 1 ÷ (1 − share) finite.",
+)
+_COLD = "benchmarks/cold_caches.py, 54 pairs of training and other work, torch 2.13, one thread:"
+COLD_CACHES_NS = Threshold(
+    2_000_000,
+    "ns",
+    f"{_COLD} after 2 to 190 ms of other work on its core, a step took 0.1 to 2.2 ms longer than"
+    " right after another step; nearly the most of it, for a high end.",
+)
+COLD_CACHES_FRAC = Threshold(
+    0.57, "of the step", f"{_COLD} a step took up to 1 ÷ 0.43 times as long after other work."
+)
+EVICTING_NS = Threshold(
+    6_000_000,
+    "ns of other work",
+    f"{_COLD} after 3 ms of other work a step took 1.05 ms longer at most, so the full cost takes"
+    " twice as much.",
+)
+HOOKS_NS = Threshold(
+    40_000, "ns per step", "benchmarks/hooks.py: tdiag's own hooks cost a clean step 37 to 65 µs."
+)
+COMES_FIRST_FRAC = Threshold(
+    0.5,
+    "of the gain",
+    "Heuristic: a cause is listed before the fix that would hide it if it gains at least half as"
+    " much.",
+)
 
 
 def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:
@@ -49,7 +63,7 @@ def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:
         return None if found is None else _finding(rule, found, evidence)
     except Abstain as lacking:
         return Abstained(rule.code, rule.name, str(lacking))
-    # Deliberately broad: one faulty rule must not cost the user the other rules' findings.
+    # Deliberately broad: one faulty rule must not cost the user the other findings.
     except Exception as fault:
         what = f"the rule itself failed: {type(fault).__name__}: {fault}"
         return Abstained(rule.code, rule.name, what)
@@ -87,7 +101,7 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
 def _capped(gain: Gain, budget: Budget | None) -> tuple[int, int]:
     """The range, within what its budget components hold; Abstain without a budget."""
     if budget is None:
-        raise Abstain("no step time was measured, so a gain cannot be set against it")
+        raise Abstain("no step time was measured, so no gain can be computed")
     ceiling = sum(budget.components_ns[name] for name in _present(gain, budget))
     high = min(max(0, round(gain.high_ns)), ceiling)
     return min(round(gain.low_ns), high), high
@@ -98,9 +112,9 @@ def _present(gain: Gain, budget: Budget | None) -> tuple[str, ...]:
 
 
 def _times(components: tuple[str, ...], evidence: Evidence) -> float:
-    """How often a step comes back from what these components hold, as often as one of them is
-    entered: for each micro-batch, or after every hundredth step only; once where it is not known.
-    """
+    """Entries into these components per step (the largest of them): one per micro-batch, or one in
+    a hundred steps; 1 where unknown. Each entry leaves cold caches: with four micro-batches they
+    cost twice as much (median of seven pairs, benchmarks/cold_caches.py)."""
     phases = evidence.get(Phases)
     names = {"data_wait" if name in DATA_WAIT else name for name in components}
     known = [phases.counts[name] for name in names if name in phases.counts] if phases else []
@@ -108,8 +122,8 @@ def _times(components: tuple[str, ...], evidence: Evidence) -> float:
 
 
 def _speedup(low: int, high: int, budget: Budget | None, times: float) -> Speedup | None:
-    """The step shrinks by the recoverable share, the rest stays as it is (Amdahl); at best, without
-    a device, the rest finds its caches warm, and nobody watches it."""
+    """The step shrinks by the recoverable share, the rest stays (Amdahl). The high end, without a
+    device, adds warm caches for the rest and the absence of tdiag's hooks."""
     if budget is None:
         return None
     rest = budget.step_ns - high
@@ -121,7 +135,7 @@ def _speedup(low: int, high: int, budget: Budget | None, times: float) -> Speedu
 
 
 def _place(at: Place | None) -> Place | None:
-    """Where to change something: no line of an installed package."""
+    """The place to change: no line of an installed package."""
     mine = at is not None and is_user_file(at.file) and at.line > 0
     return at if mine else None
 
@@ -129,10 +143,10 @@ def _place(at: Place | None) -> Place | None:
 def run_rules(
     evidence: Evidence, rules: Iterable[Rule] | None = None
 ) -> tuple[list[Finding], list[Abstained]]:
-    """Every rule over this evidence: findings, best first, and the rules that could not check.
+    """Every rule over this evidence: findings, best first, and the rules that abstained.
 
-    A rule abstains when a kind it requires is absent (in ``evidence.missing``'s words), when it
-    says so itself, and when it fails. A healthy statement is kept only if little is to be won.
+    A rule abstains when a required kind is absent (with the reason from ``evidence.missing``), when
+    it raises Abstain, and when it fails. A statement of health is kept only if no finding matters.
     """
     findings: list[Finding] = []
     statements: list[Finding] = []
@@ -156,7 +170,7 @@ def run_rules(
 def _saying_what_comes_first(
     finding: Finding, others: Mapping[str, str], names: Mapping[str, str]
 ) -> Finding:
-    """A fix that would hide the cause of another finding says so, whichever wins more."""
+    """A fix that would hide the cause of another finding says so, whichever gains more."""
     first = [(code, why) for code, why in others.items() if code in names]
     if not first:
         return finding
@@ -166,7 +180,7 @@ def _saying_what_comes_first(
 
 
 def _minor(finding: Finding, step_ns: int) -> bool:
-    """Too little to be won for a statement of health to be wrong beside it."""
+    """Its gain is too small to contradict a statement of health."""
     return finding.at_best_ns < NOTICEABLE_FRAC * step_ns
 
 
@@ -175,8 +189,8 @@ def rank(
 ) -> list[Finding]:
     """By recoverable time per step, largest first; advisories after all of them.
 
-    ``after``: of each code, the codes whose cause its cure would hide. Such a cause comes first
-    where it wins at least ``COMES_FIRST_FRAC`` as much of the same time.
+    ``after``: code → the codes whose cause its fix would hide. Such a cause comes first if it
+    gains at least ``COMES_FIRST_FRAC`` as much of the same time.
     """
     ranked = sorted(findings, key=lambda f: (f.advisory, -f.recoverable_ns, f.code))
     for cause in list(ranked):

@@ -1,4 +1,4 @@
-"""The user's own line that a verdict names when no finding does."""
+"""The user's line that a verdict names when no finding does."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from tdiag.evidence.kinds import Phases, StackLine, Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.base import where
+from tdiag.rules.thresholds import MIN_SAMPLES
 from tdiag.units import percent
 
-# With fewer samples a line's share of 5 % (what a verdict calls moderate) is four samples or fewer.
-MIN_SAMPLES = 100
-# Phases by the budget's name where it differs.
+# Budget component → phase, where the names differ.
 _PHASE = {"other": "after_step"}
 
 
 def unexplained_place(evidence: Evidence, component: str) -> str:
-    """Where the unexplained time of this budget component lies, in words."""
+    """Where the unexplained time of this budget component lies."""
     if component == "other":
         return "after the optimizer's step"
     if component == "unattributed":
-        return "in places that no hook tells apart"
+        return "outside of every measured phase"
     phases = evidence.get(Phases)
     if phases is not None and "data_wait" not in phases.wall_ns:
         return "between the step's end and the first forward"
@@ -30,21 +29,21 @@ def unexplained_place(evidence: Evidence, component: str) -> str:
 
 
 def sampled_there(evidence: Evidence, component: str) -> str:
-    """The training thread's line sampled most in this component, or that none is known.
+    """The training thread's line with most samples in this component, or that none is known.
 
-    A line whose samples fell into several phases stands in where no line is of this one.
+    If no line belongs to this component, a line with samples in several phases is used.
     """
     stacks = evidence.get(Stacks)
     if stacks is None or stacks.samples < MIN_SAMPLES:
-        return "nothing tells why"
+        return "the cause is unknown"
     phase = _PHASE.get(component, component)
     there = [x for x in stacks.training if x.phase == phase]
     top = _top(there or [x for x in stacks.training if not x.phase])
-    return f"sampled most:{_named(top)} of the samples" if top else "nothing tells why"
+    return f"most samples:{_named(top)}" if top else "the cause is unknown"
 
 
 def fetched_by(evidence: Evidence, findings: Sequence[Finding]) -> str:
-    """What a verdict on the input adds where no finding speaks of it: the line that fetches."""
+    """The fetching line, for a verdict on the input without a finding."""
     loaders, stacks = evidence.get(Loaders), evidence.get(Stacks)
     train = loaders.train() if loaders else None
     if findings:
@@ -53,9 +52,9 @@ def fetched_by(evidence: Evidence, findings: Sequence[Finding]) -> str:
         waiting = [x for x in stacks.training if x.phase == "data_wait"]
         top = _top(stacks.workers if train and train.num_workers else waiting)
         if top:
-            of = "of the workers' samples" if train and train.num_workers else "of the samples"
-            return f"; sampled most:{_named(top)} {of}"
-    return f"; the loader is made{where(train.created_at)}" if train and train.created_at else ""
+            of = " of the workers' samples" if train and train.num_workers else ""
+            return f"; most samples:{_named(top)}{of}"
+    return f"; the loader is created{where(train.created_at)}" if train and train.created_at else ""
 
 
 def _top(lines: Sequence[StackLine]) -> StackLine | None:

@@ -1,4 +1,4 @@
-"""The verdict of several ranks names the one that the others wait for."""
+"""The verdict of several ranks names the rank that the others wait for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tdiag.rules.stragglers import Straggler, straggler_of, waits_by_turns
 
 
 def known_straggler(ranks: Ranks | None) -> Straggler | None:
-    """None, too, where it cannot be told; why not is among the abstentions (TD902)."""
+    """None also where it is unknown; the abstention of TD902 gives the reason."""
     try:
         return straggler_of(ranks) if ranks else None
     except Abstain:
@@ -39,12 +39,12 @@ def rank_steps(ranks: Ranks | None) -> tuple[RankStep, ...]:
 
 
 def of_ranks(verdict: Verdict, ranks: Ranks | None, step_ns: float | None = None) -> Verdict:
-    """``verdict``, of the straggler's own step, with the straggler named; without one unchanged,
-    but that communication is told as waiting where it is mostly that. ``step_ns``: of the step
+    """The straggler's own ``verdict``, with the straggler named. Without a straggler unchanged,
+    except that communication which is mostly waiting is reported as waiting. ``step_ns``: the step
     whose communication was measured.
 
-    A straggler that merely computes longer is the bottleneck as such: its class is ``straggler``
-    and its share what the others wait for it ÷ its step. Any other cause stays the class.
+    A straggler that only computes longer has class ``straggler`` and as share the waiting time of
+    the others ÷ its step. Any other cause stays the class.
     """
     straggler = known_straggler(ranks)
     if straggler is None:

@@ -1,35 +1,41 @@
-"""A predicted gain, told by replaying the traced steps with the finding's cost removed."""
+"""Computes a predicted gain by replaying the traced steps without the finding's cost."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tdiag.diagnose.costs import MODERATE_FRAC
 from tdiag.evidence.data import Loaders
 from tdiag.evidence.kinds import Budget, Steps
 from tdiag.evidence.replay import Replay
 from tdiag.evidence.store import Evidence
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Gain
+from tdiag.rules.thresholds import NOTICEABLE_FRAC
 
-WHY = "Replayed with the trace's own launches, waits and queues."
-# torch.profiler made a step of small ops take 1.7 to 3.0 times as long (medians; without and with
-# shapes, stacks and memory; CPU, torch 2.13).
-PROFILED_HOST = 1 / 3
-HALVINGS = 6  # of the interval in which the host's pace is looked for: to within 2 %
+WHY = "Replayed from the trace without this cost."
+PROFILED_TIMES = Threshold(
+    3.0,
+    "times as long",
+    "Measured: torch.profiler made a step of small ops take 1.7 to 3.0 times as long (medians,"
+    " without and with shapes, stacks and memory, CPU, torch 2.13).",
+)
+HALVINGS = Threshold(
+    6, "halvings", "By arithmetic: six halvings find the host's pace to within 2 % (1 ÷ 2⁶)."
+)
 
 
 def replayed(gain: Gain, evidence: Evidence, budget: Budget) -> Gain:
-    """The gain as the replay has it, per clean step; as it is where there is nothing to replay.
+    """The gain from the replay, per clean step; unchanged where there is nothing to replay.
 
-    What a fix takes off one resource is won only until another is the limit: kernels three times
-    as fast win nothing while the host cannot launch them sooner. The range holds every pace of the
-    host that may be the true one. The low end also has batches come no sooner than they did, where
-    the step waits for workers.
+    A fix of one resource gains time only until another resource is the limit: kernels three times
+    as fast gain nothing if the host cannot launch them sooner. The range covers every host pace
+    that may be the true one. The low end also assumes that batches come no sooner than they did,
+    where the step waits for workers.
     """
     replay = evidence.get(Replay)
     if replay is None or not gain.high_cuts:
         return gain
-    paces: tuple[float, ...] = (1.0, PROFILED_HOST)
+    paces: tuple[float, ...] = (1.0, 1 / PROFILED_TIMES)
     if evidence.get(Steps) is not None:
         paces = _paces(replay, budget.step_ns * replay.steps)
     fed = _fed(evidence, budget)
@@ -43,23 +49,23 @@ def replayed(gain: Gain, evidence: Evidence, budget: Budget) -> Gain:
 
 
 def _paces(replay: Replay, clean_ns: float) -> tuple[float, ...]:
-    """The slowest and the quickest host (factors on its times) with which these steps take as long
-    as clean ones. Where the device is the limit, a quicker host changes nothing."""
+    """The slowest and the fastest host (factors on its times) with which the replayed steps take as
+    long as clean ones. Where the device is the limit, a faster host changes nothing."""
     low, high = 0.0, 1.0
-    for _ in range(HALVINGS):
+    for _ in range(int(HALVINGS)):
         middle = (low + high) / 2
         if replay.end_ns({}, pace=middle) > clean_ns:
             high = middle
         else:
             low = middle
-    quicker = min(high, PROFILED_HOST)
-    same = replay.end_ns({}, pace=quicker) >= (1 - MODERATE_FRAC) * clean_ns
+    quicker = min(high, 1 / PROFILED_TIMES)
+    same = replay.end_ns({}, pace=quicker) >= (1 - NOTICEABLE_FRAC) * clean_ns
     return (high, quicker) if same else (high,)
 
 
 def _fed(evidence: Evidence, budget: Budget) -> bool:
-    """Whether batches would come as much sooner as the step gets shorter."""
-    if budget.share(*DATA_WAIT) < MODERATE_FRAC:
+    """Whether batches come sooner when the step gets shorter."""
+    if budget.share(*DATA_WAIT) < NOTICEABLE_FRAC:
         return True
     loaders = evidence.get(Loaders)
     train = loaders.train() if loaders else None

@@ -8,12 +8,15 @@ from tdiag.evidence import device
 from tdiag.evidence.kinds import Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Origin, Part, Top
+from tdiag.model.threshold import Threshold
 
-TOP_PARTS = 10  # of each: beyond, no part is worth changing first
+TOP_PARTS = Threshold(
+    10, "parts of each kind", "Heuristic: no part beyond the first ten is worth changing first."
+)
 
 
 def top_parts(evidence: Evidence) -> Iterator[Top]:
-    """Those that the trace tells, device work first."""
+    """The largest parts in the trace, device work first."""
     if found := evidence.get(device.DeviceParts):
         total = sum(part.device_ns for part in found.kernels)
         named: tuple[tuple[Origin, tuple[device.Part, ...]], ...] = (
@@ -23,12 +26,13 @@ def top_parts(evidence: Evidence) -> Iterator[Top]:
             ("functions", found.functions),
         )
         for of, parts in named:
-            rows = tuple(_part(x) for x in parts[:TOP_PARTS])
+            rows = tuple(_part(x) for x in parts[: int(TOP_PARTS)])
             if rows:
                 yield Top(of=of, total_ns=total, parts=rows)
     if ops := evidence.get(device.HostOps):
         scale = _to_clean(evidence)
-        rows = tuple(Part(x.name, x.count, x.self_ns * scale) for x in ops.ops[:TOP_PARTS])
+        top = ops.ops[: int(TOP_PARTS)]
+        rows = tuple(Part(x.name, x.count, x.self_ns * scale) for x in top)
         total = sum(x.self_ns for x in ops.ops) * scale
         yield Top(of="host_ops", total_ns=total, parts=rows, scaled=scale != 1.0)
 

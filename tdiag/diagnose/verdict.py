@@ -1,4 +1,4 @@
-"""The verdict: one class, its share of the clean step, how sure, and what comes next.
+"""The verdict: one class, its share of the clean step, its confidence, and the runner-up.
 
 The decision table with its reasons is docs/verdict.md.
 """
@@ -10,31 +10,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tdiag.diagnose.costs import (
-    HIGH_FRAC,
-    MAJORITY_FRAC,
-    MODERATE_FRAC,
-    Costs,
-    family_of,
-    undisturbed,
-    weigh,
-)
+from tdiag.diagnose.costs import HIGH_FRAC, Costs, family_of, undisturbed, weigh
 from tdiag.diagnose.places import fetched_by, sampled_there, unexplained_place
 from tdiag.evidence.data import Loaders
 from tdiag.evidence.device import HostOps, TracedSteps
 from tdiag.evidence.kinds import Budget, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding, Verdict
+from tdiag.model.threshold import Threshold
+from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC, MAJORITY_FRAC, NOTICEABLE_FRAC
 
-# With four fifths of the step computing, doing away with all the rest wins at most 1.25×.
-HEALTHY_COMPUTE_FRAC = 0.8
-# Costs within a quarter of each other are a tie: predicted gains are ranges at least that wide.
-TIE_FRAC = 0.75
-# A class told by circumstance (who uses the CPU where) is right more often than not, no more.
-GUESS_CONFIDENCE = 0.6
+TIE_FRAC = Threshold(
+    0.75,
+    "of the larger cost",
+    "Heuristic: costs within a quarter of each other are a tie, because predicted gains are"
+    " ranges at least that wide.",
+)
+GUESS_CONFIDENCE = Threshold(
+    0.6,
+    "confidence at most",
+    "Heuristic: a class inferred from circumstances (who uses the CPU where) is right more often"
+    " than not.",
+)
 
 # Blocked in the dataset while nothing was read from storage: a service, a lock, a sleep.
-_BLOCKED = "waiting for something else than storage in the dataset"
+_BLOCKED = "waiting in the dataset for something other than storage"
 _WORDS = {
     "io": "waiting for storage",
     "cpu": "waiting for preprocessing on the CPU",
@@ -44,13 +44,13 @@ _WORDS = {
     "compute": "computing",
     "python_loss": "Python control flow in the loss",
     "sync": "waiting for synchronisations",
-    "overhead": "Python, dispatch and framework overhead between the work",
+    "overhead": "Python, dispatch and framework overhead",
     "eval": "evaluation",
-    "rollout": "calls of the model that gather what to train on",
+    "rollout": "gathering training data",
     "checkpoint": "saving checkpoints",
     "logging": "logging",
     "memory": "allocating and moving memory",
-    "comm": "communication that nothing overlaps",
+    "comm": "communication not overlapped with computation",
     "straggler": "waiting for a slower rank",
 }
 
@@ -58,8 +58,8 @@ _WORDS = {
 def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]) -> Verdict:
     """One class of the closed vocabulary; ``unknown`` where the decisive evidence is missing.
 
-    The class is where time can be won: the waste that costs most, if it costs enough; else
-    ``compute``. ``findings`` are ranked best first.
+    The class is the waste that costs most, if it costs enough; otherwise ``compute``.
+    ``findings`` are ranked, best first.
     """
     if budget is None:
         return _without_budget(evidence)
@@ -70,10 +70,10 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
         return _compute(candidate, costs, findings, certainty)
     surely = candidate.cls == "overhead" or candidate.share * costs.step_ns >= costs.compute
     if costs.doubts and not surely:
-        return _doubtful(costs)  # what may be overhead is more than what surely is waste
+        return _doubtful(costs)  # possible overhead exceeds what is surely waste
     if candidate.cls == "unknown":
         where = costs.unexplained_where
-        summary = f"{candidate.share:.0%} of the step passes {unexplained_place(evidence, where)}"
+        summary = f"{candidate.share:.0%} of the step is spent {unexplained_place(evidence, where)}"
         why = sampled_there(evidence, where)
         return _unknown(candidate.share, candidate.runner_up, f"{summary}; {why}")
     confidence = candidate.confidence * certainty
@@ -83,7 +83,7 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     whole = costs.families()[family] / costs.step_ns
     words = _words(candidate.cls, evidence)
     summary = f"{candidate.share:.0%} of the step goes to {words}"
-    if family == "input" and whole - candidate.share >= MODERATE_FRAC:
+    if family == "input" and whole - candidate.share >= NOTICEABLE_FRAC:
         summary = f"{whole:.0%} of the step waits for data: {candidate.share:.0%} for " + (
             words.removeprefix("waiting for ")
         )
@@ -95,7 +95,7 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
 
 
 def _words(cls: str, evidence: Evidence) -> str:
-    """What the step's time goes to. Storage is only named where it was read."""
+    """Where the step's time goes. Storage is only named if it was read."""
     loaders = evidence.get(Loaders)
     train = loaders.train() if loaders else None
     if cls == "io" and train is not None and train.read_bytes == 0 and not train.major_faults:
@@ -105,7 +105,7 @@ def _words(cls: str, evidence: Evidence) -> str:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """``confidence``: by the distance to the runner-up alone."""
+    """``confidence``: from the distance to the runner-up alone."""
 
     cls: str
     share: float
@@ -116,11 +116,11 @@ class _Candidate:
 
 def _choose(evidence: Evidence, costs: Costs, findings: Sequence[Finding]) -> _Candidate:
     families = costs.families()
-    for cls in costs.guessed:  # circumstance must be overwhelming
+    for cls in costs.guessed:  # a guess must be most of the step
         if families[family_of(cls)] < MAJORITY_FRAC * costs.step_ns:
             del families[family_of(cls)]
     cost = max(families.values(), default=0.0)
-    least = HIGH_FRAC if costs.compute >= MAJORITY_FRAC * costs.step_ns else MODERATE_FRAC
+    least = HIGH_FRAC if costs.compute >= MAJORITY_FRAC * costs.step_ns else NOTICEABLE_FRAC
     if max(cost, costs.unexplained) < least * costs.step_ns:
         return _candidate(costs, "compute", costs.compute)
     if costs.unexplained > cost:
@@ -128,7 +128,7 @@ def _choose(evidence: Evidence, costs: Costs, findings: Sequence[Finding]) -> _C
     family = _of_a_tie(families, TIE_FRAC * cost, evidence, findings)
     members = costs.family(family)
     cls = max(members, key=lambda name: members[name])
-    for finding in findings[:1]:  # between kinds of about the same size too
+    for finding in findings[:1]:  # the first finding decides between members of about the same cost
         if members.get(finding.cls, 0.0) >= TIE_FRAC * members[cls]:
             cls = finding.cls
     return _candidate(costs, cls, members[cls])
@@ -137,10 +137,10 @@ def _choose(evidence: Evidence, costs: Costs, findings: Sequence[Finding]) -> _C
 def _of_a_tie(
     families: dict[str, float], least: float, evidence: Evidence, findings: Sequence[Finding]
 ) -> str:
-    """The family of the verdict, of those that cost about as much as the dearest.
+    """The family of the verdict among those that cost about as much as the most expensive.
 
-    It is the one whose finding the user sees first. In a bare trace it is not the host's: the
-    profiler, under which all of it was measured, makes issuing work slower and nothing else.
+    It is the family of the first finding. In a bare trace it is not the host's: the profiler slows
+    down the issuing of work and nothing else.
     """
     tied = {name: ns for name, ns in families.items() if ns >= least}
     if evidence.get(Steps) is None and len(tied) > 1:
@@ -152,14 +152,14 @@ def _of_a_tie(
 
 
 def _candidate(costs: Costs, cls: str, cost: float) -> _Candidate:
-    """Confidence: even odds against an equal rival, certainty without one.
+    """Confidence: 0.5 against an equal rival, 1 without one.
 
-    Rivals are the other families, and the other kinds within the own one. Compute is what is
-    left when nothing can be won, and rivals only a waste that is not high.
+    Rivals are the other families and the other members of the own family. Compute is a rival only
+    of a waste that is not high.
     """
     family = family_of(cls)
     rivals = {name: ns for name, ns in costs.families().items() if name != family}
-    named = {_dearest(costs, name): ns for name, ns in rivals.items()}
+    named = {_largest(costs, name): ns for name, ns in rivals.items()}
     named |= {name: ns for name, ns in costs.family(family).items() if name != cls}
     whole = costs.families().get(family, cost)
     if cls == "unknown" or (cls != "compute" and whole < HIGH_FRAC * costs.step_ns):
@@ -170,11 +170,11 @@ def _candidate(costs: Costs, cls: str, cost: float) -> _Candidate:
         odds.append(whole / (whole + costs.compute))
     rival = max(named, key=lambda name: named[name], default=None)
     share = named[rival] / costs.step_ns if rival else 0.0
-    shown = rival if share >= MODERATE_FRAC else None
+    shown = rival if share >= NOTICEABLE_FRAC else None
     return _Candidate(cls, min(1.0, cost / costs.step_ns), min(odds, default=1.0), shown, share)
 
 
-def _dearest(costs: Costs, family: str) -> str:
+def _largest(costs: Costs, family: str) -> str:
     members = costs.family(family)
     return max(members, key=lambda name: members[name])
 
@@ -184,7 +184,7 @@ def _compute(
 ) -> Verdict:
     if costs.doubts:
         return _doubtful(costs)
-    gain = MODERATE_FRAC * costs.step_ns
+    gain = NOTICEABLE_FRAC * costs.step_ns
     winnable = [f for f in findings if not f.advisory and f.recoverable_ns >= gain]
     confidence = candidate.confidence * certainty
     likely = confidence >= MAJORITY_FRAC
@@ -194,24 +194,24 @@ def _compute(
     summary += ": healthy" if healthy else _next(candidate)
     if winnable and candidate.runner_up is None:
         share = winnable[0].recoverable_ns / costs.step_ns
-        summary += f"; most can be won from {winnable[0].name} ({share:.0%})"
+        summary += f"; the largest gain is {winnable[0].name} ({share:.0%})"
     return _verdict(candidate, confidence, summary, healthy)
 
 
 def _doubtful(costs: Costs) -> Verdict:
     share = costs.compute / costs.step_ns
     summary = (
-        f"{share:.0%} of the step is forward, loss, backward and optimizer, but "
-        f"{' and '.join(costs.doubts)}: how much of that is work cannot be told"
+        f"{share:.0%} of the step is forward, loss, backward and optimizer, but"
+        f" {' and '.join(costs.doubts)}: how much of that is work is unknown"
     )
     return _unknown(share, "compute", summary)
 
 
 def _certainty(evidence: Evidence) -> float:
-    """How far the clean steps stand for those to come, 0..1.
+    """How well the clean steps represent later ones, 0..1.
 
-    The rule of succession, (n + 1) ÷ (n + 2) after n like cases, less for a mean that is only
-    known to two standard errors, times the share of the machine that the run had to itself.
+    The rule of succession, (n + 1) ÷ (n + 2) after n equal cases, reduced by twice the relative
+    standard error of the mean, times the share of the machine that the run had to itself.
     """
     steps = evidence.get(Steps)
     if steps is None:
@@ -233,7 +233,7 @@ def _without_budget(evidence: Evidence) -> Verdict:
             share=0.0,
             confidence=1.0,
             runner_up=None,
-            summary="the trace holds no device activity: what the device did was not captured",
+            summary="the trace contains no device activity: the device was not profiled",
         )
     reason = evidence.missing.get(Steps, "no step was measured")
     return _unknown(0.0, None, reason)
@@ -254,15 +254,11 @@ def _verdict(
 
 def _unknown(share: float, runner_up: str | None, summary: str) -> Verdict:
     return Verdict(
-        cls="unknown",
-        share=round(share, 4),
-        confidence=0.0,
-        runner_up=runner_up,
-        summary=summary,
+        cls="unknown", share=round(share, 4), confidence=0.0, runner_up=runner_up, summary=summary
     )
 
 
 def _next(candidate: _Candidate) -> str:
     if candidate.runner_up is None or candidate.runner_up not in _WORDS:
         return ""
-    return f"; next, {candidate.runner_up_share:.0%}: {_WORDS[candidate.runner_up]}"
+    return f"; next: {_WORDS[candidate.runner_up]} ({candidate.runner_up_share:.0%})"

@@ -1,4 +1,4 @@
-"""Finds the rules: every module ``tdnnn_*.py`` of this package is one. Nothing is registered."""
+"""Finds the rules: every module ``tdnnn_*.py`` of this package is one, without registration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import pkgutil
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -28,27 +28,12 @@ HEADINGS = (
     "When this advice is wrong",
 )
 _RULE_FILE = re.compile(r"td\d{3}_\w+")
-_CONSTANT = re.compile(r"^([A-Z][A-Z0-9_]*)(?:: [^=]+)? = (.+)$")
-_WRAPPED = re.compile(
-    r"^([A-Z][A-Z0-9_]* = )([(\[{])\n(.+?),\n([)\]}])(  # fmt: skip)?", re.M | re.S
-)
-_NO_THRESHOLDS = {"base", "catalogue", "examples", "examples_ranks", "measures"}
-_NOT_THRESHOLDS = {"CODE", "NAME", "CLASS", "ONLY_IF_CLEAR", "AFTER"}
-
-
-@dataclass(frozen=True)
-class Named:
-    """A threshold of a module, by the name it has there."""
-
-    name: str
-    value: str
-    provenance: str
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule file. ``only_if_clear``: a healthy statement, kept when nothing else is found.
-    ``after``: codes of rules to act on first, each with why."""
+    """One rule file. ``only_if_clear``: a statement of health, kept if nothing else is found.
+    ``after``: codes of rules to act on first, each with the reason."""
 
     code: str
     name: str
@@ -63,7 +48,7 @@ class Rule:
 
     @property
     def source(self) -> str:
-        """Read when it is asked for: a report needs none."""
+        """Read on demand: a report does not need it."""
         return inspect.getsource(self.module)
 
     @property
@@ -80,36 +65,14 @@ class Rule:
         parts = re.split(r"^## (.+)$", self.doc, flags=re.MULTILINE)[1:]
         return dict(zip(parts[::2], (part.strip() for part in parts[1::2]), strict=True))
 
-    def thresholds(self) -> list[Named]:
+    def thresholds(self) -> dict[str, Threshold]:
         return declared_in(self.module)
 
 
-def declared_in(module: ModuleType) -> list[Named]:
-    """The thresholds a module declares or imports, and constants that are none yet."""
-    declared = [
-        Named(name, f"{value} {value.unit}".rstrip(), value.source)
-        for name, value in vars(module).items()
-        if isinstance(value, Threshold)
-    ]
-    return declared + thresholds_in(inspect.getsource(module))
-
-
-def thresholds_in(source: str) -> list[Named]:
-    """Constants with the comment above them; constants on adjoining lines share one."""
-    found: list[Named] = []
-    comment: list[str] = []
-    before = ""
-    whole = _WRAPPED.sub(lambda m: f"{m[1]}{m[2]}{' '.join(m[3].split())}{m[4]}", source)
-    for line in whole.splitlines():
-        if line.startswith("#"):
-            comment = [*(comment if before.startswith("#") else []), line.lstrip("# ")]
-        elif constant := _CONSTANT.match(line):
-            if constant[1] not in _NOT_THRESHOLDS and not constant[2].startswith("Threshold("):
-                found.append(Named(constant[1], constant[2], " ".join(comment)))
-        else:
-            comment = []
-        before = line
-    return found
+def declared_in(*modules: ModuleType) -> dict[str, Threshold]:
+    """The thresholds that these modules declare or import, by name."""
+    found = (entry for module in modules for entry in vars(module).items())
+    return {name: value for name, value in found if isinstance(value, Threshold)}
 
 
 def _load(module: ModuleType) -> Rule:
@@ -152,7 +115,7 @@ def _kind(hint: Any) -> tuple[type[Kind], bool]:
 
 @cache
 def example(rule: Rule) -> Found:
-    """What the rule finds in its own example."""
+    """The rule's finding in its own example."""
     evidence = rule.fires()
     found = rule.check(**{name: evidence.get(kind) for name, (kind, _) in needs(rule).items()})
     assert found is not None, f"{rule.code} does not fire on its example"
@@ -180,44 +143,47 @@ def page(rule: Rule) -> str:
         body.strip(),
     ]
     shown = example(rule)
-    lines += ["", "## What it prints", "", "In a made-up run:", ""]
-    lines += [f"> {shown.summary}", ">", *(f"> → {line}" for line in shown.fix.text.splitlines())]
+    lines += ["", "## What it prints", "", "In an example run:", ""]
+    action = [f"**{shown.fix.action}**", ""] if shown.fix.action else []
+    said = [shown.summary, "", *action, *shown.fix.text.splitlines()]
+    lines += [f"> {line}".rstrip() for line in said]
+    if shown.fix.code:
+        lines += ["", "```python", shown.fix.code, "```"]
     if rule.after:
-        lines += ["", "## What comes first, where it is found too", ""]
+        lines += ["", "## What to fix first, if it is found too", ""]
         lines += [f"- {find(code).code} {find(code).name}: {why}." for code, why in rule.after]
     if rule.predicts:
         lines += [
             "",
-            f"Reported only if the fix can win {NOISE_FLOOR_FRAC:.0%} of the step or more.",
+            f"Reported only if the fix can save {NOISE_FLOOR_FRAC:.0%} of the step or more.",
         ]
-    if rule.thresholds():
-        lines += ["", "## Thresholds", ""]
-        lines += [_line(threshold) for threshold in rule.thresholds()]
+    if thresholds := rule.thresholds():
+        lines += ["", "## Thresholds", "", *listed(thresholds)]
     return "\n".join(lines) + "\n"
 
 
 def index() -> str:
-    """The table of all rules and the numbers that several of them share, Markdown."""
+    """The table of all rules and the thresholds that several of them share, Markdown."""
     rows = [f"| [{r.code}]({r.code}.md) | {r.name} | {r.cls} | {r.title} |" for r in all_rules()]
     head = ["# Rules", "", "| code | name | class | pattern |", "|---|---|---|---|"]
-    shared = [_line(threshold) for threshold in shared_thresholds()]
+    shared = listed(shared_thresholds())
     return "\n".join([*head, *rows, "", "## Thresholds that rules share", "", *shared]) + "\n"
 
 
-def shared_thresholds() -> list[Named]:
-    """The constants of the helper modules, by module."""
+def shared_thresholds() -> dict[str, Threshold]:
+    """The thresholds of the helper modules."""
     names = sorted(found.name for found in pkgutil.iter_modules(tdiag.rules.__path__))
-    helpers = [n for n in names if not _RULE_FILE.fullmatch(n) and n not in _NO_THRESHOLDS]
-    modules = [importlib.import_module(f"tdiag.rules.{name}") for name in helpers]
-    return [t for module in modules for t in declared_in(module)]
+    helpers = [name for name in names if not _RULE_FILE.fullmatch(name)]
+    return declared_in(*(importlib.import_module(f"tdiag.rules.{name}") for name in helpers))
 
 
-def _line(threshold: Named) -> str:
-    return f"- `{threshold.name} = {threshold.value}`: {threshold.provenance}"
+def listed(thresholds: Mapping[str, Threshold]) -> list[str]:
+    """A Markdown list of thresholds, one line for each."""
+    return [f"- `{name} = {x} {x.unit}`: {x.source}" for name, x in thresholds.items()]
 
 
 def speaking_of(words: str) -> list[Rule]:
-    """Rules whose page holds every one of these words, most mentions of them first."""
+    """Rules whose page contains all of these words, the page with most mentions first."""
     wanted = words.lower().split()
     pages = [(rule, page(rule).lower()) for rule in all_rules()]
     found = [(rule, text) for rule, text in pages if all(word in text for word in wanted)]
@@ -226,8 +192,8 @@ def speaking_of(words: str) -> list[Rule]:
 
 
 def explain(words: str) -> str:
-    """What ``tdiag explain`` prints: the page of the rule of this code or name, else a list of the
-    rules that speak of these words; :class:`UsageError` if none does."""
+    """Output of ``tdiag explain``: the page of the rule with this code or name, else a list of the
+    rules that mention these words; :class:`UsageError` if none does."""
     try:
         return page(find(words))
     except UsageError:
@@ -235,4 +201,4 @@ def explain(words: str) -> str:
         if not found:
             raise
     rows = "\n".join(f"- {rule.code} {rule.name}: {rule.title}" for rule in found)
-    return f"Rules that speak of `{words}`:\n\n{rows}\n"
+    return f"Rules that mention `{words}`:\n\n{rows}\n"

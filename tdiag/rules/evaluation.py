@@ -5,18 +5,22 @@ from __future__ import annotations
 from tdiag.evidence.data import Loaders
 from tdiag.evidence.kinds import Calls, Modules, Phases
 from tdiag.model.place import Place
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import where
 
-# A validation set of a fifth of the data, forward only (a third of a step) and once an epoch,
-# takes 6 % of the time; three times that is not what people mean to pay. Ours.
-LARGE_FRAC = 0.2
-# Draw an action or a token: of torch.distributions, and what they and decoders draw with.
+LARGE_FRAC = Threshold(
+    0.2,
+    "of the time",
+    "Heuristic: three times the 6 % that an evaluation on a fifth of the data takes once an epoch,"
+    " forward only (a third of a step).",
+)
+# Methods and functions that draw an action or a token.
 DRAWS = ("sample", "sample_n")
 DRAWN_WITH = ("torch.multinomial", "torch.bernoulli", "torch.normal")
 
 
 def evaluation_place(loaders: Loaders | None, modules: Modules | None) -> Place | None:
-    """Where its DataLoader is made; without one, the line that calls the largest model in it."""
+    """Where its DataLoader is created; without one, the line that calls the largest model."""
     for loader in loaders.loaders if loaders else ():
         if loader.role == "eval":
             return loader.created_at
@@ -32,8 +36,8 @@ def over(place: Place | None, loaders: Loaders | None) -> str:
 
 
 def gathers(phases: Phases | None, calls: Calls | None) -> bool:
-    """What looks like an evaluation draws actions or tokens, and nothing feeds or judges it: it
-    gathers what to train on."""
+    """What looks like an evaluation is a rollout: it draws actions or tokens to train on, and has
+    no loader and no loss."""
     return phases is not None and not phases.eval_evident and drawn(calls) > 0
 
 

@@ -1,7 +1,8 @@
-"""Building blocks of the rules' ``fires`` and ``clear`` examples: plain, made-up runs."""
+"""Building blocks of the rules' ``fires`` and ``clear`` examples: made-up runs."""
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,6 +16,8 @@ from tdiag.evidence.device import (
     KernelFamily,
     Kernels,
     MatrixOp,
+    Ranks,
+    RankTime,
     Sync,
     TracedSteps,
 )
@@ -33,6 +36,7 @@ from tdiag.evidence.kinds import (
     System,
     Threads,
 )
+from tdiag.evidence.training import Ddp
 from tdiag.model.place import Place
 
 MS = 1_000_000
@@ -57,40 +61,18 @@ def phases(counts: dict[str, float] | None = None, /, **wall_ms: float) -> Phase
 
 
 _LOADER = Loader(
-    id=1,
-    role="train",
-    created_at=at(41),
-    dataset_class="Photos",
-    dataset_at=at(12, "__getitem__"),
-    dataset_len=50_000,
-    collate_name="default_collate",
-    collate_at=None,
-    batch_size=64,
-    num_workers=0,
-    prefetch_factor=None,
-    pin_memory=False,
-    persistent_workers=False,
-    in_order=True,
-    start_method=None,
-    worker_start_ns=(),
-    fetch_count=100,
-    fetch_ns=(60 * MS,) * 100,
-    load_ns=55.0 * MS,
-    load_cpu_ns=54.0 * MS,
-    collate_ns=5.0 * MS,
-    collate_cpu_ns=5.0 * MS,
-    runqueue_ns=0.5 * MS,
-    read_bytes=0.0,
-    rchar_bytes=6.0 * MB,
-    major_faults=0.0,
-    batch_bytes=38.5 * MB,
-    batch_dtypes={"float32": 38.5 * MB},
-)
+    id=1, role="train", created_at=at(41), dataset_class="Photos", dataset_at=at(12, "__getitem__"),
+    dataset_len=50_000, collate_name="default_collate", collate_at=None, batch_size=64,
+    num_workers=0, prefetch_factor=None, pin_memory=False, persistent_workers=False, in_order=True,
+    start_method=None, worker_start_ns=(), fetch_count=100, fetch_ns=(60 * MS,) * 100,
+    load_ns=55.0 * MS, load_cpu_ns=54.0 * MS, collate_ns=5.0 * MS, collate_cpu_ns=5.0 * MS,
+    runqueue_ns=0.5 * MS, read_bytes=0.0, rchar_bytes=6.0 * MB, major_faults=0.0,
+    batch_bytes=38.5 * MB, batch_dtypes={"float32": 38.5 * MB},
+)  # fmt: skip
 
 
 def loaders(**changes: Any) -> Loaders:
-    """One training loader that fetches a batch in 60 ms on one core, in the training process; its
-    sampler gives each sample once."""
+    """One training loader without workers that fetches a batch in 60 ms on one core."""
     once = {"sampler_len": changes.get("dataset_len", _LOADER.dataset_len)}
     return Loaders(loaders=(replace(_LOADER, **{**once, **changes}),))
 
@@ -98,20 +80,16 @@ def loaders(**changes: Any) -> Loaders:
 def system(**changes: Any) -> System:
     """Eight cores, one in use, 32 GB of free memory."""
     plain = System(
-        cores_allowed=8.0,
-        cores_machine=8,
-        cores_used=1.1,
-        machine_busy_cores=1.2,
-        rss_bytes=2 * GB,
-        ram_available_bytes=32 * GB,
-    )
+        cores_allowed=8.0, cores_machine=8, cores_used=1.1, machine_busy_cores=1.2,
+        rss_bytes=2 * GB, ram_available_bytes=32 * GB,
+    )  # fmt: skip
     return replace(plain, **changes)
 
 
 def stack(
     line: int, share: float, leaf: str = "", phase: str = "", function: str = ""
 ) -> StackLine:
-    """Samples that all end in the line itself, as far as ``own_frac`` goes; ``leaf`` is theirs."""
+    """A line that takes this share of the samples; ``leaf``: the innermost frame under it."""
     place = at(line, function)
     return StackLine(at=place, self_frac=share, leaf=leaf, phase=phase, own_frac=share)
 
@@ -129,15 +107,9 @@ def stacks(training: tuple[StackLine, ...] = (), workers: tuple[StackLine, ...] 
 def op_line(line: int, phase: str, calls: float, **changes: Any) -> OpLine:
     """A line that issues ``calls`` torch calls per step, each of 5 µs."""
     plain = OpLine(
-        at=at(line),
-        phase=phase,
-        calls=calls,
-        grad_calls=0.0,
-        conversions={},
-        constructions=0.0,
-        elapsed_ns=calls * 5000,
-        in_loop=False,
-    )
+        at=at(line), phase=phase, calls=calls, grad_calls=0.0, conversions={}, constructions=0.0,
+        elapsed_ns=calls * 5000, in_loop=False,
+    )  # fmt: skip
     return replace(plain, **changes)
 
 
@@ -148,14 +120,9 @@ def ops(*lines: OpLine) -> Ops:
 def flags(**changes: Any) -> Flags:
     """Torch's own defaults: every switch off."""
     plain = Flags(
-        anomaly_mode=False,
-        deterministic=False,
-        cudnn_benchmark=False,
-        user_profiler=False,
-        user_trace="",
-        autocast_dtype="",
-        compiled=False,
-    )
+        anomaly_mode=False, deterministic=False, cudnn_benchmark=False, user_profiler=False,
+        user_trace="", autocast_dtype="", compiled=False,
+    )  # fmt: skip
     return replace(plain, **changes)
 
 
@@ -167,15 +134,9 @@ def threads(intra_op: int, **changes: Any) -> Threads:
 def copy(**changes: Any) -> Copy:
     """One pageable copy of a 38.5 MB batch per step."""
     plain = Copy(
-        direction="h2d",
-        memory="pageable",
-        count=1.0,
-        bytes=38.5 * MB,
-        device_ns=8.0 * MS,
-        exposed_ns=8.0 * MS,
-        host_blocked_ns=8.2 * MS,
-        at=at(60),
-    )
+        direction="h2d", memory="pageable", count=1.0, bytes=38.5 * MB, device_ns=8.0 * MS,
+        exposed_ns=8.0 * MS, host_blocked_ns=8.2 * MS, at=at(60),
+    )  # fmt: skip
     return replace(plain, **changes)
 
 
@@ -187,14 +148,9 @@ def sync(**changes: Any) -> Sync:
 
 def device_time(step_ms: float, **changes: Any) -> DeviceTime:
     plain = DeviceTime(
-        step_ns=step_ms * MS,
-        components_ns={"compute": step_ms * MS},
-        busy_frac=1.0,
-        kernels_per_step=300.0,
-        mean_kernel_ns=step_ms * MS / 300,
-        launch_starved_ns=0.0,
-        streams=1,
-    )
+        step_ns=step_ms * MS, components_ns={"compute": step_ms * MS}, busy_frac=1.0,
+        kernels_per_step=300.0, mean_kernel_ns=step_ms * MS / 300, launch_starved_ns=0.0, streams=1,
+    )  # fmt: skip
     return replace(plain, **changes)
 
 
@@ -245,26 +201,55 @@ def optimizers(name: str, **config: float | int | bool | str | None) -> Optimize
 
 def environment(**changes: Any) -> Environment:
     plain = Environment(
-        torch="2.13.0+cpu",
-        python="3.11.9",
-        device="cpu",
-        device_count=0,
-        tdiag="0.1.0",
-        command=("train.py",),
-        script="/home/me/train.py",
-        hostname="host",
-        platform="linux",
-    )
+        torch="2.13.0+cpu", python="3.11.9", device="cpu", device_count=0, tdiag="0.1.0",
+        command=("train.py",), script="/home/me/train.py", hostname="host", platform="linux",
+    )  # fmt: skip
     return replace(plain, **changes)
 
 
 def module(name: str, line: int = 10, **changes: Any) -> Module:
     plain = Module(
-        name=name,
-        at=at(line, "forward"),
-        parameters=1000,
-        parameter_bytes=4000,
-        is_loss=False,
+        name=name, at=at(line, "forward"), parameters=1000, parameter_bytes=4000, is_loss=False,
         calls_per_step=1.0,
+    )  # fmt: skip
+    return replace(plain, **changes)
+
+
+def rank_time(rank: int, communication_ms: float | None, /, **components_ms: float) -> RankTime:
+    """A rank whose step is made of these components, in ms."""
+    parts = {name: ms * MS for name, ms in components_ms.items()}
+    waits = None if communication_ms is None else communication_ms * MS
+    step = sum(parts.values())
+    return RankTime(rank=rank, step_ns=step, components_ns=parts, communication_ns=waits)
+
+
+def ranks_of(*ranks: RankTime) -> Ranks:
+    """The rank that communicates least, and how much longer the median of the others does."""
+    known = sorted((r.communication_ns, r.rank) for r in ranks if r.communication_ns is not None)
+    if len(known) < 2:
+        return Ranks(ranks=ranks, slowest=None, waited_ns=None)
+    waited = statistics.median(ns for ns, _ in known[1:]) - known[0][0]
+    return Ranks(ranks=ranks, slowest=known[0][1], waited_ns=waited)
+
+
+def late_by_turns(shortest_ms: float, by_turns_ms: float) -> Ranks:
+    """Two ranks, neither of which is late in all steps."""
+    exposed = shortest_ms + by_turns_ms
+    two = (rank_time(n, exposed, compute=100 - exposed, comm=exposed) for n in range(2))
+    return replace(ranks_of(*two), shortest_ns=shortest_ms * MS, by_turns_ns=by_turns_ms * MS)
+
+
+def ddp_settings(**changes: Any) -> Ddp:
+    """DDP's defaults for a model of 100 MB; gradients are reduced once per step."""
+    plain = Ddp(
+        find_unused_parameters=False,
+        static_graph=False,
+        gradient_as_bucket_view=False,
+        bucket_bytes=25 << 20,
+        comm_hook="",
+        parameter_bytes=100 * MB,
+        unused_parameters=0,
+        backwards=1.0,
+        synced=1.0,
     )
     return replace(plain, **changes)

@@ -1,4 +1,4 @@
-"""Where the user's own code meets a slow fetch: lines sampled in it, and the loader's own line."""
+"""Which of the user's lines fetching spends its time on: sampled lines, and the dataset's own."""
 
 from __future__ import annotations
 
@@ -15,27 +15,32 @@ from tdiag.places import is_user_file
 from tdiag.rules.base import same_function
 from tdiag.rules.feed import Feed
 
-# A loop over the loader is the user's innermost line while torch's own code fetches for it.
+# While torch's code fetches, the user's innermost line is the loop over the loader.
 _TAKES_BATCHES = re.compile(r"^\s*(async\s+)?for\b|\bnext\(")
-# Torch's own loading, in the two last parts of a sampled file's path.
+# Torch's own loading code, by the last two parts of a sampled file's path.
 _TORCH_LOADING = re.compile(
     r"\((_utils/(collate|fetch|worker|pin_memory)|data/(dataset|sampler|dataloader))\.py\)$"
 )
 
 
 def dataset_place(loader: Loader) -> Place | None:
-    """The dataset's code where it is the user's, else the line that makes the loader."""
+    """The dataset's code if it is the user's, else the line that creates the loader."""
     mine = loader.dataset_at is not None and is_user_file(loader.dataset_at.file)
     return loader.dataset_at if mine else loader.created_at
+
+
+def fetch_place(fed: Feed, lines: Sequence[StackLine]) -> Place | None:
+    """Where fetching spends most of its time: the first sampled line, else the dataset."""
+    return lines[0].at if lines else dataset_place(fed.loader)
 
 
 def top_fetch_lines(fed: Feed, stacks: Stacks | None, most: int = 3) -> list[StackLine]:
     """The user's lines that fetching spends its time on, as shares of the fetch time.
 
-    Workers' samples are shares of fetching already; in the training process only the samples
-    that fell into the data wait count, and are set against that wait. Where the innermost line of
-    the user's only takes the batches, a library's dataset does the work: the line that makes the
-    loader stands for it, and torch's own indexing and collating is left out.
+    Samples of workers are shares of fetching; in the training process, samples during the data
+    wait are taken as shares of that wait. If the user's innermost line only takes batches, a
+    library's dataset does the work: the line that creates the loader stands for it, and torch's own
+    indexing and collating is left out.
     """
     if stacks is None:
         return []
@@ -50,7 +55,7 @@ def top_fetch_lines(fed: Feed, stacks: Stacks | None, most: int = 3) -> list[Sta
 
 
 def fetch_samples(fed: Feed, stacks: Stacks) -> int:
-    """How many samples those shares are of."""
+    """The number of samples behind those shares."""
     if fed.loader.num_workers:
         return stacks.worker_samples
     waiting = sum(line.self_frac for line in stacks.training if line.phase == "data_wait")
@@ -67,8 +72,8 @@ def _of_dataset(line: StackLine, loader: Loader, stacks: Stacks) -> StackLine | 
 
 
 def takes_batches(at: Place, loader: Loader | None, training: Sequence[Place]) -> bool:
-    """The line asks the loader for batches: its function also trains (has one of the ``training``
-    lines), or its text says so."""
+    """The line asks the loader for batches: its function also has one of the ``training`` lines,
+    or its text is a loop or ``next()``."""
     dataset = loader.dataset_at if loader else None
     if dataset is not None and same_function(at, dataset):
         return False

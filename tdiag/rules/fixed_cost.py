@@ -1,4 +1,4 @@
-"""What the calls of forward and backward cost before they do any work."""
+"""The fixed cost of the torch calls in forward and backward, apart from their work."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tdiag.evidence.kinds import Dispatch, OpLine, Ops, Phases
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain
 
-# Layers on one element (Linear, Conv2d, LayerNorm, BatchNorm2d, ReLU, GELU, Softmax), forward and
-# backward, took 1.8 to 6.2 times a torch.add with gradients, measured with torch 2.13 on a CPU:
-# up to this factor, forward and backward can be nothing but fixed costs.
-FIXED_COST_FACTOR = 6.0
-# A torch.add with gradients, backward included, took 4.5 times one without in that trial. Far more
-# than that is no fixed cost of torch but a switch left on (anomaly detection: 30 times).
-GRAD_CALL_MOST = 8.0
+FIXED_COST_FACTOR = Threshold(
+    6,
+    "times a torch.add with gradients",
+    "Measured with torch 2.13 on a CPU: forward and backward of Linear, Conv2d, LayerNorm,"
+    " BatchNorm2d, ReLU, GELU and Softmax on one element took 1.8 to 6.2 times as long; up to this"
+    " factor they can be fixed cost alone.",
+)
+GRAD_CALL_MOST = Threshold(
+    8,
+    "times a torch.add without gradients",
+    "Measured with torch 2.13 on a CPU: 4.5 times with gradients and backward, 30 times with"
+    " anomaly detection on, which is no fixed cost of torch.",
+)
 
 
 @dataclass(frozen=True)
 class FixedCost:
-    """Per step: torch calls of the forward pass, the least they cost, and what was spent, ns."""
+    """Per step: torch calls of the forward pass, their fixed cost and the time spent, ns."""
 
     calls: float
     dispatch_ns: float
@@ -27,7 +34,7 @@ class FixedCost:
 
     @property
     def work(self) -> float:
-        """How many times its fixed cost a call takes; 0 if there was no call."""
+        """Time spent ÷ fixed cost; 0 without calls."""
         return self.spent_ns / self.dispatch_ns if self.dispatch_ns else 0.0
 
 
@@ -37,8 +44,8 @@ def fixed_cost(
     dispatch: Dispatch | None,
     apart: Collection[OpLine] = (),
 ) -> FixedCost:
-    """Forward and backward only: the loss has a rule of its own. ``apart``: lines of the forward
-    pass that another rule is for. Abstains if something lacks."""
+    """Forward and backward without the loss. ``apart``: forward lines that another rule handles.
+    Abstains if a measurement is missing."""
     if phases is None:
         raise Abstain("the phases of the clean steps were not measured")
     if ops is None:
@@ -52,8 +59,8 @@ def fixed_cost(
 def fixed_cost_of_small(
     phases: Phases, ops: Ops, dispatch: Dispatch, apart: Collection[OpLine] = ()
 ) -> FixedCost:
-    """The same of the lines alone whose own calls may be nothing but fixed costs. The average of
-    all tells nothing of either where a loop of small calls stands beside a few large ones."""
+    """The same for lines whose calls may be fixed cost alone: beside a few large calls, the
+    average over all lines would hide a loop of small ones."""
     small = [
         line
         for line in ops.lines
@@ -65,8 +72,8 @@ def fixed_cost_of_small(
 
 
 def cost_of(mine: Sequence[OpLine], phases: Phases, ops: Ops, dispatch: Dispatch) -> FixedCost:
-    """Of these lines: a phase's time goes by that of its lines, backward's by that of the calls
-    that record gradients, whatever their phase."""
+    """Of these lines. A phase's time is divided among its lines by their own time; backward's
+    among all calls that record gradients."""
     spent = phases.wall_ns.get("backward", 0.0) * _recorded(mine) / (_recorded(ops.lines) or 1.0)
     for phase in {line.phase for line in mine}:
         all_of_it = sum(line.elapsed_ns for line in ops.lines if line.phase == phase) or 1.0
@@ -86,5 +93,5 @@ def _cost(line: OpLine, dispatch: Dispatch) -> float:
 
 
 def _recorded(lines: Sequence[OpLine]) -> float:
-    """Time of the calls that record gradients: backward's time goes by it."""
+    """Time of the calls that record gradients, ns."""
     return sum(line.elapsed_ns * line.grad_calls / line.calls for line in lines if line.calls)

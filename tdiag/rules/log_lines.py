@@ -1,4 +1,4 @@
-"""Lines that write logs, told from the other lines that samples name."""
+"""Recognises the sampled lines that write logs."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import re
 
 from tdiag.evidence.kinds import StackLine
 
-# Modules that write logs, as the innermost frame of a sample names them.
+# Modules that write logs, as they appear in the innermost frame of a sample.
 WRITERS = re.compile(
     r"tqdm/|tensorboard|wandb/|mlflow/|neptune/|comet_ml/|aim/|rich/|logging/__init__|logging/handlers"
     r"|json/encoder|json/__init__|csv\.py|loguru/"
 )
-# Lines that write by a built-in function, which no sampled frame names.
+# Built-in functions that write; no sampled frame names them, so the text of the line must.
 WRITES = re.compile(
     r"\bprint\(|\bjson\.dump|\.writerows?\(|\.write\(|\.flush\(|\bfsync\(|\.savefig\(|\blogger\.|\blogging\."
     r"|\.add_(scalars?|histogram|image|figure)\(|\.set_postfix\(|\bwandb\.log\("
 )
-# Where writing belongs to something else that has a rule: loading data, saving weights.
+# Phases in which writing belongs to another rule: loading data, saving weights.
 NOT_LOGGING = ("data_wait", "checkpoint")
 
 
 def logs(line: StackLine) -> bool:
-    """The line writes a log, by what was called under it or by its own text."""
+    """The line writes a log, by the function called or by its own text."""
     if line.phase in NOT_LOGGING:
         return False
     text = linecache.getline(line.at.file, line.at.line)

@@ -1,4 +1,4 @@
-"""Python loops that issue torch calls: their time, and how to say them as tensor expressions."""
+"""Python loops that issue torch calls: their time, and the tensor expression that replaces them."""
 
 from __future__ import annotations
 
@@ -10,33 +10,53 @@ from dataclasses import dataclass
 
 from tdiag.evidence.device import HostOps
 from tdiag.evidence.kinds import Modules, OpLine, Ops, Phases
+from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import where
 
-# Asks for the shape, which the host knows: no value of the tensor is read.
+# Conversions that read no value: the host knows a tensor's shape.
 NOT_VALUES = ("len",)
-# A line that issues fewer calls in a turn is no loop over elements: a repeated term, a few scales.
-MIN_LINE_CALLS = 8
 # Calls with weights of their own, as torch.nn.functional names them: a loop over layers.
 LAYERS = {
     "linear", "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
     "conv_transpose3d", "batch_norm", "layer_norm", "group_norm", "instance_norm", "embedding",
     "lstm", "gru", "lstm_cell", "gru_cell", "rnn_tanh_cell", "multi_head_attention_forward",
 }  # fmt: skip
-# A vectorised loss of several terms makes two dozen calls; fewer than this are not worth merging.
-MIN_CALLS = 32
-# A built-in loss on one sample costs 4 (cross_entropy) to 77 (gaussian_nll_loss) plain torch.add
-# calls, cosine_embedding_loss 45 (thirteen tried, torch 2.13, CPU): up to that, a call can be
-# nothing but fixed costs; beyond, it works on data that one large call would have to work on too.
-SMALL_CALL = 80
-# A plain call's cost where this machine's own was not measured: 1.5 µs, as in the trial above.
-PLAIN_CALL_NS = 1500
-# What of a small call's time may yet be work on its data; ours, to keep the low end modest.
-WORK_IN_SMALL_CALL_FRAC = 0.5
+MIN_LINE_CALLS = Threshold(
+    8,
+    "calls of a line in one turn",
+    "Heuristic: fewer are a repeated term or a few scales, not a loop over elements.",
+)
+MIN_CALLS = Threshold(
+    32,
+    "torch calls per step",
+    "Heuristic: a vectorised loss of several terms makes two dozen calls, so fewer are not worth"
+    " merging.",
+)
+SMALL_CALL = Threshold(
+    80,
+    "plain torch.add calls",
+    "A built-in loss on one sample cost 4 (cross_entropy) to 77 (gaussian_nll_loss) plain"
+    " torch.add calls (thirteen losses measured, torch 2.13, CPU). A call of up to 80 can be"
+    " fixed cost alone.",
+)
+PLAIN_CALL_NS = Threshold(
+    1500,
+    "ns",
+    "A plain torch.add in the measurement of SMALL_CALL; used where this machine's own call cost"
+    " was not measured.",
+)
+WORK_IN_SMALL_CALL_FRAC = Threshold(
+    0.5,
+    "of a small call's time",
+    "Heuristic: half of a small call's time may be work on its data, which keeps the low end"
+    " modest.",
+)
 
 
 @dataclass(frozen=True)
 class LoopTime:
-    """What these lines cost per step. ``per_call_ns`` counts the forward side only."""
+    """Cost of these lines per step. ``per_call_ns`` counts the forward side only."""
 
     calls: float
     grad_calls: float
@@ -63,8 +83,8 @@ def in_loss(line: OpLine, modules: Modules | None) -> bool:
 
 
 def value_loops(ops: Ops, modules: Modules | None) -> list[OpLine]:
-    """Lines that loop over tensor values: all loops in the loss, and of the forward pass, where a
-    loss may be computed, too, those of a function that reads values into Python in one."""
+    """Lines that loop over tensor values: every loop in the loss, and loops of forward in functions
+    that also read tensor values in a loop (a loss may be computed there)."""
     loops = [x for x in ops.lines if x.in_loop and _again_and_again(x)]
     reading = {
         (line.at.file, line.at.function)
@@ -85,8 +105,8 @@ def value_loops(ops: Ops, modules: Modules | None) -> list[OpLine]:
 
 
 def _again_and_again(line: OpLine) -> bool:
-    """One call as often as a loop over elements makes it: many different ones are a function of a
-    library (``torch.distributions`` checks its arguments), or a long expression."""
+    """One torch function is called often enough for a loop over elements. Many different calls are
+    a library function (``torch.distributions`` checks its arguments) or a long expression."""
     return max(line.names.values(), default=line.calls) >= MIN_LINE_CALLS * line.turns
 
 
@@ -97,10 +117,10 @@ def loop_time(
     modules: Modules | None,
     host_ops: HostOps | None,
 ) -> LoopTime:
-    """Clean time of these lines: their phases' clean time × their share of the calls' time there.
+    """Clean time of these lines: clean time of their phase × their share of its calls' time.
 
-    Backward goes by what the traced sequence numbers say of each phase, else by the time of the
-    calls that record gradients: a call that took long forward takes long backward.
+    Backward is split over phases by the traced sequence numbers; without a trace, by the time of
+    the calls that record gradients (a call that is slow forward is slow backward).
     """
     forward = backward = 0.0
     traced = _traced_backward(host_ops)
@@ -124,7 +144,7 @@ def loop_time(
 
 
 def conversions(lines: Sequence[OpLine]) -> dict[str, float]:
-    """How often these lines read tensor values into Python, per step, by kind."""
+    """Reads of tensor values into Python by these lines, per step, by kind."""
     made: Counter[str] = Counter()
     for line in lines:
         made.update({k: n for k, n in line.conversions.items() if k not in NOT_VALUES})
@@ -132,7 +152,7 @@ def conversions(lines: Sequence[OpLine]) -> dict[str, float]:
 
 
 def _traced_backward(host_ops: HostOps | None) -> dict[str, float]:
-    """Shares of forward and loss in the backward whose forward op was traced to either."""
+    """Shares of forward and loss in the backward time whose forward op was traced."""
     ns = host_ops.backward_of if host_ops else {}
     known = {phase: ns[phase] for phase in ("forward", "loss") if phase in ns}
     total = sum(known.values())
@@ -155,25 +175,93 @@ def _recording(line: OpLine) -> float:
     return line.elapsed_ns * line.grad_calls / line.calls if line.calls else 0.0
 
 
-# What the text of a loop line tells of the built-in that says it in one call; the first that fits.
-_BUILT_IN = (
-    (r"cosine", "torch.nn.functional.cosine_similarity(a, b, dim=-1) over the whole batch"),
-    (r"\b(dist|cdist|norm|pairwise)", "torch.cdist(a, b) for all pairs at once"),
+@dataclass(frozen=True)
+class _Way:
+    """A vectorised form: in words, and as code to paste."""
+
+    text: str
+    code: str
+
+
+# What a line of a loop does to one element or pair, and the form for all of them. ``name``: the
+# variable that the line assigns.
+_FORMS = (
     (
-        r"\b(triplet|margin|hinge|clamp|max\()",
-        "the margin over whole rows, (margin + d).clamp(min=0)",
+        r"(?P<x>[\w.]+)\[(?P<i>\w+)\] - (?P=x)\[(?P<j>\w+)\]",
+        "index all pairs at once with torch.triu_indices",
+        "{i}, {j} = torch.triu_indices(len({x}), len({x}), 1)\n"
+        "difference = {x}[{i}] - {x}[{j}]  # one row per pair: reduce with .sum(dim=1)",
+    ),
+    (
+        r"\b(?P<loss>cross_entropy|nll_loss|mse_loss|l1_loss|smooth_l1_loss|huber_loss|kl_div"
+        r"|binary_cross_entropy(?:_with_logits)?)\((?P<x>[\w.]+)\[[^\]]*\], (?P<t>[\w.]+)\[",
+        "call {loss} once on the batch with reduction='none'",
+        "{name} = torch.nn.functional.{loss}({x}, {t}, reduction='none')",
+    ),
+    (
+        r"(?P<x>[\w.]+)\[(?P<i>\w+), (?P<t>[\w.]+)\[(?P=i)\]\]",
+        "select one element of each row with gather",
+        "{name} = {x}.gather(1, {t}[:, None])[:, 0]",
+    ),
+    (
+        r"(?P<x>[\w.]+)\[\w+\]\.(?P<f>max|min)\(\)",
+        "reduce all rows at once with .{f}(dim=1)",
+        "{name} = {x}.flatten(1).{f}(dim=1).values",
+    ),
+    (
+        r"(?P<x>[\w.]+)\[\w+\]\.(?P<f>sum|mean|prod)\(\)",
+        "reduce all rows at once with .{f}(dim=1)",
+        "{name} = {x}.flatten(1).{f}(dim=1)",
     ),
 )
+# The built-in for a loop's text where no form fits; the first that fits.
+_BUILT_IN = (
+    (
+        r"cosine",
+        _Way(
+            "compute torch.nn.functional.cosine_similarity(a, b, dim=-1) over the whole batch",
+            "similarity = torch.nn.functional.cosine_similarity(a[:, None], b[None, :], dim=-1)",
+        ),
+    ),
+    (
+        r"\b(dist|cdist|norm|pairwise)",
+        _Way("compute all pairs at once with torch.cdist(a, b)", "distance = torch.cdist(a, b)"),
+    ),
+    (
+        r"\b(triplet|margin|hinge|clamp|max\()",
+        _Way(
+            "apply the margin to whole rows, (margin + d).clamp(min=0)",
+            "hinge = (margin + distance).clamp(min=0)",
+        ),
+    ),
+)
+_WHERE = _Way(
+    "replace the branch by torch.where(condition, a, b), or by a 0/1 mask as weight",
+    "value = torch.where(condition, if_true, if_false)",
+)
+_MASK = _Way("weight by a mask instead of selecting elements", "total = (x * mask).sum()")
+_REDUCE = _Way(
+    "keep the values as tensors, reduce them once, and call .item() only for logging",
+    "total = torch.stack(values).sum()  # values: tensors, without .item()",
+)
+_BROADCAST = _Way(
+    "index with broadcasting (x[:, None] - y[None, :]) and reduce with .sum(dim)",
+    "difference = x[:, None] - y[None, :]  # every pair\ntotal = difference.sum(dim=1)",
+)
 # Compares the same sequence at two places: ``labels[i] == labels[j]``, converted or not.
-_SAME_LABEL = re.compile(r"([\w.]+)\[\w+\]\)?(?:\.item\(\))?\s*[!=]=\s*(?:\w+\()?\1\[\w+\]")
+_SAME_LABEL = re.compile(r"([\w.]+)\[(\w+)\]\)?(?:\.item\(\))?\s*[!=]=\s*(?:\w+\()?\1\[(\w+)\]")
+_ASSIGNS = re.compile(r"\s*(\w+) = ")
 _READS = {"item", "float", "int", "tolist", "numpy", "cpu"}
 _SELECTS = {"nonzero", "masked_select", "unique"}
-# More ways at once would leave the reader to find out which of them is meant.
-MOST_WAYS = 2
+MOST_WAYS = Threshold(
+    2,
+    "suggestions",
+    "Heuristic: with more suggestions the reader would have to find out which one is meant.",
+)
 
 
-def rewriting(lines: Sequence[OpLine]) -> str:
-    """How to say these lines' loop without a loop, from their text and the conversions they make.
+def rewriting(lines: Sequence[OpLine], intervention: str | None = None) -> Fix:
+    """The fix for a loop of these lines: the vectorised form that fits their text and conversions.
 
     Names the line that takes longest.
     """
@@ -181,24 +269,52 @@ def rewriting(lines: Sequence[OpLine]) -> str:
     made = conversions(lines)
     counts = [f"{sum(line.calls for line in lines):.0f} torch calls"]
     counts += [f"{times:.0f} × {kind}()" for kind, times in sorted(made.items())]
-    return (
-        f"Replace the loop{where(worst.at)} ({', '.join(counts)} a step) by one expression over"
-        f" whole tensors: {'; '.join(_expressions(lines, set(made)))}."
+    ways = _ways(lines, set(made))
+    texts = [way.text for way in ways[: int(MOST_WAYS)]]
+    return Fix(
+        f"Replace the loop{where(worst.at)} ({', '.join(counts)} per step) by one expression over"
+        f" whole tensors: {'; '.join(texts)}.",
+        "review",
+        intervention,
+        action="Replace the loop by one tensor expression",
+        code="\n".join(way.code for way in ways),
     )
 
 
-def _expressions(lines: Sequence[OpLine], conversions: set[str]) -> list[str]:
-    """What fits the functions and conversions seen on these lines, the most telling first."""
-    text = "".join(linecache.getline(line.at.file, line.at.line) for line in lines)
-    ways = [way for pattern, way in _BUILT_IN if re.search(pattern, text)][:1]
+def _ways(lines: Sequence[OpLine], conversions: set[str]) -> list[_Way]:
+    """The forms that fit the text of these lines and their conversions, most specific first."""
+    places = sorted({(line.at.file, line.at.line) for line in lines})
+    texts = [linecache.getline(file, line) for file, line in places]
+    ways = [way for text in texts for way in _forms_of(text)]
+    text = "".join(texts)
+    if not ways:
+        ways = [way for pattern, way in _BUILT_IN if re.search(pattern, text)][:1]
     by_value = "bool" in conversions or (conversions & _READS and re.search(r"\bif\b", text))
     if same := _SAME_LABEL.search(text):
-        ways.insert(0, f"the mask `{same[1]}[:, None] == {same[1]}[None, :]` instead of the branch")
+        labels, i, j = same.groups()
+        pairs = any("triu_indices" in way.code for way in ways)
+        mask = (
+            f"{labels}[{i}] == {labels}[{j}]"
+            if pairs
+            else f"{labels}[:, None] == {labels}[None, :]"
+        )
+        code = f"same = {mask}\nvalue = torch.where(same, if_same, if_different)"
+        ways.insert(int(pairs), _Way(f"replace the branch by the mask `{mask}`", code))
     elif by_value:
-        ways.append("torch.where(condition, a, b), or a 0/1 mask as weight, instead of the branch")
+        ways.append(_WHERE)
     elif conversions & _SELECTS:
-        ways.append("a mask as weight instead of selecting elements")
-    if conversions & _READS:
-        ways.append("keep the values as tensors and reduce them once, .item() only for logging")
-    broadcast = "index with broadcasting (x[:, None] - y[None, :]) and reduce with .sum(dim)"
-    return ways[:MOST_WAYS] or [broadcast]
+        ways.append(_MASK)
+    if conversions & _READS and not any("reduction=" in way.code for way in ways):
+        ways.append(_REDUCE)
+    return ways or [_BROADCAST]
+
+
+def _forms_of(text: str) -> list[_Way]:
+    """The vectorised forms of one line of a loop."""
+    assigned = _ASSIGNS.match(text)
+    found = []
+    for pattern, words, code in _FORMS:
+        if match := re.search(pattern, text):
+            parts = {"name": assigned[1] if assigned else "value", **match.groupdict()}
+            found.append(_Way(words.format(**parts), code.format(**parts)))
+    return found

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from math import sqrt
+
 from tdiag.model.diagnosis import Measure
+from tdiag.model.threshold import Threshold
 
 # Units a Measure may carry; reports know how to print each.
 UNITS = frozenset(
@@ -10,6 +13,10 @@ UNITS = frozenset(
 )
 SOURCES = frozenset(
     {"baseline", "sample", "trace", "calls", "ops", "fetch", "system", "probe", "budget"}
+)
+
+NORMAL_95 = Threshold(
+    1.96, "standard deviations", "By definition: 97.5 % point of the normal distribution."
 )
 
 
@@ -31,3 +38,18 @@ def count(name: str, value: float, source: str, unit: str = "count") -> Measure:
 
 def text(name: str, value: str, source: str) -> Measure:
     return Measure(name, value, "text", source)
+
+
+def known_to(share: float, samples: int) -> tuple[float, float]:
+    """Least and greatest share of time, 0..1, for ``share`` of so many samples: 95 % confidence.
+
+    Wilson's score interval for a proportion, which holds for few samples and for shares near 0 or
+    1 (Brown, Cai, DasGupta 2001, "Interval estimation for a binomial proportion"). Not scipy's:
+    importing it would cost a diagnosis a second.
+    """
+    if samples <= 0:
+        return 0.0, 1.0
+    share, z2 = min(1.0, share), NORMAL_95**2 / samples
+    centre = (share + z2 / 2) / (1 + z2)
+    half = sqrt(z2 * share * (1 - share) + z2 * z2 / 4) / (1 + z2)
+    return max(0.0, centre - half), min(1.0, centre + half)

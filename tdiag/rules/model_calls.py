@@ -1,4 +1,4 @@
-"""A model, or a layer of it, that is called again and again before one backward."""
+"""A model, or a layer of it, that is called in a loop before one backward."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 from tdiag.evidence.kinds import Modules, OpLine, Ops, Phases
 from tdiag.model.place import Place
+from tdiag.model.threshold import Threshold
 from tdiag.rules.loops import LAYERS
+from tdiag.rules.thresholds import MAJORITY_FRAC
 
-# Pairs, triplets and crops call a model two to ten times on purpose; ours.
-MIN_MODEL_CALLS = 12
-# By definition of "mostly": what is done at every second call or oftener is done in the loop.
-MAJORITY_FRAC = 0.5
-# What torch calls its cells, as modules and as functions, and their modules for whole sequences.
+MIN_MODEL_CALLS = Threshold(
+    12,
+    "calls before one backward",
+    "Heuristic: pairs, triplets and crops call a model two to ten times on purpose.",
+)
+# Torch's recurrent cells, as modules and functions, and the modules for whole sequences.
 SEQUENCES = {
     "LSTMCell": "LSTM", "GRUCell": "GRU", "RNNCell": "RNN", "lstm_cell": "LSTM", "gru_cell": "GRU",
     "rnn_tanh_cell": "RNN", "rnn_relu_cell": "RNN",
@@ -21,9 +24,9 @@ SEQUENCES = {
 
 @dataclass(frozen=True)
 class ModelLoop:
-    """``calls``: of the model (a layer with the same weights) by training, in the mean clean step;
-    ``each``: before each backward. ``lines``: those of the loop, where torch calls were counted,
-    in steps that made ``counted`` calls. ``one_row``: each call was given one sample."""
+    """``calls``: training calls of the model (or of a layer with the same weights), per clean step;
+    ``each``: before each backward. ``lines``: the loop's lines, if torch calls were counted, in
+    steps that made ``counted`` calls. ``one_row``: each call got one sample."""
 
     name: str
     at: Place | None
@@ -40,7 +43,7 @@ class ModelLoop:
 
 
 def model_loop(modules: Modules | None, phases: Phases | None, ops: Ops | None) -> ModelLoop | None:
-    """The outermost module that is called in a loop, else the layer that is."""
+    """The outermost module called in a loop; else the layer that is."""
     if phases is None:
         return None
     lines = [x for x in ops.lines if x.phase in ("forward", "loss")] if ops else []

@@ -1,5 +1,4 @@
-"""The rank that the others wait for, and the work that makes it late: the rule's and the verdict's
-one answer."""
+"""The rank that the others wait for, and the work that makes it late, for TD902 and the verdict."""
 
 from __future__ import annotations
 
@@ -7,13 +6,14 @@ import statistics
 from dataclasses import dataclass
 
 from tdiag.evidence.device import Ranks, RankTime
+from tdiag.evidence.kinds import Environment
 from tdiag.rules.base import Abstain
-from tdiag.rules.shares import MOSTLY_FRAC, NOTICEABLE_FRAC
+from tdiag.rules.thresholds import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.units import duration, percent
 
-# Components that say nothing of a rank's own work: communication is what ranks are compared by.
+# Components that say nothing about a rank's own work: communication is what ranks are compared by.
 NOT_ITS_OWN = ("comm", "unattributed")
-# "it spends 40 ms more …"; phases of a run on the CPU come after those of a device's budget.
+# "it spends 40 ms more ..."; the phases of a run on the CPU come after those of a device's budget.
 _WORDS = {
     "data_wait": "waiting for data",
     "h2d": "copying to the device",
@@ -23,7 +23,7 @@ _WORDS = {
     "launch": "launching work",
     "compute": "computing",
     "optimizer": "in the optimizer",
-    "other": "in host work without a name",
+    "other": "in unnamed host work",
     "prepare": "between its steps",
     "evaluation": "evaluating",
     "checkpoint": "saving checkpoints",
@@ -33,8 +33,8 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Straggler:
-    """``cause``: the budget component that takes ``rank`` longest beyond the median of the
-    ``others``, by ``longer_ns`` a step. ``waited_ns``: what they wait for it, per step."""
+    """``cause``: the budget component in which ``rank`` exceeds the median of the ``others`` most,
+    by ``longer_ns`` per step. ``waited_ns``: the time the others wait for it, per step."""
 
     rank: RankTime
     others: tuple[RankTime, ...]
@@ -44,32 +44,37 @@ class Straggler:
 
     @property
     def waited_frac(self) -> float:
-        """What the others wait ÷ its step, at most 1."""
+        """Waiting time of the others ÷ this rank's step, at most 1."""
         return min(1.0, self.waited_ns / self.rank.step_ns)
 
     @property
     def sentence(self) -> str:
-        them = f"the other {len(self.others)} ranks wait"
-        if len(self.others) == 1:
-            them = "the other rank wait"
+        one = len(self.others) == 1
+        others = "the other rank" if one else f"the other {len(self.others)} ranks"
         words = _WORDS.get(self.cause, f"in {self.cause.replace('_', ' ')}")
         return (
-            f"Rank {self.rank.rank} makes {them} {duration(self.waited_ns)} a step"
-            f" ({percent(self.waited_frac)}): it spends {duration(self.longer_ns)} more"
-            f" {words} than they do."
+            f"Rank {self.rank.rank} makes {others} wait {duration(self.waited_ns)} per step"
+            f" ({percent(self.waited_frac)}): it spends {duration(self.longer_ns)} more {words}"
+            " than they do."
         )
 
     def of_the_others(self, component: str) -> float:
-        """The median of the others whose time is known, ns per step."""
+        """Median of the others with a known time, ns per step."""
         return _median(self.others, component)
 
 
-def straggler_of(ranks: Ranks) -> Straggler | None:
-    """None if nobody waits noticeably.
+def abstain_unless_alone(environment: Environment | None, lacking: str) -> None:
+    """Abstain for what is ``lacking``, unless the job is known to have a single rank."""
+    if environment is None or environment.world_size != 1:
+        raise Abstain(lacking)
 
-    Abstains where communication was not measured, and where the rank's own work does not take it
-    so much longer that this would explain most of what the others wait: then the traces may begin
-    at different times, or the ranks do different work by design.
+
+def straggler_of(ranks: Ranks) -> Straggler | None:
+    """None if no rank waits noticeably.
+
+    Abstains where communication was not measured, and where the rank's own extra work does not
+    explain most of the others' wait: then traces may begin at different times, or ranks do
+    different work by design.
     """
     if ranks.slowest is None or ranks.waited_ns is None:
         raise Abstain("the communication of fewer than two ranks was measured")
@@ -86,23 +91,23 @@ def straggler_of(ranks: Ranks) -> Straggler | None:
     }
     cause = max(beyond, key=lambda name: beyond[name], default="")
     own = _own(late) - statistics.median(_own(rank) for rank in others if rank.components_ns)
-    if not cause or min(own, beyond[cause]) < MOSTLY_FRAC * ranks.waited_ns:
+    if not cause or min(own, beyond[cause]) < MAJORITY_FRAC * ranks.waited_ns:
         raise Abstain(
-            f"rank {late.rank} communicates least, but its own work does not take it so much"
-            " longer that this would explain most of what the others wait"
+            f"rank {late.rank} communicates least, but its extra work does not explain most of the"
+            " time that the others wait"
         )
     return Straggler(late, others, ranks.waited_ns, cause, beyond[cause])
 
 
 def waits_by_turns(ranks: Ranks, step_ns: float) -> str:
-    """What the ranks wait for whichever comes last, in a sentence; empty if that is unknown, or
-    not noticeable beside the device's step."""
+    """How long the ranks wait for a different rank from step to step, in a sentence; empty if that
+    is unknown, or not noticeable beside the device's step."""
     waits = ranks.by_turns_ns
     if waits is None or waits < NOTICEABLE_FRAC * step_ns:
         return ""
     return (
-        f"The ranks wait for one another by turns, at least {duration(waits)} a step"
-        f" ({percent(waits / step_ns)}): at some steps one comes last, at others another."
+        f"The ranks wait for each other at least {duration(waits)} per step"
+        f" ({percent(waits / step_ns)}), and which rank is late changes from step to step."
     )
 
 

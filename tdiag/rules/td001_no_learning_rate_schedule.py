@@ -1,23 +1,24 @@
-"""The learning rate stays as it was
+"""The learning rate never changes
 
 ## What it measures
-The schedulers of torch that were made, and the learning rates of the optimizer's groups from one
-look between the windows to the next.
+The schedulers that were created, and the learning rates of the optimizer's parameter groups between
+measurement windows.
 
 ## Why it is slow
-It is not: no step time is claimed. A rate that rises and then falls (one-cycle, cyclic, warm-up and
-cosine) reaches the same loss in fewer epochs than one that stays, and often a better one.
+No step time is claimed. A learning rate that rises and then falls (one-cycle, cyclic, warm-up with
+cosine) often reaches the same loss in fewer epochs than a constant one.
 
 ## What to do
-A scheduler, stepped once a batch: `OneCycleLR`, whose highest rate a short range test finds.
+Add a scheduler and step it after each batch, for example `OneCycleLR`. A short learning-rate range
+test finds its maximum.
 
 ## How the gain is computed
-Nothing is predicted: it is about how many steps training takes, not about how long one is.
+No gain is predicted: the number of steps may fall, the time of one does not.
 
 ## When this advice is wrong
-Rates that are set by hand once an epoch do not show in a run of less than one. Optimizers that find
-their own rate (Adafactor, Prodigy, schedule-free ones) need none; they are left out. So are agents
-and models trained against each other (GANs), whose usual rates stay.
+A rate that the script sets once an epoch does not show in a run shorter than an epoch. Not
+reported: optimizers that choose their own rate (Adafactor, Prodigy, schedule-free ones), agents and
+GANs, which usually train at constant rates.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ CODE = "TD001"
 NAME = "no-learning-rate-schedule"
 CLASS = "compute"
 
-# Optimizers of torch whose step is as long as the learning rate says.
+# Optimizers of torch whose step length follows the given learning rate.
 GIVEN_RATE = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Muon")
 
 
@@ -60,29 +61,38 @@ def check(
         return None
     looked = [x for x in mine if x.lr_changed is False and x.rates]
     if not looked:
-        raise Abstain("the learning rate was looked at less than twice")
+        raise Abstain("the learning rate was recorded fewer than two times")
     one = looked[0]
     seen = f" in {steps.total_steps_seen} steps" if steps else ""
     return Found(
-        summary=f"{one.name}'s learning rate stayed {one.rates[0]:g}{seen}; no scheduler was made.",
+        summary=f"{one.name}'s learning rate stayed at {one.rates[0]:g}{seen}: no scheduler.",
         evidence=(
             text("learning rate", f"{one.rates[0]:g}", "probe"),
-            count("looks at it", len(one.rates), "probe"),
+            count("times it was recorded", len(one.rates), "probe"),
             *((count("steps seen", steps.total_steps_seen, "probe"),) if steps else ()),
         ),
-        fix=Fix(_advice(one, loaders), "manual"),
+        fix=_fix(one, loaders),
         at=one.created_at,
     )
 
 
-def _advice(optimizer: Optimizer, loaders: Loaders | None) -> str:
+def _fix(optimizer: Optimizer, loaders: Loaders | None) -> Fix:
     loader = loaders.train() if loaders else None
-    total = "all steps of the training"
+    total = "total_steps"
     if loader is not None and loader.epoch_samples and loader.batch_size:
-        total = f"epochs × {math.ceil(loader.epoch_samples / loader.batch_size)}"
-    return (
-        f"torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=…, total_steps={total}) for the"
-        f" {optimizer.name}{where(optimizer.created_at)}, stepped after each optimizer.step()."
+        total = f"epochs * {math.ceil(loader.epoch_samples / loader.batch_size)}"
+    return Fix(
+        f"Create a OneCycleLR scheduler for the {optimizer.name}{where(optimizer.created_at)} and"
+        " step it after each optimizer.step().",
+        "manual",
+        action="Add a learning-rate schedule",
+        code=(
+            "scheduler = torch.optim.lr_scheduler.OneCycleLR(\n"
+            f"    optimizer, max_lr=max_lr, total_steps={total}\n"
+            ")\n"
+            "# after each optimizer.step():\n"
+            "scheduler.step()"
+        ),
     )
 
 

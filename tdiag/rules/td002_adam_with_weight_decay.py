@@ -1,21 +1,20 @@
 """Adam with weight decay
 
 ## What it measures
-The scalar settings of an `Adam` that stepped: a `weight_decay` above zero that is not decoupled.
+The settings of an `Adam` optimizer that stepped: a `weight_decay` above zero that is not decoupled.
 
 ## Why it is slow
-It is not: no step time is claimed. Adam divides the decay by the running size of the gradient, with
-the rest of it, so that weights with large gradients hardly decay; the same setting needs more
-epochs, or another value, than with the decoupled form.
+No step time is claimed. Adam adds the decay to the gradient and divides both by the gradient's
+running size, so weights with large gradients hardly decay. The decoupled form decays all alike.
 
 ## What to do
-`torch.optim.AdamW`, whose decay is a factor on the weights.
+Use `torch.optim.AdamW`, which multiplies the weights by the decay directly.
 
 ## How the gain is computed
-Nothing is predicted: it is about how training converges, not about how long a step takes.
+No gain is predicted: convergence may improve, the time of one step does not.
 
 ## When this advice is wrong
-To reproduce a result that was tuned with Adam's own decay, keep it. The best value differs between
+Keep Adam's own decay to reproduce a result that was tuned with it. The best value differs between
 the two forms: AdamW's default is 0.01.
 """
 
@@ -41,23 +40,23 @@ def check(optimizers: Optimizers) -> Found | None:
     return Found(
         summary=(
             f"Adam{where(adam.created_at)} applies weight_decay={_decay(adam):g} to the gradient,"
-            " where its own scaling undoes much of it."
+            " whose scaling then cancels much of it."
         ),
         evidence=(
             text("weight_decay", f"{_decay(adam):g}", "probe"),
             count("parameter tensors", adam.tensors, "probe"),
         ),
         fix=Fix(
-            f"torch.optim.AdamW(..., weight_decay=…){where(adam.created_at)}, with the decay tuned"
-            " anew.",
+            f"Create a torch.optim.AdamW{where(adam.created_at)} and tune its weight_decay again.",
             "review",
+            action="Use AdamW instead of Adam",
         ),
         at=adam.created_at,
     )
 
 
 def _decay(optimizer: Optimizer) -> float:
-    """The coupled decay; 0 where it is decoupled, or held in a tensor whose value is not known."""
+    """The coupled decay; 0 if it is decoupled, or in a tensor whose value is not known."""
     value = optimizer.config.get("weight_decay")
     if optimizer.config.get("decoupled_weight_decay") or not isinstance(value, (int, float)):
         return 0.0

@@ -1,26 +1,25 @@
 """The model's inputs are not normalised
 
 ## What it measures
-Mean and standard deviation, by channel, of the first tensor that the model is given in the first
-training steps, whatever was done to the batch on the way. Tensors after it (masks, hidden states,
-counts), outputs of other modules and batches of zeros and ones are no such input; nor is anything
-that comes with token ids.
+Mean and standard deviation per channel of the first tensor that the model gets in the first
+training steps. Later arguments, outputs of other modules, token ids and batches of zeros and ones
+are left out.
 
 ## Why it is slow
-It is not: no step time is claimed. Inputs that are mostly of one sign push all weights of the first
-layer the same way, and inputs far from unit scale do not suit the initial weights: training takes
-more steps, or a smaller learning rate.
+No step time is claimed. Inputs of mostly one sign push all weights of the first layer the same way,
+and inputs far from unit scale do not fit the initial weights: training takes more steps, or needs a
+smaller learning rate.
 
 ## What to do
-Subtract the mean and divide by the standard deviation, channel by channel, on the device.
+Subtract the mean and divide by the standard deviation of each channel, on the device.
 
 ## How the gain is computed
-Nothing is predicted: it is about how many steps training takes, not about how long one is.
+No gain is predicted: the number of steps may fall, the time of one does not.
 
 ## When this advice is wrong
-Models that begin with a norm, and pretrained ones that expect another range, want their own.
-Probabilities stay as they are, and what an agent sees is normalised as it goes: it is left out. Two
-batches are few to take statistics from.
+Models that begin with a normalisation layer, and pretrained ones that expect another range, need
+their own. Probabilities stay as they are. Agents are left out: they normalise observations as they
+go. A few batches are a small sample.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from tdiag.evidence.data import Inputs, InputTensor
 from tdiag.evidence.kinds import Calls, Flags
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, where
 from tdiag.rules.examples import at
 from tdiag.rules.measures import text
@@ -40,15 +40,24 @@ CODE = "TD003"
 NAME = "inputs-not-normalised"
 CLASS = "compute"
 
-# LeCun et al., "Efficient BackProp" (1998), 4.3: each input's average over the data should be close
-# to zero. Further off than one standard deviation, its values are mostly of one sign.
-OFF_CENTRE = 1.0
-# ... and its scale about that of the others. An order of magnitude away from one is not, and the
-# initial weights that torch draws assume one.
-OFF_SCALE = 10.0
-# A batch has a dimension for its samples and one for their values at least.
-WITH_BATCH = 2
-WHOLE_FROM = 1000  # printed without decimals or exponent
+OFF_CENTRE = Threshold(
+    1,
+    "standard deviations",
+    'LeCun et al., "Efficient BackProp" (1998), 4.3: inputs should average close to zero; beyond'
+    " one standard deviation their values are mostly of one sign.",
+)
+OFF_SCALE = Threshold(
+    10,
+    "times",
+    'LeCun et al., "Efficient BackProp" (1998), 4.3: inputs should have about the same scale; torch'
+    " draws initial weights for a scale of one, and ten times off is another order of magnitude.",
+)
+WITH_BATCH = Threshold(
+    2, "dimensions", "By definition: a batch has one dimension for its samples and one for values."
+)
+WHOLE_FROM = Threshold(
+    1000, "and more", "By format: larger numbers are printed without decimals or an exponent."
+)
 
 
 def check(inputs: Inputs, flags: Flags | None, calls: Calls | None) -> Found | None:
@@ -72,9 +81,10 @@ def check(inputs: Inputs, flags: Flags | None, calls: Calls | None) -> Found | N
             text("shape", "×".join(map(str, largest.shape)), "probe"),
         ),
         fix=Fix(
-            f"x = (x - mean) / std on the device before {largest.module}{place}, with mean={means}"
-            f" and std={stds}, taken over the whole dataset.",
+            f"Compute x = (x - mean) / std on the device before {largest.module}{place}. These"
+            f" batches have mean={means} and std={stds}; take both over the whole dataset.",
             "review",
+            action="Normalise the inputs on the device",
         ),
         at=largest.module_at,
     )
@@ -89,7 +99,7 @@ def _channels(tensor: InputTensor) -> list[tuple[float, float]]:
 
 
 def _off(mean: float, std: float) -> bool:
-    """A channel that never changes tells nothing."""
+    """A constant channel has no scale and is never off."""
     if not std:
         return False
     return abs(mean) > OFF_CENTRE * std or not 1 / OFF_SCALE <= std <= OFF_SCALE

@@ -1,24 +1,24 @@
-"""The last batch of an epoch is a small rest
+"""The last batch of an epoch is short
 
 ## What it measures
-The number of samples of one pass over the training loader, the batch size, and whether the loader
-drops the last batch.
+The samples of one epoch of the training loader, the batch size, and whether the loader drops the
+last batch.
 
 ## Why it is slow
-It costs no measured time. The few samples of the rest weigh as much in a step as a whole batch,
-batch norm takes its statistics from them alone, and their shape is a new one: compiled graphs,
+No step time is claimed. The few samples of the last batch weigh as much in their step as a whole
+batch, and batch norm takes its statistics from them alone. Their shape is new: compiled graphs,
 captured graphs and autotuned convolutions are made again for it.
 
 ## What to do
-`drop_last=True` (the sampler shuffles, so that other samples are left out in the next epoch), or a
+Set `drop_last=True`: with shuffling, other samples are left out in the next epoch. Or choose a
 batch size that divides the dataset.
 
 ## How the gain is computed
-Nothing is predicted: what the odd shape costs depends on whether anything is compiled for shapes.
+No gain is predicted: the cost of the new shape depends on what is compiled for shapes.
 
 ## When this advice is wrong
-Where a sampler repeats samples or has no end there is no epoch, and nothing is said. Data without
-shuffling would lose the same samples in every epoch.
+Without shuffling, the same samples would be left out of every epoch. Samplers that repeat samples
+or never end have no last batch; they are not reported.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ import math
 from tdiag.evidence.data import Loaders
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import loaders
 from tdiag.rules.measures import count, frac
-from tdiag.rules.shares import MOSTLY_FRAC
+from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import percent
 
 CODE = "TD004"
 NAME = "last-batch-is-short"
 CLASS = "loader"
 
-# A batch size this much smaller or larger at most is offered instead: memory and learning rate
-# stay about what they were. Ours.
-NEAR_FRAC = 0.1
+NEAR_FRAC = Threshold(
+    0.1, "of the batch size", "Heuristic: within a tenth, memory and learning rate hardly change."
+)
 
 
 def check(loaders: Loaders) -> Found | None:
@@ -50,14 +51,14 @@ def check(loaders: Loaders) -> Found | None:
     samples = loader.epoch_samples
     batch = loader.batch_size
     rest = samples % batch
-    if not rest or samples < batch or rest > MOSTLY_FRAC * batch:
+    if not rest or samples < batch or rest > MAJORITY_FRAC * batch:
         return None
     if loader.drop_last is None:
-        raise Abstain("whether the loader drops its last batch is not known")
+        raise Abstain("drop_last of the loader was not recorded")
     if loader.drop_last:
         return None
     divisor = _divisor_near(samples, batch)
-    instead = f"; or batch_size={divisor}, which divides them" if divisor else ""
+    instead = f" Or set batch_size={divisor}, which divides {samples}." if divisor else ""
     return Found(
         summary=(
             f"{samples} samples in batches of {batch} leave a last batch of {rest}"
@@ -66,12 +67,13 @@ def check(loaders: Loaders) -> Found | None:
         evidence=(
             count("samples of an epoch", samples, "probe"),
             count("batch_size", batch, "probe"),
-            frac("last batch, of a whole one", rest / batch, "probe"),
+            frac("last batch, share of a whole one", rest / batch, "probe"),
         ),
         fix=Fix(
             f"DataLoader(..., drop_last=True){where(loader.created_at)} leaves {rest} of {samples}"
-            f" samples out of an epoch{instead}.",
+            f" samples out of each epoch.{instead}",
             "review",
+            action="Drop the short last batch",
         ),
         at=loader.created_at,
     )

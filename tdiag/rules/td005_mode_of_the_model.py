@@ -1,22 +1,22 @@
 """The model is in the wrong mode
 
 ## What it measures
-The mode (`train` or `eval`) in which outermost modules with parameters ran: while evaluating (no
-gradients recorded, between steps) and while training.
+The mode (`train` or `eval`) of the outermost modules with parameters, during evaluation (between
+steps, no gradients recorded) and during training.
 
 ## Why it is slow
-It is not: results are wrong. In training mode, an evaluation drops units and lets batch norm learn
-from the validation data. In evaluation mode, training drops nothing and batch norm's statistics
-stand still, which happens when `model.train()` is forgotten after an evaluation.
+It is not slow: the results are wrong. An evaluation in training mode drops units and lets batch
+norm learn from the validation data. Training in evaluation mode drops nothing and freezes batch
+norm's statistics; this happens when `model.train()` is forgotten after an evaluation.
 
 ## What to do
-`model.eval()` before an evaluation, `model.train()` after it.
+Call `model.eval()` before an evaluation and `model.train()` after it.
 
 ## How the gain is computed
-Nothing is predicted: it is about what is computed, not about how long it takes.
+No gain is predicted: the fix changes what is computed, not how long it takes.
 
 ## When this advice is wrong
-Monte Carlo dropout evaluates in training mode on purpose; fine-tuning may keep a backbone in
+Monte Carlo dropout evaluates in training mode on purpose. Fine-tuning may keep a backbone in
 evaluation mode.
 """
 
@@ -32,7 +32,7 @@ from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.examples import module, phases
 from tdiag.rules.measures import frac
-from tdiag.rules.shares import NOTICEABLE_FRAC
+from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import percent
 
 CODE = "TD005"
@@ -50,32 +50,36 @@ def check(
         raise Abstain("no module with parameters was seen evaluating or training")
     evaluating, training = evaluating or 0.0, training or 0.0
     if gathers(phases, calls):
-        evaluating = 0.0  # a rollout may well run in the mode of training
+        evaluating = 0.0  # a rollout may run in training mode on purpose
     if max(evaluating, training) < NOTICEABLE_FRAC:
         return None
     said, todo = [], []
     facts: list[Measure] = []
     if evaluating >= NOTICEABLE_FRAC:
         said.append(f"{percent(evaluating)} of the evaluation runs in training mode")
-        todo.append("model.eval() before the evaluation and model.train() after it")
+        todo.append("Call model.eval() before the evaluation and model.train() after it")
         facts.append(frac("evaluation in training mode", evaluating, "baseline"))
     if training >= NOTICEABLE_FRAC:
         said.append(f"{percent(training)} of the training runs in evaluation mode")
-        todo.append("model.train() before the training, and again after each evaluation")
+        todo.append("Call model.train() before training and after each evaluation")
         facts.append(frac("training in evaluation mode", training, "baseline"))
     model = max(modules.modules, key=lambda module: module.parameters, default=None)
     at = model.at if model else None
     of_model = f" ({model.name}{where(at)})" if model else ""
     return Found(
-        summary=f"{' and '.join(said)}: {_what(layers)} then do the wrong thing.",
+        summary=f"{' and '.join(said)}: the results of {_what(layers)} are wrong.",
         evidence=tuple(facts),
-        fix=Fix(f"{'; '.join(todo)}{of_model}.", "review"),
+        fix=Fix(
+            f"{'. '.join(todo)}{of_model}.",
+            "review",
+            action="Switch the model between train() and eval()",
+        ),
         at=at,
     )
 
 
 def _what(layers: Layers | None) -> str:
-    """The classes that compute something else in the other mode."""
+    """The layer classes whose result depends on the mode."""
     return " and ".join(layers.mode_dependent[:3]) if layers else "dropout and batch norm"
 
 

@@ -1,18 +1,16 @@
-"""Float16 without loss scaling
+"""float16 without loss scaling
 
 ## What it measures
-The dtype of autocast in the forward pass, and whether an enabled `GradScaler` has stepped.
+The autocast dtype of the forward pass, and whether an enabled `GradScaler` has stepped.
 
 ## Why it is slow
-It is not: gradients below 6e-8 are zero in float16, and training stalls or diverges for the lack of
-them.
+It is not slow: gradients below 6e-8 are zero in float16, and training stalls or diverges.
 
 ## What to do
-A `GradScaler` around backward and step; or bfloat16, whose exponents reach as far as float32's and
-which needs none.
+Scale the loss with a `GradScaler`; or use bfloat16, which has the range of float32 and needs none.
 
 ## How the gain is computed
-Nothing is predicted: it is about what is computed, not about how long it takes.
+No gain is predicted: the fix changes what is computed, not how long it takes.
 
 ## When this advice is wrong
 Libraries with a scaler of their own (DeepSpeed, Apex) do not use torch's.
@@ -36,20 +34,26 @@ def check(flags: Flags, optimizers: Optimizers) -> Found | None:
     if flags.autocast_dtype.removeprefix("torch.") != "float16" or flags.grad_scaler:
         return None
     if flags.grad_scaler is None:
-        raise Abstain("whether a GradScaler stepped was not recorded")
+        raise Abstain("the steps of a GradScaler were not recorded")
     stepped = [x for x in optimizers.optimizers if x.created_at is not None]
     at = stepped[0].created_at if stepped else None
     return Found(
-        summary="Forward runs under autocast to float16, and no GradScaler scales the loss.",
+        summary="The forward pass runs in float16, and no GradScaler scales the loss.",
         evidence=(
             text("autocast", "float16", "probe"),
             text("GradScaler", "none has stepped", "probe"),
         ),
         fix=Fix(
-            "scaler = torch.amp.GradScaler(device.type); scaler.scale(loss).backward(),"
-            f" scaler.step(optimizer) and scaler.update() with the optimizer{where(at)}; or"
-            " autocast to torch.bfloat16, which needs no scaling.",
+            f"Step the optimizer{where(at)} through a torch.amp.GradScaler. Or autocast to"
+            " torch.bfloat16, which needs no scaling.",
             "review",
+            action="Scale the loss with a GradScaler",
+            code=(
+                "scaler = torch.amp.GradScaler(device.type)  # once, before the loop\n"
+                "scaler.scale(loss).backward()\n"
+                "scaler.step(optimizer)\n"
+                "scaler.update()"
+            ),
         ),
         at=at,
     )

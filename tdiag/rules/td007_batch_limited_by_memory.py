@@ -1,23 +1,22 @@
-"""The batch is small because the device's memory is full
+"""The device's memory limits the batch size
 
 ## What it measures
-The training batch, the device's memory in use at its peak in the clean steps, and how many backward
-passes a step makes.
+The training batch, the peak of device memory in the clean steps, and the backward passes per step.
 
 ## Why it is slow
-It is not: no step time is claimed. A small batch gives noisy gradients, which keeps the learning
-rate small, and a full device allows no larger one.
+No step time is claimed. A small batch gives noisy gradients, which need a small learning rate; a
+full device allows no larger batch.
 
 ## What to do
-Gradient accumulation: several backward passes, one step. The effective batch grows and the memory
-stays as it is. The learning rate grows with the effective batch, after a warm-up.
+Accumulate gradients: several backward passes per step. The effective batch grows, the memory does
+not. Raise the learning rate with the effective batch, after a warm-up.
 
 ## How the gain is computed
-Nothing is predicted: it is about how training converges, not about how long a step takes.
+No gain is predicted: convergence may improve, the time per sample does not.
 
 ## When this advice is wrong
-Many trainings converge as well, or better, with small batches. Batch norm's statistics are those of
-one backward pass, so that accumulation does not improve them.
+Many trainings converge as well, or better, with small batches. Batch norm's statistics are of one
+backward pass; accumulation does not improve them.
 """
 
 from __future__ import annotations
@@ -28,19 +27,23 @@ from tdiag.evidence.data import Loaders
 from tdiag.evidence.kinds import Environment, Optimizers, Phases, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, environment, loaders, optimizers, phases, system
 from tdiag.rules.measures import bytes_, count
-from tdiag.rules.shares import USABLE_MEMORY_FRAC
+from tdiag.rules.thresholds import USABLE_MEMORY_FRAC
 from tdiag.units import percent, size
 
 CODE = "TD007"
 NAME = "batch-limited-by-memory"
 CLASS = "memory"
 
-# Samples per device from which "Accurate, Large Minibatch SGD" (Goyal et al., 2017) scales the
-# learning rate up, in proportion to the batch.
-USUAL_BATCH = 32
+USUAL_BATCH = Threshold(
+    32,
+    "samples",
+    'Goyal et al., "Accurate, Large Minibatch SGD" (2017): the batch per device from which they'
+    " scale the learning rate up in proportion.",
+)
 
 
 def check(
@@ -54,10 +57,10 @@ def check(
     if environment.device_count == 0 or loader is None or not loader.batch_size:
         return None
     if environment.device_count != 1:
-        raise Abstain("several devices are visible: whose memory was measured cannot be told")
+        raise Abstain("several devices are visible; the memory may be of another one")
     used, total = system.gpu_memory_used_bytes, system.gpu_memory_total_bytes
     if not used or not total:
-        raise Abstain("the device's memory in use was not measured")
+        raise Abstain("device memory in use was not measured")
     passes = max(1, round(phases.counts.get("backward", 1.0)))
     effective = loader.batch_size * passes
     if effective >= USUAL_BATCH or used < USABLE_MEMORY_FRAC * total:
@@ -65,9 +68,8 @@ def check(
     passes_wanted = math.ceil(USUAL_BATCH / loader.batch_size)
     return Found(
         summary=(
-            f"A step learns from {effective} samples, and a batch of {loader.batch_size} already"
-            f" fills {percent(used / total)} of the device's memory ({size(used)} of"
-            f" {size(total)})."
+            f"A step trains on {effective} samples, and a batch of {loader.batch_size} already"
+            f" fills {percent(used / total)} of the device memory ({size(used)} of {size(total)})."
         ),
         evidence=(
             count("batch_size", loader.batch_size, "probe"),
@@ -76,11 +78,18 @@ def check(
             bytes_("device memory", total, "system"),
         ),
         fix=Fix(
-            f"Accumulate {passes_wanted} batches of {loader.batch_size}{where(loader.created_at)}:"
-            f" (loss / {passes_wanted}).backward() for each, then optimizer.step() and"
-            f" zero_grad() once; {_rate(optimizers, passes_wanted / passes)}, after a"
-            " warm-up.",
+            f"Accumulate the gradients of {passes_wanted} batches of {loader.batch_size}"
+            f"{where(loader.created_at)} before each optimizer step."
+            f" {_rate(optimizers, passes_wanted / passes)}, after a warm-up.",
             "manual",
+            action=f"Accumulate gradients over {passes_wanted} batches",
+            code=(
+                "for index, (inputs, targets) in enumerate(loader, start=1):\n"
+                f"    (criterion(model(inputs), targets) / {passes_wanted}).backward()\n"
+                f"    if index % {passes_wanted} == 0:\n"
+                "        optimizer.step()\n"
+                "        optimizer.zero_grad()"
+            ),
         ),
         at=loader.created_at,
     )
@@ -90,8 +99,8 @@ def _rate(optimizers: Optimizers | None, factor: float) -> str:
     known = [x.config.get("lr") for x in optimizers.optimizers] if optimizers else []
     rate = next((x for x in known if isinstance(x, (int, float)) and x), None)
     if rate is None:
-        return f"raise the learning rate up to {factor:.3g} times"
-    return f"raise the learning rate from {rate:g} up to {rate * factor:.3g} (in proportion)"
+        return f"Raise the learning rate up to {factor:.3g} times"
+    return f"Raise the learning rate from {rate:g} up to {rate * factor:.3g}, in proportion"
 
 
 def fires() -> Evidence:
@@ -99,7 +108,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """As small a batch with memory to spare: a larger batch would do."""
+    """The same batch with free memory: a larger batch fits."""
     return _training(used=16 * GB)
 
 

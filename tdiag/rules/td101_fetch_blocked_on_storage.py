@@ -1,27 +1,27 @@
 """Fetches wait for storage
 
 ## What it measures
-The training thread waits for batches, and most of the fetch time is spent neither on a core nor
-queueing for one: the fetching thread is blocked. Bytes read from storage (page-cache misses), or
-samples taken in the fetch, tell on what.
+The training thread waits for batches, and most of the fetch time is neither on a core nor queueing
+for one: the fetching thread is blocked. Bytes read from storage (page-cache misses), or samples of
+the fetch, show on what.
 
 ## Why it is slow
-Storage answers one request after the other while cores and device idle. Reading what is already in
-the page cache is copying, not storage, and is not counted here.
+Storage answers one request after the other while cores and device idle. Reads from the page cache
+are copies in memory and do not count.
 
 ## What to do
-Read the data into memory once if they fit, let several workers wait side by side, raise the number
-of batches fetched ahead, pack many small files into few, or move the data to a faster disk.
+Read the data into memory once if it fits, let several workers wait at the same time, pack many
+small files into few, or move the data to a faster disk.
 
 ## How the gain is computed
-High end: the fetches overlap in workers, or come from memory. Low end: storage serves no more per
-second than now, so that only what the training process computes meanwhile is hidden; or, when
-memory holds the data, all blocked time from the second epoch on.
+High end: workers overlap the fetches. Low end with the data in memory: no fetch blocks from the
+second epoch on. Low end otherwise: storage is no faster with more requests, and only the training
+process's own computation is hidden.
 
 ## When this advice is wrong
-The first epoch after start-up always reads cold data; if the data then stays in the page cache, a
-longer run does not show this. A fetch that waits for a lock, for threads of its own or for a remote
-service is blocked too: the sampled line says what it is.
+The first epoch always reads cold data; if it then stays in the page cache, a longer run does not
+wait. A fetch that waits for a lock, for its own threads or for a remote service is blocked too: the
+sampled line shows which.
 """
 
 from __future__ import annotations
@@ -32,26 +32,30 @@ from tdiag.evidence.data import Loader, Loaders
 from tdiag.evidence.kinds import Budget, Phases, StackLine, Stacks, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import GB, budget, loaders, stack, stacks, system
 from tdiag.rules.feed import RAM_FOR_DATA_FRAC, Feed, feed_of
-from tdiag.rules.fetch_lines import dataset_place, top_fetch_lines
+from tdiag.rules.fetch_lines import fetch_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, frac
+from tdiag.rules.snippets import files_in_memory
 from tdiag.units import duration, percent, plural, size
 
 CODE = "TD101"
 NAME = "fetch-blocked-on-storage"
 CLASS = "io"
 AFTER = {
-    "TD103": "waiting side by side for many small files only hides them",
-    "TD102": "waiting side by side for bytes that are not used only hides them",
+    "TD103": "workers that wait for small files hide them and do not remove them",
+    "TD102": "workers that wait for unused bytes hide them and do not remove them",
     "TD202": "on full cores further workers only queue",
 }
 
-# One page, the smallest amount that the kernel reads from storage.
-MIN_READ_BYTES = 4096
-# Mostly blocked workers cost a core little, but an interpreter's memory each; ours.
-MAX_WORKERS_PER_CORE = 4
+MIN_READ_BYTES = Threshold(
+    4096, "bytes per batch", "One page: the smallest amount that Linux reads from storage."
+)
+MAX_WORKERS_PER_CORE = Threshold(
+    4, "per core", "Heuristic: blocked workers hardly use a core, but take memory each."
+)
 
 
 def check(
@@ -68,8 +72,8 @@ def check(
     read = fed.loader.read_bytes
     if (read or 0.0) < MIN_READ_BYTES and not lines:
         raise Abstain(
-            f"fetches are blocked {percent(fed.blocked / fed.wall)} of their time, but neither"
-            " reads from storage nor samples of the fetch say on what"
+            f"fetches are blocked {percent(fed.blocked / fed.wall)} of their time, and neither"
+            " reads from storage nor samples of the fetch show on what"
         )
     workers = _workers(fed, system)
     cached = _bytes_to_cache(fed, system)
@@ -77,7 +81,7 @@ def check(
     return Found(
         summary=(
             f"{percent(fed.wait / fed.step)} of the step waits for data, and fetching it"
-            f" ({duration(fed.wall)} a step) is blocked {percent(fed.blocked / fed.wall)} of the"
+            f" ({duration(fed.wall)} per step) is blocked {percent(fed.blocked / fed.wall)} of the"
             f" time{_on_what(read, lines)}."
         ),
         evidence=(
@@ -85,9 +89,9 @@ def check(
             *(() if read is None else (bytes_("read from storage per batch", read, "fetch"),)),
             *(frac(f"fetch samples{where(x.at)}", x.self_frac, "sample") for x in lines),
         ),
-        fix=Fix(_advice(fed, workers, cached, lines), "safe", f"num_workers={workers}"),
+        fix=_fix(fed, workers, cached, lines),
         gain=Gain(low, high, why, DATA_WAIT),
-        at=lines[0].at if lines else dataset_place(fed.loader),
+        at=fetch_place(fed, lines),
     )
 
 
@@ -100,14 +104,14 @@ def _on_what(read: float | None, lines: list[StackLine]) -> str:
 
 
 def _workers(fed: Feed, system: System) -> int:
-    """Enough to hide the fetches, as far as their CPU share leaves cores for them."""
+    """Enough to hide the fetches, as far as their CPU share leaves cores."""
     wanted = math.ceil(fed.wall / max(fed.rest, 1.0))
     on_core = max(fed.cpu / fed.wall, 1 / MAX_WORKERS_PER_CORE)
     return max(1, fed.loader.num_workers, min(wanted, int(system.cores_allowed / on_core)))
 
 
 def _bytes_to_cache(fed: Feed, system: System) -> float | None:
-    """What the whole dataset takes in memory, if it is known and fits."""
+    """The size of the whole dataset in memory; None if unknown or too large."""
     loader, free = fed.loader, system.ram_available_bytes
     if not loader.dataset_len or not loader.batch_size or free is None:
         return None
@@ -121,46 +125,58 @@ def _bytes_read(loader: Loader) -> float:
 
 
 def _reads(loader: Loader) -> bool:
-    """Files are read at all; what little is left comes from the queues between processes."""
+    """Files are read; fewer bytes come from the queues between processes."""
     return _bytes_read(loader) >= MIN_READ_BYTES
 
 
 def _gain(fed: Feed, workers: int, cache: bool, system: System) -> tuple[float, float, str]:
     overlapped = fed.gain_with(workers, system)[1] if workers > fed.loader.num_workers else 0.0
     memory = fed.gain_of_saving(fed.blocked) if cache else 0.0
-    them = plural(workers, "worker")
+    overlap = f"high end: {plural(workers, 'worker')} overlap the fetches; low end:"
     if cache:
-        why = "low end: from memory, no fetch blocks from the second epoch on; high end:"
-        return memory, max(memory, overlapped), f"{why} {them} to overlap them."
+        why = f"{overlap} in memory, no fetch blocks from the second epoch on."
+        return memory, max(memory, overlapped), why
     hidden = min(fed.rest, fed.wall) if fed.loader.num_workers == 0 else 0.0
-    why = f"high end: {them} to wait side by side; low end: storage serves no faster than now."
+    why = f"{overlap} storage is no faster with more requests."
     return min(hidden, overlapped), overlapped, why
 
 
-def _advice(fed: Feed, workers: int, cached: float | None, lines: list[StackLine]) -> str:
-    place = lines[0].at if lines else dataset_place(fed.loader)
-    ways = []
+def _fix(fed: Feed, workers: int, cached: float | None, lines: list[StackLine]) -> Fix:
+    """The first way is the action."""
+    name, place = fed.loader.dataset_class, where(fetch_place(fed, lines))
+    ways: dict[str, str] = {}
     if cached is not None:
-        name = fed.loader.dataset_class
-        ways.append(f"read {name} into memory once ({size(cached)} in all){where(place)}")
-    if workers > fed.loader.num_workers:
-        at = where(fed.loader.created_at)
-        ways.append(f"overlap the waits with DataLoader(..., num_workers={workers}){at}")
-    if _reads(fed.loader) or fed.loader.read_bytes is None:
-        ways.append("pack many small files into few, or move the data to a faster disk")
-    else:
-        ways.append(
-            f"shorten what it waits for{where(place)}: no file is read (a service? a lock?)"
+        ways["Read the dataset into memory once"] = (
+            f"read the files of {name} into memory once ({size(cached)} in all){place}"
         )
-    sentence = "; or ".join(ways) + "."
-    return sentence[0].upper() + sentence[1:]
+    if workers > fed.loader.num_workers:
+        ways[f"Raise num_workers to {workers}"] = (
+            f"overlap the waits with DataLoader(..., num_workers={workers})"
+            f"{where(fed.loader.created_at)}"
+        )
+    if _reads(fed.loader) or fed.loader.read_bytes is None:
+        ways["Move the data to a faster disk"] = (
+            "pack many small files into few, or move the data to a faster disk"
+        )
+    else:
+        ways["Shorten what the fetch waits for"] = (
+            f"shorten the wait{place}: no file is read, so it may be a service or a lock"
+        )
+    text = ". Or ".join(ways.values()) + "."
+    return Fix(
+        text[0].upper() + text[1:],
+        "safe",
+        f"num_workers={workers}",
+        action=next(iter(ways)),
+        code=files_in_memory(name, place) if cached is not None else "",
+    )
 
 
 def fires() -> Evidence:
     step = budget(data_wait_io=50, data_wait_cpu=10, forward=8, backward=10, optimizer=2)
     cold = loaders(load_cpu_ns=4e6, read_bytes=24e6, rchar_bytes=24e6)
     reading = stacks(training=(stack(18, 0.7, "load (numpy/lib/npyio.py)", "data_wait"),))
-    return Evidence().add(step, cold, system(ram_available_bytes=32 * GB), reading)
+    return Evidence().add(step, cold, system(ram_available_bytes=96 * GB), reading)
 
 
 def clear() -> Evidence:

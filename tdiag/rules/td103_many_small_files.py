@@ -1,24 +1,23 @@
-"""Many small files are opened for a batch
+"""Each batch opens many small files
 
 ## What it measures
-Files that Python opened during fetches, counted by folder, and the mean size of a few of them.
+Files that Python opens during fetches, by folder, and the mean size of a few of them.
 
 ## Why it is slow
-Opening a file asks the file system for its name, its rights and its place, and where it is not
-cached each of these waits for the disk or the server. Small files one by one are read at a fraction
-of the speed at which the same bytes are read in one piece.
+Opening a file looks up its name, its rights and its place; what is not cached waits for the disk or
+the server. Many small files are read at a fraction of the speed of one large file.
 
 ## What to do
 Pack them: tar shards (WebDataset), LMDB, Parquet, one memory-mapped array. Or read all of them into
 memory once, if they fit.
 
 ## How the gain is computed
-Low end: opening and closing the files, at what that takes for a cached one. High end: the time for
-which fetches are blocked is gone, too, as reading in one piece lets the system read ahead.
+Low end: opening and closing cached files. High end: fetches no longer block either, since the
+system reads ahead in one large file.
 
 ## When this advice is wrong
-Files that a library opens in C (OpenCV, libjpeg, DALI) are not seen, so that this may be only a
-part. Packed data is read in order: shuffle the shards and a buffer of samples.
+Files that a library opens in C (OpenCV, libjpeg, DALI) are not seen, so this may be only a part.
+Packed data is read in order: shuffle the shards, and a buffer of samples.
 """
 
 from __future__ import annotations
@@ -27,12 +26,13 @@ from tdiag.evidence.data import Loader, Loaders
 from tdiag.evidence.kinds import Budget, Phases, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import GB, budget, loaders, system
 from tdiag.rules.feed import RAM_FOR_DATA_FRAC, feed_of
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.measures import bytes_, count, ns, text
-from tdiag.rules.shares import MOSTLY_FRAC
+from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import count as counted
 from tdiag.units import duration, plural, size
 
@@ -40,12 +40,18 @@ CODE = "TD103"
 NAME = "many-small-files"
 CLASS = "io"
 
-# Reading so much takes a disk about as long as finding it (10 ms at 100 MB/s): of smaller files, it
-# spends most of the time seeking. The packed shards of WebDataset are 100 times larger and more.
-SMALL_BYTES = 1 << 20
-# Opening, reading and closing a cached file of 20 kB took 17 µs more than reading as much from an
-# open one (Python 3.11, ext4, a slow sandboxed core).
-OPEN_NS = 17_000
+SMALL_BYTES = Threshold(
+    1 << 20,
+    "bytes",
+    "By arithmetic: at 100 MB/s a disk reads 1 MiB in the 10 ms of a seek; below, seeking takes"
+    " most of the time. Shards of WebDataset are 100 times larger and more.",
+)
+OPEN_NS = Threshold(
+    17_000,
+    "ns per file",
+    "Measured with Python 3.11 on ext4, one slow core: opening, reading and closing a cached file"
+    " of 20 kB took 17 µs more than reading as much from an open one.",
+)
 
 
 def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | None) -> Found | None:
@@ -56,10 +62,10 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
     samples = loader.samples or loader.batch_size or 1
     if loader.opens is None:
         raise Abstain("the files that fetches open were not counted")
-    if loader.opens < MOSTLY_FRAC * samples:
+    if loader.opens < MAJORITY_FRAC * samples:
         return None
     if loader.opened_bytes is None:
-        raise Abstain("the size of the files that fetches open is not known")
+        raise Abstain("the size of the files that fetches open was not measured")
     if loader.opened_bytes >= SMALL_BYTES:
         return None
     opening = fed.with_queueing(min(fed.cpu, fed.batches * loader.opens * OPEN_NS))
@@ -69,8 +75,8 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
     return Found(
         summary=(
             f"A batch opens {plural(round(loader.opens), 'file')} of {size(loader.opened_bytes)}"
-            f"{from_folder}: {counted(loader.opens / samples)} a sample, {duration(fed.wall)} of"
-            " fetching a step."
+            f"{from_folder}: {counted(loader.opens / samples)} a sample. Fetching takes"
+            f" {duration(fed.wall)} per step."
         ),
         evidence=(
             count("files opened per batch", loader.opens, "fetch"),
@@ -79,12 +85,16 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
             *((text("folder", folder, "fetch"),) if folder else ()),
             ns("fetches blocked, per step", fed.blocked, "fetch"),
         ),
-        fix=Fix(_advice(loader, loader.opens / samples, system) + f"{where(at)}.", "manual"),
+        fix=Fix(
+            _advice(loader, loader.opens / samples, system) + f"{where(at)}.",
+            "manual",
+            action="Pack the small files into shards",
+        ),
         gain=Gain(
             fed.gain_of_saving(opening),
             fed.gain_of_saving(min(fed.wall, opening + fed.blocked)),
-            f"low end: {duration(OPEN_NS)} for each file that is not opened; high end: fetches are"
-            " not blocked either.",
+            f"low end: {duration(OPEN_NS)} for each file that is not opened; high end: fetches no"
+            " longer block either.",
             DATA_WAIT,
         ),
         at=at,
@@ -114,7 +124,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """As many bytes out of one packed file, opened once."""
+    """The same bytes from one packed file, opened once."""
     packed = loaders(load_cpu_ns=12e6, opens=0.0, opened_bytes=None, samples=64.0)
     step = budget(data_wait_io=48, data_wait_cpu=12, forward=8, backward=10, optimizer=2)
     return Evidence().add(step, packed, system(ram_available_bytes=32 * GB))

@@ -1,24 +1,24 @@
-"""The data lie on slower storage than the machine's own
+"""The data is on slower storage than the local disk
 
 ## What it measures
-After a run whose fetches read from storage: the time to read some of their files cold, and that for
-copies of the same files on a disk of the machine's own.
+After a run whose fetches read from storage: the time to read some of their files cold, and to read
+copies of them on a local disk.
 
 ## Why it is slow
-Network file systems and shared disks answer each open and each read later than a disk that is built
-in, and share what they deliver with everybody else.
+Network file systems and shared disks answer each open and read later than a local disk, and share
+their throughput among all users.
 
 ## What to do
-Copy the data to the machine's own disk before the training, if they fit; else pack them, so that
-fewer requests are made.
+Copy the data to the local disk before training if it fits. Otherwise pack it into large files, so
+that fewer requests are made.
 
 ## How the gain is computed
-From the time for which fetches are blocked, and the ratio of the two trials. Low end: half of that,
-since a disk that serves several workers at once may serve each of them later.
+From the blocked time of fetches and the ratio of the two trials. Low end: half of that, since a
+disk may serve each of several workers later.
 
 ## When this advice is wrong
-Copying takes time, once a machine: a short run may not earn it back. A server's own cache may
-answer faster in the run than it did in the trial, or slower when many use it.
+Copying takes time once per machine, which a short run may not recover. The server's cache may
+answer faster in the run than in the trial, or slower under load.
 """
 
 from __future__ import annotations
@@ -28,25 +28,28 @@ from tdiag.evidence.kinds import Budget, Phases, System
 from tdiag.evidence.storage import Storage
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import GB, MB, MS, budget, loaders, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.measures import bytes_, count, ns, text
+from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, significant, size
 
 CODE = "TD104"
 NAME = "slower-than-the-machines-own-disk"
 CLASS = "io"
 AFTER = {
-    "TD102": "a faster disk delivers the bytes that are not used faster, too",
+    "TD102": "a faster disk still reads the bytes that are not used",
 }
 
-# Cold reads of two dozen files vary by tens of per cent from trial to trial; twice as long does not
-# come from that. Ours.
-SLOWER_FACTOR = 2.0
-# Of what the trial promises, what several workers at once may leave; ours.
-SHARED_FRAC = 0.5
+SLOWER_FACTOR = Threshold(
+    2,
+    "times the local disk",
+    "Heuristic: cold reads of two dozen files vary by tens of per cent, which does not explain a"
+    " factor of two.",
+)
 
 
 def check(
@@ -60,9 +63,7 @@ def check(
     if fed is None or not fed.blocked_mostly:
         return None
     if storage is None:
-        raise Abstain(
-            "the storage of the data was not tried: no files were seen to be opened there"
-        )
+        raise Abstain("the storage of the data was not tried: no opened data files were seen")
     if storage.ns is None or not storage.local_ns or not storage.files:
         return None  # no other disk
     if storage.ns < SLOWER_FACTOR * storage.local_ns:
@@ -74,46 +75,52 @@ def check(
     kind = f" ({storage.filesystem})" if storage.filesystem else ""
     return Found(
         summary=(
-            f"Reading a file of {storage.folder}{kind} takes {duration(each)}, a copy of it on the"
-            f" machine's own disk {duration(local)}: {significant(ratio)} times as long."
+            f"Reading a file of {storage.folder}{kind} takes {duration(each)}, {significant(ratio)}"
+            f" times as long as its copy on the local disk ({duration(local)})."
         ),
         evidence=(
             text("folder", storage.folder, "system"),
             text("file system", storage.filesystem or "unknown", "system"),
             ns("reading one of its files, cold", each, "system"),
-            ns("a copy on the machine's own disk, cold", local, "system"),
+            ns("a copy on the local disk, cold", local, "system"),
             count("files tried", storage.files, "system"),
             bytes_("their bytes", storage.bytes or 0, "system"),
             ns("fetches blocked, per step", fed.blocked, "fetch"),
         ),
-        fix=Fix(_advice(storage, fed.loader) + f"{where(at)}.", "safe"),
+        fix=_fix(storage, fed.loader),
         gain=Gain(
-            fed.gain_of_saving(saved * SHARED_FRAC),
+            fed.gain_of_saving(saved * LOW_END_FRAC),
             fed.gain_of_saving(saved),
-            "high end: blocked time shrinks as in the trial; low end: half of that, shared.",
+            "high end: blocked time shrinks as in the trial; low end: half of that, with several"
+            " workers at once.",
             DATA_WAIT,
         ),
         at=at,
     )
 
 
-def _advice(storage: Storage, loader: Loader) -> str:
-    """Where the data would fit, with the bytes."""
+def _fix(storage: Storage, loader: Loader) -> Fix:
+    """A copy if the data fits on the local disk or its size is unknown, else packing."""
+    read = f"in {loader.dataset_class}{where(dataset_place(loader))}."
     whole = None
     if loader.dataset_len and loader.batch_size and loader.rchar_bytes:
         whole = loader.rchar_bytes / loader.batch_size * loader.dataset_len
-    copy = f"Copy {storage.folder} to the machine's own disk before the training, for instance"
-    copy += f" below {storage.local}"
-    free = storage.local_free_bytes
+    free, fits = storage.local_free_bytes, ""
     if whole and free is not None:
         if whole > free:
-            return (
-                f"The data ({size(whole)}) do not fit on the machine's own disk ({size(free)}"
-                " free): pack them into large files, so that fewer requests are made, in"
-                f" {loader.dataset_class}"
+            return Fix(
+                f"The data ({size(whole)}) does not fit on the local disk ({size(free)} free). Pack"
+                f" it into large files, so that fewer requests are made, and read it {read}",
+                "safe",
+                action="Pack the data into large files",
             )
-        copy += f" ({size(whole)} of {size(free)} free)"
-    return f"{copy}, and read them from there in {loader.dataset_class}"
+        fits = f" ({size(whole)} of {size(free)} free)"
+    return Fix(
+        f"Copy {storage.folder} to the local disk before training, for instance below"
+        f" {storage.local}{fits}. Read the copy {read}",
+        "safe",
+        action="Copy the data to the local disk",
+    )
 
 
 def fires() -> Evidence:
@@ -121,7 +128,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """The machine's own disk is no faster."""
+    """The local disk is no faster."""
     return _training(local_ns=160 * MS)
 
 

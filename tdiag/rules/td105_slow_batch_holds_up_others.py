@@ -1,25 +1,24 @@
-"""One slow batch holds up those behind it
+"""One slow batch delays the batches behind it
 
 ## What it measures
-Single fetches of a loader that hands batches over in order: a few of them take several times as
-long as the median, and the waits for data lie in about as few steps, while the other workers are
-fast enough by themselves.
+Single fetches of a loader that returns batches in order: a few take several times the median, and
+the waits for data fall into about as few steps, while the other workers are fast enough.
 
 ## Why it is slow
 With `in_order=True`, torch's default, batches that are ready wait for the slow one before them, and
-the training thread with them.
+so does the training thread.
 
 ## What to do
-`in_order=False`, so that whatever is ready comes first; or split, cache or sort the heavy samples
-so that no batch is much slower than the next.
+Set `in_order=False`, so that ready batches come first. Or split, cache or sort the expensive
+samples so that no batch is much slower than the others.
 
 ## How the gain is computed
-High end: the waiting of the slowest tenth of the waits, which the others' batches fill. Low end:
-nothing, if slow batches come close together.
+High end: other batches fill the slowest tenth of the waits. Low end: nothing, if slow batches come
+close together.
 
 ## When this advice is wrong
-Without order, runs cannot be repeated bit for bit, and slow samples come later than fast ones, so
-that an epoch is not shuffled evenly. Torch before 2.6 has no such switch.
+Without order, runs are not reproducible bit for bit, and slow samples come later, so that an epoch
+is not shuffled evenly. Torch before 2.6 has no such switch.
 """
 
 from __future__ import annotations
@@ -32,65 +31,65 @@ from tdiag.evidence.data import Loaders
 from tdiag.evidence.kinds import Budget, Phases, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Found, Gain, where
 from tdiag.rules.examples import MS, budget, loaders, phases, system
-from tdiag.rules.feed import feed_of
+from tdiag.rules.feed import burst_frac, feed_of
 from tdiag.rules.measures import count, frac, ns
+from tdiag.rules.thresholds import MAJORITY_FRAC, MIN_SEEN, SLOW_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD105"
 NAME = "slow-batch-holds-up-others"
 CLASS = "input"
 
-# From three times the median a fetch outlasts the two batches that each worker fetches ahead by
-# default (DataLoader's documentation): the queue cannot cover it.
-SLOW_TIMES = 3.0
-# Slow batches must be the exception: at most a tenth of them, and of the waits.
-SLOW_FRAC = 0.1
-# That tenth of the waits holds more than half of all waiting: by definition of "mostly".
-BURST_FRAC = 0.5
-# Fewer fetches or waits have no tenth to speak of.
-MIN_SEEN = 20
+SLOW_TIMES = Threshold(
+    3,
+    "times the median fetch",
+    "PyTorch's documentation of DataLoader: a worker prefetches two batches by default; a fetch of"
+    " three times the median outlasts them.",
+)
 
 
 def check(budget: Budget, loaders: Loaders, phases: Phases, system: System) -> Found | None:
     fed = feed_of(budget, loaders, phases, system)
     if fed is None or fed.loader.num_workers < 2 or not fed.loader.in_order:
         return None
-    waits, fetches = sorted(phases.waits_ns, reverse=True), fed.loader.fetch_ns
-    if min(len(waits), len(fetches)) < MIN_SEEN:
+    fetches = fed.loader.fetch_ns
+    if min(len(phases.waits_ns), len(fetches)) < MIN_SEEN:
         return None
     usual = statistics.median(fetches)
     slow = [x for x in fetches if x > SLOW_TIMES * usual]
-    burst = sum(waits[: max(1, round(len(waits) * SLOW_FRAC))])
+    burst = burst_frac(phases.waits_ns)
     others = usual * fed.batches / (fed.loader.num_workers - 1)  # a step, from the other workers
     if not slow or len(slow) > SLOW_FRAC * len(fetches) or others > fed.rest:
         return None
-    if burst <= BURST_FRAC * sum(waits):
+    if burst <= MAJORITY_FRAC:
         return None
     return Found(
         summary=(
             f"{percent(len(slow) / len(fetches))} of the batches take {duration(min(slow))} or more"
-            f" to fetch, the median {duration(usual)}: in order, the others wait behind them,"
-            f" and the loop waits {percent(fed.wait / fed.step)} of the step."
+            f" to fetch, the median takes {duration(usual)}. Ready batches wait behind them, and"
+            f" the loop waits {percent(fed.wait / fed.step)} of the step."
         ),
         evidence=(
             ns("median fetch", usual, "fetch"),
             ns("longest fetch", max(fetches), "fetch"),
             frac("slow batches", len(slow) / len(fetches), "fetch"),
-            frac("share of waiting in the slowest tenth", burst / sum(waits), "baseline"),
+            frac("share of waiting in the slowest tenth", burst, "baseline"),
             count("num_workers", fed.loader.num_workers, "probe"),
         ),
         fix=Fix(
-            f"DataLoader(..., in_order=False){where(fed.loader.created_at)}; or cache or split the"
-            f" heavy samples of {fed.loader.dataset_class}.",
+            f"DataLoader(..., in_order=False){where(fed.loader.created_at)}. Or cache or split the"
+            f" expensive samples of {fed.loader.dataset_class}.",
             "review",
+            action="Set in_order=False in the DataLoader",
         ),
         gain=Gain(
             0.0,
-            fed.wait * burst / sum(waits),
-            "high end: batches that are ready fill the slowest tenth of the waits; low end: slow"
-            " batches come together.",
+            fed.wait * burst,
+            "high end: ready batches fill the slowest tenth of the waits; low end: slow batches"
+            " come together.",
             DATA_WAIT,
         ),
         at=fed.loader.created_at,

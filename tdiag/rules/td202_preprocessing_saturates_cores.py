@@ -1,27 +1,25 @@
-"""Preprocessing keeps every allowed core busy
+"""Preprocessing saturates the available cores
 
 ## What it measures
 The training thread waits for batches, the fetches spend their time on a core or queueing for one,
-and no core is left to spread them over: fetching and training together fill those this process may
-use, or every core that training leaves free has its worker, or the fetches mostly queue on a
-machine whose cores are all busy.
+and no core is left: fetching and training fill the available cores, each core that training leaves
+free has its worker, or fetches mostly queue on a machine whose cores are all busy.
 
 ## Why it is slow
-No arrangement of the same work over the same cores is faster: the preprocessing itself is the
-bottleneck, and the device (or the model) waits for it.
+No rearrangement of the same work over the same cores is faster: preprocessing itself is the
+bottleneck, and the device or the model waits for it.
 
 ## What to do
-Do less of it per sample: once, offline (resize, decode, tokenise, convert to tensors), or with
-cheaper operations in the lines named here, or on the device (nvJPEG, DALI, torchvision.io with
-`device="cuda"` when decoding leads).
+Do less per sample: once and offline (resize, decode, tokenise), with cheaper operations in the
+lines named here, or on the device (nvJPEG, DALI, torchvision.io with `device="cuda"`).
 
 ## How the gain is computed
-Low end: the costliest line at half its cost. High end: none of the wait is left, as when the
-preprocessing is done once, offline.
+Low end: the most expensive line at half its cost. High end: no wait is left, as after offline
+preprocessing.
 
 ## When this advice is wrong
-Random augmentation cannot be done offline as it stands; its deterministic part (decode, resize)
-can. If other programs use the cores, stop those first.
+Random augmentation cannot be done offline; its deterministic part (decode, resize) can. If other
+programs use the cores, stop those first.
 """
 
 from __future__ import annotations
@@ -33,21 +31,20 @@ from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import DATA_WAIT, Found, Gain, where
 from tdiag.rules.examples import budget, loaders, stack, stacks, system
 from tdiag.rules.feed import Feed, feed_of
-from tdiag.rules.fetch_lines import dataset_place, top_fetch_lines
+from tdiag.rules.fetch_lines import dataset_place, fetch_place, top_fetch_lines
 from tdiag.rules.measures import count, frac
+from tdiag.rules.snippets import samples_on_disk
+from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent, plural
 
 CODE = "TD202"
 NAME = "preprocessing-saturates-cores"
 CLASS = "cpu"
 AFTER = {
-    "TD206": "collating need not be preprocessed offline, only written otherwise",
-    "TD207": "tensors from arrays instead of lists cost next to nothing, and need no offline copy",
-    "TD210": "a tensor instead of the table costs next to nothing, and needs no offline copy",
+    "TD206": "a faster collate_fn needs no offline copy",
+    "TD207": "tensors from arrays instead of lists need no offline copy",
+    "TD210": "a tensor instead of the table needs no offline copy",
 }
-
-# The least a rewrite of one line is expected to save; ours, to keep the low end modest.
-LINE_SAVING_LOW_FRAC = 0.5
 
 
 def check(
@@ -61,36 +58,41 @@ def check(
     if fed is None or fed.blocked_mostly or not fed.out_of_cores(system):
         return None
     if fed.from_memory:
-        return None  # samples in memory are picked, not preprocessed
+        return None  # samples are picked from memory, not preprocessed
     lines = top_fetch_lines(fed, stacks)
-    saved = fed.wall * lines[0].self_frac * LINE_SAVING_LOW_FRAC if lines else 0.0
+    saved = fed.wall * lines[0].self_frac * LOW_END_FRAC if lines else 0.0
     busy = max(fed.cores_wanted(), system.cores_used or 0.0)
     return Found(
         summary=(
-            f"{percent(fed.wait / fed.step)} of the step waits for preprocessing, which has no"
-            f" core left: {_why_none_left(fed, system, busy)}"
-            f" ({duration(fed.wall)} of fetching for each step)."
+            f"{percent(fed.wait / fed.step)} of the step waits for preprocessing"
+            f" ({duration(fed.wall)} per step), and no core is left:"
+            f" {_why_none_left(fed, system, busy)}."
         ),
         evidence=(
             *fed.measures(),
-            count("cores allowed", system.cores_allowed, "system", "cores"),
-            count("cores used or wanted", busy, "system", "cores"),
+            count("cores available", system.cores_allowed, "system", "cores"),
+            count("cores used or needed", busy, "system", "cores"),
             *(_measure(line) for line in lines),
         ),
-        fix=Fix(_advice(fed, lines), "manual"),
+        fix=Fix(
+            _advice(fed, lines),
+            "manual",
+            action="Preprocess the samples once and load the results",
+            code=samples_on_disk(fed.loader.dataset_class),
+        ),
         gain=Gain(
             fed.gain_of_saving(saved),
             fed.wait,
-            "low end: the costliest line at half its cost; high end: preprocessed once, offline.",
+            "low end: the most expensive line at half its cost; high end: preprocessed offline.",
             DATA_WAIT,
         ),
-        at=lines[0].at if lines else dataset_place(fed.loader),
+        at=fetch_place(fed, lines),
     )
 
 
 def _why_none_left(fed: Feed, system: System, busy: float) -> str:
     if fed.saturates(system):
-        return f"fetching and training want {busy:.1f} of {system.cores_allowed:g} cores"
+        return f"fetching and training need {busy:.1f} of {system.cores_allowed:g} cores"
     if fed.queued_mostly:
         return f"fetches queue for one {percent(fed.queued / fed.wall)} of their time"
     workers = fed.loader.num_workers
@@ -106,17 +108,17 @@ def _advice(fed: Feed, lines: list[StackLine]) -> str:
     name = fed.loader.dataset_class
     if not lines:
         return (
-            f"Do the deterministic part of what {name} loads{where(dataset_place(fed.loader))}"
-            " once, offline, and load its result."
+            f"Do the deterministic part of {name}{where(dataset_place(fed.loader))} once, offline,"
+            " and load its result."
         )
     first = lines[0]
     leaf = f" ({first.leaf})" if first.leaf else ""
     work = f"the work{where(first.at)}{leaf}"
     if first.at == fed.loader.created_at:
-        work = f"what {name} does{leaf} for the loader{where(first.at)}"
+        work = f"the work of {name}{leaf} for the loader{where(first.at)}"
     return (
-        f"Do {work}, {percent(first.self_frac)} of the fetch time, once and offline, and let"
-        f" {name} load its result; what is random per epoch stays, on the smaller data."
+        f"Do {work} once, offline, and let {name} load its result. It takes"
+        f" {percent(first.self_frac)} of the fetch time. Random augmentation stays in the epochs."
     )
 
 

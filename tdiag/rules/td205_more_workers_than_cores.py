@@ -1,22 +1,22 @@
 """More workers than cores
 
 ## What it measures
-Worker processes of the training loader against the cores this process may use, and the share of
-the fetch time for which they queue for a core.
+Worker processes of the training loader against the available cores, and the share of the fetch time
+for which they queue for a core.
 
 ## Why it is slow
-Workers beyond the cores do not fetch faster; they take turns with each other and with the training
+Workers beyond the cores do not fetch faster: they compete with each other and with the training
 thread, and each holds its own memory and batches in flight.
 
 ## What to do
-At most as many workers as cores, less those that training keeps busy.
+Use at most as many workers as available cores, less those that training keeps busy.
 
 ## How the gain is computed
-None is claimed: what the surplus costs the training thread was not measured. `tdiag try` can.
+No gain is claimed: the cost for the training thread was not measured.
 
 ## When this advice is wrong
-Workers that mostly wait for storage need no core; then more workers than cores are right, and this
-is not reported.
+Workers that mostly wait for storage need no core. More workers than cores are then right, and not
+reported.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tdiag.evidence.data import Loaders
 from tdiag.evidence.kinds import Budget, Phases, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, where
 from tdiag.rules.examples import budget, loaders, system
 from tdiag.rules.feed import feed_of
@@ -35,8 +36,9 @@ CODE = "TD205"
 NAME = "more-workers-than-cores"
 CLASS = "loader"
 
-# A quarter of the fetch time in the queue for a core shows that the cores are short; ours.
-QUEUED_FRAC = 0.25
+QUEUED_FRAC = Threshold(
+    0.25, "of the fetch time", "Heuristic: a quarter of the time spent queueing is too few cores."
+)
 
 
 def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | None) -> Found | None:
@@ -49,18 +51,19 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
     enough = max(1, int(system.cores_allowed))
     return Found(
         summary=(
-            f"{workers} workers share {system.cores_allowed:g} allowed cores: they queue for a core"
+            f"{workers} workers share {system.cores_allowed:g} cores: they queue for a core"
             f" {percent(queued)} of the fetch time."
         ),
         evidence=(
             count("num_workers", workers, "probe"),
-            count("cores allowed", system.cores_allowed, "system", "cores"),
+            count("cores available", system.cores_allowed, "system", "cores"),
             frac("fetch time waiting for a core", queued, "fetch"),
         ),
         fix=Fix(
             f"DataLoader(..., num_workers={enough}){where(fed.loader.created_at)}.",
             "safe",
             f"num_workers={enough}",
+            action=f"Lower num_workers to {enough}",
         ),
         at=fed.loader.created_at,
     )
@@ -73,7 +76,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """As many workers, but they wait for storage and need no core."""
+    """The same workers wait for storage and need no core."""
     waiting = loaders(num_workers=8, load_ns=200e6, load_cpu_ns=10e6, read_bytes=20e6)
     step = budget(data_wait_io=10, forward=20)
     return Evidence().add(step, waiting, system(cores_allowed=2.0, cores_used=1.0))

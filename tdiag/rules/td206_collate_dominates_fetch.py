@@ -1,24 +1,24 @@
-"""Collating takes much of the fetch
+"""Collating takes a large part of the fetch
 
 ## What it measures
-The training thread waits for batches, and a large part of the fetch time is spent in `collate_fn`,
-after the samples were loaded; more of it than copying the batch's bytes once needs.
+The training thread waits for batches, and `collate_fn` takes a large part of the fetch time, more
+than copying the batch's bytes once.
 
 ## Why it is slow
-A collate function that walks samples, tokens or fields in Python runs once per batch on one core,
-and turns every number into a Python object on its way.
+A collate function that loops over samples, tokens or fields in Python runs on one core and turns
+every number into a Python object.
 
 ## What to do
-Let the dataset return arrays or tensors, allocate the batch once, and fill or stack it with one
-tensor call per field (`torch.stack`, `pad_sequence`, `torch.from_numpy`); or index whole batches.
+Return arrays or tensors from the dataset, allocate the batch once, and fill or stack it with one
+tensor call per field (`torch.stack`, `pad_sequence`, `torch.from_numpy`). Or index whole batches.
 
 ## How the gain is computed
-From the collate time, less what copying the batch once takes. High end: all of the excess; low
-end: half of it, as when the new collate still touches each sample once.
+From the collate time beyond copying the batch once. High end: all of it. Low end: half, as if the
+new collate still touched each sample once.
 
 ## When this advice is wrong
-Large batches of large samples are bound by memory bandwidth: there, smaller dtypes help, not
-another collate function.
+Large batches of large samples are bound by memory bandwidth: smaller dtypes help, another collate
+function does not.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from tdiag.evidence.kinds import Budget, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Found, Gain, same_function, where
 from tdiag.rules.examples import at, budget, loaders, system
 from tdiag.rules.feed import Feed, feed_of
 from tdiag.rules.fetch_lines import dataset_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, frac, ns
+from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD206"
 NAME = "collate-dominates-fetch"
 CLASS = "cpu"
 
-# A quarter: with less, the sample loading is where to look first; ours.
-MIN_COLLATE_FRAC = 0.25
-# Half of the excess may stay if the rewritten collate still touches each sample in Python.
-SAVING_LOW_FRAC = 0.5
+MIN_COLLATE_FRAC = Threshold(
+    0.25, "of the fetch time", "Heuristic: below a quarter, loading samples is the place to start."
+)
 
 
 def check(
@@ -56,7 +57,7 @@ def check(
     if fed is None or fed.blocked_mostly:
         return None
     if fed.from_memory and fed.loader.dataset_len is not None:
-        return None  # what can be indexed has a rule of its own
+        return None  # TD213 is for datasets that can be indexed
     excess = fed.collate - fed.copying
     if fed.collate < MIN_COLLATE_FRAC * fed.wall or excess <= 0:
         return None
@@ -66,7 +67,7 @@ def check(
     return Found(
         summary=(
             f"{fed.loader.collate_name} takes {percent(share)} of the fetch time"
-            f" ({duration(fed.collate)} of {duration(fed.wall)} a step), and the loop waits for it."
+            f" ({duration(fed.collate)} of {duration(fed.wall)} per step). The loop waits for it."
         ),
         evidence=(
             *fed.measures(),
@@ -74,11 +75,15 @@ def check(
             ns("collate", fed.collate, "fetch"),
             *(() if batch is None else (bytes_("batch", batch, "fetch"),)),
         ),
-        fix=Fix(_advice(fed.loader), "review"),
+        fix=Fix(
+            _advice(fed.loader),
+            "review",
+            action="Build each field of the batch with one tensor call",
+        ),
         gain=Gain(
-            high * SAVING_LOW_FRAC,
+            high * LOW_END_FRAC,
             high,
-            f"copying the batch once takes about {duration(fed.copying)}; the rest can go.",
+            f"high end: all but copying the batch once ({duration(fed.copying)}); low end: half.",
             DATA_WAIT,
         ),
         at=_place(fed, stacks),
@@ -86,7 +91,7 @@ def check(
 
 
 def _place(fed: Feed, stacks: Stacks | None) -> Place | None:
-    """The line of the user's collate_fn that was sampled most, else where it is defined."""
+    """The most sampled line of the user's collate_fn, else its definition."""
     mine = fed.loader.collate_at
     if mine is None:
         return dataset_place(fed.loader)
@@ -103,9 +108,8 @@ def _advice(loader: Loader) -> str:
         )
     return (
         f"Return one array or tensor per field, no Python numbers, from {loader.dataset_class}"
-        f"{where(dataset_place(loader))}; or index a whole batch at once"
-        f" (sampler=BatchSampler(...), batch_size=None), so that {loader.collate_name} has nothing"
-        " to put together."
+        f"{where(dataset_place(loader))}. Or index whole batches (sampler=BatchSampler(...),"
+        f" batch_size=None), so that {loader.collate_name} has nothing to collate."
     )
 
 
@@ -119,6 +123,6 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """A fifth of a second of stacking, but of 400 MB: that is what copying takes."""
+    """Stacking 400 MB in a fifth of a second: as long as copying takes."""
     big = loaders(collate_ns=0.19e9, collate_cpu_ns=0.19e9, batch_bytes=400e6)
     return Evidence().add(budget(data_wait_cpu=245, forward=8, backward=10), big, system())

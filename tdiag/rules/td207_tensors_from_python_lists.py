@@ -1,25 +1,25 @@
-"""Tensors built from Python lists
+"""Tensors are built from Python lists
 
 ## What it measures
 User lines that build tensors from Python data (`torch.tensor`, `as_tensor`, `stack` of Python
-objects): how often in a step, and the time inside these calls. In loader workers, where calls are
-not counted, samples of lines whose own text says so.
+objects): how often per step, and the time in these calls. In loader workers, where calls are not
+counted: samples of lines whose text builds tensors.
 
 ## Why it is slow
-`torch.tensor(list)` looks at every element twice, once for its type and once for its value, and
-takes tens of nanoseconds for each; a NumPy array handed over without copying takes none.
+`torch.tensor(list)` reads every element twice, for its type and for its value, and takes tens of
+nanoseconds for each. A NumPy array is handed over without copying.
 
 ## What to do
 Keep data as arrays or tensors from the start: `torch.from_numpy(array)`, `torch.as_tensor(array)`,
-or fill a tensor made once.
+or fill a tensor that is created once.
 
 ## How the gain is computed
-The time inside the calls, or of the samples on their lines, whichever is more. Low end: half of the
-lesser, if the values have to be gathered into an array first.
+The time in the calls, or of the samples on their lines, whichever is more. Low end: half of the
+lesser, if the values must be gathered into an array first.
 
 ## When this advice is wrong
-`from_numpy` shares memory: a later write to the array shows in the tensor. What torch's own
-`default_collate` converts is no line of yours: see TD206 and TD213.
+`from_numpy` shares memory: a later write to the array changes the tensor. Conversions by torch's
+own `default_collate` are not reported here: see TD206 and TD213.
 """
 
 from __future__ import annotations
@@ -30,24 +30,21 @@ import re
 from tdiag.evidence.data import Loaders
 from tdiag.evidence.kinds import Budget, OpLine, Ops, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
-from tdiag.model.diagnosis import Fix
+from tdiag.model.diagnosis import Fix, Measure
+from tdiag.model.place import Place
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import MS, budget, op_line, ops
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import fetch_samples, takes_batches, top_fetch_lines
-from tdiag.rules.measures import count, ns
-from tdiag.rules.samples import known_to
-from tdiag.units import duration, percent, plural
+from tdiag.rules.measures import count, known_to, ns
+from tdiag.rules.thresholds import LOW_END_FRAC, MAJORITY_FRAC
+from tdiag.units import per_step, percent, plural
 
 CODE = "TD207"
 NAME = "tensors-from-python-lists"
 CLASS = "cpu"
 
-# On a line with other calls too, the time is theirs as well: only lines that mostly construct.
-MOSTLY_FRAC = 0.5
-# Half may stay if the values must first be gathered into an array.
-SAVING_LOW_FRAC = 0.5
-# How a line spells the construction of a tensor from Python data.
+# The text of a line that builds a tensor from Python data.
 CONSTRUCTS = re.compile(r"\btorch\.(tensor|(Float|Long|Int|Double|Bool)Tensor)\(")
 
 
@@ -68,23 +65,16 @@ def check(
     cost = sum(line.elapsed_ns for line in lines)
     made = sum(line.constructions for line in lines)
     worst = max(lines, key=lambda line: line.elapsed_ns)
-    return Found(
-        summary=(
-            f"Python data is made into {plural(round(made), 'tensor')} a step, which takes"
-            f" {duration(cost)} ({percent(cost / budget.step_ns)} of the step), most of it"
-            f"{where(worst.at)}."
-        ),
-        evidence=(
+    return _found(
+        f"Building {plural(round(made), 'tensor')} from Python data takes"
+        f" {per_step(cost, budget.step_ns)}, most of it{where(worst.at)}.",
+        (
             count("tensors built from Python data", made, "ops", "per_step"),
             ns("time in these calls", cost, "ops"),
         ),
-        fix=Fix(
-            f"Hold the values{where(worst.at)} in a NumPy array or tensor from the start and use"
-            " torch.from_numpy(array) (or torch.as_tensor), once for the whole batch.",
-            "safe",
-        ),
-        gain=_gain(cost, _sampled(lines, stacks) * budget.step_ns),
-        at=worst.at,
+        worst.at,
+        cost,
+        _sampled(lines, stacks) * budget.step_ns,
     )
 
 
@@ -96,23 +86,36 @@ def _sampled(lines: list[OpLine], stacks: Stacks | None) -> float:
 
 
 def _constructing(ops: Ops, loaders: Loaders | None) -> list[OpLine]:
-    """Without the line that only takes batches: there torch's own collate_fn converts what the
-    dataset returns."""
+    """Lines that mostly build tensors. Left out: the line that takes batches, where torch's own
+    collate_fn converts what the dataset returns."""
     loader = loaders.train() if loaders else None
     training = [line.at for line in ops.lines if line.phase != "data_wait"]
     return [
         line
         for line in ops.lines
-        if line.constructions > MOSTLY_FRAC * line.calls
+        if line.constructions > MAJORITY_FRAC * line.calls
         and not (line.phase == "data_wait" and takes_batches(line.at, loader, training))
     ]
 
 
-def _gain(counted: float, sampled: float = 0.0) -> Gain:
-    """``counted``, ``sampled``: ns a step in the calls, as two tools saw it at different times."""
-    low, high = sorted((counted, sampled or counted))
-    why = "the time inside the constructing calls; low end: half of it, to gather the values first."
-    return Gain(low * SAVING_LOW_FRAC, high, why, (*DATA_WAIT, "prepare", "forward", "loss"))
+def _found(
+    summary: str, evidence: tuple[Measure, ...], at: Place, one_ns: float, other_ns: float
+) -> Found:
+    """``one_ns``, ``other_ns``: two measurements of the time in the calls, per step; 0 if none."""
+    low, high = sorted((one_ns, other_ns or one_ns))
+    why = "high end: the time in the calls; low end: half, to gather the values into an array."
+    return Found(
+        summary=summary,
+        evidence=evidence,
+        fix=Fix(
+            f"Keep the values{where(at)} in a NumPy array from the start, and convert it with"
+            " torch.from_numpy(array).",
+            "safe",
+            action="Build tensors from arrays instead of Python lists",
+        ),
+        gain=Gain(low * LOW_END_FRAC, high, why, (*DATA_WAIT, "prepare", "forward", "loss")),
+        at=at,
+    )
 
 
 def _in_workers(
@@ -122,7 +125,7 @@ def _in_workers(
     system: System | None,
     phases: Phases | None,
 ) -> Found | None:
-    """Lines in loader workers whose text constructs tensors from Python data."""
+    """Lines in loader workers whose text builds tensors from Python data."""
     if loaders is None or system is None:
         return None
     fed = feed_of(budget, loaders, phases, system)
@@ -138,19 +141,14 @@ def _in_workers(
         return None
     share = sum(line.self_frac for line in lines)
     seen = fetch_samples(fed, stacks) if stacks else 0
-    return Found(
-        summary=(
-            f"{percent(share)} of the workers' fetch time builds tensors from Python data"
-            f"{where(lines[0].at)}."
-        ),
-        evidence=(count("samples of the workers", seen, "sample"),),
-        fix=Fix(
-            f"Return torch.from_numpy(array){where(lines[0].at)} instead of a tensor made from a"
-            " Python list.",
-            "safe",
-        ),
-        gain=_gain(*(fed.gain_of_saving(fed.wall * known) for known in known_to(share, seen))),
-        at=lines[0].at,
+    least, most = (fed.gain_of_saving(fed.wall * known) for known in known_to(share, seen))
+    return _found(
+        f"Building tensors from Python data{where(lines[0].at)} takes {percent(share)} of the"
+        " workers' fetch time.",
+        (count("samples of the workers", seen, "sample"),),
+        lines[0].at,
+        least,
+        most,
     )
 
 
@@ -160,6 +158,6 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """As many constructions, but from arrays: nothing is converted."""
+    """As many tensors built from arrays: nothing is converted."""
     line = op_line(18, "prepare", 64, constructions=64.0, elapsed_ns=0.2 * MS, in_loop=True)
     return Evidence().add(budget(data_wait_cpu=14, forward=8, backward=12), ops(line))

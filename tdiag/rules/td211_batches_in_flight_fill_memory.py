@@ -1,22 +1,22 @@
-"""Batches in flight fill the memory
+"""Prefetched batches fill the memory
 
 ## What it measures
-Workers × `prefetch_factor` × the measured bytes of a batch, against the memory that was free at its
-lowest in the run (the cgroup's limit counts).
+Workers × `prefetch_factor` × the bytes of a batch, against the lowest free memory in the run (the
+cgroup's limit counts).
 
 ## Why it is slow
-It is not, until memory runs out: then the page cache goes first, so that data is read from storage
-again, and after that the kernel kills a worker.
+It is not slow until memory runs out. Then the page cache shrinks, so that data is read from storage
+again; after that the kernel kills a worker.
 
 ## What to do
-Fewer batches in flight (`prefetch_factor`, then `num_workers`), or smaller types in a batch.
+Prefetch fewer batches (`prefetch_factor`, then `num_workers`), or use smaller dtypes.
 
 ## How the gain is computed
-Nothing is predicted: what it prevents did not happen in this run.
+No gain is predicted: the run did not reach the limit.
 
 ## When this advice is wrong
-When the queue was never full, less than this was really held. Workers also hold a copy of whatever
-Python objects the dataset touches; that comes on top.
+If the queue was never full, less memory was in use. Workers also copy the Python objects that the
+dataset touches; that memory comes on top.
 """
 
 from __future__ import annotations
@@ -28,16 +28,12 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, MB, loaders, system
 from tdiag.rules.measures import bytes_, count
+from tdiag.rules.thresholds import DEFAULT_PREFETCH, MAJORITY_FRAC
 from tdiag.units import percent, size
 
 CODE = "TD211"
 NAME = "batches-in-flight-fill-memory"
 CLASS = "memory"
-
-# Torch's default when there are workers (DataLoader's documentation).
-DEFAULT_PREFETCH = 2
-# By definition of "mostly": batches waiting hold more than what is left free.
-MOST_FRAC = 0.5
 
 
 def check(loaders: Loaders, system: System) -> Found | None:
@@ -45,19 +41,20 @@ def check(loaders: Loaders, system: System) -> Found | None:
     if loader is None or not loader.num_workers:
         return None
     if loader.batch_bytes is None or system.ram_available_bytes is None:
-        raise Abstain("no batch was weighed, or free memory was not measured")
+        raise Abstain("the bytes of a batch or free memory were not measured")
     free = float(system.ram_available_bytes)
-    queued = loader.num_workers * (loader.prefetch_factor or DEFAULT_PREFETCH)
+    queued = loader.num_workers * (loader.prefetch_factor or int(DEFAULT_PREFETCH))
     held = queued * loader.batch_bytes
-    if held <= MOST_FRAC * (held + free):
+    if held <= MAJORITY_FRAC * (held + free):
         return None
-    fitting = int(MOST_FRAC * (held + free) / loader.batch_bytes)
+    fitting = int(MAJORITY_FRAC * (held + free) / loader.batch_bytes)
     workers = max(1, min(loader.num_workers, fitting))
+    factor = max(1, fitting // workers)
     return Found(
         summary=(
-            f"{queued} batches of {size(loader.batch_bytes)} may be in flight"
-            f" ({loader.num_workers} workers), {size(held)} in all, with {size(free)} of memory"
-            f" free: {percent(held / (held + free))} of what there is."
+            f"{loader.num_workers} workers prefetch up to {queued} batches of"
+            f" {size(loader.batch_bytes)}: {size(held)} in all, {percent(held / (held + free))} of"
+            f" the memory, with {size(free)} left free."
         ),
         evidence=(
             bytes_("batches in flight", held, "fetch"),
@@ -66,9 +63,10 @@ def check(loaders: Loaders, system: System) -> Found | None:
             count("num_workers", loader.num_workers, "probe"),
         ),
         fix=Fix(
-            f"DataLoader(..., num_workers={workers}, prefetch_factor={max(1, fitting // workers)})"
+            f"DataLoader(..., num_workers={workers}, prefetch_factor={factor})"
             f"{where(loader.created_at)}.",
             "safe",
+            action=f"Set num_workers={workers} and prefetch_factor={factor}",
         ),
         at=loader.created_at,
     )
@@ -80,6 +78,6 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """As many batches, on a machine with memory for them."""
+    """The same batches on a machine with more memory."""
     volumes = loaders(num_workers=8, prefetch_factor=4, batch_bytes=400.0 * MB)
     return Evidence().add(volumes, system(ram_available_bytes=32 * GB))

@@ -1,24 +1,24 @@
-"""Most of the run is its start
+"""Start-up takes most of the run
 
 ## What it measures
 The time from the start of the program to the end of its first step, by part, against the whole run.
 
 ## Why it is slow
-Imports, reading an index of the data, starting workers, the first batch, and in the first step
-compiling, autotuning and allocating: all of it is paid once a run. A short run, or a search of many
-short runs, pays little else.
+Imports, reading an index of the data, starting workers, the first batch, and compilation,
+autotuning and allocation in the first step are paid once per run. A search of many short runs pays
+little else.
 
 ## What to do
-Keep what the largest part computes: a file list or a tokenised data set on disk, compiled kernels
-in a cache that outlives the process; import what is dear where it is used.
+Keep what the largest part computes: a file list or tokenised data on disk, compiled kernels in a
+persistent cache. Import expensive modules where they are used.
 
 ## How the gain is computed
-Nothing is predicted per step: it is paid once. It is said of runs that ended by themselves alone,
-since how long one would have gone on that tdiag ended is not known.
+No gain per step is predicted: the cost is paid once. Runs that tdiag ended are not judged: their
+full length is not known.
 
 ## When this advice is wrong
-A run that is short only because it is a trial: in a long one the start does not matter. The
-profilers make the steps of a watched run longer, and so the start's share smaller, never larger.
+In a long run the start does not matter; a short trial run shows too much of it. Profilers make the
+steps longer, so the true share of the start is larger.
 """
 
 from __future__ import annotations
@@ -33,55 +33,70 @@ from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import MS, flags, loaders
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.measures import frac, ns
-from tdiag.rules.shares import MOSTLY_FRAC
+from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD212"
 NAME = "startup-dominates"
 CLASS = "overhead"
 
+# By the part that takes longest: the action, and the whole sentence.
 _ADVICE = {
-    "imports": "import what is dear only where it is used; python -X importtime train.py names it",
-    "import torch": "torch's import cannot be shortened: do more in one process (several trials of"
-    " a search, one after the other)",
-    "set-up": "keep what is built before the first batch: a file list, an index or tokenised text"
-    " on disk instead of a scan of the data",
-    "workers": "fewer workers, or the start method fork where it is safe: each worker started by"
-    " spawn imports the script anew",
-    "first batch": "keep what the dataset builds on its first access (opened archives, indices) on"
-    " disk",
-    "first step": "what the first step allocates and autotunes is paid once; keep its kernels warm"
-    " by doing more in one process",
+    "imports": (
+        "Import expensive modules only where they are used",
+        "Import expensive modules where they are used. python -X importtime train.py names them",
+    ),
+    "import torch": (
+        "Run several trials in one process",
+        "Importing torch cannot be shortened. Run several trials of a search in one process",
+    ),
+    "set-up": (
+        "Store what set-up builds on disk",
+        "Store what is built before the first batch on disk: a file list, an index, tokenised text",
+    ),
+    "workers": (
+        "Start fewer workers, or start them with fork",
+        "Each worker started by spawn imports the script again. Start fewer workers, or use the"
+        " start method fork if it is safe",
+    ),
+    "first batch": (
+        "Store what the first batch builds on disk",
+        "Store what the dataset builds on its first access (opened archives, indices) on disk",
+    ),
+    "first step": (
+        "Run several trials in one process",
+        "Run several trials in one process. Each process allocates and autotunes in its first step",
+    ),
 }
 _COMPILED = (
-    "compiled code is kept between runs in TORCHINDUCTOR_CACHE_DIR: name a folder that outlives the"
-    " machine or the container"
+    "Keep the compilation cache between runs",
+    "Set TORCHINDUCTOR_CACHE_DIR to a folder that outlives the machine or container",
 )
 
 
 def check(startup: Startup, loaders: Loaders | None, flags: Flags | None) -> Found | None:
     if startup.run_ns is None:
-        raise Abstain("the run was ended before its time, so the start's share of it is not known")
+        raise Abstain("the run was ended early, so its full length is not known")
     total = startup.total_ns
-    if total < MOSTLY_FRAC * startup.run_ns:
+    if total < MAJORITY_FRAC * startup.run_ns:
         return None
     part = max(startup.parts_ns, key=lambda name: startup.parts_ns[name])
     took = startup.parts_ns[part]
-    advice = _ADVICE[part]
+    action, advice = _ADVICE[part]
     if part == "first step" and flags is not None and flags.compiled:
-        advice = _COMPILED
+        action, advice = _COMPILED
     at = _place(part, loaders)
     return Found(
         summary=(
-            f"{percent(total / startup.run_ns)} of the run's {duration(startup.run_ns)} passes"
-            f" before the first step is done, most of it in {part} ({duration(took)})."
+            f"Start-up takes {percent(total / startup.run_ns)} of the run's"
+            f" {duration(startup.run_ns)}, most of it in {part} ({duration(took)})."
         ),
         evidence=(
             *(ns(name, spent, "probe") for name, spent in startup.parts_ns.items()),
             ns("whole run", startup.run_ns, "probe"),
-            frac("start's share of the run", total / startup.run_ns, "probe"),
+            frac("start-up, share of the run", total / startup.run_ns, "probe"),
         ),
-        fix=Fix(advice[0].upper() + advice[1:] + where(at) + ".", "manual"),
+        fix=Fix(f"{advice}{where(at)}.", "manual", action=action),
         at=at,
     )
 
@@ -100,7 +115,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """The same start of a run of ten minutes."""
+    """The same start-up in a run of ten minutes."""
     parts = {"imports": 300, "import torch": 1900, "set-up": 9000, "first step": 400}
     once = Startup(parts_ns={name: ms * MS for name, ms in parts.items()}, run_ns=600_000 * MS)
     return Evidence().add(once, loaders(), flags())

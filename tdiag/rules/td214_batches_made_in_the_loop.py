@@ -1,28 +1,26 @@
 """Batches are made in the training loop, without a DataLoader
 
 ## What it measures
-In a training that asks no DataLoader for its batches: the time from the end of a step to the first
-forward call, how much of it the training thread spent on a core, and the line on which most of its
-samples fell. Only where the program leaves cores unused.
+In a training without a DataLoader: the time from the end of a step to the first forward call, its
+share on a core, and the line with most samples. Reported only if the program leaves cores unused.
 
 ## Why it is slow
-While a generator or the loop itself reads, decodes and stacks the next batch, nothing trains: the
-step is the *sum* of making a batch and computing, while other cores idle.
+While the loop or a generator reads, decodes and stacks the next batch, nothing trains: the step is
+the *sum* of making a batch and computing, while other cores idle.
 
 ## What to do
 Let a DataLoader with workers make the batches: the generator becomes the `__iter__` of an
 `IterableDataset`, or the work on one sample the `__getitem__` of a `Dataset`.
 
 ## How the gain is computed
-High end: each worker makes batches on a core of its own while the step trains, so that the step is
-the longer of the two. Low end: nothing, as where a further core is worth little, or what lies
-between the steps is not the making of batches.
+High end: workers make batches on cores of their own while the step trains, so the step is the
+longer of the two. Low end: nothing, if a further core adds little, or if the time between steps is
+not spent on batches.
 
 ## When this advice is wrong
-Batches that are picked from tensors in memory in less than a millisecond or so cost more to hand
-over between processes than to make. What runs between two steps may be something else (a schedule,
-a log), as the line tells. An environment that has to be acted upon (reinforcement learning) cannot
-run ahead.
+Batches indexed from memory in less than about a millisecond cost more to hand over than to make.
+Other work may run between two steps (a schedule, a log), as the line shows. An environment
+(reinforcement learning) cannot run ahead.
 """
 
 from __future__ import annotations
@@ -36,17 +34,17 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import budget, environment, loaders, phases, stack, stacks, system
-from tdiag.rules.feed import HANDOVER_HIGH_NS, cores_full
+from tdiag.rules.feed import HANDOVER_HIGH_NS, cores_full, free_cores
 from tdiag.rules.measures import count, frac, ns
-from tdiag.rules.shares import MOSTLY_FRAC, NOTICEABLE_FRAC
-from tdiag.units import duration, percent
+from tdiag.rules.thresholds import MAJORITY_FRAC, NOTICEABLE_FRAC
+from tdiag.units import duration, per_step, percent, plural
 
 CODE = "TD214"
 NAME = "batches-made-in-the-loop"
 CLASS = "cpu"
 AFTER = {
-    "TD207": "workers hide work that need not be done at all",
-    "TD711": "workers hide a loop that need not run at all",
+    "TD207": "workers hide work that need not be done",
+    "TD711": "workers hide a loop that need not run",
 }
 
 
@@ -65,37 +63,46 @@ def check(
         return None
     if making < NOTICEABLE_FRAC * budget.step_ns or making < HANDOVER_HIGH_NS:
         return None
-    if cpu <= MOSTLY_FRAC * wall or system.cores_allowed < 2 or cores_full(system):
-        return None  # no core is left that could make them meanwhile
+    if cpu <= MAJORITY_FRAC * wall or system.cores_allowed < 2 or cores_full(system):
+        return None  # no core is left to make batches meanwhile
     rest = budget.step_ns - making
     workers = min(math.ceil(making / max(rest, 1.0)), math.floor(system.cores_allowed) - 1)
     at = _line(stacks)
-    free = max(0.0, system.cores_allowed - (system.cores_used or 1.0))
     return Found(
         summary=(
-            f"{percent(making / budget.step_ns)} of the step passes between the end of one step and"
-            f" the first forward of the next ({duration(making)}, {percent(cpu / wall)} of it on a"
-            f" core), most of it{where(at) or ' in the loop'}: batches are made without a"
-            " DataLoader, while nothing trains."
+            f"Making batches in the loop, most of it{where(at) or ' between steps'}, takes"
+            f" {per_step(making, budget.step_ns)}, {percent(cpu / wall)} of it on a core. Nothing"
+            " trains meanwhile."
         ),
         evidence=(
             ns("between the steps", making, "budget"),
             frac("of it on a core", cpu / wall, "baseline"),
             ns("rest of the step", rest, "budget"),
-            count("cores allowed", system.cores_allowed, "system", "cores"),
+            count("cores available", system.cores_allowed, "system", "cores"),
         ),
         fix=Fix(
-            f"Make the batches{where(at)} in workers: DataLoader(dataset, batch_size=None,"
-            f" num_workers={workers}) over an IterableDataset whose __iter__ yields them, each"
-            f" worker its share; a batch takes {duration(making)} to make and {duration(rest)} to"
-            f" train on, and {free:.2g} of {system.cores_allowed:g} allowed cores are free.",
+            f"Make the batches{where(at)} in an IterableDataset, each worker its share, with"
+            f" DataLoader(dataset, batch_size=None, num_workers={workers}). A batch takes"
+            f" {duration(making)} to make and {duration(rest)} to train on, and"
+            f" {free_cores(system)} are free.",
             "review",
+            action="Make the batches in DataLoader workers",
+            code=(
+                "class Batches(torch.utils.data.IterableDataset):\n"
+                "    def __iter__(self):\n"
+                "        worker = torch.utils.data.get_worker_info()\n"
+                "        for index in range(worker.id, number_of_batches, worker.num_workers):\n"
+                "            yield make_batch(index)  # the body of the loop, up to the model\n\n"
+                "loader = torch.utils.data.DataLoader(\n"
+                f"    Batches(), batch_size=None, num_workers={workers}\n"
+                ")"
+            ),
         ),
         gain=Gain(
             0.0,
             budget.step_ns - max(rest, making / workers),
-            f"high end: {duration(making)} of making ÷ {workers}, beside {duration(rest)} of"
-            " training; low end: a further core is worth little.",
+            f"high end: {duration(making)} ÷ {plural(workers, 'worker')}, beside"
+            f" {duration(rest)} of training; low end: a further core adds little.",
             ("prepare",),
         ),
         at=at,
@@ -103,7 +110,7 @@ def check(
 
 
 def _line(stacks: Stacks | None) -> Place | None:
-    """The user's line on which most samples between the steps fell."""
+    """The user's line with most samples between steps."""
     lines = [line for line in stacks.training if line.phase == "prepare"] if stacks else []
     return max(lines, key=lambda line: line.self_frac).at if lines else None
 
@@ -116,5 +123,5 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """As much time, but a DataLoader's batches: what lies between is another rule's."""
+    """The same time with a DataLoader: other rules handle its batches."""
     return fires().add(loaders())

@@ -1,19 +1,19 @@
 """Batches are copied from pageable memory
 
 ## What it measures
-Host-to-device copies out of pageable memory: their time with no compute running, bytes and GB/s.
+Host-to-device copies from pageable memory: their time without concurrent compute, bytes and GB/s.
 
 ## Why it is slow
-The driver first copies pageable memory into a pinned buffer of its own, piece by piece, and the
-host waits meanwhile: half the bandwidth, and no overlap with compute, since even
-`non_blocking=True` blocks from pageable memory.
+The driver first copies pageable memory into its own pinned buffer, piece by piece, while the host
+waits. That halves the bandwidth, and no compute overlaps the copy: from pageable memory even
+`non_blocking=True` blocks.
 
 ## What to do
-Let the loader deliver pinned batches, and copy them with `non_blocking=True`.
+Let the loader return pinned batches, and copy them with `non_blocking=True`.
 
 ## How the gain is computed
-From the copy time that nothing overlaps. High end: all of it, hidden behind compute. Low end: half
-of it, since pinned copies run at about twice the bandwidth.
+From the copy time that no compute overlaps. High end: compute hides all of it. Low end: half of it,
+since pinned copies have about twice the bandwidth.
 
 ## When this advice is wrong
 Pinned memory cannot be swapped: with little free RAM, or huge batches, it slows the whole machine.
@@ -27,22 +27,25 @@ from tdiag.evidence.kinds import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, where
-from tdiag.rules.copies import copy_measures, exposed, merged
+from tdiag.rules.device_waits import copy_measures, exposed, merged
 from tdiag.rules.examples import budget, copy, device_time, loaders
-from tdiag.rules.measures import ns
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD301"
 NAME = "pageable-copies"
 CLASS = "h2d"
 AFTER = {
-    "TD208": "pinned memory makes the copy of bytes that are too wide faster, not smaller",
+    "TD208": "narrower types make the copy smaller; pinned memory only makes it faster",
 }
 
-# Pinned against pageable bandwidth in NVIDIA's "How to Optimize Data Transfers in CUDA C/C++":
-# 5.7 against 2.3 and 6.2 against 3.1 GB/s, at least twice.
-PINNED_SPEEDUP_LOW = 2.0
+PINNED_SPEEDUP_LOW = Threshold(
+    2,
+    "times",
+    'NVIDIA, "How to Optimize Data Transfers in CUDA C/C++": pinned against pageable bandwidth is'
+    " 5.7 against 2.3 and 6.2 against 3.1 GB/s.",
+)
 
 
 def check(
@@ -52,23 +55,25 @@ def check(
     cost = exposed(copies, budget, device)
     if not cost:
         return None
-    all_of_them = merged(copies)
+    together = merged(copies)
     loader = loaders.train() if loaders else None
-    at = all_of_them.at
+    at = together.at
     return Found(
         summary=(
-            f"Copies from pageable memory{where(at)} hold up the device for {duration(cost)} a"
-            f" step ({percent(cost / budget.step_ns)})."
+            f"The device waits {per_step(cost, budget.step_ns)} for copies from pageable"
+            f" memory{where(at)}."
         ),
-        evidence=(
-            *copy_measures(all_of_them),
-            ns("host blocked in the copies", all_of_them.host_blocked_ns, "trace"),
+        evidence=copy_measures(together, host=True),
+        fix=Fix(
+            _advice(loader, at),
+            "safe",
+            None if loader is not None and loader.pin_memory else "pin_memory",
+            action="Send batches from pinned memory",
         ),
-        fix=Fix(_advice(loader, at), "safe", None if _pins(loader) else "pin_memory"),
         gain=Gain(
             cost * (1 - 1 / PINNED_SPEEDUP_LOW),
             cost,
-            "low end: pinned copies run at twice the bandwidth; high end: they overlap compute.",
+            "high end: compute overlaps pinned copies; low end: they have twice the bandwidth.",
             ("h2d",),
             {"h2d pageable": 1 / PINNED_SPEEDUP_LOW},
             {"h2d pageable": 0.0, "wait h2d pageable": 0.0},
@@ -77,20 +82,16 @@ def check(
     )
 
 
-def _pins(loader: Loader | None) -> bool:
-    return loader is not None and loader.pin_memory
-
-
 def _advice(loader: Loader | None, at: Place | None) -> str:
     move = f"batch.to(device, non_blocking=True){where(at)}"
     if loader is None:
-        return f"Pin the tensors once (tensor.pin_memory()) and copy them with {move}."
+        return f"Pin the tensors once with tensor.pin_memory(), and copy them with {move}."
     if loader.pin_memory:
         return (
-            "The loader pins its batches, but these copies come from elsewhere: a custom batch type"
-            f" without pin_memory(), or tensors made after it. Pin them before {move}."
+            "The loader pins its batches, so these copies are of other tensors: a custom batch type"
+            f" without pin_memory(), or tensors created later. Pin them before {move}."
         )
-    return f"DataLoader(..., pin_memory=True){where(loader.created_at)}, and {move}."
+    return f"DataLoader(..., pin_memory=True){where(loader.created_at)}. Then {move}."
 
 
 def fires() -> Evidence:
@@ -99,7 +100,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """The same copy from pinned memory, under the compute of the step before."""
+    """The same copy from pinned memory, overlapped by compute."""
     hidden = copy(memory="pinned", exposed_ns=0.0, host_blocked_ns=10_000.0)
     step = budget(device=True, compute=38)
     return Evidence().add(step, Transfers(copies=(hidden,)), device_time(38))

@@ -1,18 +1,17 @@
-"""Pinned copies that nothing overlaps
+"""Pinned copies do not overlap computation
 
 ## What it measures
-Host-to-device copies out of pinned memory, and the part of their time with no compute running.
+Host-to-device copies from pinned memory: their time without concurrent compute.
 
 ## Why it is slow
-A copy in the stream of the compute waits for it and is waited for; without `non_blocking=True` the
-host waits as well, and cannot issue the step that follows.
+A copy in the compute stream waits for the compute, and the compute waits for it. Without
+`non_blocking=True` the host waits as well and cannot launch the next step.
 
 ## What to do
-Copy with `non_blocking=True`, and copy the next batch on a side stream while this one is computed.
+Copy with `non_blocking=True`, and copy the next batch on a side stream during the compute.
 
 ## How the gain is computed
-High end: the copies are hidden behind compute. Low end: the host no longer blocks for longer than
-the copy itself takes.
+High end: compute hides the copies. Low end: the host no longer blocks beyond the copy's own time.
 
 ## When this advice is wrong
 After `non_blocking=True` the host must not overwrite the batch before the copy is done.
@@ -25,10 +24,10 @@ from tdiag.evidence.kinds import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, where
-from tdiag.rules.copies import copy_measures, exposed, merged
+from tdiag.rules.device_waits import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, budget, copy, device_time
-from tdiag.rules.measures import ns
-from tdiag.units import duration, percent
+from tdiag.rules.snippets import batches_ahead
+from tdiag.units import per_step
 
 CODE = "TD302"
 NAME = "pinned-copies-not-overlapped"
@@ -44,23 +43,22 @@ def check(budget: Budget, transfers: Transfers, device: DeviceTime) -> Found | N
     beyond = max(0.0, copy.host_blocked_ns - copy.device_ns) * budget.step_ns / device.step_ns
     return Found(
         summary=(
-            f"Copies from pinned memory{where(copy.at)} run with no compute beside them for"
-            f" {duration(cost)} a step ({percent(cost / budget.step_ns)})."
+            f"The device waits {per_step(cost, budget.step_ns)} for copies from pinned"
+            f" memory{where(copy.at)} that no compute overlaps."
         ),
-        evidence=(
-            *copy_measures(copy),
-            ns("host blocked in the copies", copy.host_blocked_ns, "trace"),
-        ),
+        evidence=copy_measures(copy, host=True),
         fix=Fix(
-            f"batch.to(device, non_blocking=True){where(copy.at)}, and copy the next batch on a"
-            " torch.cuda.Stream of its own while this one is computed.",
+            f"Use batch.to(device, non_blocking=True){where(copy.at)}. Copy the next batch on its"
+            " own torch.cuda.Stream during the compute.",
             "review",
             "non_blocking",
+            action="Copy the next batch during the compute",
+            code=batches_ahead(),
         ),
         gain=Gain(
             min(beyond, cost),
             cost,
-            "high end: the copies run beside compute; low end: only the host is freed.",
+            "high end: compute hides the copies; low end: only the host no longer blocks.",
             ("h2d",),
             high_cuts={"h2d pinned": 0.0, "wait h2d pinned": 0.0},
         ),

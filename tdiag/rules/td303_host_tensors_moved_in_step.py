@@ -1,37 +1,37 @@
-"""Tensors made on the host inside the step, then moved
+"""Tensors are created on the host and moved in the step
 
 ## What it measures
 Lines of the forward pass, loss or optimizer that build tensors from Python data, against the
-host-to-device copies in the step. The batch itself is moved before the forward pass and is not
-meant.
+host-to-device copies of the step. The batch is moved before the forward pass and does not count.
 
 ## Why it is slow
-Each such tensor is filled on the host, copied through pageable memory, and waited for; the host
-cannot run ahead of the device.
+Each such tensor is filled on the host and copied from pageable memory, and the host waits for it;
+it cannot launch work ahead of the device.
 
 ## What to do
-Make it where it is used: `torch.zeros(..., device=x.device)`, or once, as a buffer of the module.
+Create the tensor on the device (`torch.zeros(..., device=x.device)`), or once, as a buffer of the
+module.
 
 ## How the gain is computed
-High end: these tensors' part of the copies, by number, takes its part of the time for which copies
-block host or device. Low end: nothing, since they may be smaller than the others.
+High end: the copies' blocking time × these tensors' share of the copies by number. Low end:
+nothing, since these may be the smaller ones.
 
 ## When this advice is wrong
-Values that really are new on the host in each step (a schedule, a random crop) must travel: send
-them with the batch.
+Values that are new on the host in each step (a schedule, a random crop) must be copied: send them
+with the batch.
 """
 
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime, Transfers
-from tdiag.evidence.kinds import Budget, OpLine, Ops
+from tdiag.evidence.kinds import Budget, Ops
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, where
-from tdiag.rules.copies import copy_measures, exposed, merged
+from tdiag.rules.device_waits import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, budget, copy, device_time, op_line, ops
 from tdiag.rules.measures import count
-from tdiag.units import duration, percent, plural
+from tdiag.units import per_step, plural
 
 CODE = "TD303"
 NAME = "host-tensors-moved-in-step"
@@ -51,34 +51,31 @@ def check(budget: Budget, transfers: Transfers, ops: Ops, device: DeviceTime) ->
     share = min(1.0, made / travelling.count)
     blocked = travelling.host_blocked_ns * budget.step_ns / device.step_ns
     cost = share * max(blocked, exposed(copies, budget, device))
-    worst = max(makers, key=_cost)
+    worst = max(makers, key=lambda line: line.elapsed_ns)
     return Found(
         summary=(
-            f"The host makes {plural(round(made), 'tensor')} a step{where(worst.at)}, among"
-            f" {plural(round(travelling.count), 'copy', 'copies')} to the device, which take up to"
-            f" {duration(cost)} ({percent(cost / budget.step_ns)} of the step) for them."
+            f"Creating {plural(round(made), 'tensor')} on the host{where(worst.at)} and copying"
+            f" them to the device takes up to {per_step(cost, budget.step_ns)}. The step"
+            f" has {plural(round(travelling.count), 'copy', 'copies')} to the device."
         ),
         evidence=(
             count("tensors built from Python data in the step", made, "ops", "per_step"),
             *copy_measures(travelling),
         ),
         fix=Fix(
-            f"Make the tensor on the device{where(worst.at)} (device=x.device at creation), or"
-            " once, before the loop (module.register_buffer).",
+            f"Create the tensor with device=x.device{where(worst.at)}. Or create it once, before"
+            " the loop, with module.register_buffer.",
             "safe",
+            action="Create the tensors on the device",
         ),
         gain=Gain(
             0.0,
             cost,
-            "high end: their part of the copies, by number; low end: they are the small ones.",
+            "high end: their share of the copies by number; low end: they are the small ones.",
             ("h2d", "sync", "launch", "python_loss"),
         ),
         at=worst.at,
     )
-
-
-def _cost(line: OpLine) -> float:
-    return line.elapsed_ns
 
 
 def fires() -> Evidence:
@@ -89,7 +86,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """Only the batch is copied, and made before the forward pass."""
+    """Only the batch is copied; it is created before the forward pass."""
     step = budget(device=True, compute=8, h2d=2)
     line = op_line(60, "prepare", 2, constructions=1.0)
     return Evidence().add(step, Transfers(copies=(copy(),)), ops(line), device_time(10))

@@ -1,24 +1,24 @@
-"""The same tensor is sent to the device in every step
+"""An unchanged tensor is copied to the device every step
 
 ## What it measures
-Copies between devices whose source is the very tensor of the step before, unchanged, counted by
-line; and modules that are moved within a step.
+Copies between devices whose source is the same, unchanged tensor as in the step before, by line;
+and modules that are moved within a step.
 
 ## Why it is slow
-A constant that lives on the host (class weights, positions, a mask, a lookup table) is copied as
-often as it is used. Moving a model that is there already walks all of its parameters.
+A constant on the host (class weights, positions, a mask, a lookup table) is copied at each use.
+Moving a model that is already on the device walks all of its parameters.
 
 ## What to do
-Move it once, before the loop: `self.register_buffer("weights", weights)` goes where the model goes;
-`model.to(device)` belongs before the optimizer is made.
+Move it once, before the loop. `self.register_buffer("weights", weights)` moves with the model;
+`model.to(device)` belongs before the optimizer is created.
 
 ## How the gain is computed
-From the device's idle time during copies to it. These copies' share of it by bytes and by count are
-the ends of the range: a copy costs its bytes and a start of its own.
+From the device's idle time during copies. The share of these copies by bytes and by number gives
+the two ends: a copy costs its bytes and a fixed start.
 
 ## When this advice is wrong
-A tensor too large to stay on the device, or one that other code changes through NumPy, which leaves
-no trace in the tensor.
+A tensor may be too large to stay on the device. Changes through NumPy leave no trace in the tensor,
+so it may only seem unchanged.
 """
 
 from __future__ import annotations
@@ -49,22 +49,23 @@ def check(
     moved = sum(x.moved_bytes for x in again)
     return Found(
         summary=(
-            f"A tensor that the step before had sent, too, is sent again{where(first.at)},"
-            f" unchanged: {plural(times, 'copy', 'copies')} a step, {size(moved)}."
+            "An unchanged tensor is copied to the device every step"
+            f"{where(first.at)}: {plural(times, 'copy', 'copies')} per step, {size(moved)}."
         ),
         evidence=(
             count("copies of the same tensor", times, "ops", "per_step"),
             bytes_("their bytes, per step", moved, "ops"),
-            *(ns("copies to the device, exposed", held(budget, "h2d"), "budget"),),
+            ns("copies to the device, not overlapped", held(budget, "h2d"), "budget"),
             *(
                 count(f"modules moved{where(x.at)}", x.per_step, "ops", "per_step")
                 for x in ops.module_moves[:1]
             ),
         ),
         fix=Fix(
-            f"Send it once, before the loop, and use the copy{where(first.at)}; in a module,"
+            f"Copy it once, before the loop, and use the copy{where(first.at)}. In a module,"
             ' self.register_buffer("name", tensor) moves with the model.',
             "safe",
+            action="Copy the constant to the device once, before the loop",
         ),
         gain=_gain(budget, transfers, device, times, moved),
         at=first.at,
@@ -78,7 +79,7 @@ def _gain(
     times: float,
     moved: float,
 ) -> Gain | None:
-    """None where the device's copies were not traced: the pattern is told all the same."""
+    """None if the copies were not traced: the finding is then an advisory."""
     sent = [x for x in transfers.copies if x.direction == "h2d"] if transfers else []
     total, number = sum(x.bytes or 0.0 for x in sent), sum(x.count for x in sent)
     if device is None or not total or not number:
@@ -87,13 +88,13 @@ def _gain(
     return Gain(
         low * held(budget, "h2d"),
         high * held(budget, "h2d"),
-        "from their share of the bytes to their share of the copies.",
+        "from these copies' share of the bytes to their share of the number of copies.",
         ("h2d",),
     )
 
 
 def fires() -> Evidence:
-    """Class weights and a table of positions, sent along with each batch."""
+    """Class weights and a table of positions, copied with each batch."""
     again = replace(op_line(58, "forward", 6), moved_again=2.0, moved_bytes=24.0 * MB)
     step = budget(device=True, compute=20, h2d=12, other=1)
     sent = Transfers(copies=(copy(count=3.0, bytes=38.5 * MB, exposed_ns=12e6),))

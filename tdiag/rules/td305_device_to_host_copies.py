@@ -1,10 +1,10 @@
-"""Results are copied from the device in every step
+"""Results are copied to the host every step
 
 ## What it measures
-Device-to-host copies per step: bytes, time with no compute running, and the line.
+Device-to-host copies per step: bytes, time without concurrent compute, and the line.
 
 ## Why it is slow
-The copy waits for what it reads, and without pinned memory the host waits with it; meanwhile
+The copy waits for its source, and without pinned memory the host waits for the copy. Meanwhile
 nothing new is launched.
 
 ## What to do
@@ -14,8 +14,8 @@ Keep results on the device (`.detach()`), reduce them there, and copy every N st
 High end: all copy time that no compute overlaps. Low end: half, if every second step still copies.
 
 ## When this advice is wrong
-Outputs that are the point of the run (predictions to be stored) have to be copied: on a side
-stream, into pinned memory.
+Outputs that the run must store (predictions) have to be copied: on a side stream, into pinned
+memory.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.rules.base import Found, Gain, where
-from tdiag.rules.copies import copy_measures, exposed, merged
+from tdiag.rules.device_waits import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, budget, copy, device_time, op_line, ops
-from tdiag.units import duration, percent, plural
+from tdiag.rules.thresholds import RARER_LOW_FRAC
+from tdiag.units import per_step, plural
 
 CODE = "TD305"
 NAME = "device-to-host-copies"
 CLASS = "h2d"
 
-# Copying every second step is the mildest change worth making.
-RARER_LOW_FRAC = 0.5
-# Calls that give a copy in host memory (torch's documentation of each).
+# Tensor methods that return a copy in host memory.
 TO_HOST = frozenset({"cpu", "numpy", "tolist"})
 
 
@@ -51,14 +50,15 @@ def check(
     at = copy.at or _line(ops)
     return Found(
         summary=(
-            f"Copying to the host{where(at)} ({plural(copy.count, 'copy', 'copies')} a step) holds"
-            f" up the device for {duration(cost)} a step ({percent(cost / budget.step_ns)})."
+            f"The device waits {per_step(cost, budget.step_ns)} for"
+            f" {plural(copy.count, 'copy', 'copies')} to the host{where(at)}."
         ),
         evidence=copy_measures(copy),
         fix=Fix(
-            f"Keep the result on the device{where(at)} (.detach()), reduce it there, and copy"
+            f"Keep the result on the device{where(at)} (.detach()) and reduce it there. Copy it"
             " once in many steps.",
             "safe",
+            action="Copy results to the host less often",
         ),
         gain=Gain(
             cost * RARER_LOW_FRAC,
@@ -73,7 +73,7 @@ def check(
 
 
 def _line(ops: Ops | None) -> Place | None:
-    """The line that takes most values to the host, as counted."""
+    """The line that spends most time on copies to the host."""
     lines = [line for line in ops.lines if TO_HOST & line.conversions.keys()] if ops else []
     return max(lines, key=lambda line: line.elapsed_ns).at if lines else None
 
@@ -86,6 +86,6 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """Only the batch travels, and to the device."""
+    """Only the batch is copied, to the device."""
     step = budget(device=True, compute=20, h2d=8)
     return Evidence().add(step, Transfers(copies=(copy(),)), device_time(28))

@@ -1,69 +1,71 @@
-"""Host waits for the device, and the device then waits for the host
+"""Synchronisations leave the device idle
 
 ## What it measures
 Synchronisations in the step (`.item()`, `.cpu()`, `.numpy()`, `print(loss)`, `float(t)`,
-`if tensor:`), by line, with the time for which the device is idle *after* each.
+`if tensor:`) by line, and how long the device idles *after* each.
 
 ## Why it is slow
-While the host waits it launches nothing; when the device is done it has nothing queued, and idles
-until the host has issued work again. A synchronisation that only waits for a busy device, with no
-idle time after it, costs nothing and is not reported.
+While the host waits it launches nothing. When the device is done its queue is empty, and it idles
+until the host has launched more work. A synchronisation without idle time after it costs nothing
+and is not reported.
 
 ## What to do
-Keep running sums on the device and read them every N steps; log from there.
+Keep running sums on the device, and read and log them every N steps.
 
 ## How the gain is computed
-High end: all idle time that follows. Low end: half of what the host spent waiting (which is what is
-left when launching is the bottleneck), if every other value must be read where it is.
+High end: all idle time that follows. Low end: half of the time that the host waits, if every other
+value must be read in its step.
 
 ## When this advice is wrong
-A value that decides what is computed next (early stopping inside a step, beam search) must be
-read. On a CPU nothing is asynchronous and `.item()` is free: the rule then abstains.
+A value that decides what is computed next (early stopping in a step, beam search) must be read. On
+a CPU nothing is asynchronous and `.item()` is free: the rule abstains.
 """
 
 from __future__ import annotations
 
-from tdiag.evidence.device import DeviceTime, Sync, Syncs
+from tdiag.evidence.device import DeviceTime, Syncs
 from tdiag.evidence.kinds import Budget, SyncLines
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, where
+from tdiag.rules.device_waits import asked_for, busiest, drains, waits
 from tdiag.rules.examples import budget, device_time, sync
-from tdiag.rules.syncs import asked_for, busiest, drains, waits
-from tdiag.units import duration, percent
+from tdiag.rules.thresholds import LOG_EVERY
+from tdiag.units import per_step
 
 CODE = "TD401"
 NAME = "sync-drains-device"
 CLASS = "sync"
 
-# Reading a value every so many steps is the usual choice, and leaves two percent of the cost.
-LOG_EVERY = 50
-
 
 def check(
     budget: Budget, syncs: Syncs, device: DeviceTime, sync_lines: SyncLines | None
 ) -> Found | None:
-    dear = drains(budget, device, _not_asked_for(syncs), busiest(sync_lines))
-    if dear is None:
+    values = [sync for sync in waits(syncs) if not asked_for(sync)]
+    found = drains(budget, device, values, busiest(sync_lines))
+    if found is None:
         return None
     return Found(
         summary=(
-            f"{dear.times:.1f} synchronisations a step{where(dear.at)} leave the device idle for"
-            f" {duration(dear.idle)}, {percent(dear.idle / budget.step_ns)} of the step."
+            f"The device idles {per_step(found.idle, budget.step_ns)} after {found.times:.1f}"
+            f" synchronisations{where(found.at)}."
         ),
-        evidence=dear.measures(),
+        evidence=found.measures(),
         fix=Fix(
-            f"Keep the value on the device{where(dear.at)} (total += loss.detach()) and read it"
-            f" every {LOG_EVERY} steps: `if step % {LOG_EVERY} == 0: log(total.item())`.",
+            f"Keep the value on the device{where(found.at)} and read it every {LOG_EVERY} steps.",
             "safe",
+            action=f"Read the value every {LOG_EVERY} steps",
+            code=(
+                "total = torch.zeros((), device=device)  # before the loop\n"
+                "total += loss.detach()  # instead of loss.item()\n"
+                f"if step % {LOG_EVERY} == 0:\n"
+                f"    print(total.item() / {LOG_EVERY})\n"
+                "    total.zero_()"
+            ),
         ),
-        gain=dear.gain(),
-        at=dear.at,
+        gain=found.gain(),
+        at=found.at,
     )
-
-
-def _not_asked_for(syncs: Syncs) -> list[Sync]:
-    return [sync for sync in waits(syncs) if not asked_for(sync)]
 
 
 def fires() -> Evidence:
@@ -72,6 +74,6 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """`loss.item()` that only waits for a busy device: work is queued, no idle time follows."""
+    """`loss.item()` with more work queued: no idle time follows."""
     free = sync(idle_after_ns=0.0)
     return Evidence().add(budget(device=True, compute=25), Syncs(syncs=(free,)), device_time(26))

@@ -1,19 +1,20 @@
-"""Shapes that depend on values
+"""Tensor shapes depend on values
 
 ## What it measures
-Lines that torch's debug mode saw synchronise and that select by value (`nonzero`, `unique`,
-`masked_select`): how often, and their share of the device idle time that follows synchronisations.
+Lines that select by value (`nonzero`, `unique`, `masked_select`) and that torch's debug mode saw
+synchronise: how often, and their share of the device idle time after synchronisations.
 
 ## Why it is slow
-The host must know the size of the result before it can go on: it waits for the device, and the
+The host needs the size of the result before it can continue. It waits for the device, and the
 device then waits for the host.
 
 ## What to do
-Keep the shape: `torch.where(mask, x, 0)`, or the mask as a weight in the sum and in its divisor.
+Keep the shape: `torch.where(mask, x, 0)`, or use the mask as a weight in the sum and in its
+divisor.
 
 ## How the gain is computed
-From the idle time after synchronisations, by these lines' share of them. High end: all of that;
-low end: half of what the host spent waiting.
+From the idle time after synchronisations × these lines' share of them. High end: all of that. Low
+end: half of the time that the host waits.
 
 ## When this advice is wrong
 If the mask keeps a small part of a large tensor, and much work follows, selecting is cheaper.
@@ -26,16 +27,16 @@ from tdiag.evidence.kinds import Budget, Ops, SyncLine, SyncLines
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, where
+from tdiag.rules.device_waits import drains, waits
 from tdiag.rules.examples import at, budget, device_time, op_line, ops, sync
 from tdiag.rules.measures import count
-from tdiag.rules.syncs import drains, waits
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD402"
 NAME = "shapes-that-depend-on-values"
 CLASS = "sync"
 
-# Calls whose result has as many elements as the values say (torch's documentation of each).
+# Calls whose result's size depends on values (torch's documentation of each).
 SELECTING = frozenset({"nonzero", "unique", "masked_select"})
 
 
@@ -51,25 +52,25 @@ def check(
     worst = max(mine, key=lambda line: line.per_step)
     times = sum(line.per_step for line in mine)
     share = times / sum(line.per_step for line in sync_lines.lines)
-    dear = drains(budget, device, waits(syncs), worst.at, share)
-    if dear is None:
+    found = drains(budget, device, waits(syncs), worst.at, share)
+    if found is None:
         return None
     return Found(
         summary=(
-            f"{times:.1f} calls a step whose shapes depend on values{where(worst.at)} leave the"
-            f" device idle for {duration(dear.idle)}, {percent(dear.idle / budget.step_ns)} of the"
-            " step."
+            f"The device idles {per_step(found.idle, budget.step_ns)} after {times:.1f} calls whose"
+            f" result's size depends on values{where(worst.at)}."
         ),
         evidence=(
             count("synchronisations of these lines", times, "ops", "per_step"),
-            *dear.measures(),
+            *found.measures(),
         ),
         fix=Fix(
             f"Keep the shape{where(worst.at)}: torch.where(mask, x, 0), or (x * mask).sum() /"
             " mask.sum(), instead of x[mask] or nonzero().",
             "review",
+            action="Use torch.where instead of selecting by mask",
         ),
-        gain=dear.gain(),
+        gain=found.gain(),
         at=worst.at,
     )
 
@@ -79,7 +80,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """As many synchronisations, but by reading values."""
+    """As many synchronisations, by reading values."""
     return _masked({"item": 3.0})
 
 

@@ -1,21 +1,21 @@
-"""The loop itself asks for synchronisation
+"""The training loop synchronises the device
 
 ## What it measures
-Device-wide synchronisation (`torch.cuda.synchronize()`) in the step, with the time for which the
-device is idle after each.
+Device-wide synchronisation (`torch.cuda.synchronize()`) in the step, and how long the device idles
+after each.
 
 ## Why it is slow
-The device must finish everything, and then waits until the host has issued work again.
+The device must finish everything, and then waits until the host has launched more work.
 
 ## What to do
-Remove it from the loop; measure time with CUDA events, or with `tdiag run`.
+Remove it from the loop. Measure time with CUDA events, or with `tdiag run`.
 
 ## How the gain is computed
-High end: all idle time that follows. Low end: half of what the host spent waiting.
+High end: all idle time that follows. Low end: half of the time that the host waits.
 
 ## When this advice is wrong
-A profiler synchronises where it starts and stops: without step boundaries the rule abstains.
-Around a timing of a few steps synchronising is right.
+Around a timing of a few steps, synchronising is right. A profiler synchronises when it starts and
+stops: without step boundaries the rule abstains.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tdiag.evidence.kinds import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
+from tdiag.rules.device_waits import asked_for, drains, waits
 from tdiag.rules.examples import budget, device_time, sync, traced
-from tdiag.rules.syncs import asked_for, drains, waits
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD403"
 NAME = "synchronize-in-loop"
@@ -37,27 +37,36 @@ CLASS = "sync"
 def check(budget: Budget, syncs: Syncs, device: DeviceTime, traced: TracedSteps) -> Found | None:
     if traced.found_by == "span":
         raise Abstain(
-            "the trace shows no steps, so the loop's synchronisation cannot be told from the"
-            " profiler's own where it starts and stops"
+            "the trace has no step boundaries, so synchronisation by the loop and by the profiler"
+            " look alike"
         )
-    dear = drains(budget, device, [sync for sync in waits(syncs) if asked_for(sync)])
-    if dear is None:
+    found = drains(budget, device, [sync for sync in waits(syncs) if asked_for(sync)])
+    if found is None:
         return None
-    names = ", ".join(sorted({sync.name for sync in dear.syncs}))
+    names = ", ".join(sorted({sync.name for sync in found.syncs}))
     return Found(
         summary=(
-            f"{dear.times:.1f} times a step{where(dear.at)} the script itself makes the device"
-            f" finish ({names}); it then idles for {duration(dear.idle)},"
-            f" {percent(dear.idle / budget.step_ns)} of the step."
+            f"The device idles {per_step(found.idle, budget.step_ns)} after {found.times:.1f} calls"
+            f" of {names}{where(found.at)}."
         ),
-        evidence=dear.measures(),
+        evidence=found.measures(),
         fix=Fix(
-            f"Remove torch.cuda.synchronize(){where(dear.at)} from the loop; take times with CUDA"
-            " events (torch.cuda.Event(enable_timing=True)).",
+            f"Remove torch.cuda.synchronize(){where(found.at)} from the loop. Measure time"
+            " with CUDA events.",
             "safe",
+            action="Remove torch.cuda.synchronize() from the loop",
+            code=(
+                "start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))\n"
+                "start.record()\n"
+                "...  # what is timed\n"
+                "end.record()\n"
+                "# after the loop:\n"
+                "torch.cuda.synchronize()\n"
+                "milliseconds = start.elapsed_time(end)"
+            ),
         ),
-        gain=dear.gain(),
-        at=dear.at,
+        gain=found.gain(),
+        at=found.at,
     )
 
 
@@ -68,6 +77,6 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """One wait at the end of the step for a value, which is not this rule's."""
+    """One wait for a value at the end of the step, which TD401 handles."""
     step = budget(device=True, compute=20, sync=4, launch=1)
     return Evidence().add(step, Syncs(syncs=(sync(),)), device_time(26), traced(26))

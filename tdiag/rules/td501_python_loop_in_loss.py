@@ -1,29 +1,28 @@
 """Python loop over tensor values in the loss
 
 ## What it measures
-User lines in the loss (or lines of the forward pass that turn tensors into Python values) which
-issue small torch calls, or conversions such as `.item()`, `bool(tensor)` and `.tolist()`, again and
-again in one step: exact counts by line, and the clean time of the loss and of the part of backward
-that walks what these lines recorded.
+User lines in the loss, or lines of the forward pass that convert tensors to Python values, that
+repeat small torch calls or conversions (`.item()`, `bool(tensor)`, `.tolist()`) within one step.
+Calls are counted exactly by line. Their cost is the clean time of the loss and of the matching part
+of backward.
 
 ## Why it is slow
-Every torch call costs the same few microseconds however little data it touches, and every call
-that records gradients is paid again in `backward()`. On a device, each conversion also waits for
-the device to finish.
+Every torch call costs a few microseconds even on little data, and every call that records gradients
+costs again in `backward()`. On a device, each conversion also waits for the device to finish.
 
 ## What to do
-Say the loop as one expression over whole tensors: broadcasting or `torch.cdist` for pairs,
-`torch.where` or a 0/1 mask for branches, `scatter_add`/`index_add_` for groups, the batched form
-of the built-in loss.
+Write the loop as one expression over whole tensors: broadcasting or `torch.cdist` for pairs,
+`torch.where` or a 0/1 mask for branches, `scatter_add`/`index_add_` for groups, the batched form of
+the built-in loss.
 
 ## How the gain is computed
-High end: these lines' share of the loss time, and of backward, is gone; where they are nearly all
-of the loss, what little else it does to feed and gather them goes, too. Low end: half of these
-lines' time, if the calls are small enough to be nothing but fixed cost; otherwise nothing.
+High end: all time of these lines in loss and backward; if they are nearly all of the loss, the
+whole loss. Low end: half of these lines' time if the calls are small enough to be fixed cost alone;
+otherwise nothing.
 
 ## When this advice is wrong
-Loops over a handful of named loss terms are fine, and are not reported. Recurrences, where each
-turn needs the one before, cannot be said as one expression: compile those.
+Loops over a handful of named loss terms are fine and not reported. Recurrences, where each turn
+needs the previous one, cannot be vectorised: compile them.
 """
 
 from __future__ import annotations
@@ -31,7 +30,8 @@ from __future__ import annotations
 from tdiag.evidence.device import HostOps
 from tdiag.evidence.kinds import Budget, Dispatch, Modules, OpLine, Ops, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.model.diagnosis import Fix, Measure
+from tdiag.model.diagnosis import Measure
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.loops import (
@@ -52,8 +52,11 @@ CODE = "TD501"
 NAME = "python-loop-in-loss"
 CLASS = "python_loss"
 
-# What is left of such a loss prepares the loop or stacks up its results; ours.
-NEARLY_ALL_FRAC = 0.9
+NEARLY_ALL_FRAC = Threshold(
+    0.9,
+    "of the loss time",
+    "Heuristic: the last tenth of such a loss only prepares the loop or stacks its results.",
+)
 
 
 def check(
@@ -71,6 +74,7 @@ def check(
     nearly_all = time.forward_ns >= NEARLY_ALL_FRAC * whole.forward_ns
     most = whole if nearly_all else time
     converted = sum(time.conversions.values())
+    conversions = f" ({converted:.0f} of them conversions to Python values)" if converted else ""
     small = time.per_call_ns <= SMALL_CALL * (dispatch.op_ns if dispatch else PLAIN_CALL_NS)
     if time.calls < MIN_CALLS or not (small or converted >= MIN_CALLS):
         return None
@@ -79,28 +83,23 @@ def check(
     share = percent(high / budget.step_ns)
     return Found(
         summary=(
-            f"Python loops over tensor values take {share} of the step: {time.calls:.0f} torch"
-            f" calls{_conversions(time)} in each step, most of their time{where(worst.at)}"
-            f" ({duration(time.forward_ns)} in the loss, {duration(time.backward_ns)} again in"
-            " backward)."
+            f"Python loops over tensor values in the loss take {share} of the step:"
+            f" {time.calls:.0f} torch calls{conversions} per step, most of their"
+            f" time{where(worst.at)} ({duration(time.forward_ns)} in the loss,"
+            f" {duration(time.backward_ns)} in backward)."
         ),
         evidence=(*_measures(time), *_by_line(lines)),
-        fix=Fix(rewriting(lines), "review"),
+        fix=rewriting(lines),
         gain=Gain(
             high * (1 - WORK_IN_SMALL_CALL_FRAC) if small else 0.0,
             most.forward_ns + most.backward_ns,
-            f"high end: {'the whole loss' if nearly_all else 'the loop'}'s"
-            f" {duration(most.forward_ns)} and its {duration(most.backward_ns)} of backward;"
-            " low end: the fixed cost of small calls.",
+            f"high end: {'the whole loss' if nearly_all else 'the loop'}"
+            f" ({duration(most.forward_ns)}) and its backward ({duration(most.backward_ns)}); low"
+            " end: the fixed cost of small calls.",
             ("loss", "python_loss", "forward", "backward", "sync", "launch"),
         ),
         at=worst.at,
     )
-
-
-def _conversions(time: LoopTime) -> str:
-    made = sum(time.conversions.values())
-    return f" ({made:.0f} of them conversions to Python values)" if made else ""
 
 
 def _measures(time: LoopTime) -> list[Measure]:
@@ -130,7 +129,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """A vectorised loss of several terms, as dear as the loop: a few calls on large tensors."""
+    """A vectorised loss, as expensive as the loop: a few calls on large tensors."""
     terms = [op_line(n, "loss", 3, grad_calls=3.0, elapsed_ns=1e6) for n in range(52, 60)]
     step = budget(forward=4, loss=9, backward=12, optimizer=1)
     clean = phases(forward=4, loss=9, backward=12, optimizer=1)

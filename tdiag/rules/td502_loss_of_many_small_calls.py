@@ -1,11 +1,11 @@
-"""A loss made of many small calls
+"""The loss is made of many small calls
 
 ## What it measures
-Lines of the loss that loop over nothing but issue many torch calls each step, each small enough to
-be little more than the fixed cost of a call; their clean time, and that of their backward.
+Lines of the loss that do not loop but issue many torch calls per step, each of little more than the
+fixed cost of a call; their clean time and that of their backward.
 
 ## Why it is slow
-Every call pays dispatch, and on a device a launch, and passes over its data once; a chain of
+Every call pays dispatch, and on a device a launch, and reads and writes its data once. A chain of
 twenty element-wise calls reads and writes memory twenty times.
 
 ## What to do
@@ -13,37 +13,41 @@ Compile the loss function (it has no branches on values), or use the built-in lo
 same in one call.
 
 ## How the gain is computed
-From these lines' time in loss and backward. High end: three quarters, as when four calls become
-one; low end: a quarter.
+From these lines' time in loss and backward. High end: three quarters (four calls become one). Low
+end: a quarter.
 
 ## When this advice is wrong
-Compiling takes seconds to minutes at the start and again for new shapes: not for short runs.
+Compiling takes seconds to minutes at the start and for every new shape: do not compile short runs.
 """
 
 from __future__ import annotations
 
 from tdiag.evidence.device import HostOps
-from tdiag.evidence.kinds import Budget, Dispatch, Flags, Modules, OpLine, Ops, Phases
+from tdiag.evidence.kinds import Budget, Dispatch, Flags, Modules, Ops, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
 from tdiag.rules.loops import in_loss, loop_time
 from tdiag.rules.measures import count, ns
+from tdiag.rules.thresholds import FUSED_HIGH_FRAC, FUSED_LOW_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD502"
 NAME = "loss-of-many-small-calls"
 CLASS = "python_loss"
 
-# A loss of several built-in terms makes two dozen calls; twice that is a formula written out.
-MIN_CALLS = 48
-# A line that issues as many calls in a step loops, which another rule is about.
-MAX_LINE_CALLS = 8
-# Fusing four calls into one leaves a quarter; fusing a few leaves most. Ours.
-FUSED_HIGH_FRAC = 0.75
-FUSED_LOW_FRAC = 0.25
+MIN_CALLS = Threshold(
+    48,
+    "torch calls per step",
+    "Heuristic: a loss of several built-in terms makes two dozen calls, so twice that is a"
+    " formula written out.",
+)
+MAX_LINE_CALLS = Threshold(
+    8, "calls of a line per step", "Heuristic: a line with as many calls loops; TD501 covers loops."
+)
 
 
 def check(
@@ -64,11 +68,11 @@ def check(
     total = time.forward_ns + time.backward_ns
     if total > FIXED_COST_FACTOR * time.calls * dispatch.grad_op_ns:
         return None
-    worst = max(lines, key=_elapsed)
+    worst = max(lines, key=lambda line: line.elapsed_ns)
     return Found(
         summary=(
-            f"The loss{where(worst.at)} makes {time.calls:.0f} small torch calls a step, which take"
-            f" {duration(total)} with their backward ({percent(total / budget.step_ns)})."
+            f"The loss{where(worst.at)} makes {time.calls:.0f} small torch calls per step. With"
+            f" their backward they take {duration(total)} ({percent(total / budget.step_ns)})."
         ),
         evidence=(
             count("torch calls in the loss", time.calls, "ops", "per_step"),
@@ -76,23 +80,21 @@ def check(
             ns("their time in backward", time.backward_ns, "baseline"),
         ),
         fix=Fix(
-            f"Compile the loss{where(worst.at)} (loss_fn = torch.compile(loss_fn)), or use the"
-            " built-in of torch.nn.functional that computes the same.",
+            f"Compile the loss{where(worst.at)}, or use the torch.nn.functional loss that computes"
+            " the same.",
             "review",
             "compile",
+            action="Compile the loss function",
+            code="loss_fn = torch.compile(loss_fn)  # once, before the training loop",
         ),
         gain=Gain(
             total * FUSED_LOW_FRAC,
             total * FUSED_HIGH_FRAC,
-            "high end: four calls become one; low end: a quarter of the calls goes.",
+            "high end: four calls become one; low end: a quarter of the calls disappears.",
             ("loss", "python_loss", "backward", "launch"),
         ),
         at=worst.at,
     )
-
-
-def _elapsed(line: OpLine) -> float:
-    return line.elapsed_ns
 
 
 def fires() -> Evidence:

@@ -1,4 +1,4 @@
-"""Matrix products in float32 beside idle matrix units
+"""Matrix products in float32 while matrix units are idle
 
 ## What it measures
 Device time of matrix products, convolutions and attention whose kernels compute in float32 without
@@ -6,18 +6,18 @@ matrix units (tensor cores, MFMA).
 
 ## Why it is slow
 Matrix units multiply 16-bit or TF32 numbers several times faster than the ordinary units multiply
-float32, and 16-bit numbers take half the memory traffic.
+float32. 16-bit numbers also halve the memory traffic.
 
 ## What to do
 Autocast to bfloat16 (or float16 with a GradScaler), or allow TF32 for what stays float32.
 
 ## How the gain is computed
-From the float32 kernels' time. High end: three times as fast. Low end: 1.5 times, if the same trace
-shows that this device's matrix units are used at all; otherwise nothing.
+From the float32 kernels' time. High end: three times as fast. Low end: 1.5 times if the trace shows
+matrix units in use on this device; otherwise nothing.
 
 ## When this advice is wrong
 Devices older than Volta (NVIDIA) or MI100 (AMD) have no matrix units. Reductions over very long
-axes, and losses with large exponents, need float32: autocast keeps the ones it knows.
+axes and losses with large exponents need float32: autocast keeps the ones it knows.
 """
 
 from __future__ import annotations
@@ -28,21 +28,26 @@ from tdiag.evidence.device import DeviceTime, KernelFamily, Kernels
 from tdiag.evidence.kinds import Budget, Flags
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import MS, budget, device_time, family, kernels
 from tdiag.rules.measures import ns
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD601"
 NAME = "float32-matrix-kernels"
 CLASS = "compute"
 
-# Families of kernels that matrix units can compute, of those that the trace tells apart.
+# Kernel families that matrix units can compute.
 MATRIX = ("gemm", "conv", "attention")
-# NVIDIA's "Train With Mixed Precision": up to 3× overall on arithmetic-bound models.
-FASTER_HIGH = 3.0
-# Half of that, as for kernels that are partly bound by memory; ours.
-FASTER_LOW = 1.5
+FASTER_HIGH = Threshold(
+    3.0,
+    "times as fast",
+    'NVIDIA, "Train With Mixed Precision": up to 3× overall on arithmetic-bound models.',
+)
+FASTER_LOW = Threshold(
+    1.5, "times as fast", "Heuristic: half of the high end, for kernels partly bound by memory."
+)
 
 
 def check(
@@ -55,8 +60,7 @@ def check(
     units = sum(x.tensor_core_ns or 0.0 for x in matrix)
     return Found(
         summary=(
-            f"Matrix kernels in float32, without matrix units, take {duration(cost)} a step"
-            f" ({percent(cost / budget.step_ns)})."
+            f"Matrix kernels in float32 without matrix units take {per_step(cost, budget.step_ns)}."
         ),
         evidence=(
             ns("float32 matrix kernels", _float32(matrix), "trace"),
@@ -64,15 +68,19 @@ def check(
             *(ns(f"{x.family} kernels", x.device_ns, "trace") for x in matrix),
         ),
         fix=Fix(
-            "with torch.autocast(device.type, dtype=torch.bfloat16): around forward and loss; or,"
-            " keeping float32, torch.set_float32_matmul_precision('high').",
+            "Run forward and loss under torch.autocast with bfloat16. To keep float32, call"
+            " torch.set_float32_matmul_precision('high').",
             "review",
             "autocast",
+            action="Run matrix products in bfloat16",
+            code="with torch.autocast(device.type, dtype=torch.bfloat16):\n"
+            "    loss = loss_fn(model(inputs), targets)",
         ),
         gain=Gain(
             cost * (1 - 1 / FASTER_LOW) if units else 0.0,
             cost * (1 - 1 / FASTER_HIGH),
-            "high end: three times as fast on matrix units; low end: 1.5 times, if they are there.",
+            "high end: three times as fast on matrix units; low end: 1.5 times, if they are in"
+            " use.",
             ("compute",),
             {f"{family} float32": 1 / FASTER_LOW for family in MATRIX if units},
             {f"{family} float32": 1 / FASTER_HIGH for family in MATRIX},
@@ -81,7 +89,7 @@ def check(
 
 
 def _float32(families: Iterable[KernelFamily]) -> float:
-    """Device time in float32 off the matrix units, ns per traced step."""
+    """Device time in float32 without matrix units, ns per traced step."""
     return sum(min(x.float32_ns, x.device_ns - (x.tensor_core_ns or 0.0)) for x in families)
 
 

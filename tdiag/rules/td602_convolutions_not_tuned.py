@@ -1,21 +1,21 @@
-"""Convolutions without autotuning
+"""Convolutions run without autotuning
 
 ## What it measures
 Share of device time in convolution kernels while `torch.backends.cudnn.benchmark` is off.
 
 ## Why it is slow
-Without it cuDNN picks an algorithm by rule of thumb; with it the first call of each shape tries
-those there are and keeps the fastest.
+Without autotuning cuDNN picks an algorithm by a heuristic. With it, the first call of each shape
+tries the algorithms and keeps the fastest.
 
 ## What to do
-`torch.backends.cudnn.benchmark = True` before the first step.
+Set `torch.backends.cudnn.benchmark = True` before the first step.
 
 ## How the gain is computed
-High end: a fifth of the convolutions' time. Low end: nothing, if the rule of thumb was right.
-`tdiag try` measures it.
+High end: a fifth of the convolutions' time. Low end: nothing, if the heuristic was right. `tdiag
+try` measures it.
 
 ## When this advice is wrong
-Shapes that change from step to step (variable image sizes) are tuned again and again. Results may
+Shapes that change from step to step (variable image sizes) are tuned again each time. Results may
 differ in the last bits from run to run.
 """
 
@@ -25,17 +25,21 @@ from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.kinds import Budget, Flags
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import budget, device_time, family, flags, kernels
 from tdiag.rules.measures import ns, text
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD602"
 NAME = "convolutions-not-tuned"
 CLASS = "compute"
 
-# What another algorithm may save of a convolution's time; ours, to be proven by a trial.
-TUNED_HIGH_FRAC = 0.2
+TUNED_HIGH_FRAC = Threshold(
+    0.2,
+    "of the convolutions' time",
+    "Heuristic: another algorithm may save up to a fifth; not measured.",
+)
 
 
 def check(budget: Budget, kernels: Kernels, flags: Flags, device: DeviceTime) -> Found | None:
@@ -44,23 +48,22 @@ def check(budget: Budget, kernels: Kernels, flags: Flags, device: DeviceTime) ->
         return None
     cost = traced * budget.step_ns / device.step_ns
     return Found(
-        summary=(
-            f"Convolutions take {duration(cost)} a step ({percent(cost / budget.step_ns)}) with"
-            " cuDNN's autotuning off."
-        ),
+        summary=f"Convolutions take {per_step(cost, budget.step_ns)} with cuDNN's autotuning off.",
         evidence=(
             ns("convolution kernels", traced, "trace"),
             text("torch.backends.cudnn.benchmark", "False", "probe"),
         ),
         fix=Fix(
-            "torch.backends.cudnn.benchmark = True before the first step, if input shapes repeat.",
+            "Switch autotuning on before the first step, if input shapes repeat.",
             "review",
             "cudnn_benchmark",
+            action="Switch on cuDNN's autotuning",
+            code="torch.backends.cudnn.benchmark = True",
         ),
         gain=Gain(
             0.0,
             cost * TUNED_HIGH_FRAC,
-            "high end: a fifth of the convolutions' time; low end: cuDNN had chosen well.",
+            "high end: a fifth of the convolutions' time; low end: cuDNN's choice was right.",
             ("compute",),
             high_cuts=dict.fromkeys(("conv", "conv float32"), 1 - TUNED_HIGH_FRAC),
         ),

@@ -1,21 +1,21 @@
-"""Layouts are converted around convolutions
+"""Memory layouts are converted around convolutions
 
 ## What it measures
-Device time of kernels that only change the memory layout (NCHW to NHWC and back).
+Device time of kernels that only convert between NCHW and NHWC.
 
 ## Why it is slow
-Convolutions on matrix units want channels last. Given channels first, each converts its input and
-its output, and the memory traffic is paid twice more.
+Tensor-core convolutions work in channels-last layout. A model in the default layout converts the
+input and output of each, which adds two passes over memory.
 
 ## What to do
-Keep everything channels last: the model and its input, once.
+Keep everything channels-last: convert the model and each input once.
 
 ## How the gain is computed
 High end: all conversion time. Low end: half, if some layers still convert.
 
 ## When this advice is wrong
-Layers of one's own that index channels by position keep working (the shape does not change), but
-calls of `.view()` may need `.reshape()`.
+Custom layers that index channels by position keep working (the shape does not change), but calls of
+`.view()` may need `.reshape()`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import budget, device_time, family, kernels
 from tdiag.rules.measures import count, ns
-from tdiag.units import duration, percent
+from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.units import per_step
 
 CODE = "TD603"
 NAME = "layout-conversions"
 CLASS = "compute"
-
-# Half may stay where single layers have no channels-last kernel; ours.
-REMAINING_FRAC = 0.5
 
 
 def check(budget: Budget, kernels: Kernels, device: DeviceTime) -> Found | None:
@@ -44,26 +42,25 @@ def check(budget: Budget, kernels: Kernels, device: DeviceTime) -> Found | None:
         return None
     cost = traced * budget.step_ns / device.step_ns
     return Found(
-        summary=(
-            f"Kernels that only convert memory layouts take {duration(cost)} a step"
-            f" ({percent(cost / budget.step_ns)})."
-        ),
+        summary=f"Kernels that only convert memory layouts take {per_step(cost, budget.step_ns)}.",
         evidence=(
             ns("layout conversions", traced, "trace"),
             count("conversion kernels", sum(x.count for x in layout), "trace", "per_step"),
         ),
         fix=Fix(
-            "model.to(memory_format=torch.channels_last) once, and"
-            " x.to(memory_format=torch.channels_last) for each batch.",
+            "Convert the model once, and each batch of images, to channels-last layout.",
             "safe",
             "channels_last",
+            action="Use channels-last layout for model and input",
+            code="model = model.to(memory_format=torch.channels_last)  # once\n"
+            "images = images.to(memory_format=torch.channels_last)  # each batch",
         ),
         gain=Gain(
-            cost * REMAINING_FRAC,
+            cost * LOW_END_FRAC,
             cost,
             "high end: no layer converts; low end: half of the conversions stay.",
             ("compute",),
-            {"layout": REMAINING_FRAC},
+            {"layout": LOW_END_FRAC},
             {"layout": 0.0},
         ),
     )

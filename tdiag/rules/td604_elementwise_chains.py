@@ -1,22 +1,22 @@
 """Chains of element-wise kernels
 
 ## What it measures
-Share of device time in element-wise kernels (activations, additions, casts, dropout, indexing) of a
-model that is not compiled.
+Device time in element-wise kernels (activations, additions, casts, dropout, indexing) of a model
+that is not compiled.
 
 ## Why it is slow
-Each kernel reads its input from memory and writes its output back; a chain of four moves four
-times the data that one fused kernel would.
+Each kernel reads its input from memory and writes its output back. A chain of four moves four times
+the data of one fused kernel.
 
 ## What to do
-`torch.compile(model)` fuses chains; or use the fused form of a module where torch has one.
+Fuse chains with `torch.compile(model)`, or use the fused form of a module where torch has one.
 
 ## How the gain is computed
 From the element-wise kernels' time. High end: chains of four become one kernel. Low end: half of
-the kernels can be fused, in pairs.
+the kernels are fused in pairs.
 
 ## When this advice is wrong
-Compiling takes seconds to minutes at the start, and again for new shapes.
+Compiling takes seconds to minutes at the start and for every new shape.
 """
 
 from __future__ import annotations
@@ -28,16 +28,13 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import budget, device_time, family, flags, kernels
 from tdiag.rules.measures import count, ns
-from tdiag.units import duration, percent
+from tdiag.rules.thresholds import FUSED_HIGH_FRAC, FUSED_LOW_FRAC
+from tdiag.units import per_step
 
 CODE = "TD604"
 NAME = "elementwise-chains"
 CLASS = "compute"
 
-# Four kernels as one move a quarter of the data.
-FUSED_HIGH_FRAC = 0.75
-# Half of the kernels, in pairs, save half of their data.
-FUSED_LOW_FRAC = 0.25
 # Host ops of a model that dynamo has compiled (torch._inductor names them so).
 COMPILED_OPS = ("CompiledFxGraph", "Torch-Compiled Region", "CompiledFunction", "triton")
 
@@ -56,18 +53,24 @@ def check(
     cost = traced * budget.step_ns / device.step_ns
     return Found(
         summary=(
-            f"Element-wise kernels, one launch and one pass over memory each, take"
-            f" {duration(cost)} a step ({percent(cost / budget.step_ns)})."
+            f"Unfused element-wise kernels take {per_step(cost, budget.step_ns)}; each is one"
+            " launch and one pass over memory."
         ),
         evidence=(
             ns("element-wise kernels", traced, "trace"),
             count("element-wise kernels", sum(x.count for x in chains), "trace", "per_step"),
         ),
-        fix=Fix("model = torch.compile(model) before the first step.", "review", "compile"),
+        fix=Fix(
+            "Compile the model before the first step; the compiler fuses element-wise chains.",
+            "review",
+            "compile",
+            action="Compile the model to fuse element-wise kernels",
+            code="model = torch.compile(model)",
+        ),
         gain=Gain(
             cost * FUSED_LOW_FRAC,
             cost * FUSED_HIGH_FRAC,
-            "high end: chains of four become one kernel; low end: half of them, in pairs.",
+            "high end: chains of four become one kernel; low end: half of the kernels, in pairs.",
             ("compute",),
             {"elementwise": 1 - FUSED_LOW_FRAC},
             {"elementwise": 1 - FUSED_HIGH_FRAC},
@@ -89,7 +92,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """A compiled model: what is element-wise there is fused already."""
+    """A compiled model: its element-wise kernels are fused already."""
     step = budget(device=True, compute=50)
     found = kernels(family("gemm", 20), family("elementwise", 22))
     return Evidence().add(step, found, device_time(50), flags(compiled=True))

@@ -1,23 +1,24 @@
 """The step is spent computing, and efficiently
 
 ## What it measures
-On a device: the share of the step in which it runs compute kernels. On a CPU: the share of the
-step in forward, loss, backward and optimizer, and how far the calls there work longer than the
-fixed cost of a call.
+With a device: the share of the step in which it runs compute kernels. On a CPU: the share of the
+step in forward, loss, backward and optimizer, and how much longer calls take there than their fixed
+cost.
 
 ## Why it is slow
-It is not: this is what a healthy training looks like. What is left is the model's own arithmetic.
+It is not. This is what a healthy training looks like: the remaining time is the model's own
+arithmetic.
 
 ## What to do
-Nothing needs fixing. To go faster: a smaller or cheaper model, lower precision, faster or more
-devices. "Time versus money": at a given price per hour the cost of a step is its time.
+Nothing needs fixing. To go faster, use a smaller or cheaper model, lower precision, or faster or
+more devices. At a price per hour, the cost of a step is its time.
 
 ## How the gain is computed
 No gain is claimed.
 
 ## When this advice is wrong
-The statement is made only if no rule found five percent of the step to win; a rule that could not
-be checked may still have something to say.
+It is reported only if no rule found 5 % of the step to save. A rule that could not be checked may
+still have found something.
 """
 
 from __future__ import annotations
@@ -30,15 +31,13 @@ from tdiag.rules.base import COMPUTE, Abstain, Found, held
 from tdiag.rules.examples import MS, budget, device_time, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
 from tdiag.rules.measures import count, frac
+from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD605"
 NAME = "compute-bound-and-efficient"
 CLASS = "compute"
 ONLY_IF_CLEAR = True
-
-# With four fifths of the step computing, doing away with all the rest wins at most 1.25×.
-HEALTHY_COMPUTE_FRAC = 0.8
 
 
 def check(
@@ -69,9 +68,10 @@ def check(
         ),
         evidence=(frac("compute, share of the step", share, "budget"), *evidence),
         fix=Fix(
-            "Nothing to fix. Beyond this it takes a cheaper model, lower precision or faster"
+            "Nothing to fix. To go faster, use a cheaper model, lower precision or faster"
             " hardware.",
             "safe",
+            action="Nothing to fix",
         ),
     )
 
@@ -79,7 +79,7 @@ def check(
 def _work_per_call(
     phases: Phases | None, ops: Ops | None, dispatch: Dispatch | None
 ) -> tuple[float, list[Measure]]:
-    """How many times its fixed cost a call of the forward pass works, with its backward."""
+    """Time of the forward calls and their backward ÷ the calls' fixed cost."""
     fixed = fixed_cost(phases, ops, dispatch)
     if not fixed.dispatch_ns:
         raise Abstain("no torch calls were counted in the forward pass")

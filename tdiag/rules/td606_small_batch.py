@@ -1,24 +1,24 @@
-"""The batch is small and there is memory to spare
+"""The batch is small and device memory is free
 
 ## What it measures
-The device's memory in use at its peak in the clean steps, against what the device has, and the time
-in which the device idles because kernels start the moment they are launched.
+The device's peak memory in clean steps against its total, and its idle time before kernels that
+start the moment they are launched.
 
 ## Why it is slow
-Launching a kernel costs the host the same for a few samples as for many. A batch that keeps the
-device busy for less time than the launches take wastes the rest, sample by sample.
+Launching a kernel costs the host the same for few samples as for many. If a batch keeps the device
+busy for less time than the launches take, the device idles every step.
 
 ## What to do
-A larger batch, with a learning rate to match.
+Use a larger batch, with a matching learning rate.
 
 ## How the gain is computed
-None is claimed here: the time that launching takes is claimed by the rule for launch-bound steps.
-How large a batch fits is told by memory: what is in use grows at most in proportion to the batch,
-since weights and optimizer state stay as they are.
+No gain is claimed here: the rule for launch-bound steps claims the launch time. The largest batch
+that fits follows from memory: the memory in use grows at most in proportion to the batch, since
+weights and optimizer state stay the same.
 
 ## When this advice is wrong
-A larger batch changes the optimisation, and may need more epochs to reach the same loss. Samples of
-varying size have a peak that a few steps need not have met.
+A larger batch changes the optimisation and may need more epochs to the same loss. With samples of
+varying size, a few steps may not show the peak.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.kinds import Budget, Environment, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
-from tdiag.rules.base import Abstain, Found, where
+from tdiag.rules.base import Found, where
+from tdiag.rules.device_waits import starved_ns
 from tdiag.rules.examples import GB, MS, budget, device_time, environment, loaders, system
 from tdiag.rules.measures import bytes_, count, frac, ns
-from tdiag.rules.shares import NOTICEABLE_FRAC, USABLE_MEMORY_FRAC
-from tdiag.rules.starved import starved_ns
+from tdiag.rules.memory import device_memory
+from tdiag.rules.thresholds import NOTICEABLE_FRAC, USABLE_MEMORY_FRAC
 from tdiag.units import duration, percent, size
 
 CODE = "TD606"
 NAME = "small-batch"
 CLASS = "compute"
-AFTER = {
-    "TD709": "a larger batch hides Python's time between the ops, and does not take it away",
-}
+AFTER = {"TD709": "a larger batch hides Python time between the torch calls but does not remove it"}
 
 
 def check(
@@ -54,20 +53,16 @@ def check(
     loader = loaders.train()
     if not budget.has_device or loader is None or not loader.batch_size:
         return None
-    if environment.device_count != 1:
-        raise Abstain("several devices are visible: whose memory was measured cannot be told")
-    used, total = system.gpu_memory_used_bytes, system.gpu_memory_total_bytes
-    if not used or not total:
-        raise Abstain("the device's memory in use was not measured")
+    used, total = device_memory(system, environment)
     starved = starved_ns(budget, device)
     largest = _largest(loader, loader.batch_size, used, total)
     if starved < NOTICEABLE_FRAC * budget.step_ns or largest == loader.batch_size:
         return None
     return Found(
         summary=(
-            f"A batch of {loader.batch_size} takes {size(used)} of the device's {size(total)}"
-            f" ({percent(used / total)}), and the device waits for launches {duration(starved)} a"
-            f" step ({percent(starved / budget.step_ns)}): a batch of {largest} fits."
+            f"A batch of {loader.batch_size} uses {size(used)} of the device's {size(total)}"
+            f" ({percent(used / total)}), and the device waits {duration(starved)} per step for"
+            f" launches ({percent(starved / budget.step_ns)}). A batch of {largest} fits."
         ),
         evidence=(
             bytes_("device memory in use, peak", used, "system"),
@@ -77,17 +72,18 @@ def check(
             *_occupancy(kernels),
         ),
         fix=Fix(
-            f"batch_size={2 * loader.batch_size} instead of {loader.batch_size}"
-            f"{where(loader.created_at)}, with a matching learning rate; double it again, up to"
-            f" {largest}, while the samples per second grow.",
+            f"Set batch_size={2 * loader.batch_size} instead of"
+            f" {loader.batch_size}{where(loader.created_at)}, with a matching learning rate."
+            f" Double it again, up to {largest}, while samples per second grow.",
             "review",
+            action=f"Double the batch size to {2 * loader.batch_size}",
         ),
         at=loader.created_at,
     )
 
 
 def _occupancy(kernels: Kernels | None) -> tuple[Measure, ...]:
-    """Of the kernels that the profiler estimated one for, weighted by their time."""
+    """Mean of the kernels with an estimated occupancy, weighted by their time."""
     known = [x for x in kernels.families if x.occupancy_frac is not None] if kernels else []
     lasted = sum(x.device_ns for x in known)
     if not lasted:

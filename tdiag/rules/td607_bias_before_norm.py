@@ -1,25 +1,25 @@
-"""A bias before a norm that takes it away again
+"""A bias before a norm that cancels it
 
 ## What it measures
-Linear and convolution layers with a bias whose output goes into a batch norm (or instance norm) in
-training mode and nowhere else, followed from call to call in the counted steps.
+Linear and convolution layers with a bias whose output goes only into a batch norm (or instance
+norm) in training mode. Calls are followed in the counted steps.
 
 ## Why it is slow
-The norm subtracts the mean of each channel, and the bias with it: it changes nothing. Its addition,
-and the sum over the batch that is its gradient, are computed all the same, and the optimizer keeps
-its state.
+The norm subtracts each channel's mean, and the bias with it, so the bias changes nothing. Its
+addition and its gradient (a sum over the batch) are computed all the same, and the optimizer keeps
+state for it.
 
 ## What to do
-`bias=False` in the layer. The norm has a bias of its own.
+Set `bias=False` in the layer. The norm has its own bias.
 
 ## How the gain is computed
-None is claimed: the addition often runs inside the layer's own kernel, and the sum's time is not
-told from the rest of backward.
+No gain is claimed: the addition often runs inside the layer's own kernel, and the gradient's time
+cannot be separated from the rest of backward.
 
 ## When this advice is wrong
-Weights that were saved with the bias do not load into a layer without one (`strict=False` does).
-Norms in evaluation mode use running statistics, from which a bias is not taken away; such a model
-was trained with it.
+Weights saved with the bias do not load into a layer without one (`strict=False` loads the rest).
+Norms in evaluation mode use running statistics, which do not cancel the bias of a model trained
+with it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from __future__ import annotations
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import BiasedLayer, Layers
 from tdiag.model.diagnosis import Fix
-from tdiag.model.place import Place
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import at
 from tdiag.rules.measures import count, text
+from tdiag.units import plural
 
 CODE = "TD607"
 NAME = "bias-before-norm"
@@ -47,25 +47,22 @@ def check(layers: Layers) -> Found | None:
     names = ", ".join(f"{x.name} ({x.cls})" if x.name else x.cls for x in biased[:3])
     more = f" and {len(biased) - 3} more" if len(biased) > 3 else ""
     numbers = sum(x.features for x in biased)
-    layer = "layer has" if len(biased) == 1 else "layers have"
+    having = plural(len(biased), "layer has", "layers have")
     return Found(
-        summary=(f"{len(biased)} {layer} a bias that the norm after it takes away: {names}{more}."),
+        summary=f"{having} a bias that the following norm cancels: {names}{more}.",
         evidence=(
             count("layers", len(biased), "ops"),
             count("numbers in their biases", numbers, "ops"),
             text("layers", f"{names}{more}", "ops"),
         ),
         fix=Fix(
-            f"bias=False in {names}{more}, called{_place(first.at)}; the {numbers} numbers and"
-            " their optimizer state go with it.",
+            f"Set bias=False in {names}{more}, called{where(first.at) or ' by the model'}. This"
+            f" also drops {numbers} parameters and their optimizer state.",
             "review",
+            action="Remove the bias of layers that a norm follows",
         ),
         at=first.at,
     )
-
-
-def _place(at: Place | None) -> str:
-    return where(at) or " by the model"
 
 
 def fires() -> Evidence:

@@ -1,24 +1,24 @@
-"""Matrix sizes off the matrix units' multiples
+"""Matrix sizes that do not suit matrix units
 
 ## What it measures
-Matrix products in 16-bit types whose result has rows of a length that is no multiple of 8, on an
-NVIDIA device, and the device time of their kernels. Told by the recorded shapes.
+Matrix products in 16-bit types, on an NVIDIA device, whose result has a row length that is not
+divisible by 8, from the recorded shapes; and the device time of their kernels.
 
 ## Why it is slow
-Matrix units are fed 16 bytes at a time. Rows that do not start on a multiple of 16 bytes have to be
-read and written in smaller pieces, by slower kernels.
+Matrix units read 16 bytes at a time. Rows that do not start at a multiple of 16 bytes are read and
+written in smaller pieces, by slower kernels.
 
 ## What to do
-Pad the size to the next multiple of 8: the vocabulary, the features of a layer, or the length of
-the sequences.
+Pad the size to the next multiple of 8: the vocabulary, the features of a layer, or the sequence
+length.
 
 ## How the gain is computed
-None is claimed: how much slower such kernels are depends on the device and the library's version.
-It is reported if these products take a noticeable part of the step.
+No gain is claimed: how much slower such kernels are depends on the device and library version. It
+is reported if these products take a noticeable part of the step.
 
 ## When this advice is wrong
-Newer libraries lose little where the product is bound by memory. What is padded must be kept out of
-the result: ignored targets for a padded vocabulary, a mask for padded positions.
+Newer libraries lose little where the product is bound by memory. Padding must be kept out of the
+result: ignored targets for a padded vocabulary, a mask for padded positions.
 """
 
 from __future__ import annotations
@@ -27,26 +27,33 @@ from tdiag.evidence.device import DeviceTime, MatrixOp, MatrixOps
 from tdiag.evidence.kinds import Budget, Environment
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found
 from tdiag.rules.examples import MS, budget, device_time, environment, matrix_op
 from tdiag.rules.measures import count, ns, text
-from tdiag.rules.shares import NOTICEABLE_FRAC
-from tdiag.units import duration, percent
+from tdiag.rules.thresholds import NOTICEABLE_FRAC
+from tdiag.units import per_step
 
 CODE = "TD609"
 NAME = "matrix-sizes-off-multiples"
 CLASS = "compute"
 
-# NVIDIA's "Matrix Multiplication Background" guide: with 16-bit numbers matrix units work best, and
-# before cuBLAS 11 at all, if sizes are multiples of 8 (16 bytes).
-MULTIPLE = 8
-# Padding a size from here on adds an eighth of work at most (7 to 64); the products of smaller ones
-# are bound by memory or fit into one tile anyway.
-LEAST_SIZE = 64
-# Types of 16 bits and the products whose shapes say all, by torch's own names in a trace.
+MULTIPLE = Threshold(
+    8,
+    "numbers of 16 bits",
+    "NVIDIA's Matrix Multiplication Background guide: matrix units work best with 16-bit sizes"
+    " that are multiples of 8 (16 bytes), and before cuBLAS 11 only then.",
+)
+LEAST_SIZE = Threshold(
+    64,
+    "rows or columns",
+    "By arithmetic: padding a larger size adds at most an eighth of the work (7 to 64); smaller"
+    " products are bound by memory or fit one tile.",
+)
+# 16-bit types, and the products whose shapes tell all, by torch's names in a trace.
 NARROW = ("c10::Half", "c10::BFloat16")
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
-# How NVIDIA names its devices that have matrix units; newer names all begin with the first.
+# Name prefixes of NVIDIA devices with matrix units; newer names all begin with the first.
 NVIDIA = ("NVIDIA", "Tesla V100", "Tesla T4")
 
 
@@ -54,7 +61,7 @@ def check(
     budget: Budget, matrices: MatrixOps, device: DeviceTime, environment: Environment
 ) -> Found | None:
     if not environment.device.startswith(NVIDIA):
-        raise Abstain(f"which sizes suit {environment.device or 'this device'} is not known")
+        raise Abstain(f"which sizes suit {environment.device or 'this device'} is unknown")
     off = [op for op in matrices.ops if op.device_ns and _off(op)]
     traced = sum(op.device_ns or 0.0 for op in off)
     cost = traced * budget.step_ns / device.step_ns
@@ -63,30 +70,32 @@ def check(
     most = max(off, key=lambda op: op.device_ns or 0.0)
     left, right = most.dims[-2:]
     size = right[-1]
+    padded = int(-(-size // MULTIPLE) * MULTIPLE)
+    largest = f"{most.name} of {_by(left)} and {_by(right)}"
     return Found(
         summary=(
-            f"Products in 16 bits whose rows are no multiple of {MULTIPLE} long take"
-            f" {duration(cost)} a step ({percent(cost / budget.step_ns)}); the dearest is"
-            f" {most.name} of {_by(left)} and {_by(right)}."
+            f"16-bit matrix products whose row length is not divisible by {MULTIPLE} take"
+            f" {per_step(cost, budget.step_ns)}. The slowest is {largest}."
         ),
         evidence=(
-            ns("products off the multiple", traced, "trace"),
+            ns("products with unsuitable sizes", traced, "trace"),
             count("such products", sum(op.count for op in off), "trace", "per_step"),
-            text("the dearest", f"{most.name} of {_by(left)} and {_by(right)}", "trace"),
+            text("the slowest", largest, "trace"),
             ns("its kernels", most.device_ns or 0.0, "trace"),
         ),
         fix=Fix(
-            f"Pad {size} to {-(-size // MULTIPLE) * MULTIPLE} (a vocabulary, the features of a"
-            " layer, or a sequence length), and keep what was added out of the result.",
+            f"Pad {size} (a vocabulary, the features of a layer, or a sequence length) to"
+            f" {padded}, and keep the padding out of the result.",
             "review",
+            action=f"Pad the matrix size {size} to {padded}",
         ),
     )
 
 
 def _off(op: MatrixOp) -> bool:
-    """The result's rows, which are contiguous, are no multiple long.
+    """The row length of the result, which is contiguous, is not divisible by the multiple.
 
-    The other sizes count or not by the operands' strides, which a trace does not hold.
+    Whether the other sizes matter depends on the operands' strides, which a trace does not hold.
     """
     if op.name not in PRODUCTS or len(op.dims) < 2 or len(op.dtypes) != len(op.dims):
         return False

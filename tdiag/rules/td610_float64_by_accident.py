@@ -1,28 +1,27 @@
 """The model computes in float64
 
 ## What it measures
-Bytes of a parameter, over all modules that have any (8: `float64`), the dtypes of the batches, and
-the clean time of the computing.
+Bytes per parameter over all modules (8 means `float64`), the dtypes of the batches, and the clean
+time of the computing phases.
 
 ## Why it is slow
-A value takes twice the bytes, so half as many fit into a vector register, a cache or a second of
-memory traffic; most GPUs have a 32nd or 64th of the `float32` units for it. NumPy makes `float64`
-unless told otherwise, and a model is often widened to match.
+A float64 value takes twice the bytes, so half as many fit a vector register, a cache or a second of
+memory traffic. Most GPUs have a 32nd or 64th as many float64 units as float32 units. NumPy makes
+`float64` by default, and models are often widened to match the data.
 
 ## What to do
-Make the data `float32` (`.float()`, `dtype=torch.float32`, `array.astype("float32")`) and leave
-the model in torch's default.
+Make the data `float32` (`.float()`, `dtype=torch.float32`, `array.astype("float32")`) and leave the
+model in torch's default dtype.
 
 ## How the gain is computed
-On a CPU: `float32` halves the bytes and doubles the width of a vector, 2 times as fast at least
-where calls do work; 3.9 times was the most where it was tried. With a device, from its compute
-time: a 64th of it is left at best (replayed where the trace allows it); at worst nothing is won, if
-kernels are too short to do work. Where calls do no more than they must, or were not counted,
-nothing is predicted.
+CPU: `float32` halves the bytes and doubles the vector width, so at least 2 times as fast where
+calls do work; at most 3.9 times in measurements. Device: at best a 64th of the compute time is left
+(replayed where the trace allows it); at worst nothing changes, because kernels are too short. Where
+calls cost no more than their fixed cost, or were not counted, nothing is predicted.
 
 ## When this advice is wrong
-Ill-conditioned solvers, long sums and some physics need `float64`; `complex64` parameters take 8
-bytes as well. Compare the losses.
+Ill-conditioned solvers, long sums and some physics need `float64`. `complex64` parameters also take
+8 bytes. Compare the losses.
 """
 
 from __future__ import annotations
@@ -36,32 +35,41 @@ from tdiag.evidence.kinds import Budget, Dispatch, Module, Modules, Ops, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, held, where
 from tdiag.rules.examples import MB, MS, at, budget, loaders, module, op_line, ops, phases
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
 from tdiag.rules.measures import count, frac, ns, text
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD610"
 NAME = "float64-by-accident"
 CLASS = "compute"
 
-# Bytes of a float64, by definition (IEEE 754 binary64); complex64 is as wide.
-WIDE_BYTES = 8
-# Half the bytes and twice the width of a vector (definition of the types), as the least; torch 2.13
-# on one core, double against float, forward, backward and SGD: dense layers 2.3×, convolutions
-# 2.3×, GELU, tanh and softmax 3.1×, LSTM 3.9×; a model of 16 × 16 weights 0.97×.
-FASTER_LOW = 2.0
-FASTER_HIGH = 3.9
-# float32 units ÷ float64 units of compute capability 8.6 and 8.9 (CUDA C++ Programming Guide,
-# "Throughput of Native Arithmetic Instructions"); 8.0 and 9.0 have half as many.
-DEVICE_FASTER_HIGH = 64.0
-# Kernel families (KernelFamily) that compute in the parameters' type; copies do not.
+WIDE_BYTES = Threshold(
+    8, "bytes per parameter", "By definition of IEEE 754 binary64; complex64 is as wide."
+)
+FASTER_LOW = Threshold(
+    2.0, "times as fast", "By definition of the types: half the bytes and twice the vector width."
+)
+FASTER_HIGH = Threshold(
+    3.9,
+    "times as fast",
+    "Measured, float64 against float32 with backward and SGD, torch 2.13, one core: dense layers"
+    " and convolutions 2.3×, GELU, tanh and softmax 3.1×, LSTM 3.9×.",
+)
+DEVICE_FASTER_HIGH = Threshold(
+    64.0,
+    "float32 units per float64 unit",
+    "CUDA C++ Programming Guide, Throughput of Native Arithmetic Instructions, compute capability"
+    " 8.6 and 8.9; 8.0 and 9.0 have half as many.",
+)
+# Kernel families that compute in the parameters' dtype; copies do not.
 COMPUTE_FAMILIES = (
     "attention", "optimizer", "layout", "conv", "gemm", "norm", "reduction", "elementwise", "other",
 )  # fmt: skip
-# What is computed in the parameters' type, as the budget of a run without a device names it.
+# Budget components of a run without a device that compute in the parameters' dtype.
 COMPUTING = ("forward", "loss", "backward", "optimizer")
 # How code asks for float64: `x.double()`, `torch.float64`, `dtype="float64"`.
 ASKS = ("double", "float64", "DoubleTensor")
@@ -89,20 +97,22 @@ def check(
     gain = _gain(budget, computing, phases, ops, dispatch)
     return Found(
         summary=(
-            f"{largest.name} computes in float64 ({WIDE_BYTES} bytes a parameter):"
-            f" {duration(computing)} a step ({percent(computing / budget.step_ns)})."
+            f"{largest.name} computes in float64 ({WIDE_BYTES} bytes per parameter):"
+            f" {per_step(computing, budget.step_ns)}."
         ),
         evidence=(
             count("parameters", parameters, "probe"),
-            count("bytes of a parameter", WIDE_BYTES, "probe"),
+            count("bytes per parameter", WIDE_BYTES, "probe"),
             *([text("dtypes of a batch", ", ".join(sorted(dtypes)), "fetch")] if dtypes else []),
             ns("computing, per step", computing, "budget"),
             frac("computing, share of the step", computing / budget.step_ns, "budget"),
         ),
         fix=Fix(
-            f"Use float32{where(place)}: .float() or dtype=torch.float32 on the data, and no"
-            f" .double() or torch.set_default_dtype(torch.float64) for {largest.name}.",
+            f"Use float32{where(place)}. Remove .double() and"
+            f" torch.set_default_dtype(torch.float64) for {largest.name}.",
             "review",
+            action="Compute in float32 instead of float64",
+            code="inputs = inputs.float()\nmodel = model.float()",
         ),
         gain=gain,
         at=place,
@@ -117,7 +127,7 @@ def _gain(
     dispatch: Dispatch | None,
 ) -> Gain | None:
     if budget.has_device:
-        why = "high end: float32 units are 64 times as many; low end: kernels too short to matter."
+        why = "high end: 64 times as many float32 units; low end: kernels too short to matter."
         cuts = dict.fromkeys(COMPUTE_FAMILIES, 1 / DEVICE_FASTER_HIGH)
         high = computing * (1 - 1 / DEVICE_FASTER_HIGH)
         return Gain(0.0, high, why, ("compute",), high_cuts=cuts)
@@ -130,14 +140,14 @@ def _gain(
     return Gain(
         computing * (1 - 1 / FASTER_LOW),
         computing * (1 - 1 / FASTER_HIGH),
-        f"half the bytes and twice the vector width: {FASTER_LOW:g} times as fast; up to"
-        f" {FASTER_HIGH:g} where it was tried.",
+        f"low end: half the bytes and twice the vector width ({FASTER_LOW}×); high end: the most"
+        f" measured ({FASTER_HIGH}×).",
         COMPUTING,
     )
 
 
 def _place(largest: Module, loader: Loader | None) -> Place | None:
-    """Where the data is made if it is double as well, else the model."""
+    """Where the data is made, if it is float64 too; else the model."""
     wide = loader is not None and "float64" in (loader.batch_dtypes or {})
     return dataset_place(loader) if wide and loader else largest.at
 
@@ -152,7 +162,7 @@ def _asking(files: Iterable[str]) -> Iterator[Place]:
     for file in dict.fromkeys(files):
         try:
             tree = ast.parse("".join(linecache.getlines(file)))
-        except (SyntaxError, ValueError):  # not Python, or of a newer version
+        except (SyntaxError, ValueError):  # not Python, or a newer version of it
             continue
         lines = [x.lineno for x in ast.walk(tree) if isinstance(x, ast.expr) and _asks(x)]
         yield from (Place(file=file, line=line) for line in sorted(lines))

@@ -1,61 +1,65 @@
 """All rows of an embedding table are updated for the few that a step looks up
 
 ## What it measures
-For each embedding table, in the counted steps: its rows, how many are looked up in a step, whether
-its gradient is sparse, and whether other calls use it, too; its part of the parameters' bytes, and
-the optimizer's time; in the trace, the time of making its gradient and of freeing it.
+For each embedding table in the counted steps: its rows, the rows looked up per step, whether its
+gradient is sparse, and whether other calls use it; its share of the parameters' bytes and of the
+optimizer's time. From the trace: the time of making its gradient and of freeing it.
 
 ## Why it is slow
-The gradient of an embedding is dense unless told otherwise: as large as the table, and zero but for
-the rows that were looked up. Making it writes the whole table, and so does the optimizer, once for
-each of its moments. That time grows with the vocabulary or the number of users, not with the batch.
+By default the gradient of an embedding is dense: as large as the table, and zero except in the rows
+looked up. Making it writes the whole table, and the optimizer does so again for each of its
+moments. This time grows with the vocabulary or the number of users, not with the batch.
 
 ## What to do
-`nn.Embedding(…, sparse=True)`, and an optimizer that takes such gradients: `SparseAdam` instead of
-`Adam` for the table, a second optimizer for the rest; `SGD` and `Adagrad` as they are.
+Use `nn.Embedding(..., sparse=True)` with an optimizer that takes sparse gradients: `SparseAdam` for
+the table in place of `Adam`, with a second optimizer for the rest; `SGD` and `Adagrad` as they are.
 
 ## How the gain is computed
-From the table's part of the optimizer's time. Low end: less seven times what the rows that are
-looked up take of it, and a millisecond, as dear as the sparse update was where it was tried. High
-end: less what those rows take of it, and so of what the dense gradient takes of the backward and of
-`zero_grad()` in the trace. On a device, where nothing was tried, none is claimed.
+From the table's share of the optimizer's time. Low end: minus seven times the share of the rows
+looked up, and minus a millisecond (the most a sparse update cost in measurements). High end: minus
+the share of the rows looked up, plus the time of making and freeing the dense gradient. On a device
+nothing was measured, and no gain is claimed.
 
 ## When this advice is wrong
-A table that the output layer shares gets a dense gradient from there; this rule sees such uses and
-stays silent. With Adam's moments, rows that are not looked up rest instead of drifting on: results
-differ. `weight_decay` and `clip_grad_norm_` do not take sparse
-gradients, nor do `fused=True` and DistributedDataParallel over NCCL.
+A table shared with the output layer gets a dense gradient there; the rule detects such uses and
+stays silent. With Adam's moments, rows that are not looked up stay still instead of drifting on, so
+results differ. `weight_decay`, `clip_grad_norm_`, `fused=True` and DistributedDataParallel over
+NCCL do not accept sparse gradients.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from tdiag.evidence.device import HostOps, Kernels
 from tdiag.evidence.kinds import Budget, Optimizer, Optimizers, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import ClipCalls, Ddp, EmbeddingTables, Layers, Table
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import MB, at, budget, optimizers
 from tdiag.rules.measures import bytes_, count, frac, ns
-from tdiag.rules.shares import NOTICEABLE_FRAC
-from tdiag.units import duration, percent
+from tdiag.rules.thresholds import NOTICEABLE_FRAC
+from tdiag.units import count as counted
+from tdiag.units import per_step
 
 CODE = "TD611"
 NAME = "embedding-updated-whole"
 CLASS = "compute"
 
-# Optimizers whose work sparse gradients can take on, and what takes them in their stead.
+# Optimizer → the one that takes sparse gradients in its place.
 TAKES_SPARSE = {"Adam": "SparseAdam", "AdamW": "SparseAdam", "SGD": "SGD", "Adagrad": "Adagrad"}
-# A row's sparse update against its dense one, one core, torch 2.13: SparseAdam 2.2 times (12,000 of
-# 50,000 rows of 64 numbers) to 3 times (5,000 of 10,000), SGD 7 times.
-SPARSE_ROW_FACTOR = 7.0
-# What SparseAdam takes whatever the rows: 0.9 to 1.1 ms on a slow core in that trial.
-SPARSE_FIXED_NS = 1_000_000
-# The op that makes the dense gradient, as torch names it.
+SPARSE_ROW_FACTOR = Threshold(
+    7.0,
+    "times a row's dense update",
+    "Measured, sparse against dense update of a row, one core, torch 2.13: SparseAdam 2.2 times"
+    " (12,000 of 50,000 rows of 64 numbers) to 3 times (5,000 of 10,000), SGD 7 times.",
+)
+SPARSE_FIXED_NS = Threshold(
+    1_000_000, "ns", "The same measurement: SparseAdam took 0.9 to 1.1 ms however few the rows."
+)
+# The op that makes the dense gradient, by torch's name.
 DENSE_BACKWARD = "aten::embedding_dense_backward"
-# zero_grad() stands before the forward pass, before the backward, or after the optimizer.
+# zero_grad() may run before forward, before backward, or after the optimizer.
 HELD_IN = ("optimizer", "backward", "prepare", "loss", "other")
 
 
@@ -75,8 +79,8 @@ def check(
     every = sum(layers.dtypes.values())
     if not whole or not taking or not every or ddp is not None:
         return None
-    largest = max(whole, key=_bytes)
-    share = min(1.0, sum(map(_bytes, whole)) / every)
+    largest = max(whole, key=lambda x: x.bytes)
+    share = min(1.0, sum(x.bytes for x in whole) / every)
     touched = sum(x.looked_up for x in whole) / sum(x.rows for x in whole)
     updating = share * _updating(budget, kernels)
     making = _making_frac(host_ops) * held(budget, "backward")
@@ -88,21 +92,20 @@ def check(
     others = f" (and {len(whole) - 1} more such)" if whole[1:] else ""
     return Found(
         summary=(
-            f"A step looks up {largest.looked_up:.0f} of the {largest.rows} rows of"
-            f" {_name(largest)}{where(largest.at)}{others}, but gradient and optimizer pass over"
-            f" all of them: {duration(updating)} a step in the optimizer"
-            f" ({percent(updating / budget.step_ns)})."
+            f"A step looks up {counted(largest.looked_up)} of the {counted(largest.rows)} rows of"
+            f" {_name(largest)}{where(largest.at)}{others}, but the optimizer updates all of them:"
+            f" {per_step(updating, budget.step_ns)}."
         ),
         evidence=(
             count("rows of the table", largest.rows, "ops"),
             count("rows looked up", largest.looked_up, "ops", "per_step"),
             bytes_("the table", largest.bytes, "ops"),
-            frac("such tables, of all parameters", share, "probe"),
+            frac("such tables ÷ all parameters", share, "probe"),
             ns("their part of the optimizer's time", updating, "budget"),
             *((ns("making their dense gradients", making, "trace"),) if making else ()),
             *((ns("freeing them in zero_grad()", freeing, "trace"),) if freeing else ()),
         ),
-        fix=Fix(_advice(largest, taking[0], clips), "review"),
+        fix=_fix(largest, taking[0], clips),
         gain=None if budget.has_device else _gain(low, high),
         at=largest.at,
     )
@@ -110,8 +113,8 @@ def check(
 
 def _gain(low: float, high: float) -> Gain:
     why = (
-        "low end: rows that are looked up cost seven times as much, and a millisecond more; high"
-        " end: no more than before, and no dense gradient is made or freed."
+        "low end: rows looked up cost seven times as much, plus a millisecond; high end: they cost"
+        " the same, and no dense gradient is made or freed."
     )
     return Gain(low, high, why, HELD_IN)
 
@@ -125,7 +128,7 @@ def _updating(budget: Budget, kernels: Kernels | None) -> float:
 
 
 def _few(table: Table) -> bool:
-    """So few rows are looked up that a sparse update is cheaper at any rate."""
+    """So few rows are looked up that a sparse update is cheaper in any case."""
     return 0 < SPARSE_ROW_FACTOR * table.looked_up < table.rows
 
 
@@ -133,12 +136,8 @@ def _name(table: Table) -> str:
     return table.name or "an embedding table"
 
 
-def _bytes(table: Table) -> int:
-    return table.bytes
-
-
 def _making_frac(host_ops: HostOps | None) -> float:
-    """What making dense gradients takes of the backward, as the trace saw it."""
+    """Making dense gradients ÷ backward, in the trace."""
     ops = host_ops.ops if host_ops else ()
     making = sum(op.total_ns for op in ops if op.name == DENSE_BACKWARD)
     whole = sum(host_ops.backward_of.values()) if host_ops else 0.0
@@ -146,20 +145,25 @@ def _making_frac(host_ops: HostOps | None) -> float:
 
 
 def _freeing(host_ops: HostOps | None, phases: Phases | None) -> float:
-    """Of the clean steps, what zero_grad() takes by the trace, ns per step."""
+    """zero_grad() in the clean steps, by its share in the trace, ns per step."""
     if host_ops is None or phases is None:
         return 0.0
     parts = host_ops.zero_grad_frac.items()
     return sum(frac * phases.wall_ns.get(phase, 0.0) for phase, frac in parts)
 
 
-def _advice(table: Table, optimizer: Optimizer, clips: ClipCalls | None) -> str:
+def _fix(table: Table, optimizer: Optimizer, clips: ClipCalls | None) -> Fix:
     other = TAKES_SPARSE[optimizer.name]
-    of_its_own = (
-        f"torch.optim.{other} for it, {optimizer.name}{where(optimizer.created_at)} for the rest"
-        if other != optimizer.name
-        else f"{optimizer.name}{where(optimizer.created_at)} takes such gradients"
-    )
+    own = f"keep {optimizer.name}{where(optimizer.created_at)}, which accepts such gradients"
+    code = ""
+    if other != optimizer.name:
+        own = f"use {other} for it and {optimizer.name}{where(optimizer.created_at)} for the rest"
+        if table.name:
+            code = (
+                f'table = model.get_submodule("{table.name}").weight\n'
+                "rest = [p for p in model.parameters() if p is not table]\n"
+                f"optimizers = torch.optim.{other}([table]), torch.optim.{optimizer.name}(rest)"
+            )
     lost = [
         text
         for text, there in (
@@ -169,16 +173,14 @@ def _advice(table: Table, optimizer: Optimizer, clips: ClipCalls | None) -> str:
         )
         if there
     ]
-    without = (
-        f" It cannot have {_listed(lost)}: leave that to the other parameters." if lost else ""
+    limits = f" The table cannot have {', '.join(lost)}." if lost else ""
+    return Fix(
+        f"Make {_name(table)}{where(table.at)} an nn.Embedding(..., sparse=True) and"
+        f" {own}.{limits}",
+        "review",
+        action="Use sparse gradients for the embedding table",
+        code=code,
     )
-    return (
-        f"nn.Embedding(…, sparse=True) for {_name(table)}{where(table.at)}; {of_its_own}.{without}"
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
 
 
 def fires() -> Evidence:

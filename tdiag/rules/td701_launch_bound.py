@@ -1,28 +1,28 @@
 """Many calls too small to be worth launching
 
 ## What it measures
-On a device: idle time before kernels that start the moment they are launched, so that launching
-is what everything waits for. On a CPU: the time of forward and backward against the fixed cost of
-their torch calls, counted exactly and priced on this machine. Where most of the time goes to lines
-whose calls work, only the others' time counts. Loops over tensor values have a rule of their own
-(TD501), and so has a model that is called in a loop (TD712).
+Device: idle time before kernels that start the moment they are launched, so launching is the limit.
+CPU: the time of forward and backward against the fixed cost of their torch calls, counted exactly
+and timed on this machine; where most of the time goes to lines whose calls do work, only the other
+lines count. Loops over tensor values (TD501) and a model called in a loop (TD712) have their own
+rules.
 
 ## Why it is slow
-Python, dispatch and launch take the same few microseconds for every call, however little data it
-touches. When calls are that small the hardware mostly waits for the next one.
+Python, dispatch and launch take the same few microseconds per call, however little data it touches.
+With such small calls the hardware mostly waits for the next one.
 
 ## What to do
-Where most of the calls come from a Python loop of small calls, say it as one expression. Else give
-every call more work (a larger batch), or issue fewer (`torch.compile`, on CUDA with
+If most calls come from a Python loop of small calls, replace the loop by one expression. Otherwise
+give each call more work (a larger batch), or issue fewer calls (`torch.compile`; on CUDA with
 `mode="reduce-overhead"`, which replays the step as one graph).
 
 ## How the gain is computed
 High end: the loop's share of the calls is gone; without such a loop, a batch four times as large
-spreads the fixed costs over four times the samples. Low end: half of the measured floor of the
-fixed costs (device: of the starved time), as with a batch twice as large.
+spreads the fixed costs over four times the samples. Low end: half of the measured fixed costs
+(device: of the idle time), as with a batch twice as large.
 
 ## When this advice is wrong
-A larger batch changes the optimisation and wants another learning rate. Compiling pays only if
+A larger batch changes the optimisation and needs another learning rate. Compiling pays only if
 shapes repeat.
 """
 
@@ -33,29 +33,31 @@ from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.kinds import Budget, Dispatch, Modules, OpLine, Ops, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.device_waits import ISSUING, ISSUING_TAGS, starved_ns
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost, fixed_cost_of_small
 from tdiag.rules.loops import LAYERS, MIN_LINE_CALLS, rewriting, value_loops
 from tdiag.rules.measures import count, ns
 from tdiag.rules.model_calls import model_loop
-from tdiag.rules.starved import ISSUING, ISSUING_TAGS, starved_ns
-from tdiag.units import duration, percent
+from tdiag.rules.thresholds import MAJORITY_FRAC
+from tdiag.units import duration, per_step, percent
 
 CODE = "TD701"
 NAME = "launch-bound"
 CLASS = "overhead"
 AFTER = {
-    "TD402": "a graph cannot be captured across shapes that depend on values",
-    "TD401": "the device runs dry at each synchronisation, however it is launched",
+    "TD402": "a CUDA graph cannot capture shapes that depend on values",
+    "TD401": "the device runs out of work at each synchronisation, whatever launches it",
 }
 
-# A batch so many times as large is what the high end assumes; ours.
-LARGER_BATCH = 4
-# And so many times the low end.
-DOUBLED_BATCH = 2
-# By definition of "mostly": the larger half of the calls.
-MAJORITY_FRAC = 0.5
+LARGER_BATCH = Threshold(
+    4, "times the batch", "Heuristic: two doublings of the batch are what the high end assumes."
+)
+DOUBLED_BATCH = Threshold(
+    2, "times the batch", "By definition: one doubling is the smallest step up for the low end."
+)
 
 
 def check(
@@ -93,7 +95,7 @@ def _on_cpu(
     assert phases and ops and dispatch
     small = fixed_cost_of_small(phases, ops, dispatch, apart)
     if small.spent_ns < MAJORITY_FRAC * fixed.spent_ns:
-        fixed = small  # the others work
+        fixed = small  # the other lines' calls do work
     if not fixed.calls:
         return None
     per_call = fixed.spent_ns / fixed.calls
@@ -102,14 +104,17 @@ def _on_cpu(
     if looped <= MAJORITY_FRAC:
         loop, looped = [], 0.0
     few = "small " if fixed is small else ""
-    spread = f"high end: batch × {LARGER_BATCH}, per sample"
-    gone = f"high end: the loop's {percent(looped)} of the calls gone"
+    saved = f"batch × {LARGER_BATCH}, per sample"
+    if loop:
+        saved = f"the loop's {percent(looped)} of the calls gone"
+    fix = _fix(loader, "default")
+    if loop:
+        fix = rewriting(loop, "compile")
     return Found(
         summary=(
             f"{'Small calls' if few else 'Forward and backward'} take"
-            f" {duration(fixed.spent_ns)} a step"
-            f" ({percent(fixed.spent_ns / budget.step_ns)}) for {fixed.calls:.0f} torch calls:"
-            f" {duration(per_call)} a call, which is little more than calling costs."
+            f" {per_step(fixed.spent_ns, budget.step_ns)} for {fixed.calls:.0f} torch calls:"
+            f" {duration(per_call)} per call, little more than the fixed cost of a call."
         ),
         evidence=(
             count(f"{few}torch calls in forward", fixed.calls, "ops", "per_step"),
@@ -118,13 +123,13 @@ def _on_cpu(
                 fixed.spent_ns,
                 "baseline",
             ),
-            ns("least these calls cost on this machine", fixed.dispatch_ns, "probe"),
+            ns("fixed cost of these calls on this machine", fixed.dispatch_ns, "probe"),
         ),
-        fix=Fix(rewriting(loop) if loop else _advice(loader, "compile"), "review", "compile"),
+        fix=fix,
         gain=Gain(
             fixed.dispatch_ns / DOUBLED_BATCH,
             fixed.spent_ns * max(looped, 1 - 1 / LARGER_BATCH),
-            f"{gone if loop else spread}; low end: half of the fixed costs.",
+            f"high end: {saved}; low end: half of the fixed costs.",
             ("forward", "backward"),
         ),
         at=loop[0].at if loop else loader.created_at if loader else None,
@@ -132,8 +137,8 @@ def _on_cpu(
 
 
 def _loop(ops: Ops) -> list[OpLine]:
-    """Lines of the forward pass that loop over calls without weights of their own, busiest first:
-    a loop over layers cannot be said as one expression."""
+    """Lines of the forward pass that loop over calls without weights, busiest first. A loop over
+    layers cannot be written as one expression."""
     lines = [x for x in ops.lines if x.phase == "forward" and x.in_loop and x.names]
     small = [
         x
@@ -149,7 +154,7 @@ def _on_device(budget: Budget, device: DeviceTime, loader: Loader | None) -> Fou
         return None
     return Found(
         summary=(
-            f"The device waits for launches {duration(starved)} a step"
+            f"The device waits {duration(starved)} per step for launches"
             f" ({percent(starved / budget.step_ns)}): {device.kernels_per_step:.0f} kernels of"
             f" {duration(device.mean_kernel_ns)} on average."
         ),
@@ -159,12 +164,12 @@ def _on_device(budget: Budget, device: DeviceTime, loader: Loader | None) -> Fou
             ns("mean kernel", device.mean_kernel_ns, "trace"),
             *_queued(device),
         ),
-        fix=Fix(_advice(loader, "reduce-overhead"), "review", "compile"),
+        fix=_fix(loader, "reduce-overhead"),
         gain=Gain(
             starved / DOUBLED_BATCH,
             starved,
             "high end: no kernel waits for its launch; low end: half of the idle time, as with a"
-            " doubled batch.",
+            " batch twice as large.",
             ISSUING,
             dict.fromkeys(ISSUING_TAGS, 1 / DOUBLED_BATCH),
             dict.fromkeys(ISSUING_TAGS, 0.0),
@@ -179,16 +184,22 @@ def _queued(device: DeviceTime) -> tuple[Measure, ...]:
     return (count("kernels queued when one is launched", device.queue_depth, "trace"),)
 
 
-def _advice(loader: Loader | None, mode: str) -> str:
-    compile_ = "torch.compile(model)"
-    if mode == "reduce-overhead":
-        compile_ = 'torch.compile(model, mode="reduce-overhead")'
-    if loader is None or not loader.batch_size:
-        return f"Give each call more work with a larger batch, or issue fewer: {compile_}."
-    larger = loader.batch_size * LARGER_BATCH
-    return (
-        f"Give each call more work: batch_size={larger} instead of {loader.batch_size}"
-        f"{where(loader.created_at)}, with a matching learning rate; or issue fewer: {compile_}."
+def _fix(loader: Loader | None, mode: str) -> Fix:
+    option = f', mode="{mode}"' if mode != "default" else ""
+    action, larger = "Increase the batch size or compile the model", "Use a larger batch"
+    if loader is not None and loader.batch_size:
+        size = int(loader.batch_size * LARGER_BATCH)
+        action = f"Increase the batch size to {size} or compile the model"
+        larger = (
+            f"Use batch_size={size} instead of {loader.batch_size}{where(loader.created_at)}, with"
+            " a matching learning rate"
+        )
+    return Fix(
+        f"{larger}, so that each call does more work. Or issue fewer calls: torch.compile.",
+        "review",
+        "compile",
+        action=action,
+        code=f"model = torch.compile(model{option})",
     )
 
 

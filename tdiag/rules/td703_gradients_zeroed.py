@@ -2,22 +2,22 @@
 
 ## What it measures
 Calls of `zero_` in a traced step inside the optimizer's `zero_grad`, and their time. Where no
-optimizer's `zero_grad` was called: as many of them as the optimizer has tensors.
+optimizer's `zero_grad` was called: about as many `zero_` calls as the optimizer has tensors.
 
 ## Why it is slow
-Every gradient is written with zeros, and backward then reads it to add to it; without a gradient
-there, backward just stores its result.
+Every gradient is written with zeros, and backward then reads it to add to it. Without an old
+gradient, backward just stores its result.
 
 ## What to do
-`optimizer.zero_grad(set_to_none=True)`, torch's default since 2.0: remove `set_to_none=False`, or
-calls of `p.grad.zero_()`.
+Call `optimizer.zero_grad(set_to_none=True)`, torch's default since 2.0: remove `set_to_none=False`
+or calls of `p.grad.zero_()`.
 
 ## How the gain is computed
-High end: the time of the zeroing and, as long again, of the adding. Low end: half of the zeroing;
-with a device nothing, for it may hide what the host does.
+High end: the time of zeroing, and as much again for adding. Low end: half of the zeroing; with a
+device nothing, because device work may hide it.
 
 ## When this advice is wrong
-Code that reads `p.grad` of parameters that got no gradient then finds None instead of zeros.
+Code that reads `p.grad` of parameters without a gradient then finds None instead of zeros.
 """
 
 from __future__ import annotations
@@ -26,23 +26,34 @@ from tdiag.evidence.device import HostOp, HostOps, TracedSteps
 from tdiag.evidence.kinds import Budget, Optimizers
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import MS, budget, host_op, host_ops, optimizers, traced
 from tdiag.rules.measures import count, ns
-from tdiag.units import duration, percent
+from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.units import per_step
 
 CODE = "TD703"
 NAME = "gradients-zeroed"
 CLASS = "overhead"
 
-# Both ways to zero gradients, by torch's own names (for each tensor; for a list of them).
+# Both ways to zero gradients, by torch's names (one tensor; a list of tensors).
 ZEROING = ("aten::zero_", "aten::_foreach_zero_")
-# Zeroing what the optimizer holds makes as many calls as it has tensors, less a few frozen ones;
-# many more come from elsewhere (the backward of an index zeroes its result first).
-ABOUT_AS_MANY = (0.9, 1.2)
-# Reading and adding to a gradient moves at least the memory that zeroing it moves.
-WITH_ADDING = 2.0
-SAVING_LOW_FRAC = 0.5
+FEWEST_CALLS = Threshold(
+    0.9, "calls per tensor", "Heuristic: a few tensors may be frozen and have no gradient to zero."
+)
+MOST_CALLS = Threshold(
+    1.2,
+    "calls per tensor",
+    "Heuristic: many more calls come from elsewhere (the backward of an index zeroes its result"
+    " first).",
+)
+WITH_ADDING = Threshold(
+    2.0,
+    "times the zeroing",
+    "By arithmetic: reading and adding to a gradient moves at least the memory that zeroing it"
+    " moves.",
+)
 
 
 def check(
@@ -55,30 +66,36 @@ def check(
     cost = zeroing.total_ns * budget.step_ns / traced.mean_ns
     return Found(
         summary=(
-            f"Gradients of {tensors} tensors are filled with zeros in each step:"
-            f" {duration(cost)} ({percent(cost / budget.step_ns)})."
+            f"Filling the gradients of {tensors} tensors with zeros takes"
+            f" {per_step(cost, budget.step_ns)}."
         ),
         evidence=(
             ns("filling with zeros", zeroing.total_ns, "trace"),
             count("calls of zero_", zeroing.count, "trace", "per_step"),
             count("parameter tensors", tensors, "probe"),
         ),
-        fix=Fix("optimizer.zero_grad(set_to_none=True), torch's default.", "review", "set_to_none"),
+        fix=Fix(
+            "Let zero_grad() drop the gradients, torch's default, instead of zeroing them.",
+            "review",
+            "set_to_none",
+            action="Drop gradients instead of zeroing them",
+            code="optimizer.zero_grad(set_to_none=True)",
+        ),
         gain=Gain(
-            0.0 if budget.has_device else cost * SAVING_LOW_FRAC,
+            0.0 if budget.has_device else cost * LOW_END_FRAC,
             cost * WITH_ADDING,
-            "high end: no zeroing, and backward stores where it now adds; low end: half of it, and"
-            " nothing where a busy device hides what the host does.",
+            "high end: no zeroing, and backward stores instead of adding; low end: half of the"
+            " zeroing, or nothing where device work hides it.",
             ("optimizer", "loss", "prepare", "backward", "other", "launch", "unattributed"),
         ),
     )
 
 
 def _by_their_number(host_ops: HostOps, tensors: int) -> HostOp | None:
-    """Where no optimizer's own ``zero_grad`` was seen to do it, but perhaps the model's."""
+    """The zeroing where no optimizer's ``zero_grad`` was seen, perhaps by ``model.zero_grad``."""
     ops = {op.name: op for op in host_ops.ops if op.name in ZEROING}
     single = ops["aten::zero_"].count if "aten::zero_" in ops else 0.0
-    fewest, most = (round(factor * tensors) for factor in ABOUT_AS_MANY)
+    fewest, most = round(FEWEST_CALLS * tensors), round(MOST_CALLS * tensors)
     if not (fewest <= single <= most or "aten::_foreach_zero_" in ops):
         return None
     return max(ops.values(), key=lambda op: op.total_ns)

@@ -1,25 +1,24 @@
-"""Debugging switches left on
+"""Debugging switches are on during training
 
 ## What it measures
-Switches found on at a step boundary: autograd's anomaly detection, a torch profiler, cProfile, a
-debugger or coverage of the script's own, deterministic algorithms. For anomaly detection also what
-it costs, from the calls that record gradients; for debuggers, the samples that fell into them.
+Switches that are on at a step boundary: autograd's anomaly detection, a torch profiler, cProfile, a
+debugger or coverage run by the script, deterministic algorithms. For anomaly detection also its
+cost, from the calls that record gradients; for debuggers, the samples inside them.
 
 ## Why it is slow
-Anomaly detection formats a Python stack for every call that records gradients and looks for NaN
-after every backward function. Profilers and tracers do work for every call or every line.
+Anomaly detection formats a Python stack for every call that records gradients and checks for NaN
+after every backward function. Profilers and tracers do work for every call or line.
 
 ## What to do
-Keep such switches for the run in which something is sought, behind an option.
+Put such switches behind an option, and use them only in a run that looks for an error.
 
 ## How the gain is computed
-Anomaly detection: calls that record gradients × its cost for each, as measured in the process and
-as multiples of this machine's own cost of a call; and looking for NaN in each parameter's gradient,
-by their number and size. Debuggers: their share of the samples. Where no
-cost was measured, none is claimed.
+Anomaly detection: calls that record gradients × its cost per call, measured in the process and as
+multiples of this machine's own call cost, plus the NaN check of each parameter's gradient, by
+number and size. Debuggers: their share of the samples. Where no cost was measured, none is claimed.
 
 ## When this advice is wrong
-Deterministic algorithms may be a requirement, for example for a published result.
+Deterministic algorithms may be required, for example for a published result.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from __future__ import annotations
 from tdiag.evidence.kinds import Budget, Dispatch, Flags, Modules, Ops, Optimizers, Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import budget, flags, op_line, ops
 from tdiag.rules.measures import count, frac, ns, text
@@ -35,17 +35,32 @@ CODE = "TD704"
 NAME = "debugging-left-on"
 CLASS = "overhead"
 
-# A call that records gradients, backward included, costs 4.5 plain ones (7 against 1.6 µs in the
-# same trial); what the probe measured beyond that, in the very process, is anomaly detection.
-GRAD_CALL = 4.5
-# Anomaly detection's cost of one call that records gradients, in plain torch.add calls: 27 from a
-# shallow Python stack, 65 from one 15 frames deeper (43 and 102 µs against 1.6 µs, torch 2.13).
-ANOMALY_CALLS_LOW = 27
-ANOMALY_CALLS_HIGH = 65
-# Looking for NaN in one gradient: two plain calls, and 3 to 4.5 ns for each of its numbers (50 and
-# 400 parameters of 64 to 65,536 numbers, same trial); a core with caches of its own may need 1.
-CHECK_CALLS = 2
-CHECK_NS_LOW, CHECK_NS_HIGH = 1.0, 4.5
+_MEASURED = "Measured on a CPU with torch 2.13, where a plain torch.add took 1.6 µs:"
+GRAD_CALL = Threshold(
+    4.5,
+    "plain calls",
+    f"{_MEASURED} a call that records gradients, with its backward, took 7 µs. What the probe"
+    " measures beyond that is anomaly detection.",
+)
+ANOMALY_CALLS_LOW = Threshold(
+    27, "plain calls per call with gradients", f"{_MEASURED} 43 µs from a shallow Python stack."
+)
+ANOMALY_CALLS_HIGH = Threshold(
+    65, "plain calls per call with gradients", f"{_MEASURED} 102 µs from a stack 15 frames deeper."
+)
+CHECK_CALLS = Threshold(
+    2, "plain calls per gradient", f"{_MEASURED} the fixed cost of checking one gradient for NaN."
+)
+CHECK_NS_LOW = Threshold(
+    1.0,
+    "ns per number",
+    "Heuristic: a core with its own caches may be three times as fast as the measured one.",
+)
+CHECK_NS_HIGH = Threshold(
+    4.5,
+    "ns per number",
+    f"{_MEASURED} 3 to 4.5 ns per number (50 and 400 parameters of 64 to 65,536 numbers).",
+)
 # Innermost frames of Python debuggers, tracers and coverage, as samples show them.
 TRACER_FILES = ("bdb.py", "pdb.py", "pydevd", "coverage/", "trace.py", "hunter/")
 
@@ -68,7 +83,7 @@ def check(
         numbers = sum(one.parameters for one in modules.modules) if modules else 0
         calls = tensors * CHECK_CALLS * dispatch.op_ns
         low, high = low + calls + numbers * CHECK_NS_LOW, high + calls + numbers * CHECK_NS_HIGH
-        evidence.append(count("gradients looked at for NaN", tensors, "probe", "per_step"))
+        evidence.append(count("gradients checked for NaN", tensors, "probe", "per_step"))
     traced = _traced_share(stacks) if flags.user_trace else 0.0
     low, high = low + traced * budget.step_ns, high + traced * budget.step_ns
     if traced:
@@ -76,43 +91,47 @@ def check(
     gain = None
     if high:
         why = (
-            f"{ANOMALY_CALLS_LOW} to {ANOMALY_CALLS_HIGH} plain calls for each that records"
-            " gradients, by the depth of the Python stack, or what was measured here; and looking"
-            " for NaN in each parameter's gradient."
+            f"{ANOMALY_CALLS_LOW} to {ANOMALY_CALLS_HIGH} plain calls for each call that records"
+            " gradients, by the depth of the Python stack, or what was measured here; plus the NaN"
+            " check of each parameter's gradient."
             if flags.anomaly_mode
             else "the tracer's share of the samples."
         )
         gain = Gain(low, high, why, ("forward", "loss", "backward", "optimizer", "launch", "other"))
     return Found(
-        summary=f"Left on during training: {', '.join(on)}.",
+        summary=f"Switched on during training: {', '.join(on)}.",
         evidence=(*(text("switched on", name, "probe") for name in on), *evidence),
         fix=Fix(
-            f"Switch off: {'; '.join(on.values())}.",
+            " ".join(on.values()),
             "review" if flags.deterministic else "safe",
             "anomaly_off" if flags.anomaly_mode else None,
+            action=f"Switch off {next(iter(on))}",
+            code="torch.autograd.set_detect_anomaly(False)" if flags.anomaly_mode else "",
         ),
         gain=gain,
     )
 
 
 def _switched_on(flags: Flags) -> dict[str, str]:
-    """What is on → how to switch it off."""
+    """What is on → how to switch it off, a sentence."""
     known = {
         "anomaly detection": (
             flags.anomaly_mode,
-            "torch.autograd.set_detect_anomaly(False), or remove detect_anomaly()",
+            "Call torch.autograd.set_detect_anomaly(False), or remove detect_anomaly().",
         ),
         "the script's own torch profiler": (
             flags.user_profiler,
-            "the torch profiler outside a few scheduled steps (schedule(wait=…, active=…))",
+            "Run the torch profiler for a few scheduled steps only (schedule(wait=...,"
+            " active=...)).",
         ),
         f"{flags.user_trace} of the script": (
             bool(flags.user_trace),
-            f"{flags.user_trace} around the training loop",
+            f"Remove {flags.user_trace} from the training loop.",
         ),
         "deterministic algorithms": (
             flags.deterministic,
-            "torch.use_deterministic_algorithms(False), unless results must repeat bit by bit",
+            "Call torch.use_deterministic_algorithms(False), unless results must repeat bit by"
+            " bit.",
         ),
     }
     return {name: off for name, (on, off) in known.items() if on}
@@ -154,5 +173,5 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """Torch as it comes."""
+    """Torch's defaults."""
     return Evidence().add(budget(forward=6, loss=1, backward=9, optimizer=1), flags())

@@ -1,25 +1,25 @@
 """Gradients are clipped tensor by tensor
 
 ## What it measures
-Calls of `clip_grad_norm_` and `clip_grad_value_` by line in the counted steps: how many a step,
-whether they take all tensors at once (`foreach`), and their part of the optimizer's time.
+Calls of `clip_grad_norm_` and `clip_grad_value_` by line in the counted steps: how many per step,
+whether they take all tensors at once (`foreach`), and their share of the optimizer's time.
 
 ## Why it is slow
-The norm of each gradient is a call of its own, and so is each scaling: two for every tensor, of a
-few microseconds each whatever the size. Called for each parameter, the work around it is repeated
-as well, and the norm that is clipped is not the gradient's.
+Each gradient costs two calls, one for its norm and one for its scaling, of a few microseconds each
+whatever its size. If clipping is called once per parameter, the work around it repeats as well, and
+the clipped norm is not the norm of the whole gradient.
 
 ## What to do
-One call for all parameters, with `foreach` left to its default.
+Clip all parameters in one call and leave `foreach` at its default.
 
 ## How the gain is computed
-From its share of the optimizer's time. Calls that are made once for each parameter: all but one of
-them, at best. `foreach=False`: what the other form won on small tensors where it was tried. On a
-device, its idle time meanwhile at best. Low end: nothing.
+From its share of the optimizer's time. High end: of calls made once per parameter, all but one; of
+`foreach=False`, what foreach gained on small tensors in measurements; on a device, its idle time
+meanwhile. Low end: nothing.
 
 ## When this advice is wrong
-With large tensors (100,000 numbers and more) on a CPU, `foreach=True` won nothing or lost. Clipping
-each parameter on its own is another method, and may be meant.
+With large tensors (100,000 numbers and more) on a CPU, `foreach=True` gained nothing or lost.
+Clipping each parameter on its own is another method and may be intended.
 """
 
 from __future__ import annotations
@@ -28,58 +28,65 @@ from tdiag.evidence.kinds import Budget, Ops
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Clip, ClipCalls
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops
 from tdiag.rules.measures import count, ns, text
-from tdiag.rules.shares import NOTICEABLE_FRAC
-from tdiag.units import duration, percent
+from tdiag.rules.thresholds import NOTICEABLE_FRAC
+from tdiag.units import per_step
 
 CODE = "TD705"
 NAME = "gradients-clipped-one-by-one"
 CLASS = "overhead"
 
-# clip_grad_norm_ with foreach=True against False on one thread, torch 2.13: 1.3× with 100 tensors
-# of 64 to 4096 numbers; 0.85× to 1.04× with 65,536 and more.
-FOREACH_WINS = 1.3
-# Called twice: a GAN with two optimizers, or two groups that are clipped apart. More is a loop.
-USUAL_CALLS = 2
+FOREACH_WINS = Threshold(
+    1.3,
+    "times as fast",
+    "Measured, clip_grad_norm_ with foreach=True against False, one thread, torch 2.13: 1.3× with"
+    " 100 tensors of 64 to 4,096 numbers; 0.85× to 1.04× with 65,536 and more.",
+)
+USUAL_CALLS = Threshold(
+    2,
+    "calls per step",
+    "Heuristic: a GAN's two optimizers or two parameter groups need two calls; more are a loop.",
+)
 
 
 def check(budget: Budget, clips: ClipCalls, ops: Ops) -> Found | None:
     slow = [x for x in clips.clips if x.foreach is False or x.calls > USUAL_CALLS]
     if not slow:
         return None
-    worst = max(slow, key=_elapsed)
+    worst = max(slow, key=lambda x: x.elapsed_ns)
     cost = _share(worst, ops) * held(budget, "optimizer")
     if cost < NOTICEABLE_FRAC * budget.step_ns:
         return None
     looped = worst.calls > USUAL_CALLS
     how = (
-        f"{worst.calls:.0f} calls of {worst.name} a step"
+        f"{worst.calls:.0f} calls of {worst.name} per step"
         if looped
-        else f"{worst.name} with foreach=False"
+        else f"Calls of {worst.name} with foreach=False"
     )
     won = cost * (1 - (1 / worst.calls if looped else 1 / FOREACH_WINS))
     return Found(
         summary=(
-            f"{how}{where(worst.at)}: gradients are clipped one by one, {duration(cost)} a step"
-            f" ({percent(cost / budget.step_ns)})."
+            f"{how}{where(worst.at)} clip gradients one by one: {per_step(cost, budget.step_ns)}."
         ),
         evidence=(
             count("calls", worst.calls, "ops", "per_step"),
-            count("tensors of a call", worst.tensors, "ops"),
+            count("tensors per call", worst.tensors, "ops"),
             text("foreach", str(worst.foreach), "ops"),
-            ns("their part of the optimizer's time", cost, "ops"),
+            ns("their share of the optimizer's time", cost, "ops"),
         ),
         fix=Fix(
-            f"torch.nn.utils.{worst.name}(model.parameters(), …){where(worst.at)}, once for all"
-            " parameters and without foreach=False.",
+            f"Call {worst.name}{where(worst.at)} once for all parameters, without foreach=False.",
             "review",
+            action="Clip all gradients in one call",
+            code=f"torch.nn.utils.{worst.name}(model.parameters(), limit)",
         ),
         gain=Gain(
             0.0,
             cost if budget.has_device else won,
-            "high end: one call is left, or foreach wins what it does on small tensors; low end:"
+            "high end: one call is left, or foreach gains what it did on small tensors; low end:"
             " the tensors are large.",
             ("optimizer",),
         ),
@@ -88,15 +95,11 @@ def check(budget: Budget, clips: ClipCalls, ops: Ops) -> Found | None:
 
 
 def _share(clip: Clip, ops: Ops) -> float:
-    """What the torch calls of its line take of those between backward and the end of the step."""
+    """Torch calls of its line ÷ all torch calls of the optimizer phase, by time."""
     lines = [x for x in ops.lines if x.phase == "optimizer"]
     mine = [x for x in lines if clip.at and (x.at.file, x.at.line) == (clip.at.file, clip.at.line)]
     every = sum(x.elapsed_ns for x in lines)
     return sum(x.elapsed_ns for x in mine) / every if every else 0.0
-
-
-def _elapsed(clip: Clip) -> float:
-    return clip.elapsed_ns
 
 
 def fires() -> Evidence:
@@ -105,7 +108,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """Once for all of them."""
+    """One call for all parameters."""
     return _training(calls=1.0, foreach=None)
 
 

@@ -1,30 +1,29 @@
-"""Thread count does not fit the cores allowed
+"""The number of threads does not match the available cores
 
 ## What it measures
-Torch's intra-op threads (of all processes of the run that train on this machine at once, and of
-workers where known) against the cores they may use: affinity and cgroup quota, less what other
-trainings of the machine want. Too many is certain from the numbers; too few is said only when cores
-idled and the calls were large enough to be split.
+Torch's intra-op threads, summed over all training processes of the run on this machine (and loader
+workers where known), against the cores available to them: affinity and cgroup quota, minus what
+other trainings on the machine need. Too many threads follow from the numbers alone. Too few are
+reported only if cores idled and calls were large enough to be split.
 
 ## Why it is slow
-More threads than cores take turns inside every parallel call, and the call ends when the last one
-had its turn. Threads of several processes do worse: those that are on a core wait there for one
-that is not, and OpenMP knows of no threads but its own process's, so they do not make room. Fewer
-threads than cores leave cores idle in large calls. `torchrun` sets `OMP_NUM_THREADS=1` for every
-rank unless told otherwise.
+Too many threads take turns on the cores inside every parallel call, and the call ends with the last
+one. Across processes it is worse: threads that run wait for threads of their process that do not,
+and OpenMP only knows its own process's threads. Too few threads leave cores idle in large calls.
+`torchrun` sets `OMP_NUM_THREADS=1` for every rank by default.
 
 ## What to do
-One intra-op thread for each core that this process has to itself.
+Use one intra-op thread for each core that this process has to itself.
 
 ## How the gain is computed
-Too many in one process: at worst every call takes threads ÷ cores turns, at best the surplus
-threads only wait. Too many in several: at worst a call takes as many times as long as the worst
-measured on an otherwise idle machine. Too few: at best the calls get faster as the threads grow, at
-worst they are bound by memory and do not. All ends start from the time spent computing.
+All ends start from the computing time. Too many threads in one process: at worst every call takes
+threads ÷ cores turns; at best the extra threads only wait. In several processes: at worst a call
+takes as many times as long as the worst measurement on an otherwise idle machine. Too few threads:
+at best calls speed up in proportion to threads; at worst they are bound by memory and do not.
 
 ## When this advice is wrong
-Calls bound by memory bandwidth gain little from further threads. Another training of the machine
-may end, and leave its cores to this one.
+Calls bound by memory bandwidth gain little from more threads. Another training on the machine may
+end and free its cores.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ from tdiag.evidence.data import Loader, Loaders
 from tdiag.evidence.kinds import Budget, Busy, Ops, System, Threads
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
 from tdiag.rules.examples import MS, budget, op_line, ops, system, threads
 from tdiag.rules.measures import count, text
@@ -44,20 +44,27 @@ CODE = "TD706"
 NAME = "thread-count-off"
 CLASS = "overhead"
 
-# The phases in which torch's intra-op threads work.
+# Phases in which torch's intra-op threads work.
 PARALLEL = ("forward", "loss", "backward", "optimizer", "evaluation")
-# Of these, the ones whose calls are counted one by one.
+# Those whose calls are counted one by one.
 COUNTED = ("forward", "loss", "evaluation")
-# Torch splits element-wise work into grains of 32,768 (at::internal::GRAIN_SIZE), some tens of µs
-# on one core: only calls well above that can use a second thread.
-LARGE_CALL_NS = 200_000
-# With no more than half of the allowed cores in use, nor of the machine's by anybody, a further
-# thread would have had a core.
-IDLE_CORES_FRAC = 0.5
-# Two processes of two threads on two cores took 4 to 7 times as long a step as two of one thread
-# (matrices of 128 to 512, torch 2.13, libgomp; other programs idle; 15 and more where they were
-# not).
-CROWDED_TIMES = 7.0
+LARGE_CALL_NS = Threshold(
+    200_000,
+    "ns",
+    "PyTorch splits element-wise work into grains of 32,768 (at::internal::GRAIN_SIZE), some tens"
+    " of µs on one core; only calls well above that can use a second thread.",
+)
+IDLE_CORES_FRAC = Threshold(
+    0.5,
+    "of the cores",
+    "By definition: with at most half of the cores in use, one more thread would have had a core.",
+)
+CROWDED_TIMES = Threshold(
+    7.0,
+    "times as long",
+    "Measured: two processes of two threads on two cores took 4 to 7 times as long per step as"
+    " two of one thread (matrices of 128 to 512, torch 2.13, libgomp, otherwise idle machine).",
+)
 
 
 def check(
@@ -70,7 +77,7 @@ def check(
         if loader.num_workers * each > cores:
             return _workers_too_many(budget, loader, each, cores, system)
     if budget.has_device:
-        return None  # the device computes; host threads only issue its work
+        return None  # the device computes; host threads only issue work
     trainings = [b for b in system.others if b.torch]
     if threads.intra_op > 1 and (threads.processes > 1 or trainings):
         fit = max(1, int(_left(system, trainings) // threads.processes))
@@ -78,42 +85,44 @@ def check(
             return _crowded(budget, threads, system, trainings, fit, _share_at_stake(ops))
     if threads.intra_op > cores:
         surplus = (1 - cores / threads.intra_op) * _share_at_stake(ops)
-        return _training(budget, threads, system, cores, surplus, "too many")
+        return _training(budget, threads, system, cores, surplus)
     if threads.intra_op < cores and _cores_idle(system):
         idle = (1 - threads.intra_op / cores) * _large_share(ops)
-        return _training(budget, threads, system, cores, idle, "too few") if idle else None
+        return _training(budget, threads, system, cores, idle) if idle else None
     return None
 
 
-def _training(
-    budget: Budget, threads: Threads, system: System, cores: int, share: float, which: str
-) -> Found:
-    """Too many or too few intra-op threads: ``share`` of the computing time is at stake."""
+def _training(budget: Budget, threads: Threads, system: System, cores: int, share: float) -> Found:
+    """Too many or too few intra-op threads: ``share`` of the computing time is affected."""
+    available = plural(round(system.cores_allowed, 2), "available core")
+    few = threads.intra_op < cores
     return Found(
         summary=(
-            f"Torch computes with {plural(threads.intra_op, 'thread')} on"
-            f" {system.cores_allowed:g} allowed cores: {which}."
+            f"torch uses {threads.intra_op} of {available}."
+            if few
+            else f"torch runs {plural(threads.intra_op, 'thread')} on {available}."
         ),
         evidence=_measures(threads, system),
         fix=Fix(
-            f"torch.set_num_threads({cores}) at the start of the script, or OMP_NUM_THREADS={cores}"
-            " in its environment.",
+            f"Call torch.set_num_threads({cores}) at the start of the script, or set"
+            f" OMP_NUM_THREADS={cores} in its environment.",
             "safe",
             f"num_threads={cores}",
+            action=f"Use {plural(cores, 'torch thread')}",
+            code=f"torch.set_num_threads({cores})",
         ),
         gain=Gain(
             0.0,
             held(budget, *PARALLEL) * share,
-            f"high end: the computing time goes in proportion from {threads.intra_op} to {cores}"
-            " threads; low end: the threads were not what it waited for.",
+            f"high end: computing time falls in proportion as {threads.intra_op} threads become"
+            f" {cores}; low end: threads were not the limit.",
             PARALLEL,
         ),
     )
 
 
 def _left(system: System, trainings: Sequence[Busy]) -> float:
-    """Cores that the run's processes have among them, if the others take first what the run may
-    not use."""
+    """Cores left to the run's processes, if other trainings first take what the run may not use."""
     elsewhere = system.cores_machine - system.cores_allowed
     taken = max(0.0, sum(training.wants for training in trainings) - elsewhere)
     return system.cores_allowed - taken
@@ -127,35 +136,37 @@ def _crowded(
     fit: int,
     share: float,
 ) -> Found:
-    """Several processes train on the same cores, with more threads than there are cores."""
+    """Several processes train on the same cores, with more threads than cores."""
     together = max(threads.together, threads.intra_op)
-    mine = f"Torch computes with {plural(threads.intra_op, 'thread')}"
+    mine = f"torch runs {plural(threads.intra_op, 'thread')}"
     if threads.processes > 1:
-        mine = f"{threads.processes} processes of this run train at once, with {together} threads"
+        mine = f"{threads.processes} processes of this run train at once with {together} threads"
     taken = sum(training.wants for training in trainings)
     names = ", ".join(f"{b.name}, pid {b.pid}, {plural(b.threads, 'thread')}" for b in trainings)
-    who = "other trainings want" if len(trainings) > 1 else "another training wants"
+    who = "other trainings need" if len(trainings) > 1 else "another training needs"
     theirs = f", {taken:.1f} of which {who} ({names})" if trainings else ""
     each = " in each process" if threads.processes > 1 else ""
     return Found(
-        summary=f"{mine} on {system.cores_allowed:g} allowed cores{theirs}: too many.",
+        summary=f"{mine} on {plural(round(system.cores_allowed, 2), 'available core')}{theirs}.",
         evidence=(
             count("training processes", threads.processes, "probe"),
             count("their intra-op threads", together, "probe"),
             *_measures(threads, system),
-            *(count(f"cores wanted by {b.name} {b.pid}", b.wants, "system", "cores")
+            *(count(f"cores needed by {b.name} {b.pid}", b.wants, "system", "cores")
               for b in trainings),
         ),
         fix=Fix(
-            f"torch.set_num_threads({fit}){each}{where(threads.set_at)}, or OMP_NUM_THREADS={fit}"
-            " in the environment.",
+            f"Call torch.set_num_threads({fit}){each}{where(threads.set_at)}, or set"
+            f" OMP_NUM_THREADS={fit} in the environment.",
             "safe",
+            action=f"Use {plural(fit, 'torch thread')}{each}",
+            code=f"torch.set_num_threads({fit})",
         ),
         gain=Gain(
             0.0,
             held(budget, *PARALLEL) * share * (1 - 1 / CROWDED_TIMES),
-            f"high end: every call took {CROWDED_TIMES:g} times as long, the worst measured; low"
-            " end: the threads were not what it waited for.",
+            f"high end: every call took {CROWDED_TIMES} times as long, the worst measured; low"
+            " end: threads were not the limit.",
             PARALLEL,
         ),
         at=threads.set_at,
@@ -168,22 +179,23 @@ def _workers_too_many(
     wanted = loader.num_workers * each
     return Found(
         summary=(
-            f"{plural(loader.num_workers, 'loader worker')} with {each} torch threads each make"
-            f" {wanted} threads on {system.cores_allowed:g} allowed cores."
+            f"{plural(loader.num_workers, 'loader worker')} with {each} torch threads each run"
+            f" {wanted} threads on {plural(round(system.cores_allowed, 2), 'available core')}."
         ),
         evidence=(
             count("worker threads", wanted, "probe"),
-            count("cores allowed", system.cores_allowed, "system", "cores"),
+            count("available cores", system.cores_allowed, "system", "cores"),
         ),
         fix=Fix(
-            "One thread in each worker, torch's own default: no torch.set_num_threads in"
-            f" worker_init_fn or dataset{where(loader.created_at)}.",
+            "Keep one thread per worker, torch's default: remove torch.set_num_threads from"
+            f" worker_init_fn or the dataset{where(loader.created_at)}.",
             "safe",
+            action="Use one torch thread in each loader worker",
         ),
         gain=Gain(
             0.0,
             held(budget, *DATA_WAIT) * (1 - cores / wanted),
-            "high end: the fetches no longer take turns on the cores; low end: they hardly did.",
+            "high end: fetches no longer share cores; low end: they hardly did.",
             DATA_WAIT,
         ),
         at=loader.created_at,
@@ -194,7 +206,7 @@ def _measures(threads: Threads, system: System) -> tuple[Measure, ...]:
     used = system.cores_used
     return (
         count("intra-op threads", threads.intra_op, "probe"),
-        count("cores allowed", system.cores_allowed, "system", "cores"),
+        count("available cores", system.cores_allowed, "system", "cores"),
         *(() if used is None else (count("cores used", used, "system", "cores"),)),
         text("OMP_NUM_THREADS", threads.omp_num_threads or "unset", "probe"),
     )
@@ -209,14 +221,14 @@ def _cores_idle(system: System) -> bool:
 
 
 def _share_at_stake(ops: Ops | None) -> float:
-    """Of the computing time; all of it where calls were not counted."""
+    """Share of the computing time that threads affect; all of it if calls were not counted."""
     return _large_share(ops) if ops else 1.0
 
 
 def _large_share(ops: Ops | None) -> float:
     """Share of the calls' time in calls large enough to be split; 0 if they were not counted.
 
-    Of forward and loss: `backward()` is a single call, however small those inside it are.
+    Of forward and loss: `backward()` is one call, however small the calls inside it are.
     """
     lines = [x for x in ops.lines if x.calls and x.phase in COUNTED] if ops else []
     total = sum(line.elapsed_ns for line in lines)

@@ -1,21 +1,21 @@
-"""The garbage collector pauses training
+"""Garbage collection pauses training
 
 ## What it measures
 Time inside Python's cyclic garbage collector on the training thread, per step.
 
 ## Why it is slow
-A full collection walks every container object alive: a dataset held as Python lists or dicts of
-millions of entries is walked again and again, and nothing in it is garbage.
+A full collection visits every live container object. A dataset held as Python lists or dicts of
+millions of entries is visited again each time, though none of it is garbage.
 
 ## What to do
-After set-up, `gc.freeze()` takes what is alive out of the collector's sight; hold large data in
+After set-up, call `gc.freeze()`, which exempts all live objects from collection. Keep large data in
 arrays.
 
 ## How the gain is computed
-High end: all of the pauses. Low end: half, if new objects keep it busy.
+High end: all pauses. Low end: half, if the loop makes new container objects.
 
 ## When this advice is wrong
-Objects frozen and later dropped are freed by reference counting as always, but cycles among them
+Frozen objects that are dropped later are still freed by reference counting, but cycles among them
 never are.
 """
 
@@ -27,14 +27,12 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held
 from tdiag.rules.examples import budget, phases
 from tdiag.rules.measures import count, ns
-from tdiag.units import duration, percent, plural
+from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.units import per_step, plural
 
 CODE = "TD707"
 NAME = "garbage-collector-pauses"
 CLASS = "overhead"
-
-# Half may stay where the loop itself makes containers; ours.
-REMAINING_FRAC = 0.5
 
 
 def check(budget: Budget, phases: Phases) -> Found | None:
@@ -44,20 +42,22 @@ def check(budget: Budget, phases: Phases) -> Found | None:
     often = phases.counts.get("gc", 0.0)
     return Found(
         summary=(
-            f"The garbage collector takes {duration(collecting)} a step"
-            f" ({percent(collecting / budget.step_ns)}) in {plural(often, 'collection')}."
+            f"Garbage collection takes {per_step(collecting, budget.step_ns)} in"
+            f" {plural(often, 'collection')}."
         ),
         evidence=(
             ns("garbage collection, per step", collecting, "baseline"),
             count("collections", often, "baseline", "per_step"),
         ),
         fix=Fix(
-            "import gc; gc.collect(); gc.freeze() just before the training loop.",
+            "Just before the training loop, exempt all live objects from garbage collection.",
             "safe",
             "gc_freeze",
+            action="Freeze live objects before the training loop",
+            code="import gc\n\ngc.collect()\ngc.freeze()  # just before the training loop",
         ),
         gain=Gain(
-            collecting * REMAINING_FRAC,
+            collecting * LOW_END_FRAC,
             collecting,
             "high end: no pauses; low end: half of them stay.",
             ("gc",),
@@ -71,6 +71,6 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """The collector runs, and costs nothing to speak of."""
+    """The collector runs but costs almost nothing."""
     step = budget(forward=10, backward=20, gc=0.05)
     return Evidence().add(step, phases({"gc": 0.3}, forward=10, backward=20, gc=0.05))

@@ -1,26 +1,26 @@
-"""Compiled code is compiled again and again
+"""Compiled code is recompiled during training
 
 ## What it measures
-Functions that torch.compile compiled another time in the clean window because a guard failed, the
-time it took, and the guard that failed most often. Functions that were given up after too many
+Functions that torch.compile recompiled in the clean window because a guard failed, the time this
+took, and the guard that failed most often. Functions that dynamo stopped compiling after too many
 versions.
 
 ## Why it is slow
-A compiled function is for the shapes, types and values that it saw. What differs is compiled again,
-for seconds, and after eight versions the function runs as plain Python from then on.
+Compiled code is valid for the shapes, types and values it was compiled for. Anything else is
+recompiled, which takes seconds; after eight versions the function runs as plain Python.
 
 ## What to do
-Give it one shape: pad to a few fixed lengths, `drop_last=True`; or say that a size varies:
-`torch.compile(..., dynamic=True)`, `torch._dynamo.mark_dynamic`. Numbers that change in each step
-belong into tensors.
+Keep shapes fixed: pad to a few lengths, `drop_last=True`. Or mark varying sizes:
+`torch.compile(..., dynamic=True)`, `torch._dynamo.mark_dynamic`. Put numbers that change every step
+into tensors.
 
 ## How the gain is computed
-High end: the time spent compiling in the clean steps. Low end: nothing, if it ends by itself once
+High end: the time spent compiling in the clean steps. Low end: nothing, if recompiling ends once
 every shape was seen.
 
 ## When this advice is wrong
-The first epoch of a long run meets shapes that never come back as new ones. Dynamic shapes make
-kernels somewhat slower than fixed ones.
+In the first epoch of a long run, shapes are new that later repeat. Dynamic shapes make kernels
+somewhat slower than fixed ones.
 """
 
 from __future__ import annotations
@@ -35,67 +35,63 @@ from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.examples import MS, at, budget
 from tdiag.rules.measures import count, ns, text
 from tdiag.units import count as counted
-from tdiag.units import duration, percent
+from tdiag.units import per_step
 
 CODE = "TD708"
 NAME = "compiled-again"
 CLASS = "overhead"
 
-# Where the host compiles: while it runs the model, forward or backward; with a device, which idles
-# meanwhile, what the host then did.
+# The host compiles while it runs the model, forward or backward; with a device, the device idles
+# meanwhile.
 COMPILING = ("forward", "loss", "backward", "launch", "other")
 
 
 def check(budget: Budget, compiles: Compiles | None) -> Found | None:
-    if compiles is None:  # nothing was ever compiled
+    if compiles is None:  # nothing was compiled
         return None
     if not compiles.clean_recompiles and not compiles.limit_hit:
         return None
-    worst = max(compiles.reasons, key=_times, default=None)
+    worst = max(compiles.reasons, key=lambda reason: reason.times, default=None)
+    because = f" The guard that fails: {worst.reason.rstrip('.')}." if worst else ""
     at = worst.at if worst and worst.at and is_user_file(worst.at.file) else None
     return Found(
         summary=_summary(budget, compiles, at),
         evidence=(
-            count("compiled again, in the clean steps", compiles.clean_recompiles, "probe",
-                  "per_step"),
+            count("recompilations", compiles.clean_recompiles, "probe", "per_step"),
             ns("compiling, per step", compiles.clean_ns, "probe"),
-            count("compiled again, in all", compiles.recompiles, "probe"),
-            ns("compiling, in all", compiles.total_ns, "probe"),
-            *((text("guard that failed most", worst.reason, "probe"),) if worst else ()),
+            count("recompilations, whole run", compiles.recompiles, "probe"),
+            ns("compiling, whole run", compiles.total_ns, "probe"),
+            *((text("guard that fails most", worst.reason, "probe"),) if worst else ()),
         ),
-        fix=Fix(_advice(worst, at), "review"),
+        fix=Fix(
+            f"Keep the shapes of the compiled code{where(at)} fixed (pad to a few lengths, use"
+            f" drop_last=True), or compile it with dynamic shapes.{because}",
+            "review",
+            action="Compile with dynamic shapes or pad to fixed ones",
+            code="model = torch.compile(model, dynamic=True)",
+        ),
         gain=None if not compiles.clean_ns else Gain(
             0.0,
             compiles.clean_ns,
-            "high end: nothing is compiled in a step; low end: it ends by itself.",
+            "high end: no recompilation in a step; low end: it ends by itself.",
             COMPILING,
         ),
         at=at,
     )  # fmt: skip
 
 
-def _times(reason: Recompiled) -> int:
-    return reason.times
-
-
 def _summary(budget: Budget, compiles: Compiles, at: Place | None) -> str:
-    given_up = "a function was given up after too many versions and runs as plain Python"
+    given_up = (
+        f"Dynamo stopped compiling a function{where(at)} after too many versions: it runs as plain"
+        " Python."
+    )
     if not compiles.clean_recompiles:
-        return f"Of {compiles.frames} compilations, {given_up}{where(at)}."
-    spent = f"{duration(compiles.clean_ns)} a step ({percent(compiles.clean_ns / budget.step_ns)})"
-    more = f"; {given_up}" if compiles.limit_hit else ""
-    return (
-        f"Functions are compiled again {counted(compiles.clean_recompiles)} times a step"
-        f"{where(at)}: {spent}{more}."
+        return given_up
+    again = (
+        f"Functions are recompiled {counted(compiles.clean_recompiles)} times per step{where(at)}:"
+        f" {per_step(compiles.clean_ns, budget.step_ns)}."
     )
-
-
-def _advice(worst: Recompiled | None, at: Place | None) -> str:
-    because = f" (the guard that fails: {worst.reason.rstrip('.')})" if worst else ""
-    return (
-        f"Give what is compiled{where(at)} one shape, padded to a few fixed lengths and with"
-        f" drop_last=True, or torch.compile(..., dynamic=True){because}."
-    )
+    return f"{again} {given_up}" if compiles.limit_hit else again
 
 
 def fires() -> Evidence:

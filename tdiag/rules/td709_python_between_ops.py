@@ -1,29 +1,28 @@
-"""Python between the torch calls
+"""Python code between torch calls takes long
 
 ## What it measures
-The samples of single user lines beside forward, loss and optimizer whose innermost frame is that
-line itself, less the time of the torch calls that the same line makes: what is left is Python, or
-what it calls outside torch. Samples, torch calls and clean steps come from different windows. So a
-line is named only if its torch calls, taken as many times as long as those of the other lines were,
-take less than a quarter of its time, and if Python is left over even were all of the time that the
-sampler added to the steps spent in this line.
+Samples that end in a single user line in forward, loss, optimizer or before them, minus the time of
+that line's torch calls: the rest is Python, or what it calls outside torch. Samples, torch calls
+and clean steps come from different windows. So a line is reported only if its torch calls, scaled
+by how much longer calls took while sampling, take less than a quarter of its time, and if time is
+left even if everything the sampler added to a step fell into this line.
 
 ## Why it is slow
-The interpreter takes tens of nanoseconds for every name and number it touches, one after the other,
-and the device (or torch's threads) waits for it.
+The interpreter takes tens of nanoseconds for every name and number, one after the other, while the
+device (or torch's threads) waits.
 
 ## What to do
-Move what does not change out of the step, replace loops over numbers by one tensor expression, and
-keep files, locks and sleeps out of it.
+Move work that does not change out of the step, replace loops over numbers by one tensor expression,
+and keep files, locks and sleeps out of the step.
 
 ## How the gain is computed
-High end: the lines' time outside torch calls, as well as so many samples tell it. Low end: half of
-what is left without the time that the sampler added, since what replaces a loop takes time as well;
-nothing with a device, which may work meanwhile.
+High end: the lines' time outside torch calls, within the sampling error. Low end: half of it
+without the time added by the sampler, since the replacement takes time as well; with a device
+nothing, because it may work meanwhile.
 
 ## When this advice is wrong
-A line that samples catch in a C extension of your own (a tokenizer, a simulator) does real work: it
-belongs into a loader worker. Compiling a function does not speed up what is not torch.
+If the samples fall into your own C extension (a tokenizer, a simulator), the work is real: move it
+to a loader worker. Compiling does not speed up code outside torch.
 """
 
 from __future__ import annotations
@@ -33,32 +32,38 @@ from statistics import median
 from tdiag.evidence.kinds import Budget, Ops, StackLine, Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, same_function, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.log_lines import logs
-from tdiag.rules.measures import count, ns
-from tdiag.rules.samples import known_to
-from tdiag.units import duration, percent
+from tdiag.rules.measures import count, known_to, ns
+from tdiag.rules.thresholds import LOW_END_FRAC, MIN_SAMPLES
+from tdiag.units import duration, per_step
 
 CODE = "TD709"
 NAME = "python-between-ops"
 CLASS = "overhead"
 
-# Under so many samples a share of 2 % (the least that is reported) is two samples or fewer.
-MIN_SAMPLES = 100
-# Torch calls take less than a quarter of the line's time: samples and calls come from different
-# windows, in one of which the machine may be twice as busy as in the other.
-OUTSIDE_FRAC = 0.75
-# ... and where other lines show that it was more than twice as busy, nothing is said of a line that
-# makes torch calls itself.
-COMPARABLE_TIMES = 2.0
-# Of at least 100 samples, such a share is one or more; lines with less tell no ratio.
-SPEAKING_FRAC = 0.01
-# What replaces a Python loop takes time too; half is kept for the low end. Ours.
-SAVING_LOW_FRAC = 0.5
-# Phases in which the training thread runs the user's own lines, as calls are counted by phase.
+OUTSIDE_FRAC = Threshold(
+    0.75,
+    "of the line's time",
+    "Heuristic: samples and calls come from different windows, in one of which the machine may be"
+    " twice as busy, so torch calls may take at most a quarter.",
+)
+COMPARABLE_TIMES = Threshold(
+    2.0,
+    "times as long",
+    "Heuristic: where other lines' calls took more than twice as long when sampled, lines with"
+    " torch calls are not judged.",
+)
+SPEAKING_FRAC = Threshold(
+    0.01,
+    "of the samples",
+    "By arithmetic: 1 % of the least 100 samples is one sample; fewer give no ratio.",
+)
+# Phases in which the training thread runs user lines, as calls are counted by phase.
 PHASES = ("prepare", "forward", "loss", "optimizer")
-# Where the same time lies in the budget of a run with a device.
+# The budget components of the same time in a run with a device.
 WITH_DEVICE = ("launch", "python_loss", "other", "optimizer")
 
 
@@ -76,7 +81,7 @@ def check(budget: Budget, stacks: Stacks, ops: Ops) -> Found | None:
     lines = [x for x in lines if x not in apart]
     phases = {phase for line in lines for phase in _phases(line, ops)}
     if apart and not lines:
-        raise Abstain("torch calls took several times as long when sampled as when counted")
+        raise Abstain("torch calls took more than twice as long while sampled as while counted")
     if not lines:
         return None
     total = sum(outside[x] for x in lines)
@@ -89,9 +94,8 @@ def check(budget: Budget, stacks: Stacks, ops: Ops) -> Found | None:
     )
     return Found(
         summary=(
-            f"{duration(total)} a step ({percent(total / budget.step_ns)}) passes between torch"
-            f" calls, in Python or what it calls, most of it{where(top.at)} in"
-            f" {top.at.function} ({duration(outside[top])})."
+            f"Python code between torch calls takes {per_step(total, budget.step_ns)}, most of"
+            f" it{where(top.at)} in {top.at.function} ({duration(outside[top])})."
         ),
         evidence=(
             *(ns(f"outside torch calls{where(x.at)}", outside[x], "sample") for x in lines[:3]),
@@ -99,13 +103,14 @@ def check(budget: Budget, stacks: Stacks, ops: Ops) -> Found | None:
             count("samples of the training thread", stacks.samples, "sample"),
         ),
         fix=Fix(
-            f"Take the work{where(top.at)} out of the step if it does not change, or say it as one"
-            " tensor expression; what must stay in Python belongs into the dataset, where loader"
+            f"Move the work{where(top.at)} out of the step if it does not change, or write it as"
+            " one tensor expression. Move Python work that must stay to the dataset, where loader"
             " workers do it ahead of time.",
             "manual",
+            action="Move Python work out of the step or vectorise it",
         ),
         gain=Gain(
-            0.0 if budget.has_device else max(0.0, least - added) * SAVING_LOW_FRAC,
+            0.0 if budget.has_device else max(0.0, least - added) * LOW_END_FRAC,
             most,
             f"high end: the lines' time outside torch calls, which {stacks.samples:,} samples put"
             f" between {duration(least)} and {duration(most)}; low end: half of it"
@@ -117,13 +122,13 @@ def check(budget: Budget, stacks: Stacks, ops: Ops) -> Found | None:
 
 
 def _own(line: StackLine) -> bool:
-    """Samples of this line end in it: nothing written in Python was called from there."""
+    """Samples end in this line itself: it calls nothing written in Python."""
     parts = [part for part in line.at.file.split("/") if part]
     return not line.phase and line.leaf == f"{line.at.function} ({'/'.join(parts[-2:])})"
 
 
 def _phases(line: StackLine, ops: Ops) -> set[str]:
-    """Where the torch calls of the line's function were made; empty if it made none."""
+    """Phases of the torch calls of the line's function; empty if it makes none."""
     return {x.phase for x in ops.lines if same_function(x.at, line.at)} & set(PHASES)
 
 
@@ -139,16 +144,15 @@ def _outside(line: StackLine, budget: Budget, stacks: Stacks, ops: Ops) -> float
 
 
 def _longer(line: StackLine, budget: Budget, stacks: Stacks, ops: Ops) -> float:
-    """How many times as long torch calls took when the samples were taken as when they were counted
-    (another program may have had the cores): the median of the other lines that make some, at
-    least 1."""
+    """Torch call time when sampled ÷ when counted (another program may have used the cores): the
+    median of the other lines with torch calls, at least 1."""
     others = [x for x in stacks.training if x is not line and x.self_frac >= SPEAKING_FRAC]
     counted = [(x.self_frac * budget.step_ns, ns) for x in others if (ns := _calling(x, ops))]
     return max(1.0, median(sampled / ns for sampled, ns in counted)) if counted else 1.0
 
 
 def _added(line: StackLine, stacks: Stacks, budget: Budget) -> float:
-    """What of the line's sampled time the sampler may have added, ns per clean step. A sampled step
+    """Time that the sampler may have added to this line, at most, ns per clean step. A sampled step
     is 1 + slowed times a clean one, and all of that may lie in this line:
     share − ((1 + slowed) × share − slowed)."""
     return max(0.0, stacks.slowed_frac * (1.0 - line.own_frac)) * budget.step_ns
@@ -159,7 +163,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """As many samples, but they fell into the torch calls that the line makes."""
+    """As many samples, but inside the line's torch calls."""
     return _forward(called_ms=5.8)
 
 

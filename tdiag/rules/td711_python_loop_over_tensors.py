@@ -1,25 +1,25 @@
 """Python loop over tensor values outside the loss
 
 ## What it measures
-User lines before the forward pass, in the optimizer's part of the step or after it, that issue
-torch calls and conversions such as `.item()` or `bool(tensor)` again and again in one step: exact
-counts by line, and their clean time, by the samples of their functions where there are any.
+User lines before the forward pass, in the optimizer or after the step that repeat torch calls and
+conversions (`.item()`, `bool(tensor)`) within one step. Calls are counted exactly by line; their
+clean time is limited by the samples of their functions, where there are any.
 
 ## Why it is slow
-Every torch call costs the same few microseconds however little data it touches, and every
-conversion too. On a device, each conversion also waits for the device to finish.
+Every torch call and every conversion costs a few microseconds even on little data. On a device,
+each conversion also waits for the device to finish.
 
 ## What to do
-Say the loop as one expression over whole tensors, or run it every so many steps if it only
-observes the training.
+Write the loop as one expression over whole tensors. If it only observes training, run it every so
+many steps.
 
 ## How the gain is computed
 The phase's clean time × these lines' share of its calls' time, at most what samples show of their
 functions (without samples: at most the calls' own time). High end: all of it. Low end: half of it
-if the calls are small enough to be nothing but fixed cost; otherwise, and with a device, nothing.
+if the calls are small enough to be fixed cost alone; otherwise, and with a device, nothing.
 
 ## When this advice is wrong
-Recurrences, where each turn needs the one before, cannot be said as one expression.
+Recurrences, where each turn needs the previous one, cannot be vectorised.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from collections.abc import Sequence
 
 from tdiag.evidence.kinds import Budget, Dispatch, OpLine, Ops, Phases, Stacks
 from tdiag.evidence.store import Evidence
-from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, same_function, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases, stack, stacks
 from tdiag.rules.loops import (
@@ -41,23 +40,22 @@ from tdiag.rules.loops import (
     rewriting,
 )
 from tdiag.rules.measures import count, ns
+from tdiag.rules.thresholds import MIN_SAMPLES
 from tdiag.units import duration, percent
 
 CODE = "TD711"
 NAME = "python-loop-over-tensors"
 CLASS = "overhead"
 
-# Where user code runs that is neither forward nor loss, and the budget's name for it.
+# Phases of user code that are neither forward nor loss, and their budget components.
 PHASES = {
     "prepare": "prepare",
     "optimizer": "optimizer",
     "after_step": "other",
     "unattributed": "unattributed",
 }
-# Device idle that such a loop causes is counted there in the budget of a run with a device.
+# The budget components of device idle time caused by such a loop.
 WITH_DEVICE = ("launch", "sync")
-# Under so many samples a share of 2 % (the least that is reported) is two samples or fewer.
-MIN_SAMPLES = 100
 
 
 def check(
@@ -81,15 +79,15 @@ def check(
     return Found(
         summary=(
             f"Python loops over tensor values outside the loss take {share} of the step:"
-            f" {calls:.0f} torch calls ({converted:.0f} of them conversions to Python values) in"
-            f" each step, most of their time{where(worst.at)} ({duration(spent)})."
+            f" {calls:.0f} torch calls ({converted:.0f} of them conversions to Python values) per"
+            f" step, most of their time{where(worst.at)} ({duration(spent)})."
         ),
         evidence=(
             ns("time of the looping lines", spent, "baseline"),
             count("torch calls", calls, "ops", "per_step"),
             count("conversions", converted, "ops", "per_step"),
         ),
-        fix=Fix(rewriting(lines), "review"),
+        fix=rewriting(lines),
         gain=Gain(
             spent * (1 - WORK_IN_SMALL_CALL_FRAC) if sure else 0.0,
             spent,
@@ -101,7 +99,7 @@ def check(
 
 
 def _looping(ops: Ops, phase: str) -> list[OpLine]:
-    """The phase's looping lines, if together they convert as often as a loop over elements."""
+    """The phase's looping lines, if together they convert as often as a loop over elements does."""
     lines = [x for x in ops.lines if x.phase == phase and x.in_loop and x.calls >= MIN_LINE_CALLS]
     return lines if sum(conversions(lines).values()) >= MIN_CALLS else []
 
@@ -132,7 +130,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """As much time after the step, but in a handful of calls and two values for the log."""
+    """As much time after the step, in a handful of calls and two values for the log."""
     logged = op_line(70, "after_step", 10, conversions={"item": 2.0}, in_loop=True)
     step = budget(forward=3, backward=5, optimizer=1, other=9)
     return Evidence().add(step, phases(forward=3, backward=5, after_step=9), ops(logged))

@@ -1,36 +1,36 @@
-"""The model is called in a loop, on little each time
+"""The model is called in a loop
 
 ## What it measures
-How often the same outermost module, or a layer with the same weights, is called before one
-backward, where that is at least a dozen times; and whether a call is worth it: on a CPU the time of
-the loop and its backward against the fixed cost of their torch calls, on a device the idle time
-before kernels that start the moment they are launched. Calls that work count, too, where each was
-given one sample, or is one of torch's recurrent cells.
+Calls of the same outermost module, or of a layer with the same weights, before one backward: at
+least a dozen. Whether a call does enough work: on a CPU the time of the loop and its backward
+against the fixed cost of their torch calls; on a device the idle time before kernels that start the
+moment they are launched. Calls that do work count too if each got one sample or is one of torch's
+recurrent cells.
 
 ## Why it is slow
-Python, dispatch and launch cost the same for one sample as for a batch, and so does reading the
-weights from memory. Called 32 times on one sample instead of once on 32, small models took 7 to 17
-times as long, an encoder and an LSTM 5 to 6 times, convolutions 1.0 to 2.3 times; cells in a loop
-1.1 to 4.2 times what the whole sequence took (torch 2.13, one core).
+Python, dispatch, launch and reading the weights from memory cost the same for one sample as for a
+batch. Called 32 times on one sample instead of once on 32, small models took 7 to 17 times as long,
+an encoder and an LSTM 5 to 6 times, convolutions 1.0 to 2.3 times. Cells in a loop took 1.1 to 4.2
+times as long as the whole sequence (torch 2.13, one core).
 
 ## What to do
-Stack what the model is called with and call it once. Where each call needs what the one before
-gave: a cell (`nn.LSTMCell`) has a module for whole sequences (`nn.LSTM`); an agent steps several
-environments at once, a decoder several sequences, and the model is called on all of their states.
+Stack the inputs and call the model once. If each call needs the result of the previous one: use the
+module for whole sequences (`nn.LSTM`) instead of a cell (`nn.LSTMCell`); step several environments
+(an agent) or sequences (a decoder) at once and call the model on all their states.
 
 ## How the gain is computed
-Two things decide it: how many calls become one, and how much of a call is fixed cost. The first is
-the batch, the sequence, or the number of environments that you choose; of the second only the floor
-is measured, the cost of as many empty torch calls. So the gain is known from below: where calls
-wait for values read from the one before, half of that floor, as with two environments at once; else
-all of it but one call's (device: of the starved time). High end: all but one of the calls' time;
-where the calls work on their data, and for cells, what was won at most in the trials above. Cells
-won a tenth at least. To measure it, time a step with two, four and eight at once: the time saved
-goes by 1/2, 3/4 and 7/8 of the fixed cost.
+The gain depends on how many calls become one (the batch, the sequence, or the number of
+environments you choose) and on how much of a call is fixed cost, of which only the minimum is
+measured: the cost of as many empty torch calls. So the low end is what is known: half of that
+minimum where calls wait for values read from the previous one (as with two environments), else all
+of it but one call's share (device: of the idle time); for cells, the smallest measured gain. High
+end: all but one of the calls' time; where calls do work, and for cells, the largest measured gain.
+To measure it, time a step with two, four and eight at once: the time saved is 1/2, 3/4 and 7/8 of
+the fixed cost.
 
 ## When this advice is wrong
-A recurrence of one sequence cannot be stacked: compile it. Steps of several environments or
-sequences at once are another training: more samples for each update, or shorter ones.
+A recurrence over one sequence cannot be stacked: compile it. Stepping several environments or
+sequences at once changes training: more samples per update, or shorter ones.
 """
 
 from __future__ import annotations
@@ -41,28 +41,36 @@ from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.kinds import Budget, Dispatch, Modules, Ops, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.device_waits import ISSUING, ISSUING_TAGS, starved_ns
 from tdiag.rules.examples import at, budget, module, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, cost_of
 from tdiag.rules.loops import conversions
 from tdiag.rules.measures import count, ns
-from tdiag.rules.model_calls import MAJORITY_FRAC, ModelLoop, model_loop
-from tdiag.rules.starved import ISSUING, ISSUING_TAGS, starved_ns
+from tdiag.rules.model_calls import ModelLoop, model_loop
+from tdiag.rules.thresholds import LOW_END_FRAC, MAJORITY_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD712"
 NAME = "model-called-in-a-loop"
 CLASS = "overhead"
 
-# Where each call waits for the one before, the low end makes one call of two, no more.
-IN_PAIRS_FRAC = 0.5
-# The most that was won in the trial above by calls on 32 samples instead of one: two Linear(32).
-WORKING_HIGH_FRAC = 1 - 1 / 17.3
-# The least and the most that a whole sequence won over its cell in a loop: the latter with an LSTM
-# of 64 units, 40 steps of 16.
-CELL_LOW_FRAC = 1 - 1 / 1.1
-CELL_HIGH_FRAC = 1 - 1 / 4.2
-# Where the loop's lines lie: a criterion called in it is loss.
+WORKING_HIGH = Threshold(
+    17.3,
+    "times as fast",
+    "Measured, one call on 32 samples instead of 32 calls on one, torch 2.13, one core: the most,"
+    " with two Linear(32).",
+)
+CELL_LOW = Threshold(
+    1.1,
+    "times as fast",
+    "Measured, the whole sequence instead of its cell in a loop, torch 2.13, one core: the least.",
+)
+CELL_HIGH = Threshold(
+    4.2, "times as fast", "The same measurement: the most, an LSTM of 64 units, 40 steps of 16."
+)
+# Phases of the loop's lines: a criterion called in it is loss.
 PHASES = ("forward", "loss")
 
 
@@ -88,16 +96,16 @@ def check(
     left = 1 / loop.each
     most, gone = min(1 - left, cost.most_frac), f"one call instead of {loop.each:.0f}"
     if most == cost.most_frac:
-        gone = f"{percent(most)} of the calls' time, the most that was won where it was tried"
-    least, kept = cost.least_ns * IN_PAIRS_FRAC, "half of the fixed costs"
+        gone = f"{percent(most)} of the calls' time, the largest measured gain"
+    least, kept = cost.least_ns * LOW_END_FRAC, "half of the fixed costs"
     if loop.sequence and not budget.has_device:
-        least, kept = spent * CELL_LOW_FRAC, "the least that a sequence won where it was tried"
+        least, kept = spent * (1 - 1 / CELL_LOW), "the smallest gain measured for a sequence"
     elif not budget.has_device and not _waits(loop):
         least, kept = cost.least_ns * (1 - left), "the fixed costs of all calls but one"
     return Found(
         summary=(
-            f"{name} is called {loop.calls:.0f} times a step with the same weights{place}:"
-            f" {duration(spent / loop.calls)} a call with its backward,"
+            f"{name} is called {loop.calls:.0f} times per step with the same weights{place}:"
+            f" {duration(spent / loop.calls)} per call with its backward,"
             f" {percent(spent / budget.step_ns)} of the step."
         ),
         evidence=(
@@ -105,13 +113,13 @@ def check(
             count("calls before each backward", loop.each, "baseline"),
             *cost.measures,
         ),
-        fix=Fix(_advice(loop, place), "review"),
+        fix=_fix(loop, place),
         gain=Gain(
             min(least, spent * most),
             spent * most,
             f"low end: {kept}; high end: {gone}.",
             ISSUING if budget.has_device else (*PHASES, "backward"),
-            dict.fromkeys(ISSUING_TAGS, IN_PAIRS_FRAC) if budget.has_device else {},
+            dict.fromkeys(ISSUING_TAGS, LOW_END_FRAC) if budget.has_device else {},
             dict.fromkeys(ISSUING_TAGS, left) if budget.has_device else {},
         ),
         at=loop.at,
@@ -120,8 +128,8 @@ def check(
 
 @dataclass(frozen=True)
 class _Cost:
-    """Per step, ns: what the calls cost, the least of it that is fixed cost; ``most_frac``: the
-    share of it that one call on everything can win."""
+    """Per step, ns: the calls' cost and the minimum of it that is fixed cost; ``most_frac``: the
+    share of it that one call on everything can save."""
 
     spent_ns: float
     least_ns: float
@@ -138,10 +146,7 @@ def _on_device(budget: Budget, device: DeviceTime | None) -> _Cost:
 
 
 def _on_cpu(
-    phases: Phases,
-    ops: Ops | None,
-    dispatch: Dispatch | None,
-    loop: ModelLoop,
+    phases: Phases, ops: Ops | None, dispatch: Dispatch | None, loop: ModelLoop
 ) -> _Cost | None:
     if ops is None:
         raise Abstain("torch calls were not counted (window ops)")
@@ -150,7 +155,7 @@ def _on_cpu(
     cost = cost_of(loop.lines, phases, ops, dispatch)
     if not cost.calls:
         return None
-    # The counted steps may call it more or less often than the clean ones (an agent's episodes).
+    # The counted steps may call it more or less often than clean ones (an agent's episodes).
     to_clean = loop.calls / loop.counted
     least = cost.dispatch_ns * to_clean
     small, cell = cost.spent_ns <= FIXED_COST_FACTOR * least, bool(loop.sequence)
@@ -159,31 +164,44 @@ def _on_cpu(
     measures = (
         count("torch calls in the loop", cost.calls * to_clean, "ops", "per_step"),
         ns("the loop and its backward", cost.spent_ns, "baseline"),
-        ns("least these calls cost on this machine", least, "probe"),
+        ns("fixed cost of these calls on this machine", least, "probe"),
     )
-    most = CELL_HIGH_FRAC if cell else 1.0 if small else WORKING_HIGH_FRAC
+    most = 1 - 1 / CELL_HIGH if cell else 1.0 if small else 1 - 1 / WORKING_HIGH
     return _Cost(cost.spent_ns, least, measures, most)
 
 
 def _waits(loop: ModelLoop) -> bool:
-    """Each call waits for a value read from the one before (an agent's action, a token)."""
+    """Each call waits for a value read from the previous one (an agent's action, a token)."""
     read = sum(conversions(loop.lines).values())
     return bool(read) and read >= MAJORITY_FRAC * loop.counted
 
 
-def _advice(loop: ModelLoop, place: str) -> str:
-    stack = f"Stack what {loop.name} is called with{place}, and call it once on the batch"
+def _fix(loop: ModelLoop, place: str) -> Fix:
+    each = f"{loop.each:.0f}"
     if loop.sequence:
-        return (
-            f"nn.{loop.sequence} over the whole sequence instead of its cell in a loop{place}: one"
-            f" call for its {loop.each:.0f} steps."
+        return Fix(
+            f"Replace the loop over the cell{place} by one call of nn.{loop.sequence} for its"
+            f" {each} steps.",
+            "review",
+            action=f"Call nn.{loop.sequence} once on the whole sequence",
+            code=f"rnn = torch.nn.{loop.sequence}(input_size, hidden_size)  # not the cell\n"
+            "outputs, state = rnn(sequence)  # all steps at once",
         )
     if not _waits(loop):
-        return f"{stack}; if each call needs what the one before gave, torch.compile the loop."
-    return (
-        f"Step several environments or sequences at once and call {loop.name} on all of"
-        f" their states{place}, if each call waits for a value read from the one before (an agent's"
-        f" action, a decoder's token); else {stack[0].lower()}{stack[1:]}."
+        return Fix(
+            f"Stack the inputs of {loop.name}{place} and call it once on the batch. If each call"
+            " needs the result of the previous one, torch.compile the loop.",
+            "review",
+            action=f"Call the model once instead of {each} times",
+            code="batch = torch.stack(inputs)  # the inputs of all calls\noutputs = model(batch)",
+        )
+    return Fix(
+        f"If each call of {loop.name}{place} waits for a value read from the previous one (an"
+        " agent's action, a decoder's token), step several environments or sequences at once and"
+        " call it on all their states. Otherwise stack its inputs and call it once.",
+        "review",
+        action="Call the model on several states at once",
+        code="actions = model(torch.stack(states))  # one call for all environments",
     )
 
 

@@ -1,23 +1,23 @@
 """Evaluation takes a large part of the training time
 
 ## What it measures
-Time in evaluation per training step: forward passes that no backward follows, with their data.
+Evaluation time per training step: forward passes that no backward follows, with their data.
 
 ## Why it is slow
-Evaluating every few steps, or on all of a large validation set, costs as much as training on it
-would, less the backward pass.
+Evaluating every few steps, or on a large validation set, costs as much as training on it minus the
+backward pass.
 
 ## What to do
-Evaluate less often, or on a fixed part of the validation set; use a larger batch there, since no
+Evaluate less often, or on a fixed part of the validation set. Use a larger batch there, since no
 gradients take memory.
 
 ## How the gain is computed
 Low end: half as many evaluations. High end: so few that they take five percent of the time.
 
 ## When this advice is wrong
-Rollouts of an agent, and generation, which gather what to train on, are no evaluation: where
-actions or tokens are drawn, they have a rule of their own (TD810), else the advice names both.
-Early stopping and schedules that watch the validation loss need it as often as they decide.
+An agent's rollouts, and generation, which gather training data, are not evaluation: where actions
+or tokens are drawn, TD810 applies; otherwise the advice mentions both. Early stopping and schedules
+that watch the validation loss need it as often as they decide.
 """
 
 from __future__ import annotations
@@ -30,21 +30,25 @@ from tdiag.evidence.data import Loaders
 from tdiag.evidence.kinds import Budget, Calls, Modules, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, held
 from tdiag.rules.evaluation import LARGE_FRAC, evaluation_place, gathers, over
 from tdiag.rules.examples import at, budget, loaders, phases
 from tdiag.rules.measures import count, ns
+from tdiag.rules.thresholds import RARER_LOW_FRAC
 from tdiag.units import duration, percent, plural
 
 CODE = "TD802"
 NAME = "evaluation-takes-over"
 CLASS = "eval"
-AFTER = {
-    "TD801": "without gradients an evaluation takes less time, and rarer ones hide what they cost",
-}
+AFTER = {"TD801": "without gradients an evaluation takes less time, and rarer ones hide their cost"}
 
-# What a pass over a fifth of the data once an epoch costs (evaluation.py: 6 %), rounded. Ours.
-USUAL_FRAC = 0.05
+USUAL_FRAC = Threshold(
+    0.05,
+    "of the training time",
+    "By arithmetic, rounded: a validation set of a fifth of the data, forward only (a third of a"
+    " step), once an epoch, takes 6 %.",
+)
 
 
 def check(
@@ -64,8 +68,8 @@ def check(
     at = evaluation_place(loaders, modules)
     return Found(
         summary=(
-            f"Evaluation takes {percent(share)} of the training time: {duration(evaluating)} for"
-            f" each training step, {plural(phases.eval_batches_per_step, 'batch', 'batches')}."
+            f"Evaluation takes {percent(share)} of the training time: {duration(evaluating)} and"
+            f" {plural(phases.eval_batches_per_step, 'batch', 'batches')} per training step."
         ),
         evidence=(
             ns("evaluation, per training step", evaluating, "budget"),
@@ -73,13 +77,14 @@ def check(
         ),
         fix=Fix(
             f"Evaluate{over(at, loaders)} {rarer} times less often, or on a fixed sample that is"
-            f" {rarer} times smaller{_caution(phases)}.",
+            f" {rarer} times smaller.{_caution(phases)}",
             "manual",
+            action=f"Evaluate {rarer} times less often",
         ),
         gain=Gain(
-            evaluating / 2,
+            evaluating * RARER_LOW_FRAC,
             evaluating - usual,
-            f"low end: half as many evaluations; high end: they take {percent(USUAL_FRAC)}.",
+            f"low end: half as many evaluations; high end: {percent(USUAL_FRAC)} of the time.",
             ("evaluation",),
         ),
         at=at,
@@ -87,10 +92,10 @@ def check(
 
 
 def _caution(phases: Phases) -> str:
-    """Nothing tells that it is an evaluation but that no gradients are recorded."""
+    """Nothing shows that it is an evaluation except that no gradients are recorded."""
     if phases.eval_evident or not phases.eval_train_mode_frac:
         return ""
-    return " (if it gathers what to train on: step more environments or sequences at once)"
+    return " If it gathers training data, step more environments or sequences at once."
 
 
 def fires() -> Evidence:

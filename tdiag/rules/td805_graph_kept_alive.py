@@ -1,25 +1,26 @@
-"""What a step made is kept, and its graph with it
+"""A step's tensors are kept alive, with their graph
 
 ## What it measures
-Tensors that a counted step made and that still lived several steps later, by the line that made
-them: how many, how many bytes, and whether they hold the graph of their making. Graphs that grow
-from step to step, by more than the calls of their own step make.
+Tensors made in a counted step that still exist several steps later, by the line that made them: how
+many, how many bytes, and whether they hold their autograd graph. Graphs that grow from step to step
+beyond their own step's calls.
 
 ## Why it is slow
-A loss that is put into a list, or added to a running total, keeps every activation of its step that
-its graph refers to. Memory grows with each step until it ends the run, and a total whose graph
-grows makes each backward longer.
+A loss put into a list, or added to a running total, keeps every activation its graph refers to.
+Memory grows each step until the run fails, and a total with a growing graph makes each backward
+longer.
 
 ## What to do
-Keep the number and not the tensor: `loss.item()` on a CPU or every so many steps, `loss.detach()`
-on a device.
+Keep the number, not the tensor: `loss.item()` on a CPU or every so many steps, `loss.detach()` on a
+device.
 
 ## How the gain is computed
-None is claimed per step. What is said is the growth, and how many steps fill what is free.
+No gain per step is claimed. The report gives the growth and the number of steps until free memory
+is full.
 
 ## When this advice is wrong
-Memory that is meant to grow: a replay buffer, features kept for a whole epoch. Truncated
-backpropagation keeps the state of the last steps on purpose.
+Some memory is meant to grow: a replay buffer, features kept for an epoch. Truncated backpropagation
+keeps the state of the last steps on purpose.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Kept, MemoryGrowth
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, where
 from tdiag.rules.examples import GB, MB, at, environment, system
 from tdiag.rules.measures import bytes_, count
@@ -40,10 +42,14 @@ CODE = "TD805"
 NAME = "graph-kept-alive"
 CLASS = "memory"
 
-# Without a graph, less is not worth a word: ten thousand steps keep 10 GiB.
-LARGE_BYTES = 1 << 20
-# Few trainings take more steps than this; memory that lasts longer is not worth a word. Ours.
-MANY_STEPS = 1_000_000
+LARGE_BYTES = Threshold(
+    1 << 20, "bytes per step", "By arithmetic: ten thousand steps of less keep less than 10 GiB."
+)
+MANY_STEPS = Threshold(
+    1_000_000,
+    "steps",
+    "Heuristic: few trainings take more steps, so memory that lasts longer is enough.",
+)
 
 
 def check(growth: MemoryGrowth, system: System | None, environment: Environment) -> Found | None:
@@ -54,13 +60,13 @@ def check(growth: MemoryGrowth, system: System | None, environment: Environment)
     grows = max(growth.bytes_per_step, growth.device_bytes_per_step or 0.0)
     free = _free(system, environment)
     full_in = free / grows if free and grows else math.inf
-    until = f", which fills what is free in {full_in:.0f} steps" if full_in < MANY_STEPS else ""
-    graph = " and what its graph holds" if graphs else ""
-    more = f": {size(grows)}{graph} more in each step" if grows else ""
+    until = f", which fills free memory in {full_in:.0f} steps" if full_in < MANY_STEPS else ""
+    graph = " and its graph" if graphs else ""
+    more = f": {size(grows)}{graph} more each step" if grows else ""
     return Found(
         summary=f"{_what(growth, graphs)}{where(at)}{more}{until}.",
         evidence=tuple(_measures(growth, graphs, free)),
-        fix=Fix(_advice(bool(graphs or growth.graphs), where(at)), "safe"),
+        fix=_fix(bool(graphs or growth.graphs), where(at)),
         at=at,
     )
 
@@ -73,15 +79,15 @@ def _place(growth: MemoryGrowth, graphs: list[Kept]) -> Place | None:
 
 def _what(growth: MemoryGrowth, graphs: list[Kept]) -> str:
     if graphs:
-        return f"A tensor is kept for {growth.since_steps} steps and more with its graph"
+        return f"A tensor is kept with its graph for {growth.since_steps} steps or more"
     if growth.graphs:
         nodes = growth.graphs[0].nodes
-        return f"A graph gains {nodes:.0f} nodes in each step, since it holds those before"
-    return f"Tensors are kept for {growth.since_steps} steps and more"
+        return f"A graph gains {nodes:.0f} nodes each step, because it holds the earlier ones"
+    return f"Tensors are kept for {growth.since_steps} steps or more"
 
 
 def _free(system: System | None, environment: Environment) -> float | None:
-    """Bytes that are left where the tensors lie; None where that is not known."""
+    """Free bytes where the tensors lie; None if unknown."""
     if system is None:
         return None
     if environment.device_count == 0:
@@ -108,12 +114,19 @@ def _measures(growth: MemoryGrowth, graphs: list[Kept], free: float | None) -> l
     return found
 
 
-def _advice(graph: bool, place: str) -> str:
+def _fix(graph: bool, place: str) -> Fix:
     if not graph:
-        return f"Let go of what is made{place} when its step is over, or keep it on disk."
-    return (
-        f"Keep numbers, not tensors: .item() of what is made{place} (on a device .detach(), and"
-        " .item() every so many steps), before it goes into a list or a total."
+        return Fix(
+            f"Drop the tensors made{place} at the end of their step, or keep them on disk.",
+            "safe",
+            action="Drop the step's tensors at its end",
+        )
+    return Fix(
+        f"Before a value made{place} goes into a list or a total, call .detach() on a device, or"
+        " .item() on a CPU.",
+        "safe",
+        action="Keep numbers instead of tensors with their graph",
+        code="losses.append(loss.detach())  # .item() on a CPU",
     )
 
 

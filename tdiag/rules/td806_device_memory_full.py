@@ -1,24 +1,23 @@
-"""Device memory is nearly full and is allocated again and again
+"""Device memory is nearly full and is reallocated in the step
 
 ## What it measures
-The device's memory in use at its peak in the clean steps, against what the device has, and the
-device's idle time while the host allocates or frees memory (`cudaMalloc`, `cudaFree`) in a step.
+The device's peak memory in clean steps against its total, and its idle time while the host
+allocates or frees memory (`cudaMalloc`, `cudaFree`) in a step.
 
 ## Why it is slow
-Torch keeps what it has allocated, so a warm step allocates nothing. With no memory left it must
-give cached blocks back first, which waits for the device, and then allocate them anew.
+Torch caches what it has allocated, so a warm step allocates nothing. Without free memory it must
+first release cached blocks, which waits for the device, and then allocate them again.
 
 ## What to do
 Hold less: a smaller batch with gradient accumulation, activation checkpointing, in-place
-activations, `del` of what is no longer needed. If sizes vary, expandable segments waste less.
+activations, `del` of tensors no longer needed. If sizes vary, expandable segments waste less.
 
 ## How the gain is computed
-High end: all the idle time of these calls. Low end: nothing, if they would go on with memory to
-spare.
+High end: all idle time of these calls. Low end: nothing, if they continue with memory free.
 
 ## When this advice is wrong
-The calls may be for pinned host memory, which a trace counts with them, or `empty_cache()` in the
-loop. Memory that another program holds on the device counts as in use.
+The calls may be for pinned host memory, which a trace counts with them, or come from
+`empty_cache()` in the loop. Memory of other programs on the device counts as in use.
 """
 
 from __future__ import annotations
@@ -32,15 +31,14 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held, where
 from tdiag.rules.examples import GB, budget, device_time, environment, loaders, module, system
 from tdiag.rules.measures import bytes_, count, ns
-from tdiag.rules.shares import USABLE_MEMORY_FRAC
+from tdiag.rules.memory import device_memory
+from tdiag.rules.thresholds import USABLE_MEMORY_FRAC
 from tdiag.units import duration, percent, plural, size
 
 CODE = "TD806"
 NAME = "device-memory-full"
 CLASS = "memory"
-AFTER = {
-    "TD805": "with less in memory it only takes longer until what is kept fills it",
-}
+AFTER = {"TD805": "with less in memory, it only takes longer until the kept tensors fill it"}
 
 
 def check(
@@ -55,11 +53,7 @@ def check(
 ) -> Found | None:
     if not budget.has_device:
         return None
-    if environment.device_count != 1:
-        raise Abstain("several devices are visible: whose memory was measured cannot be told")
-    used, total = system.gpu_memory_used_bytes, system.gpu_memory_total_bytes
-    if not used or not total:
-        raise Abstain("the device's memory in use was not measured")
+    used, total = device_memory(system, environment)
     if device.allocations_per_step is None:
         raise Abstain("no runtime calls were traced")
     stalled = held(budget, "alloc")
@@ -69,28 +63,30 @@ def check(
         bytes_("device memory in use, peak", used, "system"),
         bytes_("device memory", total, "system"),
         count("allocating and freeing calls", device.allocations_per_step, "trace", "per_step"),
-        ns("device idle meanwhile", stalled, "budget"),
+        ns("device idle during these calls", stalled, "budget"),
     ]
     if memory is not None:
         unused = memory.peak_reserved_bytes - memory.peak_allocated_bytes
-        evidence.append(bytes_("reserved and held by no tensor, at the peaks", unused, "trace"))
+        evidence.append(bytes_("reserved but unused, at the peaks", unused, "trace"))
     return Found(
         summary=(
             f"The device's memory is {percent(used / total)} full ({size(used)} of {size(total)}),"
-            f" and allocating and freeing ({plural(device.allocations_per_step, 'call')} a step)"
-            f" leaves it idle for {duration(stalled)} ({percent(stalled / budget.step_ns)})."
+            f" and {plural(device.allocations_per_step, 'call')} per step that allocate or free"
+            f" memory leave it idle for {duration(stalled)} ({percent(stalled / budget.step_ns)})."
         ),
         evidence=tuple(evidence),
         fix=Fix(
-            f"{_smaller_batch(loaders, modules, used)}; torch.utils.checkpoint around the largest"
-            f" blocks; inplace=True activations{_in_place(layers)}; del of what is done with; if"
-            " sizes vary, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+            f"{_smaller_batch(loaders, modules, used)}. Or recompute the largest blocks with"
+            f" torch.utils.checkpoint, use inplace=True activations{_in_place(layers)}, and del"
+            " tensors that are no longer needed. If sizes vary, set"
+            " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
             "review",
+            action="Halve the batch and accumulate gradients",
         ),
         gain=Gain(
             0.0,
             stalled,
-            "high end: no call allocates in a step; low end: they go on with memory to spare.",
+            "high end: no call allocates in a step; low end: they continue with memory free.",
             ("alloc",),
             high_cuts={"alloc": 0.0},
         ),
@@ -98,20 +94,20 @@ def check(
 
 
 def _smaller_batch(loaders: Loaders | None, modules: Modules | None, used: int) -> str:
-    """With what it frees at most: activations go by the batch; weights and gradients do not."""
+    """And what it frees at most: activations scale with the batch, weights and gradients do not."""
     loader = loaders.train() if loaders else None
-    text = "Half the batch with twice the gradient accumulation"
+    text = "Halve the batch and accumulate gradients over twice as many"
     if loader is not None and loader.batch_size:
         text += f" (batch_size={max(1, loader.batch_size // 2)}{where(loader.created_at)})"
     if modules is None:
         return text
     fixed = 2 * sum(module.parameter_bytes for module in modules.modules)
-    return f"{text}, which frees {size(max(0, used - fixed) / 2)} at most"
+    return f"{text}; this frees {size(max(0, used - fixed) / 2)} at most"
 
 
 def _in_place(layers: Layers | None) -> str:
     freed = sum(x.held_bytes for x in layers.out_of_place or ()) if layers else 0.0
-    return f" (they free {size(freed)})" if freed else ""
+    return f" (this frees {size(freed)})" if freed else ""
 
 
 def fires() -> Evidence:
@@ -119,7 +115,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """As many allocations with half of the memory free: it does not run short."""
+    """As many allocations with half of the memory free."""
     return _training(used=40 * GB)
 
 

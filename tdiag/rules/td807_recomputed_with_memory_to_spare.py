@@ -1,23 +1,23 @@
-"""Activations are computed twice with memory to spare
+"""Activations are recomputed although memory is free
 
 ## What it measures
-Calls of `torch.utils.checkpoint`, the time inside them, which backward spends again, and the peak
-of the memory in use against what there is.
+Calls of `torch.utils.checkpoint`, the time inside them (backward spends it again), and peak memory
+against the total.
 
 ## Why it is slow
-Activation checkpointing trades time for memory: what it does not keep it computes a second time in
-backward. With most of the memory free, that time buys nothing.
+Activation checkpointing trades time for memory: it computes a second time in backward what it does
+not keep. With most of the memory free, that time buys nothing.
 
 ## What to do
-Take it off, or off the cheapest blocks first; or use the memory for a larger batch.
+Remove it, starting with the cheapest blocks; or use the memory for a larger batch.
 
 ## How the gain is computed
-The time inside the checkpointed calls, as a share of cProfile's step. High end: all of it. Low end:
-half, if some of it has to stay for the memory's sake.
+The time inside the checkpointed calls as a share of cProfile's step. High end: all of it. Low end:
+half, if some of it must stay because of memory.
 
 ## When this advice is wrong
-How much memory the activations would take is not measured: it may be more than what is free. Longer
-sequences or larger batches than those seen may need it.
+The memory that the activations would take is not measured and may exceed what is free. Longer
+sequences or larger batches than those seen may need checkpointing.
 """
 
 from __future__ import annotations
@@ -29,18 +29,14 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held, where
 from tdiag.rules.examples import GB, MS, at, budget, environment, system
 from tdiag.rules.measures import bytes_, ns
-from tdiag.rules.shares import MOSTLY_FRAC
-from tdiag.units import duration, percent, size
+from tdiag.rules.memory import memory
+from tdiag.rules.thresholds import LOW_END_FRAC, MAJORITY_FRAC
+from tdiag.units import per_step, size
 
 CODE = "TD807"
 NAME = "recomputed-with-memory-to-spare"
 CLASS = "compute"
-AFTER = {
-    "TD805": "what is kept from step to step will need the memory that is free now",
-}
-
-# Half of the blocks without it is the mildest change worth making; ours.
-LOW_FRAC = 0.5
+AFTER = {"TD805": "tensors kept from step to step will need the memory that is free now"}
 
 
 def check(
@@ -52,8 +48,8 @@ def check(
 ) -> Found | None:
     if recomputations.at is None:
         return None
-    used, total = _memory(system, environment)
-    if used > MOSTLY_FRAC * total:
+    used, total = memory(system, environment)
+    if used > MAJORITY_FRAC * total:
         return None
     profiled = sum(row.own_ns for row in calls.rows)
     inside = recomputations.forward_ns
@@ -63,9 +59,9 @@ def check(
     cost = min(inside / profiled * budget.step_ns, held(budget, component))
     return Found(
         summary=(
-            f"Checkpointed blocks{where(recomputations.at)} are computed twice, about"
-            f" {duration(cost)} a step ({percent(cost / budget.step_ns)}), with"
-            f" {size(total - used)} of {size(total)} of memory free."
+            f"Checkpointed blocks{where(recomputations.at)} are computed twice, which takes about"
+            f" {per_step(cost, budget.step_ns)}, although {size(total - used)} of {size(total)} of"
+            " memory are free."
         ),
         evidence=(
             ns("inside torch.utils.checkpoint, under cProfile", inside, "calls"),
@@ -75,31 +71,18 @@ def check(
         ),
         fix=Fix(
             f"Call the blocks without torch.utils.checkpoint{where(recomputations.at)}, the"
-            f" cheapest first, while the peak stays below {size(total)}.",
+            f" cheapest first, while peak memory stays below {size(total)}.",
             "review",
+            action="Remove activation checkpointing",
         ),
         gain=Gain(
-            cost * LOW_FRAC,
+            cost * LOW_END_FRAC,
             cost,
-            "high end: nothing is computed twice; low end: half of it has to stay.",
+            "high end: nothing is computed twice; low end: half of it must stay.",
             (component,),
         ),
         at=recomputations.at,
     )
-
-
-def _memory(system: System, environment: Environment) -> tuple[float, float]:
-    """(in use at the peak, all there is): of the device, else of the machine for this program."""
-    if environment.device_count == 0:
-        used, free = system.rss_bytes, system.ram_available_bytes
-        if used is None or free is None:
-            raise Abstain("the memory in use was not measured")
-        return float(used), float(used + free)
-    if environment.device_count != 1:
-        raise Abstain("several devices are visible: whose memory was measured cannot be told")
-    if not system.gpu_memory_used_bytes or not system.gpu_memory_total_bytes:
-        raise Abstain("the device's memory in use was not measured")
-    return float(system.gpu_memory_used_bytes), float(system.gpu_memory_total_bytes)
 
 
 def fires() -> Evidence:
@@ -107,7 +90,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """Without it, the memory may not do."""
+    """Without it, memory might not suffice."""
     return _training(used=60 * GB)
 
 

@@ -1,20 +1,19 @@
-"""Activations are written beside their inputs
+"""Activations are stored beside their inputs
 
 ## What it measures
-Calls of ReLU-like functions that are not in place, by line, and the bytes of those inputs that
-still lie in memory when backward begins, though nothing needs them: what `inplace` would free.
+Calls of ReLU-like functions that are not in place, by line, and the bytes of their inputs that are
+still in memory when backward begins although nothing needs them: what `inplace` would free.
 
 ## Why it is slow
-It costs memory, not time: each such input is held from the forward pass to backward beside the
-result, which alone is needed.
+It costs memory, not time: each input is held from forward to backward beside the result, and only
+the result is needed.
 
 ## What to do
-`inplace=True` where the input is used by nothing else and its maker's backward does not need it, as
-after a convolution, a linear layer or a batch norm.
+Set `inplace=True` where nothing else uses the input and the backward of the function that made it
+does not need it, for example after a convolution, a linear layer or a batch norm.
 
 ## How the gain is computed
-Nothing is predicted per step; the memory is. It is reported if it is a noticeable part of what is
-in use.
+No time is predicted, only memory. It is reported if it is a noticeable part of the memory in use.
 
 ## When this advice is wrong
 In-place functions fail where something else needs the input, in backward or in a residual path;
@@ -30,7 +29,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, MB, at, environment, system
 from tdiag.rules.measures import bytes_, count
-from tdiag.rules.shares import NOTICEABLE_FRAC
+from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import percent, size
 
 CODE = "TD808"
@@ -52,33 +51,36 @@ def check(layers: Layers, system: System, environment: Environment) -> Found | N
     names = " and ".join(sorted({x.name for x in mine[:2]}))
     return Found(
         summary=(
-            f"{names}{where(first.at)}: {size(held)} of inputs are held until backward, and nothing"
-            f" needs them: {percent(held / used)} of the {size(used)} in use."
+            f"{names}{where(first.at)} holds {size(held)} of inputs until backward that nothing"
+            f" needs: {percent(held / used)} of the {size(used)} in use."
         ),
         evidence=(
-            bytes_("inputs held for nothing", held, "ops"),
+            bytes_("inputs held and not needed", held, "ops"),
             count("calls", sum(x.calls for x in mine), "ops", "per_step"),
             bytes_("memory in use, peak", used, "system"),
         ),
         fix=Fix(
-            f"{first.name} with inplace=True{where(first.at)}"
-            f" ({size(first.held_bytes)} there), and alike at {len(mine) - 1} more lines."
-            if len(mine) > 1
-            else f"{first.name} with inplace=True{where(first.at)}.",
+            f"Set inplace=True in {first.name}{where(first.at)}"
+            + (
+                f" ({size(first.held_bytes)} there), and at {len(mine) - 1} more lines."
+                if len(mine) > 1
+                else "."
+            ),
             "review",
+            action="Compute activations in place",
         ),
         at=first.at,
     )
 
 
 def _in_use(system: System, environment: Environment) -> float:
-    """Bytes at the peak where the activations lie."""
+    """Peak bytes in use where the activations lie."""
     if environment.device_count > 1:
-        raise Abstain("several devices are visible: whose memory was measured cannot be told")
+        raise Abstain("several devices are visible: it is unknown whose memory was measured")
     used = system.gpu_memory_used_bytes if environment.device_count else system.rss_bytes
     if not used:
         raise Abstain("the memory in use was not measured")
-    return float(used)
+    return used
 
 
 def fires() -> Evidence:
@@ -86,7 +88,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """Little against what is in use."""
+    """Little compared with the memory in use."""
     return _training(held=50 * MB)
 
 

@@ -1,24 +1,24 @@
-"""Device memory is given back and allocated anew in the step
+"""Device memory is released and reallocated in the step
 
 ## What it measures
-Calls that allocate or free device memory in the traced steps, the device's idle time meanwhile, and
-the memory in use at its peak, of which enough is left.
+Calls that allocate or free device memory in the traced steps, the device's idle time during them,
+and peak memory, of which enough is free.
 
 ## Why it is slow
-Torch keeps what it has allocated, so that a warm step allocates nothing. `torch.cuda.empty_cache()`
-in the loop gives it back: freeing waits for the device, and what the next step needs is allocated
-anew, which waits as well.
+Torch caches what it has allocated, so a warm step allocates nothing. `torch.cuda.empty_cache()` in
+the loop releases the cache: freeing waits for the device, and so does allocating again in the next
+step.
 
 ## What to do
-Take `empty_cache()` out of the loop. It frees nothing that the training itself could not use.
+Remove `empty_cache()` from the loop. It frees nothing that the training itself could not use.
 
 ## How the gain is computed
-High end: all the idle time of these calls. Low end: nothing, if they are not `empty_cache`'s.
+High end: all idle time of these calls. Low end: nothing, if they do not come from `empty_cache()`.
 
 ## When this advice is wrong
 The calls may be for pinned host memory, which a trace counts with them (a loader that pins batches
-of new sizes), or for sizes that no step had before. Another program on the device may need what is
-given back.
+of new sizes), or for sizes that no step had before. Another program on the device may need the
+released memory.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.kinds import Budget, Environment, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Abstain, Found, Gain, held
+from tdiag.rules.base import Found, Gain, held
 from tdiag.rules.examples import GB, budget, device_time, environment, system
 from tdiag.rules.measures import bytes_, count, ns
-from tdiag.rules.shares import USABLE_MEMORY_FRAC
+from tdiag.rules.memory import device_memory
+from tdiag.rules.thresholds import USABLE_MEMORY_FRAC
 from tdiag.units import duration, percent, plural, size
 
 CODE = "TD809"
@@ -44,35 +45,31 @@ def check(
     stalled = held(budget, "alloc")
     if not budget.has_device or not stalled or not device.allocations_per_step:
         return None
-    if environment.device_count != 1:
-        raise Abstain("several devices are visible: whose memory was measured cannot be told")
-    used, total = system.gpu_memory_used_bytes, system.gpu_memory_total_bytes
-    if not used or not total:
-        raise Abstain("the device's memory in use was not measured")
+    used, total = device_memory(system, environment)
     if used >= USABLE_MEMORY_FRAC * total:
-        return None  # it is short
+        return None  # memory is short: TD806
     return Found(
         summary=(
-            f"Allocating and freeing memory ({plural(device.allocations_per_step, 'call')} a step)"
-            f" leaves the device idle for {duration(stalled)}"
-            f" ({percent(stalled / budget.step_ns)}), with {size(total - used)} of {size(total)}"
-            " free."
+            f"{plural(device.allocations_per_step, 'call')} per step that allocate or free memory"
+            f" leave the device idle for {duration(stalled)} ({percent(stalled / budget.step_ns)}),"
+            f" although {size(total - used)} of {size(total)} are free."
         ),
         evidence=(
             count("allocating and freeing calls", device.allocations_per_step, "trace", "per_step"),
-            ns("device idle meanwhile", stalled, "budget"),
+            ns("device idle during these calls", stalled, "budget"),
             bytes_("device memory in use, peak", used, "system"),
             bytes_("device memory", total, "system"),
         ),
         fix=Fix(
-            "Take torch.cuda.empty_cache() out of the loop; if there is none, pad varying sizes or"
-            " set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+            "Remove torch.cuda.empty_cache() from the loop. If there is none, pad varying sizes"
+            " or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
             "safe",
+            action="Remove empty_cache() from the training loop",
         ),
         gain=Gain(
             0.0,
             stalled,
-            "high end: no call allocates in a step; low end: they are not empty_cache's.",
+            "high end: no call allocates in a step; low end: they are not empty_cache()'s.",
             ("alloc",),
         ),
     )
@@ -83,7 +80,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """Memory is short, so that nothing can be kept."""
+    """Memory is short, so nothing can be cached."""
     return _training(used=78 * GB)
 
 

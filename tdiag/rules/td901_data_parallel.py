@@ -4,14 +4,14 @@
 An outermost module of class `DataParallel` on a machine with several devices.
 
 ## Why it is slow
-In each step one Python thread per device shares one interpreter lock, the weights are copied to
-every device, and the outputs are gathered on the first, which also computes the loss.
+In each step, one Python thread per device shares the interpreter lock, the weights are copied to
+every device, and the outputs are gathered on the first device, which also computes the loss.
 
 ## What to do
-`DistributedDataParallel`, one process a device.
+Use `DistributedDataParallel` with one process per device.
 
 ## How the gain is computed
-None is claimed: the copies and the imbalance are not told apart from the step.
+No gain is claimed: the copies and the imbalance cannot be separated from the step.
 
 ## When this advice is wrong
 With one device `DataParallel` does nothing, and this is not reported.
@@ -43,9 +43,13 @@ def check(budget: Budget, modules: Modules, environment: Environment) -> Found |
             text("outermost module", "DataParallel", "probe"),
         ),
         fix=Fix(
-            f"torchrun --nproc-per-node {devices} with DistributedDataParallel(model) in place of"
-            " DataParallel.",
+            "Replace DataParallel(model) by DistributedDataParallel(model), and start one process"
+            f" per device: torchrun --nproc-per-node {devices} train.py.",
             "manual",
+            action="Use DistributedDataParallel, one process per device",
+            code='torch.distributed.init_process_group("nccl")\n'
+            'device = int(os.environ["LOCAL_RANK"])\n'
+            "model = torch.nn.parallel.DistributedDataParallel(model.to(device), [device])",
         ),
     )
 

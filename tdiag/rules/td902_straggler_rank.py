@@ -2,27 +2,26 @@
 
 ## What it measures
 The communication of every traced rank. A collective ends for all ranks at once, so the rank that
-the others wait for communicates least; what they wait is the median of their communication beyond
-its own. What the rank itself does longer than the median of the others names the cause. `tdiag run`
-on CPUs compares the clean steps of all ranks on the machine: the backward pass, in which gradients
-are summed, ends for all at once, so its part beyond the shortest one is waiting.
+the others wait for communicates least; the others' waiting time is the median of their
+communication beyond its own. The cause is the work in which this rank exceeds the median of the
+others most. On CPUs `tdiag run` compares the clean steps of all ranks on the machine: backward, in
+which gradients are summed, ends for all at once, so its part beyond the shortest one is waiting.
 
 ## Why it is slow
-Every step ends when the last rank arrives. The devices of all others idle in the collective for as
-long as it is late.
+Every step ends when the last rank arrives. All other devices idle in the collective until then.
 
 ## What to do
 Fix what takes this rank longer: its storage, its cores, its device's clock, or work that only this
 rank does.
 
 ## How the gain is computed
-None is claimed here: what the others wait is the time that the cause takes on this rank, which the
-report's step and its findings are about.
+No gain is claimed here: the waiting time equals the time that the cause takes on this rank, and the
+report's step and findings are about that rank.
 
 ## When this advice is wrong
 Ranks that do different work by design (pipeline stages, parameter servers) arrive at different
-times. It is reported only if one kind of work takes this rank longer by most of what the others
-wait; a few traced steps may still have caught a rank in a slow moment.
+times. It is reported only if one kind of work explains most of the waiting; even so, a few traced
+steps may have caught a rank at a slow moment.
 """
 
 from __future__ import annotations
@@ -33,32 +32,57 @@ from tdiag.evidence.kinds import Environment
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.rules.base import Abstain, Found, where
-from tdiag.rules.examples_ranks import rank_time, ranks_of
+from tdiag.rules.base import Found, where
+from tdiag.rules.examples import rank_time, ranks_of
 from tdiag.rules.measures import ns, text
-from tdiag.rules.stragglers import straggler_of
+from tdiag.rules.stragglers import abstain_unless_alone, straggler_of
 
 CODE = "TD902"
 NAME = "straggler-rank"
 CLASS = "straggler"
 
-# What to do about what the rank does longer than the others.
+# Component → what to do on the late rank (an action, and how).
 _ADVICE = {
-    "data_wait": "compare its loader with the others': the size of its samples, its disk, its free"
-    " cores",
-    "evaluation": "let every rank evaluate its share, and sum the results",
-    "checkpoint": "save in a thread beside training (torch.distributed.checkpoint.async_save), or"
-    " less often",
-    "forward": "give it no more work than the others (sequence lengths, uneven batches), and"
-    " compare its cores and what else runs there",
-    "h2d": "compare the bytes it copies, and whether they are pinned",
-    "d2h": "copy results on every k-th step only, or on the device",
-    "sync": "take out what only this rank waits for, such as logging under `if rank == 0`",
-    "alloc": "compare its memory in use with the others'",
-    "compute": "give it no more work than the others (sequence lengths, uneven batches), and"
-    " compare its device's clock: nvidia-smi -q -d CLOCK,PERFORMANCE",
+    "data_wait": (
+        "Speed up the data loading of the late rank",
+        "compare its loader with the others': sample sizes, disk, free cores",
+    ),
+    "evaluation": (
+        "Let every rank evaluate its share",
+        "let every rank evaluate its share, and sum the results",
+    ),
+    "checkpoint": (
+        "Save checkpoints asynchronously",
+        "save in a thread beside training (torch.distributed.checkpoint.async_save), or less often",
+    ),
+    "forward": (
+        "Give the late rank no more work than the others",
+        "balance the work (sequence lengths, batch sizes), and compare its cores and what else"
+        " runs there",
+    ),
+    "h2d": (
+        "Reduce the late rank's copies to its device",
+        "compare the bytes it copies, and whether they are pinned",
+    ),
+    "d2h": (
+        "Reduce the late rank's copies to the host",
+        "copy results every k-th step only, or keep them on the device",
+    ),
+    "sync": (
+        "Remove synchronisations that only the late rank makes",
+        "remove what only this rank waits for, such as logging under `if rank == 0`",
+    ),
+    "alloc": ("Free memory on the late rank", "compare its memory in use with the others'"),
+    "compute": (
+        "Give the late rank no more work than the others",
+        "balance the work (sequence lengths, batch sizes), and compare its device's clock:"
+        " nvidia-smi -q -d CLOCK,PERFORMANCE",
+    ),
 }
-_ELSE = "compare its cores and what else runs on its host, and look for work that only it does"
+_ELSE = (
+    "Find what slows down the late rank",
+    "compare its cores and what else runs on its host, and look for work that only it does",
+)
 
 
 def check(
@@ -69,15 +93,15 @@ def check(
     loaders: Loaders | None,
 ) -> Found | None:
     if ranks is None:
-        if environment is not None and environment.world_size == 1:
-            return None
-        raise Abstain("only one rank was traced")
+        abstain_unless_alone(environment, "only one rank was traced")
+        return None
     straggler = straggler_of(ranks)
     if straggler is None:
         return None
     cause, rank = straggler.cause, straggler.rank
     at = _place(cause, syncs, transfers, loaders)
     source = ranks.source
+    action, how = _ADVICE.get(cause, _ELSE)
     return Found(
         summary=straggler.sentence,
         evidence=(
@@ -87,7 +111,7 @@ def check(
             ns(f"its {cause}", rank.components_ns[cause], source),
             ns(f"{cause}, median of the others", straggler.of_the_others(cause), source),
         ),
-        fix=Fix(f"On rank {rank.rank}{where(at)}: {_ADVICE.get(cause, _ELSE)}.", "manual"),
+        fix=Fix(f"On rank {rank.rank}{where(at)}: {how}.", "manual", action=action),
         at=at,
     )
 
@@ -95,7 +119,7 @@ def check(
 def _place(
     cause: str, syncs: Syncs | None, transfers: Transfers | None, loaders: Loaders | None
 ) -> Place | None:
-    """The line that costs most of it; the evidence beside the ranks is the straggler's own."""
+    """The line that costs most of it; the evidence beside the ranks is the late rank's own."""
     if cause == "data_wait":
         train = loaders.train() if loaders else None
         return train.created_at if train else None
@@ -117,5 +141,5 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """Three ranks that arrive together: their communication is the network's."""
+    """Three ranks that arrive together: their communication is the network's time."""
     return Evidence().add(ranks_of(*(rank_time(n, 58 + n, compute=40, comm=58) for n in range(3))))

@@ -1,30 +1,30 @@
-"""Communication that nothing overlaps
+"""Communication is not overlapped with computation
 
 ## What it measures
-With a device: time of collectives (all-reduce and the like) per step during which no compute kernel
-runs. On a CPU: time in which the training thread waits for other processes of the job in the clean
-steps, in calls of `torch.distributed` and, with DistributedDataParallel, from the moment the last
-gradient was ready until backward ended.
+Device: time of collectives (all-reduce and the like) per step during which no compute kernel runs.
+CPU: time in which the training thread waits for other ranks in the clean steps, in calls of
+`torch.distributed` and, with DistributedDataParallel, from the moment the last gradient is ready
+until backward ends.
 
 ## Why it is slow
-Gradients could be sent while earlier layers' backward still computes; what is sent after it, or
-waited for, makes every rank idle.
+Gradients could be sent while backward still computes earlier layers. What is sent or waited for
+after that makes every rank idle.
 
 ## What to do
-Larger overlap (`gradient_as_bucket_view=True`, `bucket_cap_mb`), fewer collectives (`no_sync()`
-while accumulating), smaller ones (a compression hook: bf16 on devices, fp16 on a CPU, where DDP
-refuses bf16). Calls by hand: `async_op=True` before work that does not need the result, one call
+Overlap more (`gradient_as_bucket_view=True`, `bucket_cap_mb`), reduce less often (`no_sync()` while
+accumulating) or send less (a compression hook: bf16 on devices, fp16 on a CPU, where DDP refuses
+bf16). For your own collectives: `async_op=True` before work that does not need the result, one call
 for many tensors.
 
 ## How the gain is computed
-High end: all exposed communication; where the time of all ranks is known, of each collective (on a
-CPU: of each step's) only what it lasts on the rank that comes last to it. Low end: nothing, if the
-time is a wait for a slower rank.
+High end: all exposed communication. Where the time of all ranks is known, only the duration on the
+rank that comes last to each collective (CPU: to each step's collectives). Low end: nothing, if the
+time is waiting for a slower rank.
 
 ## When this advice is wrong
-A collective also lasts as long as the slowest rank takes to arrive: look for a straggler first.
-Ranks that share a CPU's cores also share them with the communication: fewer ranks with more threads
-each may be faster.
+A collective also lasts until the slowest rank arrives: look for a straggler first. Ranks that share
+a CPU's cores also share them with the communication: fewer ranks with more threads each may be
+faster.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tdiag.evidence.kinds import Budget, Environment, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import REDUCER, Collective, Collectives, Ddp
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Abstain, Found, Gain, held, where
-from tdiag.rules.examples import MS, at, budget, device_time
-from tdiag.rules.examples_ranks import ddp_settings
+from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.examples import MS, at, budget, ddp_settings, device_time
 from tdiag.rules.measures import bytes_, count, ns, text
-from tdiag.units import duration, percent
+from tdiag.rules.stragglers import abstain_unless_alone
+from tdiag.units import duration, per_step, percent
 
 CODE = "TD903"
 NAME = "exposed-communication"
@@ -49,11 +49,11 @@ AFTER = {
 }
 
 
-_SEEN = "no communication of this rank was seen"
-_OVERLAP = "high end: all of it overlaps backward; low end: it is a wait for a slower rank."
-_BY_HAND = (
-    "each with async_op=True before work that does not need its result, and its wait() after that;"
-    " one call for many small tensors"
+_OVERLAP = "high end: all of it overlaps with backward; low end: it is waiting for a slower rank."
+_ASYNC = (
+    "work = torch.distributed.all_reduce(tensor, async_op=True)\n"
+    "...  # work that does not need the result\n"
+    "work.wait()"
 )
 
 
@@ -71,17 +71,12 @@ def check(
         return _on_device(budget, communication, device, ranks, _buckets(ddp, steps))
     if not budget.has_device and collectives is not None:
         return _on_cpu(budget, collectives, ranks, ddp)
-    if environment is not None and environment.world_size == 1:
-        return None
-    raise Abstain(_SEEN)
+    abstain_unless_alone(environment, "no communication of this rank was seen")
+    return None
 
 
 def _on_device(
-    budget: Budget,
-    communication: Communication,
-    device: DeviceTime,
-    ranks: Ranks | None,
-    advice: str,
+    budget: Budget, communication: Communication, device: DeviceTime, ranks: Ranks | None, fix: Fix
 ) -> Found | None:
     exposed = _less_waiting(communication.exposed_ns, ranks)
     if not exposed:
@@ -90,15 +85,15 @@ def _on_device(
     hidden = 1 - communication.exposed_ns / communication.total_ns
     return Found(
         summary=(
-            f"{duration(cost)} of communication a step ({percent(cost / budget.step_ns)}) run with"
-            f" no compute beside them; {percent(hidden)} of all communication is hidden."
+            f"{duration(cost)} of communication per step ({percent(cost / budget.step_ns)}) is not"
+            f" overlapped with computation; {percent(hidden)} of all communication is."
         ),
         evidence=(
             ns("exposed communication", exposed, "trace"),
             ns("communication", communication.total_ns, "trace"),
             count("collectives", communication.count, "trace", "per_step"),
         ),
-        fix=Fix(advice, "review"),
+        fix=fix,
         gain=Gain(
             0.0,
             cost,
@@ -109,16 +104,31 @@ def _on_device(
     )
 
 
-def _buckets(ddp: Ddp | None, steps: Steps | None) -> str:
-    """A run sees whether there is a DistributedDataParallel; a bare trace does not tell."""
-    advice = (
-        "DistributedDataParallel(model, gradient_as_bucket_view=True, bucket_cap_mb=…) with"
-        " buckets tried smaller and larger; no_sync() while accumulating; a bf16 hook."
+def _buckets(ddp: Ddp | None, steps: Steps | None) -> Fix:
+    """A run knows whether there is a DistributedDataParallel; a bare trace does not."""
+    if ddp is None and steps is not None:
+        return _by_hand("")
+    first = "" if ddp is not None else "Where DistributedDataParallel is used: "
+    return Fix(
+        f"{first}Set gradient_as_bucket_view=True and try smaller and larger bucket_cap_mb; use"
+        " no_sync() while accumulating, or a bf16 compression hook."
+        + ("" if ddp is not None else f" {_by_hand('').text}"),
+        "review",
+        action="Overlap communication with backward",
+        code="model = torch.nn.parallel.DistributedDataParallel(\n"
+        "    model, gradient_as_bucket_view=True, bucket_cap_mb=50\n"
+        ")",
     )
-    if ddp is not None:
-        return advice
-    by_hand = f"Collectives: {_BY_HAND}."
-    return by_hand if steps is not None else f"{by_hand} Where it is used, {advice}"
+
+
+def _by_hand(place: str) -> Fix:
+    return Fix(
+        f"Start each collective{place} with async_op=True before work that does not need its"
+        " result, and wait() after that. Use one call for many small tensors.",
+        "review",
+        action="Run collectives asynchronously",
+        code=_ASYNC,
+    )
 
 
 def _on_cpu(
@@ -131,25 +141,28 @@ def _on_cpu(
     most = collectives.lines[0]
     return Found(
         summary=(
-            f"The training thread waits {duration(whole)} a step"
-            f" ({percent(whole / budget.step_ns)}) for the other ranks, mostly {_what(most)}."
+            f"The training thread waits {per_step(whole, budget.step_ns)} for the other ranks,"
+            f" mostly {_what(most)}."
         ),
         evidence=(
-            ns("communication that nothing overlaps", whole, "baseline"),
-            *((ns("of it, if all ranks come together", exposed, "baseline"),) * (exposed < whole)),
+            ns("communication not overlapped", whole, "baseline"),
+            *(
+                (ns("of it, if all ranks arrive together", exposed, "baseline"),)
+                * (exposed < whole)
+            ),
             text("most in", most.name, "probe"),
             ns("its time", most.wall_ns, "baseline"),
-            count("times", most.count, "baseline", "per_step"),
+            count("calls", most.count, "baseline", "per_step"),
             *((bytes_("parameters", ddp.parameter_bytes, "probe"),) if ddp is not None else ()),
         ),
-        fix=Fix(_advice(most, ddp), "review"),
+        fix=_fix(most, ddp),
         gain=Gain(0.0, exposed, _OVERLAP, ("comm",)),
         at=most.at,
     )
 
 
 def _less_waiting(exposed: float, ranks: Ranks | None) -> float:
-    """The rest is waiting for late ranks: TD902, TD906."""
+    """Communication without waiting for late ranks, which TD902 and TD906 report."""
     if ranks is None or ranks.shortest_ns is None:
         return exposed
     return min(exposed, ranks.shortest_ns)
@@ -157,23 +170,23 @@ def _less_waiting(exposed: float, ranks: Ranks | None) -> float:
 
 def _what(line: Collective) -> str:
     if line.name == REDUCER:
-        return "for the sums of DistributedDataParallel's gradients"
+        return "for DistributedDataParallel's gradient reduction"
     return f"in {line.name}{where(line.at)}"
 
 
-def _advice(most: Collective, ddp: Ddp | None) -> str:
+def _fix(most: Collective, ddp: Ddp | None) -> Fix:
     if most.name != REDUCER:
-        return f"Collectives{where(most.at)}: {_BY_HAND}."
-    view = (
-        "" if ddp is not None and ddp.gradient_as_bucket_view else "gradient_as_bucket_view=True, "
-    )
-    hook = "" if ddp is not None and ddp.comm_hook else (
-        "; model.register_comm_hook(None, default_hooks.fp16_compress_hook), which halves the bytes"
-    )  # fmt: skip
-    return (
-        "Fewer sums: a larger batch, or no_sync() on all micro-batches but the last;"
-        f" DistributedDataParallel(model, {view}bucket_cap_mb=…) with buckets tried smaller and"
-        f" larger{hook}."
+        return _by_hand(where(most.at))
+    view = "" if ddp is not None and ddp.gradient_as_bucket_view else "gradient_as_bucket_view=True"
+    hooked = ddp is not None and bool(ddp.comm_hook)
+    hook = "" if hooked else " A compression hook (fp16_compress_hook) halves the bytes."
+    return Fix(
+        "Reduce gradients less often: a larger batch, or no_sync() on all micro-batches but the"
+        f" last. Try {f'{view} and ' if view else ''}smaller and larger bucket_cap_mb in"
+        f" DistributedDataParallel.{hook}",
+        "review",
+        action="Reduce gradients less often",
+        code="with model.no_sync():  # all micro-batches but the last\n    loss.backward()",
     )
 
 
@@ -185,7 +198,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """As much communication, under the backward pass."""
+    """As much communication, overlapped with backward."""
     found = Communication(total_ns=30 * MS, exposed_ns=0.0, count=14.0)
     return Evidence().add(budget(device=True, compute=60), found, device_time(60))
 

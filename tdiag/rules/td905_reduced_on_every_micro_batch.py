@@ -1,23 +1,22 @@
 """Gradients are reduced on every micro-batch
 
 ## What it measures
-Backward passes in a step under DistributedDataParallel, and how many of them reduce the gradients
+Backward passes per step under DistributedDataParallel, and how many of them reduce the gradients
 among the ranks (window `ops`).
 
 ## Why it is slow
-While gradients are accumulated only their sum matters: reduced after each micro-batch, all of them
-cross the network as often as there are micro-batches, and every rank waits for the slowest each
-time.
+While gradients accumulate, only their sum matters. Reduced after each micro-batch, all gradients
+cross the network once per micro-batch, and every rank waits for the slowest each time.
 
 ## What to do
-`with model.no_sync():` around forward and backward of all micro-batches but the last.
+Run forward and backward of all micro-batches but the last under `with model.no_sync():`.
 
 ## How the gain is computed
-From the communication that nothing overlaps. High end: all of it but one part in as many. Low end:
-nothing, if only the last one is not overlapped. Without measured communication none is claimed.
+From the communication that is not overlapped. High end: all but one reduction's share. Low end:
+nothing, if only the last one is not overlapped. Without measured communication, none is claimed.
 
 ## When this advice is wrong
-Two backward passes of different losses that share no parameters are no accumulation. FSDP's
+Two backward passes of different losses without shared parameters are not accumulation. FSDP's
 `no_sync` keeps whole gradients on each rank, which takes memory.
 """
 
@@ -27,25 +26,26 @@ from tdiag.evidence.kinds import Budget, Environment
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Ddp
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, held
-from tdiag.rules.examples import budget, environment
-from tdiag.rules.examples_ranks import ddp_settings
+from tdiag.rules.examples import budget, ddp_settings, environment
 from tdiag.rules.measures import bytes_, count, ns
+from tdiag.rules.stragglers import abstain_unless_alone
 from tdiag.units import size
 
 CODE = "TD905"
 NAME = "reduced-on-every-micro-batch"
 CLASS = "comm"
 
-# The second reduction is the first that could have been left out.
-MIN_SYNCED = 2
+MIN_SYNCED = Threshold(
+    2, "reductions per step", "By definition: the second reduction is the first that is not needed."
+)
 
 
 def check(budget: Budget, ddp: Ddp | None, environment: Environment) -> Found | None:
     if ddp is None:
-        if environment.world_size == 1:
-            return None
-        raise Abstain("no DistributedDataParallel was seen")
+        abstain_unless_alone(environment, "no DistributedDataParallel was seen")
+        return None
     if ddp.synced is None or ddp.backwards is None:
         raise Abstain("backward passes were not counted (window ops)")
     times = round(ddp.synced)
@@ -55,19 +55,24 @@ def check(budget: Budget, ddp: Ddp | None, environment: Environment) -> Found | 
     more = (times - 1) * ddp.parameter_bytes
     return Found(
         summary=(
-            f"{times} of {ddp.backwards:.0f} backward passes a step reduce the gradients, where"
-            f" one would do: {size(more)} more among the ranks."
+            f"{times} of {ddp.backwards:.0f} backward passes per step reduce the gradients, where"
+            f" one is enough. The ranks exchange {size(more)} more."
         ),
         evidence=(
             count("backward passes", ddp.backwards, "ops", "per_step"),
             count("of them reduced", ddp.synced, "ops", "per_step"),
             bytes_("parameters", ddp.parameter_bytes, "probe"),
-            ns("communication that nothing overlaps", exposed, "budget"),
+            ns("communication not overlapped", exposed, "budget"),
         ),
         fix=Fix(
-            "with model.no_sync(): around forward and backward of all micro-batches but the last;"
-            f" the last of {times} reduces the sum.",
+            "Run forward and backward of all micro-batches but the last under model.no_sync()."
+            f" The last of {times} reduces the sum.",
             "review",
+            action="Reduce gradients on the last micro-batch only",
+            code="for i, batch in enumerate(micro_batches):\n"
+            "    last = i == len(micro_batches) - 1\n"
+            "    with contextlib.nullcontext() if last else model.no_sync():\n"
+            "        loss_fn(model(batch)).backward()",
         ),
         gain=_gain(exposed, times),
     )
@@ -91,7 +96,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """Under no_sync() but for the last."""
+    """All but the last under no_sync()."""
     step = budget(device=True, compute=80, comm=10)
     once = ddp_settings(backwards=4.0, synced=1.0)
     return Evidence().add(step, once, environment(world_size=4))

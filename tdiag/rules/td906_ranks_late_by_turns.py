@@ -1,29 +1,28 @@
-"""The ranks wait for one another by turns
+"""Different ranks are late at different steps
 
 ## What it measures
-The same collectives in the traces of all ranks; on a CPU, what each rank waits in the collectives
-of each clean step. A collective ends for all ranks at once, so the
-rank that came last to it has the shortest one, and what it lasts on another rank beyond that is
-waiting. Reported is what even the rank that waits least waits per step, with no compute beside it:
-it is late at some steps itself, and others at others (TD902 is about a rank that is late on the
-whole).
+The same collectives in the traces of all ranks; on a CPU, each rank's waiting time in the
+collectives of each clean step. A collective ends for all ranks at once, so it is shortest on the
+rank that came last; what it lasts longer on another rank is waiting. Reported is the waiting time
+per step, without computation beside it, of the rank that waits least: it is late at some steps
+itself, and others are late at others (TD902 is about a rank that is late overall).
 
 ## Why it is slow
-Every step takes as long as its slowest rank: the mean of the largest, not the largest mean. The
-more ranks, the surer one of them has a long step.
+Every step takes as long as its slowest rank: the mean of the maximum, not the maximum of the means.
+With more ranks, a long step of one of them is more likely.
 
 ## What to do
-Give all ranks work of like size at every step: batches of like length (sorted or bucketed by
-length across ranks, sequences packed to one length), the same number of samples, Python's garbage
-collected on all ranks at the same step.
+Give all ranks similar work at every step: batches of similar length (sorted or bucketed by length
+across ranks, or packed), equal numbers of samples, garbage collection at the same step on all
+ranks.
 
 ## How the gain is computed
-High end: that waiting, if all ranks arrive together. Low end: nothing, where no order of the data
-makes steps alike.
+High end: all of this waiting, if all ranks arrive together. Low end: nothing, if no order of the
+data makes steps similar.
 
 ## When this advice is wrong
-A few traced steps may have caught moments that are rare. What is late by turns may be the hosts or
-the network instead of the work: compare what the ranks' steps hold.
+A few traced steps may have caught rare moments. The hosts or the network may be late instead of the
+work: compare the budgets of the ranks' steps.
 """
 
 from __future__ import annotations
@@ -33,15 +32,14 @@ from tdiag.evidence.kinds import Budget, Environment
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held
-from tdiag.rules.examples import MS, budget, device_time
-from tdiag.rules.examples_ranks import late_by_turns
+from tdiag.rules.examples import MS, budget, device_time, late_by_turns
 from tdiag.rules.measures import count, ns
-from tdiag.rules.stragglers import waits_by_turns
+from tdiag.rules.stragglers import abstain_unless_alone, waits_by_turns
 
 CODE = "TD906"
 NAME = "ranks-late-by-turns"
 CLASS = "comm"
-AFTER = {"TD902": "a rank that is late on the whole makes the others wait at every step"}
+AFTER = {"TD902": "a rank that is late overall makes the others wait at every step"}
 
 
 def check(
@@ -53,9 +51,8 @@ def check(
     environment: Environment | None,
 ) -> Found | None:
     if ranks is None:
-        if environment is not None and environment.world_size == 1:
-            return None
-        raise Abstain("only one rank was traced")
+        abstain_unless_alone(environment, "only one rank was traced")
+        return None
     if ranks.by_turns_ns is None:
         raise Abstain("the ranks' collectives could not be paired")
     step_ns = device.step_ns if device is not None and budget.has_device else budget.step_ns
@@ -69,22 +66,25 @@ def check(
     return Found(
         summary=sentence,
         evidence=(
-            ns("waiting by turns", ranks.by_turns_ns, source),
-            ns("exposed if all came together", ranks.shortest_ns or 0.0, source),
+            ns("waiting for changing ranks", ranks.by_turns_ns, source),
+            ns("exposed if all arrive together", ranks.shortest_ns or 0.0, source),
             ns("exposed communication", seen, source),
             count("ranks", len(ranks.ranks), source),
             *((count("steps", steps.count, "trace"),) if steps and source == "trace" else ()),
         ),
         fix=Fix(
-            "Batches of like cost on all ranks at every step: sort or bucket samples by length"
-            " across ranks, or pack sequences to one length; gc.freeze() and gc.collect() at the"
-            " same step on all ranks.",
+            "Give all ranks batches of similar cost at every step: sort or bucket samples by length"
+            " across ranks, or pack sequences to one length. Collect garbage at the same step on"
+            " all ranks.",
             "review",
+            action="Give all ranks batches of similar cost",
+            code="gc.freeze()\ngc.disable()\nif step % 1000 == 0:  # the same step on all ranks\n"
+            "    gc.collect()",
         ),
         gain=Gain(
             0.0,
             cost,
-            "high end: all ranks arrive together; low end: no order of the data makes them.",
+            "high end: all ranks arrive together; low end: no order of the data achieves that.",
             ("comm",),
             high_cuts={"comm": 1 - ranks.by_turns_ns / exposed},
         ),
@@ -100,7 +100,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """They come together."""
+    """The ranks arrive together."""
     found = Communication(total_ns=30 * MS, exposed_ns=30 * MS, count=1.0)
     return Evidence().add(
         budget(device=True, compute=70, comm=30), found, device_time(100), late_by_turns(30, 0)

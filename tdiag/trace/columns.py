@@ -66,13 +66,20 @@ class Damage:
         """One sentence for the report; empty if the file is flawless."""
         parts = []
         if self.truncated_at is not None:
-            parts.append(f"breaks off at byte {self.truncated_at:,} ({self.reason})")
+            parts.append(f"it breaks off at byte {self.truncated_at:,} ({self.reason})")
         if self.lost:
-            where = "" if self.first_lost_at is None else f", first at byte {self.first_lost_at:,}"
-            parts.append(f"{self.lost:,} unreadable events{where}")
+            where = (
+                "" if self.first_lost_at is None else f" (the first at byte {self.first_lost_at:,})"
+            )
+            parts.append(f"{_events(self.lost)} could not be read{where}")
         if self.repaired:
-            parts.append(f"{self.repaired:,} events with broken JSON, repaired")
-        return "the trace " + "; ".join(parts) if parts else ""
+            parts.append(f"{_events(self.repaired)} had broken JSON and could be repaired")
+        state = "is incomplete" if self.truncated_at is not None or self.lost else "was repaired"
+        return f"the trace {state}: {'; '.join(parts)}" if parts else ""
+
+
+def _events(number: int) -> str:
+    return f"{number:,} event{'s' * (number != 1)}"
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def decode(block: bytes) -> Block | None:
     """Columns of the comma-separated events in ``block``; None if it is not flawless JSON."""
     try:
         return columns_of(events_in(block))
-    except (msgspec.DecodeError, UnicodeDecodeError, Implausible):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Implausible):
         return None
 
 

@@ -103,7 +103,7 @@ class Events(NamedTuple):
 
 def events_in(block: bytes) -> Events:
     """The comma-separated events of ``block``. Raises msgspec.DecodeError or UnicodeDecodeError
-    if it is not flawless JSON of events."""
+    if it is not valid JSON of events, RecursionError where arguments are nested too deeply."""
     text = b"[" + block + b"]"
     try:
         events = _BY_PHASE.decode(text)

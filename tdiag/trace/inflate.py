@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import select
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,12 +26,25 @@ Progress = Callable[[int, int], None]  # bytes of the file read so far, size of 
 
 BLOCK_BYTES = 1 << 20  # measured: larger blocks leave the cache, smaller ones cost calls
 READ_BYTES = 1 << 14  # compressed bytes at a time: all that damaged data can take with it
+WRITER_WITHIN_S = 10.0  # until a pipe has its first byte: zcat takes milliseconds
 GZIP_MAGIC = b"\x1f\x8b"
 
 
 def packed(file: BufferedReader) -> bool:
     """Whether gzip begins where ``file`` stands."""
     return file.peek(2)[:2] == GZIP_MAGIC
+
+
+def _opened(path: Path) -> BufferedReader:
+    """The file; of a named pipe once somebody writes to it. Raises OSError where nobody does."""
+    if not stat.S_ISFIFO(path.stat().st_mode):
+        return path.open("rb")
+    pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a plain open would wait for ever
+    if not select.select([pipe], [], [], WRITER_WITHIN_S)[0]:
+        os.close(pipe)
+        raise OSError(f"nothing was written to this pipe within {WRITER_WITHIN_S:g} s")
+    os.set_blocking(pipe, True)
+    return os.fdopen(pipe, "rb")
 
 
 class Blocks:
@@ -46,7 +62,7 @@ class Blocks:
     def __iter__(self) -> Iterator[bytes]:
         try:
             size = self.path.stat().st_size
-            with self.path.open("rb") as file:
+            with _opened(self.path) as file:
                 pieces = self._pieces(file, size)
                 yield from self._inflate(pieces) if packed(file) else pieces
         except OSError as error:

@@ -86,6 +86,8 @@ def _next_event(block: bytes, text: str, at: int) -> tuple[Event | None, int]:
     try:
         event: Event = _EVENT.decode(piece)
         return (event if _plausible(event) else None), until
+    except RecursionError:  # nested deeper than msgspec follows, but not too deep for json
+        return None, at
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _lenient(_SCAN.decode(piece.decode("utf-8", "replace"))), until
 

@@ -23,7 +23,7 @@ from tdiag.evidence.from_run.events import Process, lead_of, read_events
 from tdiag.evidence.from_run.history import make_history
 from tdiag.evidence.from_run.records import TraceRecord
 from tdiag.evidence.from_run.traced import clock_shift, trace_file
-from tdiag.evidence.from_trace.files import HANDLER_NAME, TracedFile
+from tdiag.evidence.from_trace.trace_files import HANDLER_NAME, TracedFile
 from tdiag.model.diagnosis import Diagnosis
 from tdiag.trace import Trace, read_trace
 from tdiag.view import curves, eventfile

@@ -124,8 +124,8 @@ def test_unexplained_time_is_placed_at_the_line_sampled_most() -> None:
     line = stack(88, 0.6, "walk (me/game.py)", "prepare", "Board.play")
     found = ran(stacks((stack(30, 0.3, phase="forward"), line)), prepare=70, forward=30)
     assert found.verdict.summary == (
-        "70% of the step passes between the step's end and the first forward;"
-        " sampled most: train.py:88 in Board.play, 60% of the samples"
+        "70% of the step is spent between the step's end and the first forward;"
+        " most samples: train.py:88 in Board.play, 60%"
     )
 
 
@@ -133,7 +133,7 @@ def test_unexplained_time_is_placed_at_the_line_sampled_most() -> None:
 def test_a_line_sampled_elsewhere_explains_nothing(line: Any) -> None:
     seen = (stacks((line,)),) if line else ()
     summary = ran(*seen, prepare=70, data_wait=1, forward=29).verdict.summary
-    assert summary.endswith("between the batch and the first forward; nothing tells why")
+    assert summary.endswith("between the batch and the first forward; the cause is unknown")
 
 
 def test_a_loop_over_tensors_after_the_step_is_overhead() -> None:
@@ -143,7 +143,7 @@ def test_a_loop_over_tensors_after_the_step_is_overhead() -> None:
     sampled = stacks((stack(70, 0.68, "norm (torch/functional.py)", function="diversity"),))
     found = ran(ops(*WORKING.lines, pairs), sampled, prepare=70, forward=30)
     assert found.findings[0].code == "TD711"
-    assert "train.py:70 (1932 torch calls, 322 × item() a step)" in found.findings[0].fix.text
+    assert "train.py:70 (1932 torch calls, 322 × item() per step)" in found.findings[0].fix.text
     assert found.verdict.cls == "overhead"
 
 
@@ -157,6 +157,6 @@ def test_a_statement_of_health_stands_only_beside_a_healthy_verdict() -> None:
 
 def test_a_few_long_steps_are_noted_with_what_they_hold() -> None:
     (note,) = ran(median_ms=10, checkpoint=80, forward=20).notes
-    assert note.text.startswith("most steps take about 10.0 ms, the mean is 100 ms")
-    assert note.text.endswith("most of it in checkpoint")
+    assert note.text.startswith("most steps take about 10.0 ms, but the mean is 100 ms")
+    assert note.text.endswith("mostly in checkpoint")
     assert ran(median_ms=50, checkpoint=80, forward=20).notes == ()

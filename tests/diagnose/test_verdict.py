@@ -104,7 +104,7 @@ def test_storage_is_only_named_where_it_was_read() -> None:
     cold = run({"data_wait_io": 40}, loaders(read_bytes=4096.0))
     waiting = run({"data_wait_io": 40}, loaders(read_bytes=0.0, major_faults=0.0))
     assert "waiting for storage" in cold.summary
-    assert "something else than storage" in waiting.summary
+    assert "something other than storage" in waiting.summary
 
 
 def test_every_class_has_words() -> None:
@@ -125,7 +125,7 @@ def test_healthy_is_said_plainly_and_only_when_nothing_is_to_be_won() -> None:
 def test_a_moderate_waste_is_the_runner_up_of_compute() -> None:
     found = run({"data_wait_cpu": 15}, findings=(finding("cpu", 0.15),))
     assert (found.cls, found.runner_up) == ("compute", "cpu")
-    assert "15%: waiting for preprocessing" in found.summary
+    assert "waiting for preprocessing on the CPU (15%)" in found.summary
 
 
 def test_python_in_the_loss_is_known_by_its_finding() -> None:
@@ -170,7 +170,7 @@ def test_an_update_that_works_is_no_overhead_however_it_could_be_written(
     found = run({"optimizer": 30}, loop, findings=(unfused,))
     assert found.cls == cls
     assert not found.healthy
-    assert (cls == "compute") == ("most can be won from pattern (25%)" in found.summary)
+    assert (cls == "compute") == ("the largest gain is pattern (25%)" in found.summary)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_an_even_split_of_the_wait_is_as_uncertain_as_it_is() -> None:
     assert found.confidence < 0.55
     assert found.summary == (
         "59% of the step waits for data: 30% for storage;"
-        " next, 29%: waiting for preprocessing on the CPU"
+        " next: waiting for preprocessing on the CPU (29%)"
     )
 
 

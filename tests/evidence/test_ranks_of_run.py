@@ -93,8 +93,8 @@ def test_the_rank_that_begins_backward_last_is_waited_for_and_judged(tmp_path: P
 def test_verdict_and_finding_name_it_and_its_cause(tmp_path: Path) -> None:
     diagnosis = diagnose(job(tmp_path, step(data=4, backward=36), step(data=30, backward=10)))
     assert diagnosis.verdict.summary.startswith(
-        "Rank 1 makes the other rank wait 26.0 ms a step (51%): it spends 26.0 ms more waiting for"
-        " data than they do. In rank 1, 59% of the step goes to waiting for data"
+        "Rank 1 makes the other rank wait 26.0 ms per step (51%): it spends 26.0 ms more waiting"
+        " for data than they do. In rank 1, 59% of the step goes to waiting for data"
     )
     found = next(f for f in diagnosis.findings if f.code == "TD902")
     assert {m.source for m in found.evidence} == {"baseline"}
@@ -198,7 +198,7 @@ def test_on_a_device_the_traces_of_the_same_steps_tell(tmp_path: Path) -> None:
     assert phases is not None
     assert phases.wall_ns["forward"] == 9 * MS  # its own clean steps
     diagnosis = diagnose(evidence)
-    assert diagnosis.verdict.summary.startswith("Rank 1 makes the other rank wait 490 µs a step")
+    assert diagnosis.verdict.summary.startswith("Rank 1 makes the other rank wait 490 µs per step")
 
 
 def test_on_a_device_where_nobody_waits_the_lead_is_judged(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_what_collectives_take_is_communication_and_every_nanosecond_is_in_one_p
     assert diagnosis.verdict.cls == "comm"
     assert not diagnosis.verdict.healthy
     found = next(f for f in diagnosis.findings if f.code == "TD903")
-    assert "24.0 ms a step (55%)" in found.summary
+    assert "24.0 ms per step (55%)" in found.summary
     assert "DistributedDataParallel" in found.fix.text
     assert "TD902" not in {f.code for f in diagnosis.findings}
 
@@ -277,4 +277,4 @@ def test_ranks_on_a_cpu_that_are_late_by_turns(tmp_path: Path) -> None:
     assert (ranks.waited_ns, ranks.shortest_ns, ranks.by_turns_ns) == (0, 20 * MS, 10 * MS)
     diagnosis = diagnose(evidence)
     assert {"TD903", "TD906"} <= {f.code for f in diagnosis.findings}
-    assert "The ranks wait for one another by turns, at least 10.0 ms" in diagnosis.verdict.summary
+    assert "The ranks wait for each other at least 10.0 ms" in diagnosis.verdict.summary

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from tdiag.evidence.device import DeviceParts, HostOp, HostOps, Part
-from tdiag.evidence.from_trace.step_events import MOST_EVENTS
+from tdiag.evidence.from_trace.median_step import MOST_EVENTS
 from tdiag.evidence.history import CallTrees, Event, EventLane, Frame, StepEvents
 from tdiag.evidence.kinds import Calls
 from tdiag.model.diagnosis import Diagnosis

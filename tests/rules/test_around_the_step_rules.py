@@ -162,7 +162,7 @@ def test_the_profilers_own_synchronisation_is_not_blamed_on_the_loop() -> None:
     evidence.add(replace(traced(26), found_by="span"))
     diagnosis = result("TD403", evidence)
     assert isinstance(diagnosis, Abstained)
-    assert "profiler's own" in diagnosis.missing
+    assert "by the profiler" in diagnosis.missing
 
 
 def test_calls_inside_an_op_are_not_counted_twice() -> None:

@@ -7,8 +7,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import REDUCER
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import MS, budget, environment
-from tdiag.rules.examples_ranks import late_by_turns
+from tdiag.rules.examples import MS, budget, environment, late_by_turns
 from tdiag.rules.td903_exposed_communication import on_cpu
 
 EXPOSED = find("TD903")

@@ -20,7 +20,7 @@ def foreign(wants: float, torch: bool | None = True) -> Busy:
 def test_processes_of_one_run_are_counted_together() -> None:
     found = run_rule(THREADS, crowd(2, 2))
     assert isinstance(found, Finding)
-    assert found.summary.startswith("2 processes of this run train at once, with 4 threads on 2")
+    assert found.summary.startswith("2 processes of this run train at once with 4 threads on 2")
     assert "torch.set_num_threads(1) in each process" in found.fix.text
     assert found.speedup is not None
     assert found.speedup.high > 4  # measured: 4 to 7 times
@@ -35,7 +35,7 @@ def test_a_thread_for_each_core_is_not_too_many(each: int, processes: int, cores
 def test_another_training_of_the_machine_is_named_with_what_it_takes() -> None:
     found = run_rule(THREADS, crowd(2, 1, foreign(1.4)))
     assert isinstance(found, Finding)
-    assert "1.4 of which another training wants (python3, pid 7, 3 threads)" in found.summary
+    assert "1.4 of which another training needs (python3, pid 7, 3 threads)" in found.summary
     assert "torch.set_num_threads(1), or" in found.fix.text
 
 

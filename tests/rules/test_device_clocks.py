@@ -70,7 +70,7 @@ def test_without_a_device_there_is_nothing_to_ask() -> None:
 
 def test_a_device_that_was_not_watched_is_left_open() -> None:
     found = told(None, compute=100)
-    assert isinstance(found, Abstained) and "not watched" in found.missing
+    assert isinstance(found, Abstained) and "not sampled" in found.missing
     unknown = told(with_(replace(HEAT, sm_mhz=None)), compute=100)
     assert isinstance(unknown, Abstained)
 

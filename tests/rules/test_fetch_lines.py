@@ -29,7 +29,7 @@ def test_the_loop_over_a_librarys_dataset_stands_for_the_loader(workers: int) ->
     )
     found = run(evidence)["TD202"]
     assert found.location is not None and found.location.line == 41
-    assert f"what ImageFolder does ({LOADING}) for the loader at train.py:41" in found.fix.text
+    assert f"the work of ImageFolder ({LOADING}) for the loader at train.py:41" in found.fix.text
 
 
 def test_torchs_own_collating_under_the_loop_is_no_line_of_the_users() -> None:

@@ -113,7 +113,7 @@ def test_blocked_on_nothing_known_makes_storage_abstain() -> None:
     fetch = {**COLD_FETCH, "read_bytes": 0.0}
     result = run_one("TD101", starved(fetch, EIGHT_IDLE))
     assert isinstance(result, Abstained)
-    assert "say on what" in result.missing
+    assert "show on what" in result.missing
 
 
 def test_a_blocked_line_is_evidence_where_read_bytes_are_not_counted() -> None:

@@ -27,7 +27,7 @@ def test_a_few_large_calls_beside_a_loop_of_small_ones_are_no_overhead() -> None
     mixed = in_forward(large_layers(2), loop_line, forward=4, backward=3.6)
     found = finding("TD701", mixed)
     assert found.at_best_ns == pytest.approx(2 * MS, rel=0.01)
-    assert found.summary.startswith("Small calls take 2.00 ms a step")
+    assert found.summary.startswith("Small calls take 2.00 ms per step")
     told = {measure.name: measure.value for measure in found.evidence}
     assert told["small torch calls in forward"] == 900
     assert told["small calls and their backward"] == pytest.approx(2 * MS)

@@ -57,7 +57,7 @@ def test_a_loop_over_elements_is_blamed_with_its_line_and_counts() -> None:
     found = finding("TD501", training(loop(conversions={"item": 64.0, "bool": 64.0})))
     assert found.location is not None and found.location.line == 52
     assert "192 torch calls" in found.summary
-    assert "train.py:52 (192 torch calls, 64 × bool(), 64 × item() a step)" in found.fix.text
+    assert "train.py:52 (192 torch calls, 64 × bool(), 64 × item() per step)" in found.fix.text
     assert "torch.where" in found.fix.text
 
 

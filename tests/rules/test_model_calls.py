@@ -58,15 +58,15 @@ def test_a_cell_has_a_module_for_sequences_and_wins_no_more_than_was_tried() -> 
     works = Dispatch(op_ns=15, grad_op_ns=70)
     found = checked(called("GRUCell", 32), dispatch=works, one_row=False)
     assert found is not None and found.gain is not None
-    assert "nn.GRU over the whole sequence" in found.fix.text
-    assert found.gain.high_ns == spent(found) * rule.CELL_HIGH_FRAC
+    assert "one call of nn.GRU for its 32 steps" in found.fix.text
+    assert found.gain.high_ns == spent(found) * (1 - 1 / rule.CELL_HIGH)
 
 
 def test_a_layer_that_the_model_calls_in_a_loop_is_found_at_its_line() -> None:
     found = checked(called("Net", 1), turns=1.0)
     assert found is not None and found.at is not None
     assert found.at.line == 24
-    assert found.fix.text.startswith("Stack what linear is called with")
+    assert found.fix.text.startswith("Stack the inputs of linear at train.py:24")
     assert spent(found) == 8 * MS + 12 * MS * 2 / 3  # none of the loss: it was called once
     assert checked(called("Net", 1), turns=1.0, repeated=3.0) is None  # three heads share a layer
 
@@ -87,16 +87,16 @@ def test_an_agents_gain_is_known_from_below_alone() -> None:
     found = run_rule(find("TD712"), find("TD712").fires())
     assert isinstance(found, Finding) and found.speedup is not None
     assert faster(found.speedup.low, found.speedup.high).startswith("at least")
-    floor = next(m.value for m in found.evidence if m.name.startswith("least these calls"))
+    floor = next(m.value for m in found.evidence if m.name.startswith("fixed cost of these calls"))
     assert isinstance(floor, int)
-    assert found.recoverable_ns == pytest.approx(floor * rule.IN_PAIRS_FRAC, abs=1)
+    assert found.recoverable_ns == pytest.approx(floor * rule.LOW_END_FRAC, abs=1)
 
 
 def test_a_sequence_wins_what_it_won_where_it_was_tried() -> None:
     found = checked(called("GRUCell", 32))
     assert found is not None and found.gain is not None
-    assert found.gain.low_ns == spent(found) * rule.CELL_LOW_FRAC
-    assert found.gain.high_ns == spent(found) * rule.CELL_HIGH_FRAC
+    assert found.gain.low_ns == spent(found) * (1 - 1 / rule.CELL_LOW)
+    assert found.gain.high_ns == spent(found) * (1 - 1 / rule.CELL_HIGH)
 
 
 def test_on_a_device_what_waits_for_launches_counts() -> None:

@@ -41,7 +41,7 @@ def test_picked_samples_are_indexed_in_whole_batches() -> None:
     found = own_dataset(0.6 * PICK_NS)
     assert set(found) == {"TD213"}
     fix = found["TD213"].fix
-    assert "__getitem__ at train.py:12 is then given a list of indices" in fix.text
+    assert "__getitem__ at train.py:12 then gets a list of indices" in fix.text
     assert fix.safety == "review", "the class's code has to bear a list of indices"
 
 

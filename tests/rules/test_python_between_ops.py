@@ -14,7 +14,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
-from tdiag.rules.samples import known_to
+from tdiag.rules.measures import known_to
 
 OWN = "Net.forward (me/train.py)"
 RULE = find("TD709")

@@ -17,7 +17,7 @@ from tdiag.evidence.device import (
     Syncs,
     Transfers,
 )
-from tdiag.evidence.from_trace.ranks import compare_ranks
+from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
 from tdiag.evidence.kinds import System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
@@ -34,10 +34,11 @@ from tdiag.rules.examples import (
     kernels,
     loaders,
     matrix_op,
+    rank_time,
+    ranks_of,
     sync,
     system,
 )
-from tdiag.rules.examples_ranks import rank_time, ranks_of
 
 STRAGGLER, SMALL, SIZES, FULL = find("TD902"), find("TD606"), find("TD609"), find("TD806")
 
@@ -90,7 +91,7 @@ def test_longer_in_one_thing_and_shorter_in_another_is_not_late() -> None:
 def test_the_rank_and_its_cause_are_named() -> None:
     found = finding("TD902", late(10, sync=50, compute=40, comm=10))
     assert found.summary == (
-        "Rank 2 makes the other 2 ranks wait 50.0 ms a step (50%): it spends 50.0 ms more"
+        "Rank 2 makes the other 2 ranks wait 50.0 ms per step (50%): it spends 50.0 ms more"
         " synchronising than they do."
     )
     assert found.fix.text.startswith("On rank 2: ")
@@ -162,7 +163,7 @@ def test_sizes_off_the_multiple_are_told_by_the_rows_of_the_result(
 
 
 def test_the_size_to_pad_to_is_written_out() -> None:
-    assert "Pad 50257 to 50264 " in finding("TD609", products()).fix.text
+    assert "50257 to 50264" in finding("TD609", products()).fix.action
 
 
 @pytest.mark.parametrize("device", ["AMD Instinct MI210", "no device traced", ""])
@@ -199,7 +200,7 @@ def test_a_small_batch_is_told_with_the_occupancy_that_it_gives() -> None:
 @pytest.mark.parametrize(("used_gb", "largest"), [(18, 256), (18.1, 128), (9, 512)])
 def test_the_largest_batch_that_fits_is_named(used_gb: float, largest: int) -> None:
     evidence = on_device(SMALL.fires(), gpu_memory_used_bytes=round(used_gb * GB))
-    assert f"a batch of {largest} fits." in finding("TD606", evidence).summary
+    assert f"A batch of {largest} fits." in finding("TD606", evidence).summary
 
 
 @pytest.mark.parametrize(("samples", "fires"), [(128, True), (127, False), (None, True)])
@@ -256,7 +257,7 @@ def test_what_the_allocator_holds_for_no_tensor_is_shown() -> None:
         peak_allocated_bytes=60 * GB, peak_reserved_bytes=70 * GB, capacity_bytes=80 * GB
     )
     measures = {m.name: m.value for m in finding("TD806", FULL.fires().add(held)).evidence}
-    assert measures["reserved and held by no tensor, at the peaks"] == 10 * GB
+    assert measures["reserved but unused, at the peaks"] == 10 * GB
 
 
 def test_the_example_of_ranks_is_merged_as_traces_are() -> None:

@@ -40,12 +40,12 @@ def test_rollouts_are_no_evaluation() -> None:
     assert set(found(evidence)) == {"TD810"}  # neither rarer evaluations nor another mode
     verdict = judge(evidence, budget, list(found(evidence).values()))
     assert verdict.cls == "rollout"
-    assert "gather what to train on" in verdict.summary
+    assert "gathering training data" in verdict.summary
 
 
 def test_without_draws_the_advice_names_both() -> None:
     doubtful = found(without_draws(eval_train_mode_frac=1.0))["TD802"]
-    assert "if it gathers what to train on" in doubtful.fix.text
+    assert "If it gathers training data" in doubtful.fix.text
     for clear in (
         {"eval_train_mode_frac": 0.0},
         {"eval_train_mode_frac": 1.0, "eval_evident": True},

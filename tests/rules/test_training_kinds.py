@@ -35,7 +35,7 @@ def test_a_loader_without_an_end_has_no_epoch(dataset: int | None, sampler: int 
     loader = loaders(dataset_len=dataset, sampler_len=sampler, batch_size=64, drop_last=False)
     assert judge("TD004", loader) == "clear"
     advice = fix("TD001", rated("SGD", False), NONE, loader)
-    assert "total_steps=all steps of the training)" in advice and "epochs" not in advice
+    assert "total_steps=total_steps" in advice and "epochs" not in advice
 
 
 def test_what_is_no_input_is_not_to_be_normalised() -> None:

@@ -138,8 +138,8 @@ def test_the_verdict_names_the_straggler_and_its_own_cause(tmp_path: Path) -> No
     assert found["verdict"]["class"] == "input"
     summary = found["verdict"]["summary"]
     assert summary.startswith(
-        "Rank 1 makes the other 2 ranks wait 590 µs a step (59%): it spends 590 µs more waiting for"
-        " data than they do. In rank 1, 60% of the step goes to waiting for data"
+        "Rank 1 makes the other 2 ranks wait 590 µs per step (59%): it spends 590 µs more waiting"
+        " for data than they do. In rank 1, 60% of the step goes to waiting for data"
     )
 
 
@@ -148,7 +148,7 @@ def test_a_rank_that_only_computes_longer_is_the_bottleneck(tmp_path: Path) -> N
     assert (found["class"], found["runner_up"], found["healthy"]) == ("straggler", "compute", False)
     assert found["share"] == pytest.approx(0.6, abs=0.01)
     assert (
-        "Rank 1 makes the other rank wait 600 µs a step (60%): it spends 600 µs more computing"
+        "Rank 1 makes the other rank wait 600 µs per step (60%): it spends 600 µs more computing"
         in (found["summary"])
     )
     assert "healthy" not in found["summary"]

@@ -9,8 +9,8 @@ import pytest
 
 from tdiag.diagnose import diagnose
 from tdiag.evidence.device import Communication, Ranks
-from tdiag.evidence.from_trace.files import TracedFile, read_files
-from tdiag.evidence.from_trace.ranks import merge_ranks
+from tdiag.evidence.from_trace.ranks_of_traces import merge_ranks
+from tdiag.evidence.from_trace.trace_files import TracedFile, read_files
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tests.trace.making import Event, launched, op, step, write
@@ -77,8 +77,8 @@ def test_what_nobody_is_late_for_on_the_whole_is_waited_by_turns(tmp_path: Path)
     verdict = diagnose(evidence).verdict
     assert verdict.cls == "comm"
     assert verdict.summary.startswith(
-        "The ranks wait for one another by turns, at least 200 µs a step (25%): at some steps one"
-        " comes last, at others another. 38% of the step goes to "
+        "The ranks wait for each other at least 200 µs per step (25%), and which rank is late"
+        " changes from step to step. 38% of the step goes to "
     )
 
 

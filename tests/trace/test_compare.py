@@ -9,7 +9,7 @@ import pytest
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.compare import Side, compare
 from tdiag.evidence.device import DeviceParts, Part
-from tdiag.evidence.from_trace.parts import TOP
+from tdiag.evidence.from_trace.device_work import TOP
 from tdiag.model.comparison import ChangeTable, Comparison
 from tests.trace.making import Event, call, copy, evidence_of, kernel, launched, op, step
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tdiag.diagnose import diagnose
-from tdiag.evidence.from_trace.files import TracedFile, find_traces, read_files
-from tdiag.evidence.from_trace.ranks import merge_ranks
+from tdiag.evidence.from_trace.ranks_of_traces import merge_ranks
+from tdiag.evidence.from_trace.trace_files import TracedFile, find_traces, read_files
 from tdiag.evidence.replay import Replay
 
 CORPUS = Path(os.environ.get("TDIAG_TRACE_CORPUS") or "/nonexistent")

@@ -9,7 +9,7 @@ import pytest
 
 from tdiag.evidence.device import Communication, DeviceTime, Kernels, Syncs, TracedSteps, Transfers
 from tdiag.evidence.from_trace import device_evidence
-from tdiag.evidence.from_trace.causes import charge
+from tdiag.evidence.from_trace.device_time import charge
 from tdiag.evidence.store import Evidence
 from tests.trace.making import (
     Event,

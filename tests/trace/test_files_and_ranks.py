@@ -10,11 +10,11 @@ import pytest
 
 from tdiag.errors import RunError
 from tdiag.evidence.device import Communication, DeviceTime, Ranks, TracedSteps
-from tdiag.evidence.from_trace.files import TracedFile, find_traces, read_files
-from tdiag.evidence.from_trace.ranks import merge_ranks
+from tdiag.evidence.from_trace.ranks_of_traces import merge_ranks
+from tdiag.evidence.from_trace.trace_files import TracedFile, find_traces, read_file, read_files
 from tdiag.evidence.kinds import Environment
 from tdiag.evidence.store import Evidence
-from tests.trace.making import kernel, op, step, write
+from tests.trace.making import Event, kernel, op, step, write
 
 MS = 1_000_000
 
@@ -109,3 +109,12 @@ def test_without_measured_communication_nobody_is_waited_for() -> None:
 
 def test_one_rank_alone_has_no_ranks() -> None:
     assert merge_ranks({0: rank(100, 60)}).get(Ranks) is None
+
+
+@pytest.mark.parametrize(
+    "events", [[], [{"ph": "X", "cat": "toplevel", "name": "RunTask", "ts": 1, "dur": 2}]]
+)
+def test_a_trace_of_another_program_is_refused(tmp_path: Path, events: list[Event]) -> None:
+    path = write(tmp_path / "chrome.json", events)
+    with pytest.raises(RunError, match=r"chrome\.json holds no torch\.profiler events"):
+        read_file(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -102,7 +103,7 @@ def test_an_event_of_an_impossible_time_is_left_out(tmp_path: Path, time: str) -
     trace = read_trace(broken(tmp_path, '"ts": 2,', f'"ts": {time},'))
     assert [trace.names[i] for i in trace.name] == ["before", "after"]
     assert trace.damage.lost == 1
-    assert "1 unreadable events" in trace.damage.describe()
+    assert "is incomplete: 1 event could not be read" in trace.damage.describe()
 
 
 def test_negative_durations_are_none(tmp_path: Path) -> None:
@@ -170,6 +171,30 @@ def test_what_is_no_trace_gets_one_clear_message(
     assert "thing.json" in error.value.message
     assert error.value.hint
     assert error.value.exit_code == 2
+
+
+def test_arguments_nested_too_deeply_are_left_out(tmp_path: Path) -> None:
+    deep = '{"a":' * 50_000 + "1" + "}" * 50_000
+    events = ",".join(
+        f'{{"ph":"X","cat":"cpu_op","name":"{name}","ts":{ts},"dur":2,"pid":1,"tid":1,"args":{args}}}'
+        for name, ts, args in (("first", 1, deep), ("second", 5, "{}"))
+    )
+    path = tmp_path / "t.json"
+    path.write_text(f'{{"traceEvents":[{events}]}}')
+    trace = read_trace(path)
+    assert trace.names == ["first", "second"]
+    assert trace.damage.describe() == (
+        "the trace was repaired: 1 event had broken JSON and could be repaired"
+    )
+
+
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tdiag.trace.inflate.WRITER_WITHIN_S", 0.01)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RunError, match="nothing was written"):
+        read_trace(tmp_path / "pipe")
 
 
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:

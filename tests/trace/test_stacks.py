@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.evidence.device import Syncs, Transfers
-from tdiag.evidence.from_trace.stacks import user_frame
+from tdiag.evidence.from_trace.python_stacks import user_frame
 from tdiag.model.place import Place
 from tests.trace.making import AUTOGRAD, Event, call, copy, evidence_of, kernel, op, span, step
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tdiag.evidence.from_trace.timeline import lane
+from tdiag.evidence.from_trace.median_step import lane
 from tdiag.evidence.store import Evidence
 from tdiag.model.timeline import CELLS, Lane, Span, Timeline
 from tests.trace.making import call, copy, evidence_of, kernel, note, op, span, step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from tdiag.evidence.device import TracedSteps
@@ -64,6 +64,26 @@ def test_warm_up_is_set_aside_and_said(tmp_path: Path) -> None:
 def test_ordinary_variation_is_no_warm_up(tmp_path: Path) -> None:
     events = [step(0, 0, 180), step(1, 180, 100), step(2, 280, 120)]
     assert steps(evidence_of(tmp_path, events)).count == 3
+
+
+def test_a_stall_late_in_the_trace_is_no_warm_up(tmp_path: Path) -> None:
+    lengths = [100] * 26 + [900] + [100] * 2
+    ends = [0, *accumulate(lengths)]
+    events = [step(i, a, b - a) for i, (a, b) in enumerate(pairwise(ends))]
+    assert steps(evidence_of(tmp_path, events)).count == 29
+
+
+def test_slow_steps_in_half_of_the_trace_are_no_warm_up(tmp_path: Path) -> None:
+    ends = [0, *accumulate([300] * 5 + [100] * 5)]
+    events = [step(i, a, b - a) for i, (a, b) in enumerate(pairwise(ends))]
+    assert steps(evidence_of(tmp_path, events)).count == 10
+
+
+def test_waiting_for_the_first_batch_is_no_warm_up(tmp_path: Path) -> None:
+    ends = [0, *accumulate([900, 100, 100, 100])]
+    events = [step(i, a, b - a) for i, (a, b) in enumerate(pairwise(ends))]
+    events.append(note("enumerate(DataLoader)#X.__next__", 0, 800))
+    assert steps(evidence_of(tmp_path, events)).count == 4
 
 
 def test_known_boundaries_win(tmp_path: Path) -> None:

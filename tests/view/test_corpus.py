@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.from_trace.files import read_file
+from tdiag.evidence.from_trace.trace_files import read_file
 from tdiag.trace import read_trace
 from tdiag.view.relabel import relabel
 

@@ -13,7 +13,7 @@ import pytest
 
 from tdiag.diagnose import diagnose
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.from_trace.files import read_file
+from tdiag.evidence.from_trace.trace_files import read_file
 from tdiag.model.diagnosis import Diagnosis
 from tests.launch.harness import TDIAG, Terminal, tdiag, wait_for
 

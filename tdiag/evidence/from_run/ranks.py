@@ -38,7 +38,8 @@ from tdiag.evidence.store import Evidence
 # Means of the same steps: a rank whose step is further from the lead's does not step with it. Ours.
 TOGETHER_FRAC = 0.05
 # What makes another rank than the lead, which alone was profiled, worth judging: TensorFlow's
-# input-pipeline analysis calls a program "moderately" bound by 5 % of its step (rules/shares.py).
+# input-pipeline analysis calls a program "moderately" bound by 5 % of its step
+# (rules/thresholds.py).
 LATE_FRAC = 0.05
 
 OTHER = {"after_step": "other"}  # as the budget calls it

@@ -9,7 +9,7 @@ from tdiag.evidence.from_run.phases import PHASES
 from tdiag.evidence.from_run.timeline import Ints
 from tdiag.evidence.from_run.timeline import Timeline as Slices
 from tdiag.evidence.from_trace.intervals import union
-from tdiag.evidence.from_trace.timeline import lane
+from tdiag.evidence.from_trace.median_step import lane
 from tdiag.model.timeline import Timeline
 
 RENAMED = {"after_step": "other"}  # as in the budget

@@ -10,8 +10,8 @@ from tdiag.evidence.device import Ranks
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.records import TraceRecord
 from tdiag.evidence.from_run.traced import trace_file
-from tdiag.evidence.from_trace.files import read_files
-from tdiag.evidence.from_trace.ranks import compare_ranks
+from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
+from tdiag.evidence.from_trace.trace_files import read_files
 
 
 def by_traces(run_dir: Path, lead: Process, processes: Iterable[Process]) -> Ranks | None:

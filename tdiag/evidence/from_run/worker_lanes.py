@@ -8,7 +8,7 @@ import msgspec
 
 from tdiag.evidence.from_run.events import Process, workers_of
 from tdiag.evidence.from_run.records import FetchRecord
-from tdiag.evidence.from_trace.step_events import lane
+from tdiag.evidence.from_trace.median_step import event_lane
 from tdiag.evidence.history import StepEvents
 
 
@@ -17,7 +17,9 @@ def with_workers(
 ) -> StepEvents:
     """A lane a worker that was seen to fetch meanwhile. ``shift_ns``: the trace's clock − ours."""
     lanes = [
-        lane(f"worker {worker}", "worker", spans, step.begin_ns, step.begin_ns + step.duration_ns)
+        event_lane(
+            f"worker {worker}", "worker", spans, step.begin_ns, step.begin_ns + step.duration_ns
+        )
         for worker, spans in _fetches(shift_ns, lead, processes)
     ]
     seen = (msgspec.structs.replace(found, partial=True) for found in lanes if found.events)

@@ -16,26 +16,18 @@ from tdiag.evidence.device import (
     TracedSteps,
     Transfers,
 )
-from tdiag.evidence.from_trace.causes import idle_causes
-from tdiag.evidence.from_trace.communication import communication
-from tdiag.evidence.from_trace.device_time import busy_spans, device_time
-from tdiag.evidence.from_trace.host_ops import Phase, host_ops
-from tdiag.evidence.from_trace.host_states import host_states
+from tdiag.evidence.from_trace.copies_and_syncs import syncs, transfers
+from tdiag.evidence.from_trace.device_time import busy_spans, device_time, host_states, idle_causes
+from tdiag.evidence.from_trace.device_work import device_memory, device_parts, kernels
+from tdiag.evidence.from_trace.host_ops import Phase, host_ops, matrix_ops
 from tdiag.evidence.from_trace.intervals import Spans
-from tdiag.evidence.from_trace.kernels import kernels
-from tdiag.evidence.from_trace.matrices import matrix_ops
-from tdiag.evidence.from_trace.memory import device_memory
+from tdiag.evidence.from_trace.median_step import step_events, timeline
 from tdiag.evidence.from_trace.nesting import Nested, nest
-from tdiag.evidence.from_trace.parts import device_parts
-from tdiag.evidence.from_trace.processes import one_process
-from tdiag.evidence.from_trace.replay import Unexplained, replay
-from tdiag.evidence.from_trace.stacks import Stacks
-from tdiag.evidence.from_trace.step_events import step_events
-from tdiag.evidence.from_trace.steps import Window, find_window
-from tdiag.evidence.from_trace.syncs import syncs
-from tdiag.evidence.from_trace.timeline import timeline
-from tdiag.evidence.from_trace.transfers import transfers
-from tdiag.evidence.from_trace.view import View, view
+from tdiag.evidence.from_trace.python_stacks import PythonStacks
+from tdiag.evidence.from_trace.ranks_of_traces import communication
+from tdiag.evidence.from_trace.replaying import Unexplained, replay
+from tdiag.evidence.from_trace.view import TraceView, one_process, view
+from tdiag.evidence.from_trace.window import TracedWindow, find_window
 from tdiag.evidence.history import StepEvents
 from tdiag.evidence.replay import Replay
 from tdiag.evidence.store import Evidence
@@ -89,7 +81,7 @@ def device_evidence(
 
 
 def _on_device(
-    evidence: Evidence, seen: View, ops: Nested, window: Window, states: dict[str, Spans]
+    evidence: Evidence, seen: TraceView, ops: Nested, window: TracedWindow, states: dict[str, Spans]
 ) -> None:
     busy = busy_spans(seen, window)
     if not len(busy):
@@ -97,7 +89,7 @@ def _on_device(
         evidence.missing |= dict.fromkeys(ON_DEVICE, why)
         return
     idle = idle_causes(seen, window, busy, states)
-    stacks = Stacks(seen)
+    stacks = PythonStacks(seen)
     evidence.add(
         device_time(seen, window, idle, states),
         transfers(seen, window, stacks),
@@ -126,7 +118,7 @@ def _put(evidence: Evidence, kind: type[Kind], found: Kind | None, why: str) -> 
         evidence.add(found)
 
 
-def _notes(seen: View, window: Window) -> Iterator[Note]:
+def _notes(seen: TraceView, window: TracedWindow) -> Iterator[Note]:
     if window.warm_up:
         steps = f"{window.warm_up} warm-up step{'s' * (window.warm_up > 1)}"
         yield Note("warm-up", f"set aside: {steps} at the start of the trace")

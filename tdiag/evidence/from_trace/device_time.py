@@ -1,20 +1,37 @@
-"""Where the traced step's time went, seen from the device."""
+"""Where a traced step's time went: the device's work, and what the host did while it was idle."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.from_trace.causes import Idle
-from tdiag.evidence.from_trace.host_states import ALLOCATION
-from tdiag.evidence.from_trace.intervals import Spans, clip, gaps, merged, minus, total
-from tdiag.evidence.from_trace.steps import Window
-from tdiag.evidence.from_trace.view import COMM, COMPUTE, D2H, H2D, View, queue_of
+from tdiag.evidence.from_trace.host_ops import Phase
+from tdiag.evidence.from_trace.intervals import (
+    NOTHING,
+    Ints,
+    Spans,
+    both,
+    clip,
+    covered,
+    gaps,
+    merged,
+    minus,
+    total,
+    union,
+)
+from tdiag.evidence.from_trace.view import COMM, COMPUTE, D2H, H2D, Rows, TraceView, queue_of
+from tdiag.evidence.from_trace.window import NEXT_BATCH, OPTIMIZER_STEP, TracedWindow
 
 KIND_NAMES = {COMPUTE: "compute", COMM: "comm", H2D: "h2d", D2H: "d2h"}  # in order of precedence
 
 
-def device_time(view: View, window: Window, idle: Idle, states: dict[str, Spans]) -> DeviceTime:
+def device_time(
+    view: TraceView, window: TracedWindow, idle: Idle, states: dict[str, Spans]
+) -> DeviceTime:
     """The budget of a window in which something ran on a device."""
     components = _busy(view, window)
     busy = merged(*components.values())
@@ -41,7 +58,7 @@ def device_time(view: View, window: Window, idle: Idle, states: dict[str, Spans]
     )
 
 
-def _queue_depth(view: View, window: Window) -> float | None:
+def _queue_depth(view: TraceView, window: TracedWindow) -> float | None:
     """How much work was under way or waiting when more was issued, the median."""
     known = view.launch >= 0
     issued = view.trace.ts_ns[view.launch[known]]
@@ -53,12 +70,12 @@ def _queue_depth(view: View, window: Window) -> float | None:
     return max(0.0, float(np.median(before - np.searchsorted(ended, now, side="right"))))
 
 
-def busy_spans(view: View, window: Window) -> Spans:
+def busy_spans(view: TraceView, window: TracedWindow) -> Spans:
     """When anything ran on the device."""
     return clip(view.spans(view.work), window.begin, window.end)
 
 
-def _busy(view: View, window: Window) -> dict[str, Spans]:
+def _busy(view: TraceView, window: TracedWindow) -> dict[str, Spans]:
     """Device-busy instants by the kind that has precedence."""
     found: dict[str, Spans] = {}
     for kind, name in KIND_NAMES.items():
@@ -69,7 +86,7 @@ def _busy(view: View, window: Window) -> dict[str, Spans]:
     return found
 
 
-def _launch_starved(view: View, idle: Spans) -> int:
+def _launch_starved(view: TraceView, idle: Spans) -> int:
     """Idle before work whose launch call came only after the device had become idle."""
     if not len(idle):
         return 0
@@ -84,3 +101,142 @@ def _launch_starved(view: View, idle: Spans) -> int:
     late = hit.copy()
     late[hit] = issued[first[hit]] >= idle[hit, 0]
     return int((idle[late, 1] - idle[late, 0]).sum())
+
+
+# Calls that return only when the device has got somewhere: CUDA, HIP, Level Zero, MTIA.
+SYNC_CALL = re.compile(r"(Stream|Device|Event|Ctx)Synchronize|^ze\w+Synchronize|^synchronize")
+ITEM = re.compile(r"^aten::item$")
+ALLOCATION = re.compile(r"^(cuda|hip|cu)(Host)?(Mem)?(Malloc|Alloc|Free)", re.IGNORECASE)
+
+# An instant has one state: the first of these that holds.
+STATES = ("data_wait", "alloc", "sync", "python_loss", "evaluation", "optimizer", "launch")
+OF_PHASE = {"data_wait": "data_wait", "loss": "python_loss", "evaluation": "evaluation"}
+
+
+def blocking_calls(view: TraceView, window: TracedWindow) -> Rows:
+    """Runtime calls that wait for the device: synchronisations, and copies to the host that
+    last until the copy itself has ended (from pageable memory: a synchronisation in disguise).
+
+    Only those of the host's own steps: the profiler synchronises when it stops.
+    """
+    syncs = view.matching(view.runtime, SYNC_CALL)
+    copied = (view.work_kind == D2H) & (view.launch >= 0)
+    calls, copies = view.launch[copied], view.work[copied]
+    waited = view.trace.ends(calls) >= view.trace.ends(copies)
+    rows: Rows = np.union1d(syncs, calls[waited])
+    start = view.trace.ts_ns[rows]
+    inside: Rows = rows[(start >= window.begin) & (start < window.host_end)]
+    return inside
+
+
+def host_states(view: TraceView, window: TracedWindow, phases: Sequence[Phase]) -> dict[str, Spans]:
+    """Disjoint sets of instants by state, on any thread of the traced process."""
+    raw = {
+        "data_wait": view.spans(view.matching(view.annotations, NEXT_BATCH)),
+        "alloc": view.spans(view.matching(view.runtime, ALLOCATION)),
+        "sync": view.spans(blocking_calls(view, window)),
+        "optimizer": view.spans(view.matching(view.annotations, OPTIMIZER_STEP)),
+        "launch": merged(view.spans(view.ops), view.spans(view.runtime)),
+    }
+    for phase, state in OF_PHASE.items():
+        inside = [(begin, end) for name, begin, end in phases if name == phase]
+        if inside:
+            times = np.array(inside, np.int64)
+            raw[state] = merged(raw.get(state, NOTHING), union(times[:, 0], times[:, 1]))
+    found: dict[str, Spans] = {}
+    taken = NOTHING
+    for state in STATES:
+        if len(spans := raw.get(state, NOTHING)):
+            found[state] = minus(spans, taken)
+            taken = merged(taken, spans)
+    return found
+
+
+def split(spans: Spans, states: dict[str, Spans]) -> dict[str, Spans]:
+    """``spans`` by host state; what no state covers is ``other``."""
+    parts = {state: both(spans, covered) for state, covered in states.items()}
+    rest = minus(spans, merged(*states.values()))
+    return {name: part for name, part in (parts | {"other": rest}).items() if len(part)}
+
+
+# Waiting costs the host its lead over the device; idle in these states has its cause already.
+WAITING = ("sync", "data_wait")
+OWN_CAUSE = frozenset({*WAITING, "alloc"})
+
+
+@dataclass(frozen=True)
+class Idle:
+    """``by_cause``: idle ns of the window by host state, adding up to the idle time exactly.
+    ``calls``: the blocking calls; ``caused``: device idle that each of them caused, ns."""
+
+    by_cause: dict[str, int]
+    calls: Rows
+    caused: Ints
+
+
+def idle_causes(
+    view: TraceView, window: TracedWindow, busy: Spans, states: dict[str, Spans]
+) -> Idle:
+    """Attribute every idle instant of the window to one cause.
+
+    A wait makes idle what follows it, too: had the host not waited, it would be ahead by as long
+    as the device worked meanwhile. Later gaps are charged to the most recent wait whose lead is
+    not used up: a replay of the device queue with the waits removed, in one pass. So a wait for
+    a device that never runs dry costs nothing, and a short wait explains no long gap.
+    """
+    idle = gaps(busy, window.begin, window.end)
+    parts = split(idle, states)
+    totals = {name: total(spans) for name, spans in parts.items()}
+    waits = {name: clip(states.get(name, NOTHING), window.begin, window.end) for name in WAITING}
+    spans = np.concatenate(list(waits.values()))
+    if not len(spans):
+        return Idle(totals, NOTHING[:, 0], NOTHING[:, 0])
+    names = [name for name in parts if name not in OWN_CAUSE]
+    pieces = np.concatenate([NOTHING, *(parts[name] for name in names)])
+    owner = np.repeat(np.arange(len(names)), [len(parts[name]) for name in names])
+    worked = covered(busy, spans[:, 0], spans[:, 1])
+    used, met = charge(spans[:, 1], worked, pieces[:, 0], pieces[:, 1] - pieces[:, 0])
+    for index, name in enumerate(names):
+        totals[name] -= int(met[owner == index].sum())
+    first = 0
+    for name, mine in waits.items():
+        totals[name] = totals.get(name, 0) + int(used[first : first + len(mine)].sum())
+        first += len(mine)
+    syncs = waits["sync"]
+    caused = used[: len(syncs)] + (syncs[:, 1] - syncs[:, 0]) - worked[: len(syncs)]
+    return Idle(totals, *_by_call(view, window, syncs, caused))
+
+
+def _by_call(
+    view: TraceView, window: TracedWindow, syncs: Spans, caused: Ints
+) -> tuple[Rows, Ints]:
+    """Blocking calls with the idle of the stretch of waiting that they begin."""
+    calls = blocking_calls(view, window)
+    calls = calls[np.lexsort((-view.trace.dur_ns[calls], view.trace.ts_ns[calls]))]
+    per_call = np.zeros(len(calls), np.int64)
+    at = np.searchsorted(view.trace.ts_ns[calls], syncs[:, 0])
+    known = at < len(calls)
+    # Pieces of one call, cut by another state, are added up.
+    np.add.at(per_call, at[known], caused[known])
+    return calls, per_call
+
+
+def charge(ends: Ints, lead: Ints, begins: Ints, demand: Ints) -> tuple[Ints, Ints]:
+    """Charge each demand to the latest leads before it: ``(used of each lead, met of each
+    demand)``. Leads become available at ``ends``, demands arise at ``begins``.
+
+    Leads lie on one another like a stack: of each that is left which the stack never sank below
+    again.
+    """
+    count = len(ends)
+    order = np.argsort(np.r_[ends, begins], kind="stable")
+    won = np.r_[lead, np.zeros_like(demand)][order]
+    wanted = np.cumsum(np.r_[np.zeros_like(lead), demand][order])
+    unmet = np.maximum.accumulate(np.maximum(wanted - np.cumsum(won), 0))
+    met = np.diff(wanted - unmet, prepend=0)
+    height = np.cumsum(won - met)
+    lowest = np.minimum.accumulate(height[::-1])[::-1]  # from here on
+    used = won - np.clip(lowest - (height - won), 0, won)
+    both = np.empty(len(order), np.int64)
+    both[order] = used + met  # one of the two is 0
+    return both[:count], both[count:]

@@ -1,17 +1,21 @@
-"""What the host dispatched: ops per step, their own time, and whose backward it was."""
+"""What the host dispatched: ops per step, their self time, whose backward it was, and shapes."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
 import numpy as np
 
-from tdiag.evidence.device import HostOp, HostOps
+from tdiag.evidence.device import HostOp, HostOps, MatrixOp, MatrixOps
+from tdiag.evidence.from_trace.device_work import issuing_ops
 from tdiag.evidence.from_trace.intervals import Ints
 from tdiag.evidence.from_trace.nesting import Nested
-from tdiag.evidence.from_trace.steps import Window
-from tdiag.evidence.from_trace.view import View
+from tdiag.evidence.from_trace.view import TraceView
+from tdiag.evidence.from_trace.window import TracedWindow
+from tdiag.trace import Trace
+from tdiag.trace.columns import Mask
 
 Phase = tuple[str, int, int]  # name, start, end on the trace's clock, ns
 
@@ -22,7 +26,9 @@ ZEROES = re.compile(r"^aten::(_foreach_)?zero_$")
 BACKWARD_NODE = re.compile(r"^autograd::engine::evaluate_function: ")
 
 
-def host_ops(view: View, nested: Nested, window: Window, phases: Sequence[Phase]) -> HostOps | None:
+def host_ops(
+    view: TraceView, nested: Nested, window: TracedWindow, phases: Sequence[Phase]
+) -> HostOps | None:
     """``nested``: the ops of the window. None if there are none."""
     if not len(nested.rows):
         return None
@@ -37,7 +43,7 @@ def host_ops(view: View, nested: Nested, window: Window, phases: Sequence[Phase]
     )
 
 
-def _by_name(view: View, nested: Nested, steps: int) -> tuple[HostOp, ...]:
+def _by_name(view: TraceView, nested: Nested, steps: int) -> tuple[HostOp, ...]:
     names = view.trace.name[nested.rows]
     size = len(view.trace.names)
     counts = np.bincount(names, minlength=size)
@@ -56,7 +62,7 @@ def _by_name(view: View, nested: Nested, steps: int) -> tuple[HostOp, ...]:
 
 
 def _backward_of(
-    view: View, nested: Nested, phases: Sequence[Phase], steps: int
+    view: TraceView, nested: Nested, phases: Sequence[Phase], steps: int
 ) -> dict[str, float]:
     """Backward ns per step by the phase in which the forward op was called.
 
@@ -102,7 +108,9 @@ def _by_phase(
     return totals
 
 
-def _zero_grad_frac(view: View, window: Window, phases: Sequence[Phase]) -> dict[str, float]:
+def _zero_grad_frac(
+    view: TraceView, window: TracedWindow, phases: Sequence[Phase]
+) -> dict[str, float]:
     """The part of the window's phases, by name, that frees or zeroes gradients."""
     rows = view.matching(view.annotations, ZERO_GRAD)
     starts = view.trace.ts_ns[rows]
@@ -112,7 +120,7 @@ def _zero_grad_frac(view: View, window: Window, phases: Sequence[Phase]) -> dict
     return {name: min(1.0, ns / whole[name]) for name, ns in spent.items() if whole[name]}
 
 
-def _zeroing(view: View, nested: Nested, window: Window) -> HostOp | None:
+def _zeroing(view: TraceView, nested: Nested, window: TracedWindow) -> HostOp | None:
     """None if no optimizer's ``zero_grad`` was seen."""
     spans = view.spans(view.matching(view.annotations, ZERO_GRAD))
     if not len(spans):
@@ -134,3 +142,62 @@ def _without_gc(phases: Sequence[Phase]) -> list[Phase]:
         else:
             kept.append((name, begin, end))
     return kept
+
+
+NOT_A_TENSOR = frozenset({"", "Scalar", "ScalarList", "Int", "Bool", "GenericList", "Float"})
+
+
+def matrix_ops(view: TraceView, ops: Nested, window: TracedWindow) -> MatrixOps | None:
+    """None where no shapes were recorded (``record_shapes``)."""
+    trace = view.trace
+    shaped = np.flatnonzero((trace.shapes[ops.rows] >= 0) & ~_wrapping(trace, ops))
+    if not any(dims for dims, _ in trace.shape_texts) or not len(shaped):
+        return None
+    device = np.zeros(len(ops.rows))
+    work = window.began(view, view.work)
+    issuers = issuing_ops(view, ops, work)
+    np.add.at(device, issuers[issuers >= 0], trace.dur_ns[work][issuers >= 0])
+    names, shapes = trace.name[ops.rows[shaped]], trace.shapes[ops.rows[shaped]]
+    host = (ops.end - ops.start)[shaped]
+    found = []
+    for name, shape in sorted(set(zip(names.tolist(), shapes.tolist(), strict=True))):
+        mine = (names == name) & (shapes == shape)
+        dims, dtypes = _tensors(*trace.shape_texts[shape])
+        found.append(
+            MatrixOp(
+                name=trace.names[name],
+                dims=dims,
+                dtypes=dtypes,
+                count=int(mine.sum()) / window.count,
+                host_ns=float(host[mine].sum()) / window.count,
+                device_ns=float(device[shaped[mine]].sum()) / window.count if len(work) else None,
+            )
+        )
+    found.sort(key=lambda op: -(op.device_ns or op.host_ns))
+    return MatrixOps(ops=tuple(found))
+
+
+def _wrapping(trace: Trace, ops: Nested) -> Mask:
+    """Ops that only call another shaped op (aten::linear calls aten::addmm)."""
+    found = np.zeros(len(ops.rows), np.bool_)
+    above = ops.parent[trace.shapes[ops.rows] >= 0]
+    while len(above := np.unique(above[above >= 0])):
+        found[above] = True
+        above = ops.parent[above]
+    return found
+
+
+def _tensors(dims: str, types: str) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
+    """Dimensions and data types of the inputs that are tensors; nothing if a text was cut."""
+    try:
+        sizes, kinds = json.loads(dims or "[]"), json.loads(types or "[]")
+    except json.JSONDecodeError:
+        return (), ()
+    if len(kinds) != len(sizes):
+        return (), ()
+    kept = [
+        (tuple(size), kind)
+        for size, kind in zip(sizes, kinds, strict=True)
+        if kind not in NOT_A_TENSOR and size and all(isinstance(n, int) for n in size)
+    ]
+    return tuple(size for size, _ in kept), tuple(kind for _, kind in kept)

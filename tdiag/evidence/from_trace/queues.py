@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tdiag.evidence.from_trace.intervals import Ints, Mask
-from tdiag.evidence.from_trace.kernels import (
+from tdiag.evidence.from_trace.copies_and_syncs import memory_kind
+from tdiag.evidence.from_trace.device_work import (
     MATRIX_FAMILIES,
     TENSOR_CORE,
     family_of,
     is_float32,
 )
-from tdiag.evidence.from_trace.transfers import memory_kind
-from tdiag.evidence.from_trace.view import COMM, D2H, H2D, Rows, View, queue_of
+from tdiag.evidence.from_trace.intervals import Ints, Mask
+from tdiag.evidence.from_trace.view import COMM, D2H, H2D, Rows, TraceView, queue_of
 from tdiag.evidence.replay import NONE
 
 # Launching takes 5 to 10 µs; what begins or returns this much later waited for something else.
@@ -42,7 +42,9 @@ class Queues:
     unexplained_ns: int
 
 
-def queues(view: View, rows: Rows, call: Ints, called: Ints, returned: Ints, origin: int) -> Queues:
+def queues(
+    view: TraceView, rows: Rows, call: Ints, called: Ints, returned: Ints, origin: int
+) -> Queues:
     """``call``: of each row, or −1; ``called``, ``returned``: when each call began and ended."""
     order = np.lexsort((view.trace.ts_ns[rows], call))
     rows, call = rows[order], call[order]
@@ -100,7 +102,7 @@ def _joined(late: Mask, stream: Ints, begin: Ints, end: Ints) -> Ints:
     return joins
 
 
-def tags_of(view: View, rows: Rows) -> list[str]:
+def tags_of(view: TraceView, rows: Rows) -> list[str]:
     """What kind of work each row is, as :class:`Replay` names it."""
     kinds = view.work_kind[np.searchsorted(view.work, rows)].tolist()
     names = view.trace.name[rows].tolist()

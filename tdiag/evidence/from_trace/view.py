@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.from_trace.intervals import Spans, union
+from tdiag.evidence.from_trace.intervals import Mask, Spans, union
 from tdiag.trace import Trace
 
 Rows = npt.NDArray[np.int64]
@@ -52,7 +54,7 @@ COMPUTE, COMM, H2D, D2H = range(4)
 
 
 @dataclass(frozen=True)
-class View:
+class TraceView:
     """Row numbers of ``trace`` by role. ``work_kind``: COMPUTE, COMM, H2D or D2H per ``work``."""
 
     trace: Trace
@@ -100,7 +102,7 @@ class View:
         return self.launch[np.searchsorted(self.work, rows)]
 
 
-def view(trace: Trace) -> View:
+def view(trace: Trace) -> TraceView:
     """Sort the events of ``trace`` by role."""
     work = _of_category(trace, _device_categories(trace).__contains__)
     kernels = _of_category(trace, KERNEL_CATEGORIES.__contains__)
@@ -108,7 +110,7 @@ def view(trace: Trace) -> View:
     ops = _of_category(trace, OP_CATEGORIES.__contains__)
     notes = _of_category(trace, ANNOTATION_CATEGORIES.__contains__)
     filed_as_ops = trace.named(ops, OLD_ANNOTATION.match)  # before torch 1.11
-    return View(
+    return TraceView(
         trace,
         work,
         _kinds(trace, work),
@@ -149,3 +151,75 @@ def _kinds(trace: Trace, work: Rows) -> npt.NDArray[np.int8]:
     kinds[trace.named(work, HOST_TO_DEVICE.search)] = H2D
     kinds[trace.named(work, COMMUNICATION.search)] = COMM
     return kinds
+
+
+# Another process has ops and runtime calls of its own. What has less of both is no training.
+LEAST_FRAC = 0.05
+
+
+def one_process(view: TraceView) -> tuple[TraceView, str]:
+    """The process with most ops, and a note on the others; all of it and "" where there is one.
+
+    Correlation ids are counted in each process, so that those of two are the same numbers: a
+    device's work belongs to the process whose calls of the same ids it followed soonest.
+    """
+    pids = sorted(_pids(view, view.ops) & _pids(view, view.runtime), key=str)
+    if len(pids) < 2:
+        return view, ""
+    counts = Counter({pid: int(_of(view, view.ops, pid).sum()) for pid in pids})
+    chosen = max(pids, key=lambda pid: counts[pid])
+    mine = _work_of(view, pids, chosen)
+    note = (
+        f"the trace holds {len(pids)} processes ({', '.join(map(str, pids))}): analysed is"
+        f" {chosen}, which has most ops"
+    )
+    return replace(
+        view,
+        work=view.work[mine],
+        work_kind=view.work_kind[mine],
+        runtime=view.runtime[_of(view, view.runtime, chosen)],
+        ops=view.ops[_of(view, view.ops, chosen)],
+        annotations=view.annotations[_of(view, view.annotations, chosen)],
+    ), note
+
+
+def _pids(view: TraceView, rows: Rows) -> set[Any]:
+    """Processes with a noticeable share of these events."""
+    lanes = np.bincount(view.trace.lane[rows], minlength=len(view.trace.lanes))
+    counts: Counter[Any] = Counter()
+    for (pid, _), count in zip(view.trace.lanes, lanes.tolist(), strict=True):
+        counts[pid] += count
+    return {pid for pid, count in counts.items() if count > LEAST_FRAC * len(rows)}
+
+
+def _of(view: TraceView, rows: Rows, pid: Any) -> Mask:
+    """Which of these events are of the process."""
+    mine = np.array([lane[0] == pid for lane in view.trace.lanes])
+    found: Mask = mine[view.trace.lane[rows]]
+    return found
+
+
+def _work_of(view: TraceView, pids: list[Any], chosen: Any) -> Mask:
+    """Which ``view.work`` the chosen process issued, told device by device; also that of devices
+    which no process is known to have launched for."""
+    delays = {pid: _delays(view, pid) for pid in pids}
+    devices = view.trace.device[view.work]
+    mine = np.zeros(len(view.work), np.bool_)
+    for device in np.unique(devices).tolist():
+        there = devices == device
+        usual = {pid: float(np.median(delay[there])) for pid, delay in delays.items()}
+        mine |= there & (usual[chosen] <= min(usual.values()))
+    return mine
+
+
+def _delays(view: TraceView, pid: Any) -> npt.NDArray[np.float64]:
+    """For each ``view.work`` how long after the process's call of the same id it began, ns;
+    infinite where there is none, or it came later."""
+    trace = view.trace
+    calls = view.runtime[_of(view, view.runtime, pid)]
+    calls = calls[np.argsort(trace.correlation[calls], kind="stable")]
+    keys, wanted = trace.correlation[calls], trace.correlation[view.work]
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    delay = (trace.ts_ns[view.work] - trace.ts_ns[calls[at]]).astype(np.float64)
+    delay[(keys[at] != wanted) | (wanted <= 0) | (delay < 0)] = np.inf
+    return delay

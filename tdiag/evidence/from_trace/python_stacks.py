@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from tdiag.evidence.from_trace.nesting import nest
-from tdiag.evidence.from_trace.view import Rows, View
+from tdiag.evidence.from_trace.view import Rows, TraceView
 from tdiag.model.place import Place
 from tdiag.trace import Trace
 
@@ -28,10 +28,10 @@ INSTALLED = re.compile(r"(^|[/\\])(site-packages|dist-packages|lib[/\\]python\d[
 LIBRARIES = frozenset(sys.stdlib_module_names) | {"torch", "torchvision", "torchaudio", "numpy"}
 
 
-class Stacks:
+class PythonStacks:
     """Finds the Python around events; made once a trace, since nesting takes time."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: TraceView) -> None:
         self._trace = view.trace
         python = _python(view.trace)
         stacked = view.ops[view.trace.stack[view.ops] >= 0]

@@ -16,6 +16,7 @@ import numpy as np
 
 from tdiag.children import program
 from tdiag.errors import RunError
+from tdiag.evidence.device import TracedSteps
 from tdiag.evidence.from_trace import device_evidence
 from tdiag.evidence.kinds import Environment
 from tdiag.evidence.store import Evidence
@@ -23,6 +24,7 @@ from tdiag.model.notes import Capture
 from tdiag.trace import Trace, read_trace
 from tdiag.trace.inflate import Progress
 from tdiag.trace.parallel import cores
+from tdiag.trace.split import NOT_A_TRACE_HINT
 
 # As torch.profiler.tensorboard_trace_handler names them: worker, time of writing.
 HANDLER_NAME = re.compile(r"^(?P<worker>.+?)(\.(?P<time>\d+))?\.pt\.trace\.json(\.gz)?$")
@@ -82,9 +84,11 @@ def read_files(
 
 def read_file(path: Path, progress: Progress | None = None, *, alone: bool = True) -> TracedFile:
     """The evidence of one trace file. ``alone``: no others are read at the same time. Raises
-    RunError if it is none."""
+    RunError if it is no trace, or one of another program (a browser's, say)."""
     trace = read_trace(path, progress, alone=alone)
     evidence = device_evidence(trace)
+    if evidence.get(TracedSteps) is None:
+        raise RunError(f"{path.name} holds no torch.profiler events", NOT_A_TRACE_HINT)
     evidence.otherwise = NOT_IN_A_TRACE
     rank = _rank(trace)
     evidence.add(_environment(trace, rank or 0))
@@ -103,7 +107,7 @@ def _or_error(
 
 def _in_child(path: Path) -> TracedFile | RunError:
     child = subprocess.run(
-        [*program("tdiag.evidence.from_trace.files"), os.fspath(path)],
+        [*program("tdiag.evidence.from_trace.trace_files"), os.fspath(path)],
         capture_output=True,
         check=False,
     )
@@ -147,6 +151,6 @@ def _environment(trace: Trace, rank: int) -> Environment:
 
 if __name__ == "__main__":
     # Imported by its own name, so that what is pickled can be found again.
-    from tdiag.evidence.from_trace import files
+    from tdiag.evidence.from_trace import trace_files
 
-    sys.stdout.buffer.write(pickle.dumps(files._or_error(Path(sys.argv[1]), alone=False)))
+    sys.stdout.buffer.write(pickle.dumps(trace_files._or_error(Path(sys.argv[1]), alone=False)))

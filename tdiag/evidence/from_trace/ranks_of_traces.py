@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tdiag.evidence.device import Communication, DeviceTime, Ranks, RankTime, TracedSteps
+from tdiag.evidence.from_trace.intervals import clip, covered, minus, total
+from tdiag.evidence.from_trace.view import COMM, COMPUTE, TraceView
+from tdiag.evidence.from_trace.window import TracedWindow
 from tdiag.evidence.store import Evidence
 
 # Paired collectives end together; further apart than a wait that would be noticeable
-# (rules/shares.py), they are not the same ones.
+# (rules/thresholds.py), they are not the same ones.
 TOGETHER_FRAC = 0.05
 
 
@@ -75,4 +78,27 @@ def _rank_time(rank: int, evidence: Evidence) -> RankTime:
         step_ns=device.step_ns if device else float(steps.mean_ns) if steps else 0.0,
         components_ns=device.components_ns if device else {},
         communication_ns=communication.total_ns if communication else None,
+    )
+
+
+MOST = 10_000  # collectives that are told one by one, as documented at Communication
+
+
+def communication(view: TraceView, window: TracedWindow) -> Communication | None:
+    """None if no communication ran on the device."""
+    trace = view.trace
+    rows = view.of_kind(COMM)
+    spans = clip(view.spans(rows), window.begin, window.end)
+    if not len(spans):
+        return None
+    exposed = minus(spans, view.spans(view.of_kind(COMPUTE)))
+    began = window.began(view, rows)
+    each = began[np.argsort(trace.ts_ns[began], kind="stable")]
+    start, end = trace.ts_ns[each], trace.ends(each)
+    told = zip(end.tolist(), covered(exposed, start, end).tolist(), strict=True)
+    return Communication(
+        total_ns=total(spans) / window.count,
+        exposed_ns=total(exposed) / window.count,
+        count=len(began) / window.count,
+        collectives=tuple(told) if len(each) <= MOST else (),
     )

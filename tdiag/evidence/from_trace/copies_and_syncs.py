@@ -1,4 +1,4 @@
-"""Copies between host and device."""
+"""Copies between host and device, synchronisations, and the idle time they cause."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from functools import cache
 
 import numpy as np
 
-from tdiag.evidence.device import Copy, Transfers
-from tdiag.evidence.from_trace.intervals import Spans, clip, minus, total
-from tdiag.evidence.from_trace.stacks import Stacks
-from tdiag.evidence.from_trace.steps import Window
-from tdiag.evidence.from_trace.view import COMPUTE, D2H, H2D, Rows, View
+from tdiag.evidence.device import Copy, Sync, Syncs, Transfers
+from tdiag.evidence.from_trace.device_time import ITEM, Idle
+from tdiag.evidence.from_trace.intervals import Ints, Spans, clip, minus, total
+from tdiag.evidence.from_trace.python_stacks import PythonStacks
+from tdiag.evidence.from_trace.view import COMPUTE, D2H, H2D, Rows, TraceView
+from tdiag.evidence.from_trace.window import TracedWindow
 from tdiag.model.place import Place
 
 MEMORY_WORDS = {
@@ -20,7 +21,7 @@ MEMORY_WORDS = {
 }
 
 
-def transfers(view: View, window: Window, stacks: Stacks) -> Transfers:
+def transfers(view: TraceView, window: TracedWindow, stacks: PythonStacks) -> Transfers:
     """One entry per direction, kind of host memory (``unknown`` where the name does not say:
     ROCm's "Host -> Device") and user function."""
     compute = view.spans(view.of_kind(COMPUTE))
@@ -47,7 +48,7 @@ def memory_kind(name: str) -> str:
     return next((memory for memory, words in MEMORY_WORDS.items() if words.search(name)), "unknown")
 
 
-def _places(view: View, stacks: Stacks, rows: Rows) -> list[Place | None]:
+def _places(view: TraceView, stacks: PythonStacks, rows: Rows) -> list[Place | None]:
     """Where the call stands that issued each copy."""
     calls = view.launched_by(rows)
     known = np.flatnonzero(calls >= 0)
@@ -59,8 +60,8 @@ def _places(view: View, stacks: Stacks, rows: Rows) -> list[Place | None]:
 
 
 def _copy(
-    view: View,
-    window: Window,
+    view: TraceView,
+    window: TracedWindow,
     rows: Rows,
     direction: str,
     memory: str,
@@ -79,5 +80,45 @@ def _copy(
         device_ns=total(spans) / steps,
         exposed_ns=total(minus(spans, compute)) / steps,
         host_blocked_ns=float(trace.dur_ns[calls[calls >= 0]].sum()) / steps,
+        at=at,
+    )
+
+
+def syncs(view: TraceView, window: TracedWindow, idle: Idle, stacks: PythonStacks) -> Syncs:
+    """By name and user function: the runtime calls, and ``aten::item`` that asked for a value."""
+    found = _grouped(view, stacks, idle.calls, idle.caused, window)
+    items = window.began(view, view.matching(view.ops, ITEM))
+    starts = view.trace.ts_ns[idle.calls]
+    before = np.r_[0, np.cumsum(idle.caused)]
+    first = np.searchsorted(starts, view.trace.ts_ns[items])
+    last = np.searchsorted(starts, view.trace.ends(items))
+    waited = last > first  # a value that was on the host already makes no call that waits
+    caused = (before[last] - before[first])[waited]
+    found += _grouped(view, stacks, items[waited], caused, window)
+    found.sort(key=lambda sync: -(sync.idle_after_ns + sync.host_ns))
+    return Syncs(syncs=tuple(found))
+
+
+def _grouped(
+    view: TraceView, stacks: PythonStacks, rows: Rows, caused: Ints, window: TracedWindow
+) -> list[Sync]:
+    names = [view.trace.names[name] for name in view.trace.name[rows]]
+    groups: dict[tuple[str, Place | None], list[int]] = {}
+    places, place = stacks.locate(rows)
+    for index, (name, at) in enumerate(zip(names, place.tolist(), strict=True)):
+        groups.setdefault((name, places[at]), []).append(index)
+    host = view.trace.dur_ns[rows]
+    return [
+        _sync(name, at, host[mine], caused[mine], window.count)
+        for (name, at), mine in groups.items()
+    ]
+
+
+def _sync(name: str, at: Place | None, host: Ints, caused: Ints, steps: int) -> Sync:
+    return Sync(
+        name=name,
+        count=len(host) / steps,
+        host_ns=float(host.sum()) / steps,
+        idle_after_ns=float(caused.sum()) / steps,
         at=at,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdiag.evidence.device import TracedSteps
-from tdiag.evidence.from_trace.intervals import Ints
-from tdiag.evidence.from_trace.view import Rows, View
+from tdiag.evidence.from_trace.intervals import Ints, covered
+from tdiag.evidence.from_trace.view import Rows, TraceView
 
 PROFILER_STEP = re.compile(r"^ProfilerStep#\d+")
 NEXT_BATCH = re.compile(r"^enumerate\(DataLoader\)")
@@ -22,10 +23,12 @@ WARM_UP_RATIO = 2.0
 MIN_NUMBERED = 20  # ops below which a median of gaps says nothing
 ENOUGH_NUMBERED = 20_000  # ops beyond which it says nothing new
 MIN_REST = 2  # steps that must remain to tell warm-up by
+# Slower steps in more than a third of a trace are no warm-up: they are how this training runs.
+MOST_WARM_UP_FRAC = 1 / 3
 
 
 @dataclass(frozen=True)
-class Window:
+class TracedWindow:
     """``bounds``: n + 1 instants (ns) around n consecutive steps. ``warm_up``: steps set aside.
     ``host_end``: where the host ended its last step; the device may work on until ``end``.
     ``sampled``: the file holds only a sample of the events that were recorded."""
@@ -48,7 +51,7 @@ class Window:
     def count(self) -> int:
         return len(self.bounds) - 1
 
-    def began(self, view: View, rows: Rows) -> Rows:
+    def began(self, view: TraceView, rows: Rows) -> Rows:
         """Those of ``rows`` that began within the steps."""
         start = view.trace.ts_ns[rows]
         return rows[(start >= self.begin) & (start < self.end)]
@@ -64,24 +67,26 @@ class Window:
         )
 
 
-def find_window(view: View, given: Sequence[int] = ()) -> Window | None:
+def find_window(view: TraceView, given: Sequence[int] = ()) -> TracedWindow | None:
     """The consecutive steps of the trace, warm-up set aside; None for a trace without events.
 
     ``given``: step boundaries that the caller knows, on the trace's clock; else ProfilerStep
     annotations, else the loader's or the optimizer's, else the whole span as one step.
     """
     if len(given) > 1:
-        return Window(np.array(given, np.int64), "run", given[-1], sampled=_sampled(view))
+        return TracedWindow(np.array(given, np.int64), "run", given[-1], sampled=_sampled(view))
     bounds, found_by = _bounds(view)
     if bounds is None:
         return None
     host_end = int(bounds[-1])
     bounds = _until_device_ends(view, bounds)
-    warm_up = _warm_up(np.diff(bounds)) if found_by != "span" else 0
-    return Window(bounds[warm_up:], found_by, host_end, warm_up, _sampled(view))
+    waits = view.spans(view.matching(view.annotations, NEXT_BATCH))
+    working = np.diff(bounds) - covered(waits, bounds[:-1], bounds[1:])
+    warm_up = _warm_up(working) if found_by != "span" else 0
+    return TracedWindow(bounds[warm_up:], found_by, host_end, warm_up, _sampled(view))
 
 
-def _bounds(view: View) -> tuple[Ints | None, str]:
+def _bounds(view: TraceView) -> tuple[Ints | None, str]:
     trace = view.trace
     steps = view.matching(view.annotations, PROFILER_STEP)
     if len(steps):
@@ -117,7 +122,7 @@ def _profiler_steps(start: Ints, end: Ints, lane: Ints) -> Ints:
     return bounds
 
 
-def _span(view: View) -> Ints | None:
+def _span(view: TraceView) -> Ints | None:
     rows = np.concatenate([view.work, view.runtime, view.ops, view.annotations])
     if not len(rows):
         return None
@@ -125,7 +130,7 @@ def _span(view: View) -> Ints | None:
     return np.array([begin, end], np.int64) if end > begin else None
 
 
-def _until_device_ends(view: View, bounds: Ints) -> Ints:
+def _until_device_ends(view: TraceView, bounds: Ints) -> Ints:
     """Let the last step end when the device has finished what these steps issued.
 
     A host that runs ahead ends its last step while the device still works for it.
@@ -139,17 +144,22 @@ def _until_device_ends(view: View, bounds: Ints) -> Ints:
     return bounds
 
 
-def _sampled(view: View) -> bool:
+def _sampled(view: TraceView) -> bool:
     """Whether most ops lack the op recorded next: the profiler numbers them one by one."""
     numbers = np.unique(view.trace.external[view.ops[:ENOUGH_NUMBERED]])
     numbers = numbers[numbers > 0]
     return len(numbers) > MIN_NUMBERED and float(np.median(np.diff(numbers))) > 1
 
 
-def _warm_up(durations: Ints) -> int:
-    """How many leading steps are warm-up."""
-    for leading in range(len(durations) - MIN_REST, 0, -1):
-        rest = float(np.median(durations[leading:]))
-        if durations[leading - 1] > WARM_UP_RATIO * rest:
-            return leading
-    return 0
+def _warm_up(working: Ints) -> int:
+    """How many leading steps are warm-up: each of them is slow, and at most a third of all.
+
+    ``working``: of each step the time without waiting for data. A loader fills its queue at the
+    start and stalls now and then; neither warms anything up.
+    """
+    most = min(math.ceil(len(working) * MOST_WARM_UP_FRAC), len(working) - MIN_REST)
+    if most < 1:
+        return 0
+    slow = working > WARM_UP_RATIO * np.median(working[most:])
+    leading = int(np.argmin(slow))  # the first that is not
+    return leading if leading <= most else 0

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tdiag.evidence.from_trace.host_states import ALLOCATION, SYNC_CALL
+from tdiag.evidence.from_trace.device_time import ALLOCATION, SYNC_CALL
 from tdiag.evidence.from_trace.intervals import NOTHING, Ints, Spans, covered
 from tdiag.evidence.from_trace.nesting import nest
 from tdiag.evidence.from_trace.queues import CLOCK_NS, NEAR_NS, Queues, queues, tags_of
-from tdiag.evidence.from_trace.steps import Window
-from tdiag.evidence.from_trace.view import D2H, H2D, Rows, View
+from tdiag.evidence.from_trace.view import D2H, H2D, Rows, TraceView
+from tdiag.evidence.from_trace.window import TracedWindow
 from tdiag.evidence.replay import NONE, Replay
 from tdiag.trace.decode import Interned
 
@@ -43,7 +43,7 @@ class _Calls:
     issues: Ints
 
 
-def replay(view: View, window: Window, states: Mapping[str, Spans]) -> Replay:
+def replay(view: TraceView, window: TracedWindow, states: Mapping[str, Spans]) -> Replay:
     """``states``: of the host, disjoint. Raises Unexplained where the trace lacks what a replay
     needs, or where too much of it waits for what the trace does not tell."""
     if window.sampled:
@@ -96,7 +96,7 @@ def replay(view: View, window: Window, states: Mapping[str, Spans]) -> Replay:
     )
 
 
-def _calls(view: View, window: Window) -> tuple[int, _Calls]:
+def _calls(view: TraceView, window: TracedWindow) -> tuple[int, _Calls]:
     """The calls of as many leading steps as are enough."""
     trace = view.trace
     known = view.launch >= 0
@@ -130,7 +130,7 @@ def _calls(view: View, window: Window) -> tuple[int, _Calls]:
     return steps, _Calls(nested.rows[outer], begin, end, issues)
 
 
-def _waits(view: View, calls: _Calls, found: Queues) -> tuple[list[tuple[int, ...]], Ints]:
+def _waits(view: TraceView, calls: _Calls, found: Queues) -> tuple[list[tuple[int, ...]], Ints]:
     """For each call the work that it awaits, and for how long it went on without a reason.
 
     A synchronisation awaits all work issued before that had ended when it returned, the last of
@@ -171,7 +171,7 @@ def _host(
 
 
 def _tags(
-    view: View,
+    view: TraceView,
     calls: _Calls,
     found: Queues,
     waits: list[tuple[int, ...]],

@@ -1,0 +1,216 @@
+"""Kernels, copies and memory of the device: by family and by where they came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tdiag.evidence.device import DeviceMemory, DeviceParts, KernelFamily, Kernels, Part
+from tdiag.evidence.from_trace.intervals import Ints, clip, total
+from tdiag.evidence.from_trace.nesting import Nested
+from tdiag.evidence.from_trace.python_stacks import PythonStacks
+from tdiag.evidence.from_trace.view import COMM, COMPUTE, Rows, TraceView
+from tdiag.evidence.from_trace.window import TracedWindow
+from tdiag.model.place import Place
+from tdiag.trace import MEMORY_COLUMNS
+from tdiag.trace.decode import Interned
+
+# First match wins. Names as cuBLAS, CUTLASS, cuDNN, MIOpen, rocBLAS/Tensile, Triton, ATen give, in
+# lower case: a pattern that ignores case is a fifth as fast, and names have thousands of letters.
+FAMILIES = (
+    ("attention", r"flash|fmha|attention|sdpa|mha_(fwd|bwd)|aiter::"),
+    ("optimizer", r"multi_tensor_apply|adam|sgd|lamb_|fusedoptimizer|_foreach"),
+    (
+        "layout",
+        r"nchwtonhwc|nhwcto|batched_transpose|(nchw|nhwc).*transform|converttensor|"
+        r"subtensorop",
+    ),
+    (
+        "conv",
+        r"conv|[hs]cudnn_|implicit_?gemm|igemm|wgrad|dgrad|winograd|cudnn.*fprop|xmma_fprop|gcnasm|miopensp3",
+    ),
+    (
+        "gemm",
+        r"gemm|gemv|cublas|cutlass|cijk_|matmul|\bmm_|nvjet|splitk|_mm_|dot_kernel",
+    ),
+    ("norm", r"batch_?norm|layer_?norm|group_?norm|rms_?norm|bn_(fw|bw)|instance_?norm"),
+    ("copy", r"memcpy|memset|copy_kernel|direct_copy|catarray|fillbuffer|copybuffer"),
+    ("reduction", r"reduce|softmax|argmax|cumsum|scan|sum_"),
+    (
+        "elementwise",
+        r"elementwise|pointwise|triton_poi|triton_per|fused|vectorized|unrolled|index|gather|"
+        r"scatter|embedding|dropout|fill",
+    ),
+)
+_FAMILIES = tuple((name, re.compile(pattern)) for name, pattern in FAMILIES)
+LABELS = (*(name for name, _ in FAMILIES), "other", "comm")
+
+# Matrix units: NVIDIA's tensor cores (tensorop, …884/16816/1688 shapes, hmma, wgmma, nvjet) and
+# AMD's MFMA. float32 without them: simt, sgemm, scudnn; Tensile writes the type as _S_.
+TENSOR_CORE = re.compile(
+    r"tensorop|tensor16x8x|[his](884|1688|16816|16832)|hmma|imma|[wh]gmma|nvjet|mfma|_MI\d+x|"
+    r"xmma_(?!.*simt)|flash|fmha|gtcx|enable_3x_kernel|warpgroup",
+    re.IGNORECASE,
+)
+FLOAT32 = re.compile(
+    r"\bfloat\b|(?<![a-z])f32|fp32|sgemm|scudnn|simt_s|Cijk_[^_]+_[^_]+_S(SS)?_?B?_",
+    re.IGNORECASE,
+)
+NARROW = re.compile(
+    r"half|bfloat|bf16|f16|fp16|fp8|e4m3|int8|_h884|h1688|h16816|hgemm", re.IGNORECASE
+)
+MATRIX_FAMILIES = frozenset({"gemm", "conv", "attention"})
+
+
+def kernels(view: TraceView, window: TracedWindow) -> Kernels | None:
+    """None if no kernel ran in the window."""
+    trace = view.trace
+    rows = window.began(view, view.of_kind(COMPUTE, COMM))
+    if not len(rows):
+        return None
+    comm = np.isin(rows, view.of_kind(COMM))
+    names = trace.name[rows]
+    used = np.unique(names)
+    family = np.zeros(len(trace.names), np.int64)
+    for number in used:
+        family[number] = LABELS.index(family_of(trace.names[number]))
+    of_row = np.where(comm, LABELS.index("comm"), family[names])
+    found = []
+    for index in np.unique(of_row):
+        mine = rows[of_row == index]
+        found.append(_of_family(view, LABELS[index], mine, window))
+    found.sort(key=lambda entry: -entry.device_ns)
+    spans = clip(view.spans(rows), window.begin, window.end)
+    return Kernels(
+        families=tuple(found),
+        count=len(window.began(view, view.kernels)) / window.count,
+        device_ns=total(spans) / window.count,
+    )
+
+
+@cache
+def family_of(name: str) -> str:
+    """The family of a kernel that does not communicate."""
+    lower = name.lower()
+    return next((label for label, pattern in _FAMILIES if pattern.search(lower)), "other")
+
+
+@cache
+def is_float32(name: str) -> bool:
+    """Whether the name tells that the kernel computes in float32."""
+    return bool(FLOAT32.search(name)) and not NARROW.search(name)
+
+
+def _of_family(view: TraceView, family: str, rows: Rows, window: TracedWindow) -> KernelFamily:
+    trace = view.trace
+    float32 = trace.named(rows, is_float32)
+    matrix = family in MATRIX_FAMILIES
+    units = trace.named(rows, TENSOR_CORE.search) if matrix else None
+    durations = trace.dur_ns[rows]
+    return KernelFamily(
+        family=family,
+        count=len(rows) / window.count,
+        device_ns=total(clip(view.spans(rows), window.begin, window.end)) / window.count,
+        float32_ns=float(durations[float32].sum()) / window.count,
+        tensor_core_ns=float(durations[units].sum()) / window.count if units is not None else None,
+        occupancy_frac=_occupancy(view, rows),
+    )
+
+
+def _occupancy(view: TraceView, rows: Rows) -> float | None:
+    percent = view.trace.occupancy[rows].astype(np.float64)
+    known = np.isfinite(percent)
+    lasted = view.trace.dur_ns[rows][known]
+    return float(np.average(percent[known], weights=lasted)) / 100 if lasted.sum() else None
+
+
+TOP = 1000  # as documented at DeviceParts: more than most traces have names
+
+
+def issuing_ops(view: TraceView, ops: Nested, work: Rows) -> Rows:
+    """Per work row the innermost op around the call that launched it: index into ``ops.rows``,
+    −1 where there is none."""
+    calls = view.launched_by(work)
+    known = calls >= 0
+    found = np.full(len(work), -1, np.int64)
+    rows = calls[known]
+    found[known] = ops.around(view.trace.lane[rows].astype(np.int64), view.trace.ts_ns[rows])
+    return found
+
+
+def device_parts(
+    view: TraceView, ops: Nested, stacks: PythonStacks, window: TracedWindow
+) -> DeviceParts:
+    trace = view.trace
+    work = window.began(view, view.work)
+    durations, steps = trace.dur_ns[work], window.count
+    issuers = issuing_ops(view, ops, work)
+    by_op = issuers >= 0
+    calls = view.launched_by(work)
+    called = calls >= 0
+    modules, module = stacks.modules(calls[called])
+    places, place = stacks.locate(calls[called])
+    functions = [f"{at.function} ({at.file})" if at else None for at in places]
+    return DeviceParts(
+        kernels=_by_name(trace.names, trace.name[work], durations, steps),
+        ops=_by_name(trace.names, trace.name[ops.rows[issuers[by_op]]], durations[by_op], steps),
+        modules=_by_text(modules, module, durations[called], steps),
+        functions=_by_text(functions, place, durations[called], steps, places),
+    )
+
+
+def _by_name(
+    names: Sequence[str], numbers: npt.NDArray[Any], durations: Ints, steps: int
+) -> tuple[Part, ...]:
+    counts = np.bincount(numbers, minlength=1)
+    total = np.bincount(numbers, durations, len(counts))
+    top = [i for i in np.argsort(-total, kind="stable")[:TOP].tolist() if counts[i]]
+    return tuple(
+        Part(name=names[i], count=int(counts[i]) / steps, device_ns=float(total[i]) / steps)
+        for i in top
+    )
+
+
+def _by_text(
+    texts: Sequence[str | None],
+    which: Rows,
+    durations: Ints,
+    steps: int,
+    places: Sequence[Place | None] | None = None,
+) -> tuple[Part, ...]:
+    """Work by its text, where it has one: ``which`` of ``texts``. ``places`` goes with these."""
+    numbers: Interned[str] = Interned()
+    number = np.array([-1 if text is None else numbers[text] for text in texts], np.int64)[which]
+    known = number >= 0
+    parts = _by_name(list(numbers), number[known], durations[known], steps)
+    at = dict(zip(texts, places or [], strict=False))
+    return tuple(
+        Part(name=p.name, count=p.count, device_ns=p.device_ns, at=at.get(p.name)) for p in parts
+    )
+
+
+CPU = 0  # c10::DeviceType
+
+
+def device_memory(view: TraceView, window: TracedWindow) -> DeviceMemory | None:
+    """None where the trace has no allocator events of a device with running totals."""
+    table = dict(zip(MEMORY_COLUMNS, view.trace.memory.T, strict=True))
+    inside = (table["ts_ns"] >= window.begin) & (table["ts_ns"] < window.end)
+    mine = inside & (table["device_type"] > CPU) & (table["allocated"] > 0)
+    if not mine.any():
+        return None
+    most_used = np.bincount(table["device"][mine].clip(0)).argmax()
+    mine &= table["device"].clip(0) == most_used
+    sizes = [
+        d.get("totalGlobalMem") for d in view.trace.device_properties if d.get("id") == most_used
+    ]
+    return DeviceMemory(
+        peak_allocated_bytes=int(table["allocated"][mine].max()),
+        peak_reserved_bytes=int(table["reserved"][mine].max()),
+        capacity_bytes=sizes[0] if sizes and isinstance(sizes[0], int) else None,
+    )

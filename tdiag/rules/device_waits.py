@@ -1,0 +1,144 @@
+"""What the device waits for: copies, synchronisations, launches; sums that rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from tdiag.evidence.device import Copy, DeviceTime, Sync, Syncs
+from tdiag.evidence.kinds import Budget, SyncLines
+from tdiag.model.diagnosis import Measure
+from tdiag.model.place import Place
+from tdiag.rules.base import Gain, held
+from tdiag.rules.measures import bytes_, count, ns
+from tdiag.rules.thresholds import LOW_END_FRAC
+
+# Budget components in which the device is idle while the host issues work. Waiting for data and
+# idling in the loss have rules of their own.
+ISSUING = ("launch", "optimizer", "other")
+# Their names in the replay of a trace (tdiag.evidence.replay).
+ISSUING_TAGS = ("call", *(f"host {state}" for state in ISSUING))
+
+
+def starved_ns(budget: Budget, device: DeviceTime) -> float:
+    """Device idle before kernels that start the moment they are launched, ns per clean step; at
+    most what the budget holds of issuing work."""
+    return min(device.launch_starved_ns * budget.step_ns / device.step_ns, held(budget, *ISSUING))
+
+
+def exposed(copies: Sequence[Copy], budget: Budget, device: DeviceTime) -> float:
+    """Time of these copies that no compute overlaps, ns per clean step."""
+    return sum(copy.exposed_ns for copy in copies) * budget.step_ns / device.step_ns
+
+
+def merged(copies: Sequence[Copy]) -> Copy:
+    """All copies as one, at the place of the most expensive; at least one is needed."""
+    worst = max(copies, key=lambda copy: copy.exposed_ns)
+    sizes = [copy.bytes for copy in copies]
+    return replace(
+        worst,
+        count=sum(copy.count for copy in copies),
+        bytes=None if None in sizes else sum(size or 0.0 for size in sizes),
+        device_ns=sum(copy.device_ns for copy in copies),
+        exposed_ns=sum(copy.exposed_ns for copy in copies),
+        host_blocked_ns=sum(copy.host_blocked_ns for copy in copies),
+    )
+
+
+def copy_measures(copy: Copy, host: bool = False) -> tuple[Measure, ...]:
+    """``host``: with the time that the host is blocked."""
+    measures = [
+        ns("copies not overlapped by compute", copy.exposed_ns, "trace"),
+        ns("copies, device time", copy.device_ns, "trace"),
+        count("copies", copy.count, "trace", "per_step"),
+    ]
+    if copy.bytes is not None:
+        measures.append(bytes_("copied per step", copy.bytes, "trace"))
+        if copy.device_ns:
+            measures.append(count("bandwidth", copy.bytes / copy.device_ns, "trace", "gb_per_s"))
+    if host:
+        measures.append(ns("host blocked in the copies", copy.host_blocked_ns, "trace"))
+    return tuple(measures)
+
+
+@dataclass(frozen=True)
+class Drains:
+    """Synchronisations after which the device idles. ``frac``: the part of them that the fix
+    removes. ``names``: all calls that would go with it, those without idle time too. ``scale``:
+    clean step ÷ traced step, since traced steps are longer.
+    """
+
+    syncs: Sequence[Sync]
+    at: Place | None
+    scale: float
+    names: frozenset[str]
+    frac: float = 1.0
+
+    @property
+    def times(self) -> float:
+        return self.frac * sum(sync.count for sync in self.syncs)
+
+    @property
+    def idle(self) -> float:
+        """Device idle after them, ns per clean step."""
+        return self.frac * self.scale * sum(sync.idle_after_ns for sync in self.syncs)
+
+    def gain(self) -> Gain:
+        """Low end: half of the host's waiting, all there is to gain if launches are slow."""
+        waiting = sum(min(sync.idle_after_ns, sync.host_ns) for sync in self.syncs)
+        return Gain(
+            self.frac * self.scale * waiting * (1 - LOW_END_FRAC),
+            self.idle,
+            "high end: all device idle time after the synchronisations; low end: half of the time"
+            " that the host waits in them.",
+            ("sync", "launch", "other", "d2h", "python_loss", "optimizer"),
+            {f"wait {name}": 1 - self.frac * (1 - LOW_END_FRAC) for name in self.names},
+            {f"wait {name}": 1 - self.frac for name in self.names},
+        )
+
+    def measures(self) -> tuple[Measure, ...]:
+        top = sorted(self.syncs, key=lambda sync: -sync.idle_after_ns)[:3]
+        return (
+            count("synchronisations that drain the device", self.times, "trace", "per_step"),
+            ns("device idle after them", self.idle, "trace"),
+            ns("host waiting in them", sum(sync.host_ns for sync in self.syncs), "trace"),
+            *(ns(f"idle after {sync.name}", sync.idle_after_ns, "trace") for sync in top),
+        )
+
+
+def drains(
+    budget: Budget,
+    device: DeviceTime,
+    syncs: Sequence[Sync],
+    at: Place | None = None,
+    frac: float = 1.0,
+) -> Drains | None:
+    """Those of ``syncs`` that leave the device idle; None if none does. ``at``: their place if the
+    trace does not know it."""
+    draining = [sync for sync in syncs if sync.idle_after_ns > 0]
+    if not draining:
+        return None
+    traced = max(draining, key=lambda sync: sync.idle_after_ns).at
+    names = frozenset(sync.name for sync in syncs)
+    return Drains(draining, traced or at, budget.step_ns / device.step_ns, names, frac)
+
+
+def waits(syncs: Syncs) -> list[Sync]:
+    """The runtime calls that waited. Ops such as ``aten::item`` are left out if the calls inside
+    them are listed too, so that nothing counts twice."""
+    calls = [sync for sync in syncs.syncs if not sync.name.startswith("aten::")]
+    return calls or list(syncs.syncs)
+
+
+def asked_for(sync: Sync) -> bool:
+    """The script itself synchronised the whole device."""
+    return sync.name.endswith(("DeviceSynchronize", "CtxSynchronize"))
+
+
+def busiest(lines: SyncLines | None) -> Place | None:
+    """The line that synchronises most often, by the warnings of torch's debug mode."""
+    if lines is None or not lines.lines:
+        return None
+    return max(lines.lines, key=lambda line: line.per_step).at

@@ -1,0 +1,66 @@
+"""Thresholds that several rules share. A threshold of one rule stands in that rule's file."""
+
+from __future__ import annotations
+
+from tdiag.model.threshold import Threshold
+
+MAJORITY_FRAC = Threshold(
+    0.5, "of the whole", 'By definition of "most": the larger half of what was measured.'
+)
+HEALTHY_COMPUTE_FRAC = Threshold(
+    0.8,
+    "of the step",
+    "By Amdahl's law: where four fifths compute, removing all the rest gains at most 1.25×.",
+)
+NOTICEABLE_FRAC = Threshold(
+    0.05,
+    "of the time",
+    "TensorFlow's input-pipeline analysis calls a program moderately bound by what takes 5 % of its"
+    " step (kModeratelyInfeedBoundThresholdInPercent), and not bound by it below.",
+)
+USABLE_MEMORY_FRAC = Threshold(
+    0.9,
+    "of the device's memory",
+    "vLLM plans with as much (gpu_memory_utilization: 0.9 for years, 0.92 in its newest releases);"
+    " the last tenth is for peaks and fragmentation.",
+)
+LOW_END_FRAC = Threshold(
+    0.5,
+    "of the gain at best",
+    "Heuristic: where no measurement says how much of the cost the fix leaves, the low end assumes"
+    " half of it.",
+)
+RARER_LOW_FRAC = Threshold(
+    0.5, "of the cost", "Heuristic: half as often is the smallest change worth making."
+)
+LOG_EVERY = Threshold(
+    50, "steps", "PyTorch Lightning's Trainer logs every 50 steps by default (log_every_n_steps)."
+)
+MIN_SAMPLES = Threshold(
+    100, "samples", "Of fewer, 2 % (the smallest gain reported) is less than two samples."
+)
+FUSED_HIGH_FRAC = Threshold(
+    0.75, "of the time", "By arithmetic: four kernels fused into one move a quarter of the data."
+)
+FUSED_LOW_FRAC = Threshold(
+    0.25, "of the time", "Heuristic: half of the kernels fuse in pairs and move half of their data."
+)
+MIN_OPTIMIZER_FRAC = Threshold(
+    0.1,
+    "of the step",
+    "At a tenth of the step, the smallest speedup measured for the fix (1.45×) makes the step 1.03×"
+    " faster, little more than the ±1.4 % by which a program differs from itself.",
+)
+
+# The loader's queue.
+DEFAULT_PREFETCH = Threshold(
+    2, "batches per worker", "The default of prefetch_factor (PyTorch's documentation)."
+)
+SLOW_FRAC = Threshold(
+    0.1,
+    "of the fetches or waits",
+    "Heuristic: slow batches must be the exception, so only the slowest tenth counts as a burst.",
+)
+MIN_SEEN = Threshold(
+    20, "values", "By arithmetic: the slowest tenth of 20 is two; of fewer, one decides."
+)
