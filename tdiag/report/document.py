@@ -169,7 +169,8 @@ Block: TypeAlias = Line | Facts | Table | Budget | Item | Trend | Timeline | His
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """``first``: items shown unless all are asked for, ``what`` (one, many) names them. ``folded``:
-    for who asks. ``page_only``: too much for a terminal or a comment."""
+    for who asks. ``page_only``: too much for a terminal or a comment. ``beside``: its tables are
+    narrow enough to stand side by side on a wide page."""
 
     id: str
     title: str
@@ -179,6 +180,7 @@ class Section:
     what: tuple[str, str] = ("item", "items")
     folded: bool = False
     page_only: bool = False
+    beside: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

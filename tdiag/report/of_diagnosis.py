@@ -208,7 +208,7 @@ def _sections(
                       blocks=(_ranks(diagnosis.ranks),))  # fmt: skip
     on_device = any(x.of == "kernels" for x in diagnosis.top)
     if found := [_top(x, on_device) for x in diagnosis.top]:
-        yield Section(id="top", title="Largest parts", aside="per traced step",
+        yield Section(id="top", beside=True, title="Largest parts", aside="per traced step",
                       blocks=tuple(found))  # fmt: skip
     if evidence:
         yield Section(id="tables", title="What the profilers saw", page_only=True,

@@ -118,7 +118,7 @@ def _section(section: Section, page: Page) -> Iterator[RenderableType]:
         yield from heading(section.title, section.aside, page)
     shown, hidden = _first(section, page)
     tables = [block for block in shown if isinstance(block, Table)]
-    if page.wide and len(tables) == len(shown) > 1:
+    if page.wide and section.beside and len(tables) > 1:
         yield from _beside(tables, page)
         return
     last: Block | None = None
@@ -231,17 +231,16 @@ def _item(item: Item, page: Page) -> RenderableType:
     what = [_identity(item, page, room), code(item.summary, CODE)]
     if not item.change and cell_len(inert(item.action, 1200)) > _room(item, page):
         item = replace(item, change=item.action)  # the title has no room for all of it
-    change: list[RenderableType] = [*_change(item)]
-    if item.why:
-        change.append(code(item.why, CODE, QUIET))
+    change, why = _change(item), [code(item.why, CODE, QUIET)] if item.why else []
     if not page.wide:
-        body = Group(*what, Padding(Group(*facts), (0, 0, 0, 2)), *change)
-        return Group(_title(item, page), Padding(body, (0, 1, 0, _INDENT)))
+        parts = (*what, Padding(Group(*facts), (0, 0, 0, 2)), *change, *_pasted(item), *why)
+        return Group(_title(item, page), Padding(Group(*parts), (0, 1, 0, _INDENT)))
     columns = Grid.grid(padding=(0, 4, 0, 0))
     columns.add_column(width=room, overflow="fold")
     columns.add_column(overflow="fold")
-    columns.add_row(Group(*what, *change), Group(*facts))
-    return Group(_title(item, page), Padding(columns, (0, 1, 0, _INDENT)))
+    columns.add_row(Group(*what, *change, *why), Group(*facts))
+    body = Group(columns, *_pasted(item))  # below both: a line of code must not be folded
+    return Group(_title(item, page), Padding(body, (0, 1, 0, _INDENT)))
 
 
 def _room(item: Item, page: Page) -> int:
@@ -268,13 +267,17 @@ def _identity(item: Item, page: Page, room: int) -> Text:
 
 
 def _change(item: Item) -> Iterator[RenderableType]:
-    """The change in whole sentences, a line for each line of it, then the lines to paste."""
+    """The change in whole sentences, a line for each line of it."""
     if lines := [line for line in item.change.splitlines() if line.strip()]:
         grid = Grid.grid()
         grid.add_column()
         grid.add_column(overflow="fold")
         grid.add_row(Text("→ ", CODE), Text("\n").join([code(line, CODE) for line in lines]))
         yield grid
+
+
+def _pasted(item: Item) -> Iterator[RenderableType]:
+    """The lines to paste."""
     if item.code:
         pasted = [inert(line.expandtabs(4)) for line in item.code.splitlines()]
         yield Padding(Text("\n".join(pasted), CODE, overflow="fold"), (1, 0, 1, 2))
@@ -284,16 +287,13 @@ def _brief(item: Item, page: Page) -> RenderableType:
     """An advisory: the change, the rule and the place, then what was measured."""
     text = code(item.action, CODE, HEAD)
     text.append(f" {inert(item.rule, 12)}", QUIET)
-    if item.place:
+    if place := Line(item.summary, place=item.place).at:
         text.append(" at ", QUIET)
-        text.append_text(location(item.place, page.base_dir, page.width // 2, ACCENT))
+        text.append_text(location(place, page.base_dir, page.width // 2, ACCENT))
     text.append(": ").append_text(code(item.summary, CODE))
     if item.change:
         text.append(" → ", CODE).append_text(code(item.change, CODE))
-    parts: list[RenderableType] = [text]
-    if item.code:
-        parts += _change(replace(item, change=""))
-    return Padding(Group(*parts), (0, 1, 0, _INDENT))
+    return Padding(Group(text, *_pasted(item)), (0, 1, 0, _INDENT))
 
 
 def _evidence(measures: Sequence[Measure]) -> Iterable[RenderableType]:

@@ -108,3 +108,15 @@ def test_markdown_mentions_nobody() -> None:
 def test_there_is_no_other_format() -> None:
     with pytest.raises(UsageError, match="no report format"):
         render("pdf", regressed(), PAGE)
+
+
+def test_the_page_shows_what_was_newly_found_and_no_search_without_a_table_to_search() -> None:
+    page = render("html", regressed(), PAGE)
+    new = page.split('id="new-h"')[1]
+    assert "Use one call" in new and "a-pattern" in new
+    assert "<label>Search" not in page
+
+
+def test_the_lines_of_a_counter_keep_their_width_on_a_wide_terminal() -> None:
+    text = render("terminal", regressed(), Page(120, base_dir=ROOT))
+    assert "total += x.item()  # | <b> @here" in text

@@ -248,3 +248,13 @@ def test_the_reports_in_the_docs_are_the_products() -> None:
     for name, text in script["pages"]().items():
         assert (ROOT / name).read_text(encoding="utf-8") == text
         assert text.count("<!-- sample: ") == text.count("<!-- end of sample -->") > 0
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_line_of_code_is_not_folded_beside_the_evidence(width: int) -> None:
+    line = "total = torch.stack(values).sum()  # values: tensors, no .item()"
+    fix = msgspec.structs.replace(WORKERS.fix, code=line)
+    found = msgspec.structs.replace(WORKERS, fix=fix)
+    assert f"\n      {line}\n" in terminal(
+        msgspec.structs.replace(CPU_BOUND, findings=(found,)), width
+    )
