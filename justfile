@@ -9,21 +9,21 @@ setup:
     python3 -m venv .venv
     .venv/bin/pip install -q -c constraints.txt -e '.[dev,frameworks]'
 
-# All tests but the heavy ones
+# All tests but the marked ones
 test *words:
     .venv/bin/pytest -n auto {{words}}
 
-# One rule's tests: `just rule TD501`
+# One rule's tests: `just rule TD203`
 rule code:
     .venv/bin/pytest tests/rules -k {{code}}
 
-# Real frameworks and launchers
-frameworks:
-    .venv/bin/pytest -m frameworks
+# Whole trainings, launchers and frameworks
+training *words:
+    .venv/bin/pytest -n auto -m training {{words}}
 
-# The heavy end-to-end tests
-slow:
-    .venv/bin/pytest -m slow
+# Whole measurements, on a machine that is otherwise idle
+slow *words:
+    .venv/bin/pytest -m slow {{words}}
 
 # Format, lint and types
 check:

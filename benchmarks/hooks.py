@@ -132,7 +132,7 @@ class Hooks:
     def __init__(self) -> None:
         from tdiag_probe import plan  # type: ignore[import-not-found]
 
-        plan.PLANS["diagnose"] = (plan.Window("baseline", 1, 10**9, 1e9, 1e9),)
+        plan.PLANS["diagnose"] = (plan.PlannedWindow("baseline", 1, 10**9, 1e9, 1e9),)
         self.on = True
         self.probe: Any = None
         self.removed: list[Any] = []

@@ -17,17 +17,17 @@ MAY_IMPORT = {
     "errors": set(),
     "units": set(),
     "children": set(),
-    "places": set(),
     "model": set(),
     "probe": set(),
-    "sample": {"errors"},
-    "launch": {"errors", "places", "sample"},
+    # What the probe and the others must agree on, `probe.wire`, is all that they may take of it.
+    "sample": {"errors", "probe.wire"},
+    "launch": {"errors", "sample", "probe.wire"},
     "trace": {"errors", "children"},
-    "evidence": {"errors", "children", "places", "model", "trace"},
-    "rules": {"errors", "units", "places", "evidence", "model"},
-    "diagnose": {"errors", "units", "places", "model", "evidence", "rules"},
-    "report": {"errors", "units", "model", "evidence"},
-    "duel": {"errors", "launch"},
+    "evidence": {"errors", "children", "model", "trace", "probe.wire"},
+    "rules": {"errors", "units", "evidence", "model", "probe.wire"},
+    "diagnose": {"errors", "units", "model", "evidence", "rules", "probe.wire"},
+    "report": {"errors", "units", "model", "evidence", "probe.wire"},
+    "duel": {"errors", "launch", "probe.wire"},
     "gate": {
         "errors",
         "units",
@@ -38,9 +38,10 @@ MAY_IMPORT = {
         "diagnose",
         "duel",
         "report",
+        "probe.wire",
     },
     # It hands on what was recorded, to viewers of others.
-    "view": {"errors", "children", "trace", "evidence", "report", "model"},
+    "view": {"errors", "children", "trace", "evidence", "report", "model", "probe.wire"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -52,7 +53,8 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found.add(node.module)
+            whole = node.module == "tdiag.probe"  # `from tdiag.probe import wire`
+            found |= {f"{node.module}.{a.name}" for a in node.names} if whole else {node.module}
     return found
 
 
@@ -89,12 +91,8 @@ def test_the_probe_is_written_for_python_3_9() -> None:
 
 def test_a_name_is_imported_from_where_it_is_defined() -> None:
     """No ``import X as X``, and no ``__all__`` of imported names but a package's own."""
-    # The records of a run get their own module with the one wire of probe and evidence.
-    being_rebuilt = PACKAGE / "evidence" / "from_run"
     handed_on = []
     for path in FILES:
-        if path.parent == being_rebuilt:
-            continue
         tree = ast.parse(path.read_text())
         aliases = [a for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names]
         handed_on += [(path, a.name) for a in aliases if a.asname == a.name]
@@ -110,6 +108,52 @@ def _exported(tree: ast.Module) -> list[str]:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return list(ast.literal_eval(node.value))
     return []
+
+
+def probe_imports() -> dict[str, set[str]]:
+    """The probe's modules and what each imports of the probe: anywhere in it, for types, too."""
+    probe = PACKAGE / "probe"
+    files = {p.relative_to(probe).with_suffix("").as_posix(): p for p in probe.rglob("*.py")}
+    files = {name.removesuffix("/__init__"): path for name, path in files.items()}
+    files.pop("inject/sitecustomize")
+    found: dict[str, set[str]] = {}
+    for name, path in files.items():
+        folder = path.parent.relative_to(probe).parts
+        found[name] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or not node.level:
+                continue
+            base = [*folder[: len(folder) - node.level + 1], *(node.module or "").split(".")]
+            stem = "/".join(filter(None, base))
+            names = {f"{stem}/{a.name}".lstrip("/") for a in node.names}
+            found[name] |= (names & files.keys()) or ({stem} & files.keys())
+    return found
+
+
+def test_the_core_of_the_probe_knows_no_captures() -> None:
+    for name, imported in probe_imports().items():
+        if not name.startswith(("capture", "assembly")):
+            assert not {n for n in imported if n.startswith("capture")}, name
+
+
+def test_no_two_modules_of_the_probe_import_each_other() -> None:
+    left = probe_imports()
+    assert {"core", "wire", "windows", "capture", "capture/trace"} <= left.keys()
+    assert "core" in left["windows"] and "capture/base" in left["capture/trace"]
+    while free := [name for name, imported in left.items() if not imported & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left, {name: imported & left.keys() for name, imported in left.items()}
+
+
+def test_a_new_window_touches_at_most_ten_files() -> None:
+    """Those that docs/architecture.md lists, which are there and name today's windows."""
+    text = (ROOT / "docs" / "architecture.md").read_text().split("## Adding a window")[1]
+    listed = [line.split("`")[1] for line in text.splitlines() if line[:1].isdigit()]
+    assert 5 < len(listed) <= 10
+    for name in listed:
+        path = ROOT / name if name.startswith("docs/") else PACKAGE / name.replace("foo", "ops")
+        assert "ops" in path.read_text().lower(), path
 
 
 def test_no_file_is_longer_than_400_lines() -> None:

@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from tdiag.cli.options import HourlyCost
 
 if TYPE_CHECKING:
-    from tdiag.launch.session import Outcome
+    from tdiag.launch.session import Finished
 
 TARGET, MISSES = "tdiag.target", "tdiag.misses"
 
@@ -151,7 +151,7 @@ def run(
 
 
 def _report(
-    outcome: Outcome, *, as_json: bool, quiet: bool, written: Any, hourly_cost: float | None
+    outcome: Finished, *, as_json: bool, quiet: bool, written: Any, hourly_cost: float | None
 ) -> None:
     """Diagnose and print. Whatever goes wrong here, the run is kept and the script's exit code
     stands; hence the one broad ``except`` outside the probe."""

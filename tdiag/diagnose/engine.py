@@ -13,7 +13,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding, Speedup
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.places import is_user_file
+from tdiag.probe.wire import is_user_file
 from tdiag.rules.base import DATA_WAIT, NOISE_FLOOR_FRAC, Abstain, Found, Gain
 from tdiag.rules.catalogue import Rule, all_rules, needs
 from tdiag.rules.thresholds import NOTICEABLE_FRAC

@@ -30,6 +30,7 @@ from tdiag.duel.talk import Talk
 from tdiag.errors import LaunchError, TdiagError
 from tdiag.launch import rundir
 from tdiag.launch.session import environment
+from tdiag.probe.wire import CONFIG, CONTROL, OFF, RUN, TURNS
 
 OUTPUT = "output.txt"  # in the run directory: what the program printed
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -87,12 +88,12 @@ class Side:
     def __init__(self, program: Program, run_dir: Path) -> None:
         self.program = program
         self.run_dir = rundir.create(program.name, run_dir)
-        config = {"plan": "turns", "profiling": False, "steps": None, "time_budget_s": 1e9,
-                  "windows": [], "sampler": "off", "sampler_hint": "",
+        config = {"plan": TURNS, "profiling": False, "steps": None, "time_budget_s": 1e9,
+                  "windows": [], "sampler": OFF, "sampler_hint": "",
                   "outside": program.outside}  # fmt: skip
-        rundir.write_json(self.run_dir / "config.json", config)
+        rundir.write_json(self.run_dir / CONFIG, config)
         write_record(program, self.run_dir)
-        self._talk = Talk(self.run_dir / "control", self._alive)
+        self._talk = Talk(self.run_dir / CONTROL, self._alive)
         self.began_ns = time.perf_counter_ns()
         self.process = spawn(program, self.run_dir)
         self._asked = False
@@ -206,7 +207,7 @@ def write_record(program: Program, run_dir: Path, code: int | None = None) -> No
     record = {"schema": rundir.SCHEMA, "command": list(program.command), "cwd": str(program.cwd),
               "exit_code": code, "hostname": platform.node(), "platform": platform.platform(),
               "tdiag": tdiag.__version__, "notes": []}  # fmt: skip
-    rundir.write_json(run_dir / "run.json", record)
+    rundir.write_json(run_dir / RUN, record)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

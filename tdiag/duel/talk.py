@@ -16,8 +16,8 @@ from time import monotonic
 from typing import Any
 
 from tdiag.errors import UsageError
+from tdiag.probe.wire import TURNS_DONE, turns_go
 
-GO, DONE = "turns.go", "turns.done"  # as in probe/capture/turns.py
 POLL_S = 0.2
 # Ranks that train together are a step apart; one that is not held by then takes no steps.
 RANKS_WITHIN_S = 60.0
@@ -32,10 +32,10 @@ class Talk:
     def __init__(self, control: Path, alive: Callable[[], None]) -> None:
         self.control, self.alive = control, alive
         self.pids: dict[int, int] = {}
-        for name in (GO, DONE):
+        for name in (turns_go(0), TURNS_DONE):
             os.mkfifo(control / name, 0o600)
-        self._done = _open(control / DONE)
-        self._go = [_open(control / GO)]
+        self._done = _open(control / TURNS_DONE)
+        self._go = [_open(control / turns_go(0))]
         self._unread = b""
 
     def ready(self) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class Talk:
             )
         # Made by rank 0; a rank waits in its `open` for our end.
         for rank in range(len(self._go), world):
-            self._go.append(_open(self.control / f"turns-{rank}.go"))
+            self._go.append(_open(self.control / turns_go(rank)))
         return self._all(first, world)[0]
 
     def say(self, words: str) -> None:

@@ -14,11 +14,11 @@ from tdiag.evidence.from_run import load_run
 from tdiag.evidence.from_run.events import Process, lead_of, read_events
 from tdiag.evidence.store import Evidence
 from tdiag.launch import rundir
-from tdiag.launch.session import WINDOWS
 from tdiag.model.diagnosis import Diagnosis
+from tdiag.probe.wire import CONFIG, COUNTS, OFF, SAMPLE, STANDARD, events_files
 
 TIME_BUDGET_S = 60.0
-COUNTED = tuple(name for name in WINDOWS if name != "sample")
+COUNTED = tuple(name for name in STANDARD if name != SAMPLE)
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ def count(programs: Sequence[Program], folder: Path) -> list[Counted]:
 
 
 def _start(program: Program, run_dir: Path) -> subprocess.Popen[bytes]:
-    config = {"plan": "counts", "profiling": True, "steps": None, "time_budget_s": TIME_BUDGET_S,
-              "windows": COUNTED, "sampler": "off", "sampler_hint": ""}  # fmt: skip
-    rundir.write_json(run_dir / "config.json", config)
+    config = {"plan": COUNTS, "profiling": True, "steps": None, "time_budget_s": TIME_BUDGET_S,
+              "windows": COUNTED, "sampler": OFF, "sampler_hint": ""}  # fmt: skip
+    rundir.write_json(run_dir / CONFIG, config)
     return spawn(program, run_dir)
 
 
 def _forced(run_dir: Path) -> bool:
     """The script swallowed SystemExit, so the probe ended it: our doing, not its failure."""
-    return any(b'"forced"' in file.read_bytes() for file in (run_dir / "events").iterdir())
+    return any(kind == "forced" for file in events_files(run_dir) for kind, _ in file.read())
 
 
 def _read(run_dir: Path) -> Counted:

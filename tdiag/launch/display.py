@@ -25,22 +25,13 @@ import shutil
 from rich.console import Console
 from rich.text import Text
 
-from tdiag.launch.progress import Process, Progress
+from tdiag.launch.progress import Progress, Reported
+from tdiag.probe.wire import LONG_STEP_NS, WARMUP, WINDOWS
 
 STDERR = 2
 IND, UP, DOWN, SAVE, RESTORE, INSERT_LINE = "\x1bD", "\x1b[A", "\x1b[B", "\x1b7", "\x1b8", "\x1b[L"
 # While a window lasts, one more line after this long: a sign of life that does not fill a log.
 REPEAT_EVERY_S = 10.0
-LONG_STEP_NS = 4_000_000_000  # as the probe's plan has it (plan.LONG_NS)
-
-WINDOWS = {
-    "warmup": "warming up",
-    "baseline": "timing clean steps, no profiler on",
-    "sample": "sampling stacks",
-    "trace": "tracing with torch.profiler",
-    "calls": "counting calls with cProfile",
-    "ops": "counting torch calls by line",
-}
 
 
 def step_time(ns: int) -> str:
@@ -90,7 +81,7 @@ class Display:
         if self.insert:
             self._write(" " * self._columns() + "\r\x1b[K", whole=False)
 
-    def _warn(self, lead: Process | None) -> None:
+    def _warn(self, lead: Reported | None) -> None:
         """How long it will take, where steps are so long that the time budget cannot be kept to
         the second."""
         if lead is None or self.warned or lead.first_step_ns < LONG_STEP_NS:
@@ -113,11 +104,12 @@ class Display:
         if lead.finish:
             return "", ""
         if not lead.window:
-            return ("warming up", self._detail(lead)) if not lead.window_pass else ("", "")
+            return (WINDOWS[WARMUP].doing, self._detail(lead)) if not lead.window_pass else ("", "")
         again = ", longer" if lead.window_pass > 1 else ""
-        return WINDOWS.get(lead.window, lead.window) + again, self._detail(lead)
+        doing = WINDOWS[lead.window].doing if lead.window in WINDOWS else lead.window
+        return doing + again, self._detail(lead)
 
-    def _detail(self, lead: Process) -> str:
+    def _detail(self, lead: Reported) -> str:
         steps = f"{lead.steps} step" + ("s" if lead.steps != 1 else "")
         return steps + (f", {step_time(lead.clean_step_ns)} each" if lead.clean_step_ns else "")
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from tdiag.errors import LaunchError, UsageError
 from tdiag.launch.target import Target
+from tdiag.probe.wire import RUN_VARIABLE
 
 ASK = Path(__file__).with_name("ask.py")
 # Starting a Python takes some 50 ms; a cold network file system seconds. Past this the check is
@@ -81,7 +82,7 @@ def check(target: Target, python: str | None) -> Checked:
 
 def ask(python: str, kind: str, name: str) -> dict[str, Any] | None:
     """Run ``ask.py`` in that Python; None if it took too long. UsageError if it is no Python."""
-    environment = {k: v for k, v in os.environ.items() if k != "TDIAG_RUN"}
+    environment = {k: v for k, v in os.environ.items() if k != RUN_VARIABLE}
     try:
         done = subprocess.run(
             [python, str(ASK), kind, name], capture_output=True, text=True,

@@ -1,30 +1,28 @@
 """How far the run is, from tailing ``events/*.jsonl`` while the program writes them.
 
 The reader shares the machine with what it measures. Records of steps and fetches may come
-hundreds of times a second, so they are told apart as bytes, and their marks are never parsed.
+hundreds of times a second, so the marks of steps are never parsed.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
-# Every record begins with its kind (docs/run-directory.md).
-STEPS = re.compile(rb'\{"kind": ?"steps", ?"i": ?(\d+), ?"n": ?(\d+), ?"s": ?\d+, ?"t": ?(\d+)')
+from tdiag.probe.wire import BASELINE, STEPS_HEAD, EventsFile, events_files
+
 # Records the display and the closing note need; each comes a few times in a run.
-RARE = re.compile(rb'\{"kind": ?"(?:window|boundary|finish|stop|forced|role|torch|failure)"')
+RARE = {"window", "boundary", "finish", "stop", "forced", "role", "torch", "failure"}
 # A first look at a file that has grown meanwhile must not hold up the answers to the probe.
 CHUNK_BYTES = 4 << 20
 
 
-class Process:
+class Reported:
     """What one process of the program has reported so far. Times are perf_counter ns."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.read_bytes = 0
+    def __init__(self, file: EventsFile) -> None:
+        self.file = file
         self.steps = 0
         self.window = ""
         self.window_pass = 0
@@ -41,31 +39,26 @@ class Process:
         self.failures: list[str] = []
 
     def look(self) -> None:
-        """Take in what was written since the last look; a torn last line waits for its rest."""
+        """Take in what was written since the last look."""
         try:
-            with self.path.open("rb") as file:
-                file.seek(self.read_bytes)
-                data = file.read(CHUNK_BYTES)
+            lines = self.file.read(CHUNK_BYTES)
         except OSError:
             return
-        data = data[: data.rfind(b"\n") + 1]
-        self.read_bytes += len(data)
-        for line in data.splitlines():
-            if steps := STEPS.match(line):
+        for kind, line in lines:
+            if kind in RARE:
+                self._take(kind, line)
+            elif kind == "steps" and (steps := STEPS_HEAD.match(line)):
                 self._steps(*map(int, steps.groups()))
-            elif RARE.match(line):
-                self._take(line)
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, kind: str, line: bytes) -> None:
         try:
-            record = json.loads(line)
-            getattr(self, "_" + record["kind"])(record)
+            getattr(self, "_" + kind)(json.loads(line))
         except (ValueError, KeyError, TypeError):
             return  # a display must not fail over a record that it cannot read
 
     def _steps(self, first: int, count: int, ended: int) -> None:
         self.steps += count
-        if self.window == "baseline" and self.window_from:
+        if self.window == BASELINE and self.window_from:
             steps = first + count - self.window_from[0]
             if steps > 0:
                 self.clean_step_ns = (ended - self.window_from[1]) // steps
@@ -105,17 +98,15 @@ class Progress:
     """Every process that has written events, in the order in which they appeared."""
 
     def __init__(self, run_dir: Path) -> None:
-        self.events = run_dir / "events"
-        self.processes: dict[str, Process] = {}
+        self.run_dir = run_dir
+        self.processes: dict[str, Reported] = {}
 
     def look(self) -> None:
         """Read on in every event file."""
-        for path in sorted(self.events.glob("*.jsonl")):
-            if path.name not in self.processes:
-                self.processes[path.name] = Process(path)
-            self.processes[path.name].look()
+        for file in events_files(self.run_dir):
+            self.processes.setdefault(file.path, Reported(file)).look()
 
-    def lead(self) -> Process | None:
+    def lead(self) -> Reported | None:
         """The training process that has made most steps (rank 0 of equals), or None."""
         training = [p for p in self.processes.values() if p.steps or p.role == "training"]
         return max(training, key=lambda p: p.steps, default=None)
@@ -131,7 +122,7 @@ class Progress:
     def unstopped(self) -> set[int]:
         """Ranks of a job that still train: their process ids."""
         still = (p for p in self.processes.values() if p.steps and not p.stopped)
-        return {int(p.path.stem) for p in still if p.world_size > 1}
+        return {p.file.pid for p in still if p.world_size > 1}
 
     def steps(self) -> int:
         """Steps that all processes together have ended."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tdiag.errors import RunError
+from tdiag.probe.wire import CONFIG, CONTROL, EVENTS, RUN, TENSORBOARD
 
 SCHEMA = 1
 RUNS = Path(".tdiag") / "runs"
@@ -51,9 +52,9 @@ def create(label: str, out: Path | None = None) -> Path:
             )
         path.mkdir(mode=0o700, exist_ok=True)
         path.chmod(0o700)
-        for folder in ("events", "control", "tensorboard"):
+        for folder in (EVENTS, CONTROL, TENSORBOARD):
             (path / folder).mkdir()
-        (path / "config.json").write_text("{}\n")
+        (path / CONFIG).write_text("{}\n")
     except OSError as error:
         raise unwritable(path, error) from None
     if out is None:
@@ -116,16 +117,16 @@ def find(run: str | None) -> Path:
     Raises RunError where there is none.
     """
     if run is None:
-        runs = [p for p in (RUNS / LATEST, *_newest_first()) if (p / "run.json").is_file()]
+        runs = [p for p in (RUNS / LATEST, *_newest_first()) if (p / RUN).is_file()]
         if not runs:
             raise RunError("no run here yet", "tdiag run train.py --profiling makes one")
         return runs[0].resolve()
     for path in (Path(run), RUNS / run):
-        if (path / "run.json").is_file():
+        if (path / RUN).is_file():
             return path.resolve()
     names = ", ".join(p.name for p in _newest_first()[:3])
     raise RunError(
-        f"{run} is not a run directory (no run.json in it)",
+        f"{run} is not a run directory (no {RUN} in it)",
         f"the newest runs here: {names}" if names else "tdiag run makes one",
     )
 

@@ -19,18 +19,17 @@ from tdiag.launch.preflight import Checked, check
 from tdiag.launch.progress import Progress
 from tdiag.launch.target import Target
 from tdiag.launch.watchdog import Watchdog
+from tdiag.probe import wire
 from tdiag.sample.pyspy import PySpy, allow_hint
 from tdiag.sample.storage import try_storage
 from tdiag.sample.strace import Strace
 from tdiag.sample.system import SystemSampler
 
 INJECT = Path(tdiag.__file__).parent / "probe" / "inject"
-WINDOWS = ("baseline", "sample", "trace", "calls", "ops")
-SYSCALLS = "syscalls"  # a window that must be asked for: it stops the program at every call
 LOOK_EVERY_S = 0.5
 MOST_FAULTS = 3  # of the probe, shown in the report; all are in events/
 
-SAMPLERS = ("py-spy", "in-process", "off")
+SAMPLERS = (wire.PY_SPY, wire.IN_PROCESS, wire.OFF)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +40,14 @@ class Options:
     steps: int | None = None
     time_budget_s: float = 60.0
     python: str | None = None
-    sampler: str = "py-spy"  # one of SAMPLERS
+    sampler: str = wire.PY_SPY  # one of SAMPLERS
     syscalls: bool = False
     quiet: bool = False
     stdout_to_stderr: bool = False
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Finished:
     """``notes``: what the user should know about how the run ended; also in ``run.json``."""
 
     run_dir: Path
@@ -61,10 +60,10 @@ def environment(run_dir: Path, base: Mapping[str, str] = os.environ) -> dict[str
     """The program's environment: ``base``, ``TDIAG_RUN``, and the probe first on PYTHONPATH."""
     mine = base.get("PYTHONPATH")
     path = str(INJECT) + (os.pathsep + mine if mine else "")
-    return {**base, "TDIAG_RUN": str(run_dir), "PYTHONPATH": path}
+    return {**base, wire.RUN_VARIABLE: str(run_dir), "PYTHONPATH": path}
 
 
-def launch(target: Target, options: Options, out: Path | None = None) -> Outcome:
+def launch(target: Target, options: Options, out: Path | None = None) -> Finished:
     """Run the program under the probe. Raises TdiagError only before it was started."""
     checked = check(target, options.python)
     run_dir = rundir.create(target.label(), out)
@@ -80,7 +79,7 @@ class _Session:
             quiet=options.quiet, profiling=options.profiling, budget_s=options.time_budget_s
         )
         self.progress = Progress(run_dir)
-        self.pyspy = PySpy(run_dir, enabled=options.sampler == "py-spy")
+        self.pyspy = PySpy(run_dir, enabled=options.sampler == wire.PY_SPY)
         self.strace = Strace(run_dir, enabled=options.syscalls)
         self.system: SystemSampler | None = None
         self.watchdog = Watchdog(self.progress)
@@ -105,20 +104,20 @@ class _Session:
             "notes": [],
         }
 
-    def run(self) -> Outcome:
+    def run(self) -> Finished:
         sampler, why = self.options.sampler, ""
-        if sampler == "py-spy" and not self.pyspy.program:
-            sampler, why = "in-process", "py-spy is not installed beside tdiag"
+        if sampler == wire.PY_SPY and not self.pyspy.program:
+            sampler, why = wire.IN_PROCESS, "py-spy is not installed beside tdiag"
         config = {
             "profiling": self.options.profiling,
             "steps": self.options.steps,
             "time_budget_s": self.options.time_budget_s,
-            "windows": (*WINDOWS, SYSCALLS) if self.options.syscalls else WINDOWS,
+            "windows": (*wire.STANDARD, wire.SYSCALLS) if self.options.syscalls else wire.STANDARD,
             "sampler": sampler,
             "sampler_hint": why or allow_hint(),
         }
-        rundir.write_json(self.run_dir / "config.json", config)
-        rundir.write_json(self.run_dir / "run.json", self.record)
+        rundir.write_json(self.run_dir / wire.CONFIG, config)
+        rundir.write_json(self.run_dir / wire.RUN, self.record)
         try:
             ended = process.run(
                 self.command, environment(self.run_dir),
@@ -142,7 +141,7 @@ class _Session:
         self._guarded(self._watch)
 
     def _interrupted(self) -> None:
-        self._guarded((self.run_dir / "control" / "finish").touch)
+        self._guarded((self.run_dir / wire.CONTROL / wire.FINISH).touch)
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """While the program runs, a fault of ours costs the watching, never the program: left to
@@ -169,7 +168,7 @@ class _Session:
                 self.watchdog.look(now, self.system.processes)
             self.display.update(self.progress, now)
 
-    def _conclude(self, ended: process.Ended) -> Outcome:
+    def _conclude(self, ended: process.Ended) -> Finished:
         self.progress.look()
         ours = ended.signal == signal.SIGTERM and self.progress.forced()
         if ours or self.watchdog.ended:
@@ -185,10 +184,10 @@ class _Session:
             end_unix_ns=time.time_ns(), exit_code=ended.code, signal=ended.signal, notes=notes
         )
         try:
-            rundir.write_json(self.run_dir / "run.json", self.record)
+            rundir.write_json(self.run_dir / wire.RUN, self.record)
         except RunError as error:  # a disk that filled up meanwhile must not hide the exit code
             notes.append(error.message)
-        return Outcome(self.run_dir, ended.code, ended.report_wanted, tuple(notes))
+        return Finished(self.run_dir, ended.code, ended.report_wanted, tuple(notes))
 
 
 def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:
@@ -225,7 +224,7 @@ def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:
 def not_watched(run_dir: Path) -> list[str]:
     """Why processes in which torch was imported could not be watched, as the probe wrote it."""
     try:
-        lines = (run_dir / "probe-error.txt").read_text(errors="replace").splitlines()
+        lines = (run_dir / wire.PROBE_ERROR).read_text(errors="replace").splitlines()
     except OSError:
         return []
     return [f"a process could not be watched: {why}" for why in dict.fromkeys(lines)][:MOST_FAULTS]

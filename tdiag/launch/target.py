@@ -12,14 +12,15 @@ script's. Three cases would be ambiguous; two are settled by the script's own so
 
 from __future__ import annotations
 
+import ast
 import difflib
-from collections.abc import Mapping, Sequence
+import tokenize
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from tdiag.errors import UsageError
-from tdiag.launch.declared import declared_options
 
 # A letter left out, doubled or swapped in an option of six letters or more stays above it; what
 # merely begins alike (--output-dir, --steps-per-epoch) stays below.
@@ -142,3 +143,56 @@ def _after_dashes(target: Target | None, rest: list[str], usual: str) -> Target:
     if not rest:
         raise UsageError("nothing to run after --", f"{usual} -- torchrun train.py")
     return Target("launcher", rest[0], tuple(rest[1:]))
+
+
+MOST_FILES = 100  # a parser stands near its script; a whole monorepo is not searched
+
+
+def declared_options(source: Path | None) -> frozenset[str]:
+    """String constants that look like options, in this file and in the modules it imports.
+
+    Only modules beside the file or in the working directory are followed, which is where a
+    program keeps its parser; installed packages are not. Empty if the file cannot be read.
+    """
+    if source is None:
+        return frozenset()
+    found: set[str] = set()
+    waiting, seen = [source], set[Path]()
+    while waiting and len(seen) < MOST_FILES:
+        path = waiting.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        tree = _parse(path)
+        for node in ast.walk(tree) if tree else ():
+            if isinstance(node, ast.Constant) and str(node.value).startswith("-"):
+                found.add(str(node.value))
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                waiting += _local(node, path)
+    return frozenset(found)
+
+
+def _parse(path: Path) -> ast.Module | None:
+    try:
+        with tokenize.open(path) as file:
+            return ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def _local(node: ast.Import | ast.ImportFrom, importer: Path) -> Iterator[Path]:
+    """The files of the user's own that an import statement can mean."""
+    bases = [importer.parent, Path()]
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    else:
+        if node.level:
+            bases = [[importer.parent, *importer.parent.parents][node.level - 1]]
+        stem = f"{node.module}." if node.module else ""
+        names = [node.module or "", *(stem + alias.name for alias in node.names)]
+    for base in bases:
+        for name in filter(None, names):
+            path = base.joinpath(*name.split("."))
+            for file in (path.with_suffix(".py"), path / "__init__.py"):
+                if file.is_file():
+                    yield file.resolve()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import psutil
 
 from tdiag.launch.progress import Progress
-from tdiag.places import is_user_file
+from tdiag.probe.wire import is_user_file
 from tdiag.sample.pyspy import Frame, dump
 
 # Time for a disk or a server to answer; short beside the minute that a diagnosis may take.

@@ -23,18 +23,20 @@ def start(run_dir: str) -> None:
 
 def _watch(run_dir: str, *times: int) -> None:
     """Runs inside the user's ``import torch``, which must succeed whatever happens here."""
-    from .core import Probe
-
     try:
-        Probe(run_dir, *times).install()
+        from .assembly import install
+
+        install(run_dir, *times)
     except Exception as error:
         not_loaded(run_dir, error)
 
 
 def not_loaded(run_dir: str, error: Exception) -> None:
     """Write down why this process is not watched (the run directory may be gone, too)."""
+    from .wire import PROBE_ERROR
+
     try:
-        with open(os.path.join(run_dir, "probe-error.txt"), "a", encoding="utf-8") as file:
+        with open(os.path.join(run_dir, PROBE_ERROR), "a", encoding="utf-8") as file:
             file.write(f"{type(error).__name__}: {error}\n")
     except OSError:
         pass

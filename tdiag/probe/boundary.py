@@ -19,22 +19,27 @@ import torch
 
 from . import facts, places
 from .core import now_ns
-from .invisible import hidden
-from .marks import (
+from .patches import hidden
+from .record import here, wall_ns
+from .wire import (
     BACKWARD_BEGIN,
     BACKWARD_END,
+    BY_BACKWARD,
+    BY_BATCH,
+    BY_CLOSURE,
+    BY_MICRO_BATCH,
+    BY_OPTIMIZER,
+    DIAGNOSE,
+    LONG_STEP_NS,
     NEXT_BEGIN,
     OPTIMIZER_BEGIN,
     OPTIMIZER_END,
-    here,
-    wall_ns,
 )
-from .plan import DIAGNOSE, LONG_NS
 
 if TYPE_CHECKING:
     from .core import Probe
 
-SOURCES = ("batch", "backward", "optimizer")  # weakest first
+SOURCES = (BY_BATCH, BY_BACKWARD, BY_OPTIMIZER)  # weakest first
 BATCH, BACKWARD, OPTIMIZER = range(3)
 # A loader is read without any backward: an evaluation before training, or no training at all.
 BATCHES_BEFORE_THEY_COUNT = 16
@@ -74,6 +79,10 @@ class Boundary:
         self.autocast = ""  # dtype of the autocast region last seen
         self.scaled = False  # an enabled GradScaler has stepped
         self.known: dict[int, tuple[int, Any]] = {}  # id(optimizer) → (number, created_at)
+        # Called when steps are of another kind from now on, with how long the first took, ns.
+        self.began_again: Callable[[int], Any] = lambda took: None
+        # Called with the number of an optimizer and itself when it has been made.
+        self.made: Callable[[int, Any], None] = lambda number, optimizer: None
         # Called as a backward ends, with when it began, once a DistributedDataParallel has run.
         self.reduced: Callable[[int], None] | None = None
 
@@ -104,7 +113,7 @@ class Boundary:
         """Steps are of another kind from now on; the first of them took so many ns."""
         self.probe.step = 0
         self.probe.recorder.write("boundary", t=now_ns(), source=source, took=took)
-        self.probe.guard(self.probe.windows.restart)(took)
+        self.began_again(took)
         self.probe.marks.cut(now_ns())
 
     def _took(self) -> int:
@@ -135,7 +144,7 @@ class Boundary:
         if id(optimizer) not in self.known:
             number = len(self.known)
             self.known[id(optimizer)] = (number, places.caller())
-            self.probe.looks.made(number, optimizer)
+            self.made(number, optimizer)
         if not getattr(kind.step, "tdiag_watched", False):
             self.probe.patches.set(kind, "step", self._watched(kind.step))
 
@@ -255,11 +264,11 @@ class Boundary:
         """If the step is long enough. Ranks must count the same steps, and so must both sides of
         `tdiag check`, however long theirs take."""
         alone = facts.ranks()[1] == 1 and self.probe.config.get("plan", DIAGNOSE) == DIAGNOSE
-        if took < LONG_NS or not alone:
+        if took < LONG_STEP_NS or not alone:
             return
         self.divided = True
         self.rank = OPTIMIZER
-        self._begin_again("closure" if self.depth else "micro-batch", took // self.passes)
+        self._begin_again(BY_CLOSURE if self.depth else BY_MICRO_BATCH, took // self.passes)
 
     def _watch_scaler(self) -> None:
         """GradScaler skips ``optimizer.step`` after an overflow; the iteration still ended."""

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import places
-from .boundary import is_compiling
-from .invisible import hidden
-from .marks import COMM_BEGIN, COMM_END, MOST_VALUES, here, wall_ns
+from .boundary import Boundary, is_compiling
+from .patches import hidden
+from .record import MOST_VALUES, here, wall_ns
+from .wire import COMM_BEGIN, COMM_END
 
 if TYPE_CHECKING:
     from .core import Probe
@@ -38,11 +39,11 @@ REDUCER = "DistributedDataParallel"  # its gradients
 MOST_PLACES = 64  # lines described one by one
 
 
-class Collectives:
+class CollectiveWatch:
     """``inside``: a wrapped call runs; what it calls is part of it."""
 
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
+    def __init__(self, probe: Probe, boundary: Boundary) -> None:
+        self.probe, self.boundary = probe, boundary
         self.inside = False
         self.numbers: dict[Any, int] = {}  # (code, instruction) of the caller, or a name → number
         # id of a reducer that waits for its backward → itself, when it was made ready for it, and
@@ -128,7 +129,7 @@ class Collectives:
 
     def _prepare(self, reducer: Any) -> None:
         before = _last_ready(reducer)
-        self.probe.boundary.reduced = self.probe.guard(self.reduced)
+        self.boundary.reduced = self.probe.guard(self.reduced)
         self.prepared[id(reducer)] = weakref.ref(reducer), wall_ns(), before
 
     def _counts(self) -> bool:
@@ -161,7 +162,7 @@ class Collectives:
 
 # Dynamo leaves them alone where a frame begins, as it does torch's own collectives.
 for _name in ("reduced", "_prepare", "_counts", "_begin", "_end", "_number"):
-    hidden(getattr(Collectives, _name))
+    hidden(getattr(CollectiveWatch, _name))
 
 
 def _last_ready(reducer: Any) -> int:

@@ -1,4 +1,5 @@
-"""What the probe writes down about the process, torch, its switches and its objects."""
+"""What the probe writes down about the process, torch, its switches, what dynamo compiled, and
+what one op costs here."""
 
 from __future__ import annotations
 
@@ -8,15 +9,17 @@ import platform
 import sys
 import threading
 import time
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import places
-from .invisible import hidden
+from .patches import hidden
 
 if TYPE_CHECKING:
     from .core import Probe
+
 
 # Libraries that an agent acts in or is trained with; nothing else imports them.
 AGENTS = {
@@ -99,20 +102,20 @@ def watch_threads(probe: Probe) -> None:
     probe.patches.set(torch, "set_num_threads", hidden(set_num_threads))
 
 
-def flags(probe: Probe) -> dict[str, Any]:
-    """Switches of torch that cost time, as they stand now."""
+def flags(autocast: str, scaled: bool) -> dict[str, Any]:
+    """Switches of torch that cost time, as they stand now. ``autocast``: dtype of the region last
+    seen; ``scaled``: an enabled GradScaler has stepped."""
     trace = sys.gettrace()
     profile = sys.getprofile()
-    dtype = probe.boundary.autocast
     return {
         "anomaly": torch.is_anomaly_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "profiler": profiler_is_on(),
         "trace": tracer_name(profile) or tracer_name(trace),
-        "autocast": dtype,
+        "autocast": autocast,
         "compiled": compiled_frames() > 0,
-        "scaler": probe.boundary.scaled,
+        "scaler": scaled,
         "agent": sorted(AGENTS & sys.modules.keys())[:1],
     }
 
@@ -191,3 +194,86 @@ def ranks() -> tuple[int, int, int]:
     else:
         rank, world = env_int("RANK", 0), env_int("WORLD_SIZE", 1)
     return rank, world, env_int("LOCAL_WORLD_SIZE", world)
+
+
+MOST_REASONS, LONGEST = 20, 200
+# The key under which dynamo adds up the seconds of whole compilations, once for each.
+WHOLE = "_compile.compile_inner"
+
+
+def compiles() -> list[int] | None:
+    """Frames compiled so far, those compiled again, and ns spent on all of it; None where nothing
+    was ever compiled."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    frames = sys.modules.get("torch._dynamo.convert_frame")
+    if utils is None or frames is None:
+        return None
+    per_frame = list(frames.FRAME_COMPILE_COUNTER.values())
+    seconds = utils.compilation_time_metrics.get(WHOLE, ())
+    return [sum(per_frame), sum(n - 1 for n in per_frame if n), round(sum(seconds) * 1e9)]
+
+
+def recompiled() -> dict[str, Any]:
+    """`recompiled` [[place, the guard that failed, times], …] and `limit`: dynamo gave a function
+    up after too many compilations and runs it as plain Python."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return {}
+    found: dict[Any, int] = {}
+    for code, reasons in list(utils.guard_failures.items()):
+        for reason in reasons:
+            key = (_place(code), _plain(str(reason)))
+            found[key] = found.get(key, 0) + 1
+    failed = [getattr(m, "fail_reason", None) or "" for m in utils.get_compilation_metrics()]
+    most = sorted(found.items(), key=lambda item: -item[1])[:MOST_REASONS]
+    return {
+        "recompiled": [[place, reason, times] for (place, reason), times in most],
+        "limit": any("limit exceeded" in reason for reason in failed),
+    }
+
+
+def _place(code: Any) -> tuple[str, int, str] | None:
+    if not isinstance(code, CodeType):
+        return None
+    return os.path.abspath(code.co_filename), code.co_firstlineno, code.co_name
+
+
+def _plain(reason: str) -> str:
+    """Without the number of the compiled version in front: ``0/7: tensor 'x' size mismatch``."""
+    head, colon, rest = reason.partition(": ")
+    known = colon and head.replace("/", "").isdigit()
+    return (rest if known else reason).strip()[:LONGEST]
+
+
+OPS, ROUNDS = 100, 5
+
+
+def measure_dispatch() -> dict[str, float]:
+    """The fields of the `dispatch` record: ns per op on one element, on the CPU, without and with
+    gradients (forward and backward together). The best of a few rounds: noise only adds.
+
+    Takes about a millisecond, between two windows; touches no random state.
+    """
+    value = torch.ones(1, device="cpu")
+    with torch.no_grad():
+        plain = min(_time_plain(value) for _ in range(ROUNDS))
+    with torch.enable_grad():
+        graded = min(_time_graded(value) for _ in range(ROUNDS))
+    return {"op_ns": plain / OPS, "grad_op_ns": graded / OPS}
+
+
+def _time_plain(value: torch.Tensor) -> int:
+    began = time.perf_counter_ns()
+    for _ in range(OPS):
+        torch.add(value, value)
+    return time.perf_counter_ns() - began
+
+
+def _time_graded(value: torch.Tensor) -> int:
+    leaf = value.clone().requires_grad_()
+    began = time.perf_counter_ns()
+    result = leaf
+    for _ in range(OPS):
+        result = torch.add(result, value)
+    result.backward()
+    return time.perf_counter_ns() - began

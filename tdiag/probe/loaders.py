@@ -11,6 +11,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,45 +19,35 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import dataloader as _dataloader
 from torch.utils.data._utils import fetch as _fetch
 
-from . import closely, facts, places
-from .batches import count_bytes, describe_loader
+from . import facts, fetches, places
 from .boundary import BATCH
-from .invisible import hidden
-from .marks import MOST_VALUES, NEXT_BEGIN, NEXT_END, here
+from .fetches import count_bytes, describe_loader
+from .patches import hidden
 from .procfs import ThreadCounters, kernel_ns
+from .record import MOST_VALUES, here
+from .wire import ITERATOR_MADE, NEXT_BEGIN, NEXT_END
 
 if TYPE_CHECKING:
+    from .boundary import Boundary
     from .core import Probe
 
 # Batches of one loader look alike: weigh the first few, then one in sixteen.
 WEIGH_FIRST, WEIGH_EVERY = 4, 16
 # Measuring a fetch costs about 0.2 ms on a slow core with cold caches: one in 200 ms is 0.1 %.
 MEASURE_EVERY_NS = 200_000_000
-ITERATOR_MADE = -2  # argument of NEXT_END where the pair is ``iter(loader)``
 
 _wall = time.perf_counter_ns
 _cpu = time.thread_time_ns
 
 
-def watch_loaders(probe: Probe) -> None:
-    """Wrap DataLoader's making, iterating, next batch, and the fetchers."""
-    watch = LoaderWatch(probe)
-    patches = probe.patches
-    patches.set(DataLoader, "__init__", watch.wrap_init(DataLoader.__init__))
-    patches.set(DataLoader, "__iter__", watch.wrap_iter(DataLoader.__iter__))
-    base = _dataloader._BaseDataLoaderIter
-    patches.set(base, "__next__", watch.wrap_next(base.__next__))
-    for fetcher in (_fetch._MapDatasetFetcher, _fetch._IterableDatasetFetcher):
-        watch.fetchers.append((fetcher, fetcher.fetch, watch.wrap_fetch(fetcher.fetch)))
-        patches.set(fetcher, "fetch", watch.fetchers[-1][-1])
-    os.register_at_fork(after_in_child=watch.listen)
-
-
 class LoaderWatch:
     """One a process; forked workers inherit it and write their own events file."""
 
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
+    def __init__(
+        self, probe: Probe, boundary: Boundary, began_pass: Callable[[Any, int], None]
+    ) -> None:
+        """``began_pass`` is called with a DataLoader and its number."""
+        self.probe, self.boundary, self.began_pass = probe, boundary, began_pass
         self.numbers: Any = weakref.WeakKeyDictionary()  # DataLoader → number
         self.places: Any = weakref.WeakKeyDictionary()  # DataLoader → where it was made
         self.by_dataset: dict[int, int] = {}  # id(dataset) → loader number, for its fetchers
@@ -68,6 +59,18 @@ class LoaderWatch:
         self.fetchers: list[tuple[Any, Any, Any]] = []  # class, its own fetch, and ours
         self.before = probe.guard(self.before_fetch)
         self.after = probe.guard(self.after_fetch)
+
+    def install(self) -> None:
+        """Wrap DataLoader's making, iterating, next batch, and the fetchers."""
+        patches = self.probe.patches
+        patches.set(DataLoader, "__init__", self.wrap_init(DataLoader.__init__))
+        patches.set(DataLoader, "__iter__", self.wrap_iter(DataLoader.__iter__))
+        base = _dataloader._BaseDataLoaderIter
+        patches.set(base, "__next__", self.wrap_next(base.__next__))
+        for fetcher in (_fetch._MapDatasetFetcher, _fetch._IterableDatasetFetcher):
+            self.fetchers.append((fetcher, fetcher.fetch, self.wrap_fetch(fetcher.fetch)))
+            patches.set(fetcher, "fetch", self.fetchers[-1][-1])
+        os.register_at_fork(after_in_child=self.listen)
 
     def wrap_init(self, original: Any) -> Any:
         watch = self
@@ -110,10 +113,10 @@ class LoaderWatch:
         self.probe.recorder.write(
             "iterator", t=_wall(), loader=number, pids=pids, started=fresh, start_ns=took_ns
         )
-        self.probe.windows.iterator(loader, number)
+        self.began_pass(loader, number)
 
     def wrap_next(self, original: Any) -> Any:
-        watch, marks, boundary = self, self.probe.marks, self.probe.boundary
+        watch, marks, boundary = self, self.probe.marks, self.boundary
         put, log = marks.put, marks.log
 
         @functools.wraps(original)
@@ -157,7 +160,7 @@ class LoaderWatch:
             try:
                 batch = original(self, indices)
             except BaseException:
-                closely.leave()
+                fetches.leave()
                 raise
             timing["wall"], timing["cpu"], timing["t"] = _wall() - began, _cpu() - cpu, began
             watch.after(timing, indices, batch)
@@ -196,16 +199,16 @@ class LoaderWatch:
         timing["collate"] = timing["collate_cpu"] = timing["collate_kernel"] = 0
         first = self.fetches < WEIGH_FIRST and self.passes.get(timing["loader"], 1) == 1
         timing["dataset"] = fetcher.dataset if first else None
-        timing["states"] = closely.begin(first)
+        timing["states"] = fetches.begin(first)
         if self.counters is not None:
             timing["before"] = self.counters.read()
         return timing
 
     def after_fetch(self, timing: dict[str, Any], indices: Any, batch: Any) -> None:
         timing["on"] = False
-        seen = closely.end(timing["states"])
+        seen = fetches.end(timing["states"])
         if timing["dataset"] is not None:
-            seen.update(closely.values_of(batch, timing["dataset"]))
+            seen.update(fetches.values_of(batch, timing["dataset"]))
         info = get_worker_info()
         record: dict[str, Any] = {
             "loader": timing["loader"],

@@ -1,24 +1,77 @@
 """Looks at the training between two windows, where no step's time is: a `look` record each.
 
-What changes slowly or is dear to read belongs here: learning rates, gradients, parameters that
+What changes slowly or is expensive to read belongs here: learning rates, gradients, parameters that
 got none. Nothing is written to; on a device reading costs a synchronisation or two.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim import lr_scheduler
 
-from .inputs import MOST_LOOKS, describe
-from .scan import ddp_settings, find_ddp, scan
-from .schedules import Schedules
-from .tensors import nbytes, plain, watched_by_script
+from . import places
+from .models import (
+    MOST_LOOKS,
+    ddp_settings,
+    describe,
+    find_ddp,
+    nbytes,
+    plain,
+    scan,
+    watched_by_script,
+)
+from .patches import hidden
 
 if TYPE_CHECKING:
+    from .boundary import Boundary
     from .core import Probe
+
+
+MOST_SCHEDULERS = 32  # one made anew every step must not fill the disk
+
+
+class Schedules:
+    """The schedulers of torch that were made; one of somebody else's shows in the rates alone."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.alive: list[Any] = []  # weak references, by number
+
+    def install(self) -> None:
+        base = getattr(lr_scheduler, "LRScheduler", None) or lr_scheduler._LRScheduler
+        # ReduceLROnPlateau does not call its base's __init__.
+        for kind in {base, lr_scheduler.ReduceLROnPlateau}:
+            self.probe.patches.set(kind, "__init__", self._watched(kind.__init__))
+
+    def _watched(self, original: Any) -> Any:
+        schedules = self
+
+        @functools.wraps(original)
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            schedules.probe.guard(schedules._made)(self)
+
+        return hidden(init)
+
+    def _made(self, scheduler: Any) -> None:
+        known = any(scheduler is reference() for reference in self.alive)
+        if known or len(self.alive) >= MOST_SCHEDULERS:
+            return
+        self.probe.recorder.write(
+            "scheduler", id=len(self.alive), name=type(scheduler).__name__, at=places.caller()
+        )
+        self.alive.append(weakref.ref(scheduler))
+
+    def steps(self) -> list[int | None]:
+        """By number: how often each has stepped; None for one that is gone or does not count."""
+        found = (reference() for reference in self.alive)
+        return [getattr(scheduler, "last_epoch", None) for scheduler in found]
+
 
 MOST_MODULES = 64  # remembered; losses made anew every step have no parameters
 MOST_GROUPS = 8  # learning rates written down for one optimizer
@@ -30,8 +83,8 @@ class Looks:
     """One a process. ``optimizers``: weak references by number, ``ddp``: one to the last
     DistributedDataParallel seen."""
 
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
+    def __init__(self, probe: Probe, boundary: Boundary) -> None:
+        self.probe, self.boundary = probe, boundary
         self.schedules = Schedules(probe)
         self.told: set[str] = set()  # records written once
         self.optimizers: dict[int, Any] = {}
@@ -89,7 +142,7 @@ class Looks:
         }
         with torch.no_grad():
             for optimizer in alive.values():
-                if id(optimizer) == self.probe.boundary.lead:
+                if id(optimizer) == self.boundary.lead:
                     record["gradient"] = gradient_norm(optimizer)
         if self.kept[2]:
             record.update(self._kept())

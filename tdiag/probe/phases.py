@@ -16,19 +16,14 @@ from torch.nn.modules.loss import _Loss
 
 from . import places
 from .boundary import is_compiling
-from .invisible import hidden
-from .marks import (
-    FORWARD_BEGIN,
-    FORWARD_END,
-    MOST_VALUES,
-    SAVE_BEGIN,
-    SAVE_END,
-    here,
-    wall_ns,
-)
+from .patches import hidden
+from .record import MOST_VALUES, here, wall_ns
+from .wire import FORWARD_BEGIN, FORWARD_END, MODULE_SHIFT, SAVE_BEGIN, SAVE_END
 
 if TYPE_CHECKING:
+    from .boundary import Boundary
     from .core import Probe
+    from .looks import Looks
 
 MOST_MODULES = 64  # described one by one; a loss made anew every step must not fill the disk
 
@@ -37,17 +32,11 @@ _KNOWN = [(0, 0)] * 4  # of a module made anew every step, whose calls are not d
 _grad_enabled = torch.is_grad_enabled
 
 
-def watch_phases(probe: Probe) -> None:
-    """Install the watchers of outermost modules and of ``torch.save``."""
-    Forward(probe).install()
-    _watch_save(probe)
+class ModuleWatch:
+    """Outermost module calls on the training thread, and ``torch.save``."""
 
-
-class Forward:
-    """Outermost module calls on the training thread."""
-
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
+    def __init__(self, probe: Probe, boundary: Boundary, looks: Looks) -> None:
+        self.probe, self.boundary, self.looks = probe, boundary, looks
         self.depth = 0
         # id(module) → number in the events, as long as the module lives (WeakKeyDictionary is
         # written in Python, and twice as dear).
@@ -64,7 +53,8 @@ class Forward:
 
     def install(self) -> None:
         self._discover(True)
-        self.probe.windows.when_warm(lambda: self._discover(False))
+        self.probe.when_warm(lambda: self._discover(False))
+        _watch_save(self.probe)
 
     def _discover(self, on: bool) -> None:
         """Switch discovery; outside the guard's view nothing but one class attribute changes."""
@@ -131,17 +121,17 @@ class Forward:
         if resume:
             self._discover(False)  # what runs inside (dynamo included) sees torch as it is
         self.depth = 1
-        self.probe.boundary.look_at_autocast()
+        self.boundary.look_at_autocast()
         mode = _grad_enabled() * 2 + bool(module.training)
         if self.calls.get(id(module), _KNOWN)[mode] is None:
             self.probe.recorder.write("called", module=number, mode=mode, at=places.caller())
         if resume and _grad_enabled():
-            self.probe.guard(self.probe.looks.inputs)(number, module, args, kwargs)
+            self.probe.guard(self.looks.inputs)(number, module, args, kwargs)
         full = len(marks.log) > MOST_VALUES
         if not full:
             if marks.clocked:
                 marks.made_by_hand()
-            marks.put((FORWARD_BEGIN, wall_ns(), number * 4 + mode))
+            marks.put((FORWARD_BEGIN, wall_ns(), number << MODULE_SHIFT | mode))
         result = None
         try:
             result = (original or torch.nn.Module.__call__)(module, *args, **kwargs)
@@ -151,8 +141,8 @@ class Forward:
             if not full:
                 marks.put((FORWARD_END, wall_ns(), scalar))
             if result is not None and id(module) in self.calls:
-                self.calls[id(module)][mode] = number * 4 + mode, scalar
-            if resume and not self.probe.windows.warm:
+                self.calls[id(module)][mode] = number << MODULE_SHIFT | mode, scalar
+            if resume and not self.probe.warm:
                 self._discover(True)
         return result
 
@@ -174,8 +164,8 @@ class Forward:
         self.of_class[kind] = number
         parameters = list(module.parameters())
         if isinstance(module, _Loss) or not parameters:
-            self.probe.boundary.losses.add(number)
-        made_of = self.probe.guard(self.probe.looks.called)(number, module) if parameters else None
+            self.boundary.losses.add(number)
+        made_of = self.probe.guard(self.looks.called)(number, module) if parameters else None
         self.probe.recorder.write(
             "module",
             id=number,
@@ -189,7 +179,7 @@ class Forward:
         return number
 
 
-hidden(Forward._outermost)
+hidden(ModuleWatch._outermost)
 
 
 def _is_scalar(result: Any) -> int:

@@ -4,41 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from types import CodeType, FrameType
 from typing import Any
 
-from .invisible import FILE
+from .patches import FILE
+from .wire import is_user_file
 
-_LIBRARY = tuple(
-    {
-        os.path.join(path, "")
-        for key in ("stdlib", "platstdlib", "purelib", "platlib")
-        for path in (sysconfig.get_paths().get(key),)
-        if path
-    }
-)
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 # Where torch's functions and methods are written that a function mode sees as one call.
 _ONE_CALL = tuple(
     os.path.join("torch", *name)
     for name in (("_tensor.py",), ("functional.py",), ("nn", "functional.py"), ("overrides.py",))
 )
-_verdicts: dict[str, bool] = {}
-
-
-def is_user_file(name: str) -> bool:
-    """True unless the file belongs to the standard library, an installed package or tdiag."""
-    known = _verdicts.get(name)
-    if known is None:
-        path = os.path.abspath(name)
-        known = _verdicts[name] = not (
-            name.startswith("<")
-            or path.startswith((*_LIBRARY, _PROBE))
-            or "/site-packages/" in path
-            or "/dist-packages/" in path
-        )
-    return known
 
 
 def caller() -> list[Any] | None:

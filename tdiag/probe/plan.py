@@ -9,8 +9,22 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from .wire import (
+    BASELINE,
+    CALLS,
+    COUNTS,
+    DIAGNOSE,
+    OFF,
+    OPS,
+    SAMPLE,
+    SYSCALLS,
+    TRACE,
+    TURNS,
+    WARMUP,
+)
 
-class Window(NamedTuple):
+
+class PlannedWindow(NamedTuple):
     """Ends after ``steps`` steps and ``seconds`` seconds, or when ``most_s`` is over."""
 
     name: str
@@ -24,66 +38,63 @@ class Window(NamedTuple):
 # ±1 % (σ/√n); 4 s of samples at 100 Hz are 400, a ±2.5 % share at worst (√(p(1−p)/n)). Sums,
 # start-up included: about 15 s for a 2 ms step and under a minute for a 100 ms step.
 FIRST = (
-    Window("baseline", 1, 5, 0.0, 4.0),
-    Window("trace", 1, 1, 0.0, 4.0),
-    Window("calls", 1, 2, 0.0, 3.0),
-    Window("ops", 1, 1, 0.0, 3.0),
-    Window("sample", 1, 4, 0.5, 3.0),
-    Window("syscalls", 1, 2, 0.0, 3.0),
+    PlannedWindow(BASELINE, 1, 5, 0.0, 4.0),
+    PlannedWindow(TRACE, 1, 1, 0.0, 4.0),
+    PlannedWindow(CALLS, 1, 2, 0.0, 3.0),
+    PlannedWindow(OPS, 1, 1, 0.0, 3.0),
+    PlannedWindow(SAMPLE, 1, 4, 0.5, 3.0),
+    PlannedWindow(SYSCALLS, 1, 2, 0.0, 3.0),
 )
 SECOND = (
-    Window("baseline", 2, 100, 3.0, 20.0),
-    Window("sample", 2, 20, 4.0, 12.0),
-    Window("trace", 2, 3, 0.0, 8.0),
-    Window("calls", 2, 10, 0.5, 6.0),
-    Window("ops", 2, 2, 0.0, 6.0),
-    Window("syscalls", 2, 10, 1.0, 8.0),
+    PlannedWindow(BASELINE, 2, 100, 3.0, 20.0),
+    PlannedWindow(SAMPLE, 2, 20, 4.0, 12.0),
+    PlannedWindow(TRACE, 2, 3, 0.0, 8.0),
+    PlannedWindow(CALLS, 2, 10, 0.5, 6.0),
+    PlannedWindow(OPS, 2, 2, 0.0, 6.0),
+    PlannedWindow(SYSCALLS, 2, 10, 1.0, 8.0),
 )
 # py-spy attaches within 1 to 3 s: to wait for that costs dozens of short steps, but only one or two
 # of slow ones. So of these the windows stand in the order of their worth; a trace, whose events may
 # take longer to write than the step took, comes last.
 SLOW_NS = 1_000_000_000
-# No window of the first pass holds two of such steps; where they have parts, these are taken.
-LONG_NS = 4_000_000_000
 SLOW = tuple(
     next(window for window in FIRST + SECOND if (window.name, window.number) == key)
-    for key in (("baseline", 1), ("sample", 1), ("ops", 1), ("calls", 1), ("trace", 1),
-                ("syscalls", 1), ("baseline", 2), ("sample", 2))
+    for key in ((BASELINE, 1), (SAMPLE, 1), (OPS, 1), (CALLS, 1), (TRACE, 1),
+                (SYSCALLS, 1), (BASELINE, 2), (SAMPLE, 2))
 )  # fmt: skip
-DIAGNOSE = "diagnose"
-WARM_UP = Window("warmup", 1, 2, 0.0, 20.0)
+WARM_UP = PlannedWindow(WARMUP, 1, 2, 0.0, 20.0)
 WARM_UP_FRAC = 1 / 3  # of a time budget, at most: the rest is for what warming up is for
 
 # An evaluation or a restart of the workers belongs to its epoch: the clean window is stretched
 # to whole epochs where one epoch fits into its time.
-WHOLE_EPOCHS = "baseline"
+WHOLE_EPOCHS = BASELINE
 
 
 # For `tdiag check`: one clean window without end, of which the parent takes turns
 # (capture/turns.py); and what is counted, `ops` twice so that counts that vary from step to step
 # show as such.
-TURNS = (Window("baseline", 1, 10**12, 1e12, 1e12),)
-COUNTS = (
-    Window("baseline", 1, 5, 0.0, 4.0),
-    Window("ops", 1, 2, 0.0, 6.0),
-    Window("calls", 1, 2, 0.0, 6.0),
-    Window("trace", 1, 2, 0.0, 8.0),
-    Window("ops", 2, 2, 0.0, 6.0),
+BY_TURNS = (PlannedWindow(BASELINE, 1, 10**12, 1e12, 1e12),)
+COUNTED = (
+    PlannedWindow(BASELINE, 1, 5, 0.0, 4.0),
+    PlannedWindow(OPS, 1, 2, 0.0, 6.0),
+    PlannedWindow(CALLS, 1, 2, 0.0, 6.0),
+    PlannedWindow(TRACE, 1, 2, 0.0, 8.0),
+    PlannedWindow(OPS, 2, 2, 0.0, 6.0),
 )
-PLANS = {DIAGNOSE: FIRST + SECOND, "turns": TURNS, "counts": COUNTS}
+PLANS = {DIAGNOSE: FIRST + SECOND, TURNS: BY_TURNS, COUNTS: COUNTED}
 
 
-def warm_up(config: dict[str, Any]) -> Window:
+def warm_up(config: dict[str, Any]) -> PlannedWindow:
     """Until queues have had the time to fill, or for a third of a short time budget."""
     budget_s = float(config.get("time_budget_s") or "inf")
     return WARM_UP._replace(most_s=min(WARM_UP.most_s, budget_s * WARM_UP_FRAC))
 
 
-def windows(config: dict[str, Any], slow: bool = False) -> list[Window]:
+def windows(config: dict[str, Any], slow: bool = False) -> list[PlannedWindow]:
     """The windows of the plan that the run asked for, in order; ``slow``: for slow steps."""
-    wanted = set(config.get("windows", ())) | {"baseline"}
-    if config.get("sampler") == "off":
-        wanted.discard("sample")
+    wanted = set(config.get("windows", ())) | {BASELINE}
+    if config.get("sampler") == OFF:
+        wanted.discard(SAMPLE)
     name = config.get("plan", DIAGNOSE)
     plan = SLOW if slow and name == DIAGNOSE else PLANS[name]
     return [w for w in plan if w.name in wanted]

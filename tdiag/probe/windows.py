@@ -8,20 +8,24 @@ leads) and ``done``.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import compiling, facts, plan
-from .capture import make_capture
+import torch
+
+from . import facts, plan
+from .control import POLL_NS, Joint, StopSign
 from .core import now_ns
-from .dispatch import measure_dispatch
-from .joint import Joint
+from .facts import measure_dispatch
 from .procfs import ThreadCounters
-from .stop import POLL_NS, StopSign
+from .wire import BASELINE, DONE, FOLLOW, LONG_STEP_NS, SETTLE, TURNS, WARMUP
 
 if TYPE_CHECKING:
+    from .boundary import Boundary
     from .core import Probe
+    from .looks import Looks
 
 # More steps than this are never left out after a pause, however deep the queue.
 MOST_SETTLE = 64
@@ -38,38 +42,39 @@ LOOK_EVERY_S = 0.05  # as often as the parent answers (launch/process.py)
 
 
 class Windows:
-    """The state machine. ``name`` is the window of the step in progress."""
+    """The state machine."""
 
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
+    def __init__(
+        self, probe: Probe, boundary: Boundary, looks: Looks, make_capture: Callable[..., Any]
+    ) -> None:
+        """``make_capture``: as in :mod:`.capture`."""
+        self.probe, self.boundary, self.looks = probe, boundary, looks
+        self.make_capture = make_capture
+        self._advance = probe.guard(self.advance)  # made once: this runs every step
         self.stop = StopSign(probe)
-        self.leads = True  # of several ranks, only the first goes through the windows
-        self.ranks = 1
         self.counters: ThreadCounters | None = None
         self.queue: dict[int, int] = {}  # loader → how many batches its queue can hold
         self.round = 0  # batches of one from each worker, of the loader with most
         self.filling: int | None = None  # when workers first began to fetch
         self.ahead_ns = 0  # for how long they did before the first step was seen
         self.epochs: dict[int, list[int]] = {}  # loader → step of each new iterator
-        self.warm_actions: list[Callable[[], None]] = []
-        self.warm = False
         self.changed = False  # tdiag worked between two steps: that time is in no step
         self.stop_now = False
         self.finished = False
-        self.joint = Joint(probe)
+        self.joint = Joint(probe, lambda window, stacks: make_capture(self, window, stacks))
         self.restart()
 
     def restart(self, took: int = 0) -> None:
         """Begin at the beginning: the first step boundary, or a better kind of boundary. ``took``:
         how long the step was that ended there, ns."""
         self.leave()
-        self.name = "warmup"
+        self.probe.window = WARMUP
         self.plan = plan.windows(self.probe.config, slow=took > plan.SLOW_NS)
         # Of long steps none is left out for warming up or settling. Loader workers may have filled
         # their queue before the first step; a long step uses little of that up, or none.
-        least = plan.LONG_NS if any(self.queue.values()) else plan.SLOW_NS
+        least = LONG_STEP_NS if any(self.queue.values()) else plan.SLOW_NS
         self.hurried = took > least
-        self.window: plan.Window | None = plan.warm_up(self.probe.config)
+        self.window: plan.PlannedWindow | None = plan.warm_up(self.probe.config)
         self.capture: Any = None
         self.began_step = 0
         self.began_ns: int | None = None
@@ -78,12 +83,12 @@ class Windows:
         self.resettled = False
         self.calm = (now_ns(), self.probe.step)  # until then queues were as the loop keeps them
         self.step_ns: float | None = None  # in the last window without a profiler, warm-up included
-        self.batches_before = self.probe.boundary.batches
+        self.batches_before = self.boundary.batches
         self.probe.marks.due_ns = 0
         self.epochs = {}
         if self.hurried:  # what warming up is for is over within the first step
             self._begin(now_ns())
-            if self.leads:
+            if self.probe.leads:
                 self._next(now_ns())
 
     def leave(self) -> None:
@@ -92,17 +97,6 @@ class Windows:
         capture, self.capture = getattr(self, "capture", None), None
         if capture is not None:
             self.probe.guard(capture.abort)()
-
-    def when_warm(self, action: Callable[[], None]) -> None:
-        """Run ``action`` when discovery may end."""
-        self.warm_actions.append(action)
-
-    def end_discovery(self) -> None:
-        """Modules are known now, or will not be needed."""
-        if not self.warm:
-            self.warm = True
-            for action in self.warm_actions:
-                action()
 
     def iterator(self, loader: Any, number: int) -> None:
         """A loader began a new pass."""
@@ -113,6 +107,29 @@ class Windows:
         if workers and self.filling is None:
             self.filling = now_ns()
 
+    def between_steps(self, now: int) -> None:
+        """More than the marks of a step is due. Raises SystemExit where the run is to end."""
+        probe = self.probe
+        if not probe.training:
+            probe.training = True
+            probe.guard(facts.allow_sampling)()
+            probe.guard(facts.write_training)(probe)
+        probe.cut_steps()
+        probe.recorder.flush_if_due(now)
+        self._advance(now)
+        if self.changed:  # tdiag's own work between two windows is in no step
+            self.changed = False
+            probe.marks.cut(now_ns())
+        if self.stop_now:
+            self.stop.stop()
+
+    def at_exit(self) -> None:
+        if self.probe.training:
+            # Python keeps an uncaught exception for post-mortem debuggers.
+            died = getattr(sys, "last_type", None) is not None
+            self.probe.guard(self.finish)("error" if died else "exit")
+        self.probe.recorder.flush()
+
     def advance(self, now: int) -> None:
         """A step ended at ``now``: go on, or change windows."""
         if self.began_ns is None:
@@ -121,15 +138,15 @@ class Windows:
             self.stop_now = self.stop.now()
             return
         if self.probe.step >= DISCOVER_STEPS:
-            self.end_discovery()
-        elif self.name == "warmup":
+            self.probe.end_discovery()
+        elif self.probe.window == WARMUP:
             self.calm = (now, self.probe.step)  # the first steps tell nothing of the pace
         if self.stop.due(now, self.first_ns or now, self.probe.step):
             self.finish(self.stop.why)
-        elif not self.leads:
-            self.name = "follow"
+        elif not self.probe.leads:
+            self.probe.window = FOLLOW
             self.changed = self.joint.follow(now) or self.changed
-        elif self.name == "settle":
+        elif self.probe.window == SETTLE:
             self.settle = max(0, self.settle - 1)
             self._try_to_begin(now)
         else:
@@ -151,7 +168,7 @@ class Windows:
         self.probe.cut_steps()
         self.joint.leave()
         self._end(look=why not in ("exit", "error"))
-        self.name = "done"
+        self.probe.window = DONE
         self.changed = True
         self.probe.recorder.write("finish", t=now_ns(), why=why)
         self.probe.recorder.flush()
@@ -180,8 +197,8 @@ class Windows:
             most_s *= ROUND_FACTOR if steps < self.round else 1.0
         if seconds >= most_s and steps >= 1:
             return True
-        if window.name == "warmup":
-            batches = self.probe.boundary.batches - self.batches_before
+        if window.name == WARMUP:
+            batches = self.boundary.batches - self.batches_before
             return steps >= window.steps and batches >= max(self.queue.values(), default=0)
         if steps < least or seconds < window.seconds:
             return False
@@ -211,17 +228,17 @@ class Windows:
     def _next(self, now: int) -> None:
         """Open the next window that can be opened."""
         self._look_at_ranks()
-        if not self.leads:
+        if not self.probe.leads:
             return
         while self.plan:
             self.window = self.plan.pop(0)
-            self.capture = make_capture(self.probe, self.window)
+            self.capture = self.make_capture(self, self.window)
             if self.capture is not None and (why := self.capture.start()):
                 self._record("skipped", why=why)
                 self.capture = None
                 continue
             self.changed = True
-            self.name = "settle"
+            self.probe.window = SETTLE
             self.settle = 0 if self.hurried else self._settle_steps()
             self.resettled = self.hurried
             if self.hurried:  # a step that is left out would cost more than the wait
@@ -235,11 +252,11 @@ class Windows:
     def _look_at_ranks(self) -> None:
         """The process group may have been made since torch was imported, or since the last look."""
         rank, ranks, _ = facts.ranks()
-        if ranks <= self.ranks:
+        if ranks <= self.probe.ranks:
             return
-        self.ranks = ranks
+        self.probe.ranks = ranks
         # Where programs take turns, each rank is held.
-        self.leads = rank == 0 or self.probe.config.get("plan") == "turns"
+        self.probe.leads = rank == 0 or self.probe.config.get("plan") == TURNS
         facts.write_role(self.probe)
 
     def _settle_steps(self) -> int:
@@ -261,7 +278,7 @@ class Windows:
     def _try_to_begin(self, now: int) -> None:
         """Begin the window once the queues are as ever and its profiler is really on."""
         assert self.window is not None
-        if self.settle > 0 and not self.probe.boundary.starved:
+        if self.settle > 0 and not self.boundary.starved:
             return  # an empty queue holds nothing that came meanwhile
         if self.capture is not None and not self.capture.ready():
             return
@@ -269,7 +286,7 @@ class Windows:
             self.resettled = True  # attaching held the process up
             self.settle = self._settle_steps()
             return
-        self.name = self.window.name
+        self.probe.window = self.window.name
         self.began_step, self.began_ns = self.probe.step, now
         self.calm = (now, self.probe.step)
         if self.capture is not None:
@@ -280,12 +297,14 @@ class Windows:
     def _end(self, look: bool = True) -> None:
         """Close the window in progress; one that had not begun leaves nothing."""
         capture, self.capture = self.capture, None
-        begun = self.window is not None and self.name == self.window.name
-        if begun and self.name != "warmup":
-            self._record("end", **compiling.why())
-        if begun and self.name == "baseline":
-            self.probe.recorder.write("flags", **facts.flags(self.probe))
-            self.probe.guard(measure_dispatch)(self.probe)
+        begun = self.window is not None and self.probe.window == self.window.name
+        if begun and self.probe.window != WARMUP:
+            self._record("end", **facts.recompiled())
+        if begun and self.probe.window == BASELINE:
+            self.probe.recorder.write(
+                "flags", **facts.flags(self.boundary.autocast, self.boundary.scaled)
+            )
+            self.probe.guard(self._measure_dispatch)()
             self.changed = True
         if capture is not None:
             self.changed = True
@@ -295,7 +314,16 @@ class Windows:
                 self.probe.guard(capture.abort)()
         if begun and look:
             self.changed = True
-            self.probe.guard(self.probe.looks.look)(self.name)
+            self.probe.guard(self.looks.look)(self.probe.window)
+
+    def _measure_dispatch(self) -> None:
+        if torch._C._current_graph_task_id() != -1:
+            return  # inside a backward hook
+        self.boundary.backward_depth += 1  # our own backward is no step of the user's
+        try:
+            self.probe.recorder.write("dispatch", **measure_dispatch())
+        finally:
+            self.boundary.backward_depth -= 1
 
     def _record(self, state: str, **more: Any) -> None:
         assert self.window is not None
@@ -309,7 +337,7 @@ class Windows:
             state=state,
             step=self.probe.step,
             allocated=facts.device_bytes(),
-            compiles=compiling.counts(),
+            compiles=facts.compiles(),
             **{"pass": self.window.number},
             **more,
         )

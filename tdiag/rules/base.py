@@ -16,7 +16,7 @@ from tdiag.evidence.kinds import Budget
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.places import is_user_file
+from tdiag.probe.wire import is_user_file
 
 DATA_WAIT = ("data_wait", "data_wait_io", "data_wait_cpu")
 # Computing: phases of a run on the CPU, and what the device and its launches take.

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tdiag.evidence.data import Loader
 from tdiag.evidence.kinds import StackLine, Stacks
 from tdiag.model.place import Place
-from tdiag.places import is_user_file
+from tdiag.probe.wire import is_user_file
 from tdiag.rules.base import same_function
 from tdiag.rules.feed import Feed
 

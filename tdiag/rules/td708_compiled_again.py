@@ -30,7 +30,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Compiles, Recompiled
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.places import is_user_file
+from tdiag.probe.wire import is_user_file
 from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.examples import MS, at, budget
 from tdiag.rules.measures import count, ns, text

@@ -16,6 +16,8 @@ import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
+from tdiag.probe.wire import ATTACHED, CONTROL, REFUSED, STATE, STOP, WANT
+
 # Writing what was seen takes a tool well under a second; more means that it hangs.
 STOP_WITHIN_S = 10.0
 # A tool stops a process for milliseconds at a time. One that is killed in such a stop may stay in
@@ -86,7 +88,7 @@ class Attacher(ABC):
 
     def __init__(self, run_dir: Path, program: str | None) -> None:
         self.run_dir = run_dir
-        self.control = run_dir / "control"
+        self.control = run_dir / CONTROL
         self.program = program
         self.seen: set[str] = set()
         self.live: dict[str, Attached] = {}
@@ -111,7 +113,7 @@ class Attacher(ABC):
     def tick(self) -> None:
         """Start what is asked for, answer what has become clear, stop what is over."""
         with contextlib.suppress(OSError):
-            for want in self.control.glob(f"{self.prefix}-*.want"):
+            for want in self.control.glob(f"{self.prefix}-*{WANT}"):
                 if want.stem not in self.seen:
                     self.seen.add(want.stem)
                     self._start(want.stem)
@@ -120,7 +122,7 @@ class Attacher(ABC):
                 self._answer_if_clear(name, attached)
             if attached.ended():
                 self._keep(name)
-            elif (self.control / f"{name}.stop").exists() or attached.holds():
+            elif (self.control / f"{name}{STOP}").exists() or attached.holds():
                 attached.stop()
 
     def close(self) -> None:
@@ -132,30 +134,30 @@ class Attacher(ABC):
 
     def _start(self, name: str) -> None:
         if self.program is None:
-            self._answer(name, f"refused: {self.absent}")
+            self._answer(name, f"{REFUSED}{self.absent}")
             return
         try:
             pid = int(name.split("-")[1])
-            root = (self.control / f"{name}.want").read_text().strip()
+            root = (self.control / f"{name}{WANT}").read_text().strip()
             output = self.control / f"{name}{self.suffix}"
             command = self.command(self.program, int(root or pid), output)
             self.live[name] = Attached(command, pid, output)
         except (OSError, ValueError, IndexError) as error:
-            self._answer(name, f"refused: cannot start {self.name}: {error}")
+            self._answer(name, f"{REFUSED}cannot start {self.name}: {error}")
 
     def _answer_if_clear(self, name: str, attached: Attached) -> None:
         if self.watching(attached.text()):
-            self._answer(name, "attached")
+            self._answer(name, ATTACHED)
         elif attached.ended():
             why = self.refusal(attached.text(), attached.process.returncode)
-            self._answer(name, f"refused: {why}")
+            self._answer(name, f"{REFUSED}{why}")
 
     def _answer(self, name: str, state: str) -> None:
         self.answered.add(name)
-        part = self.control / f"{name}.state.part"
+        part = self.control / f"{name}{STATE}.part"
         with contextlib.suppress(OSError):  # the probe goes on by itself when nobody answers
             part.write_text(state + "\n")
-            part.replace(self.control / f"{name}.state")
+            part.replace(self.control / f"{name}{STATE}")
 
     def _keep(self, name: str) -> None:
         """Move the output to where readers look; of two passes the one that saw more stays."""

@@ -13,10 +13,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tdiag.probe.wire import ANSWER_WITHIN_S, PY_SPY, SAMPLE, stacks_file
 from tdiag.sample.attached import Attacher
 
 RATE_HZ = 100  # py-spy's own default; ±2.5 % on a share after 4 s (√(p(1−p)/n) at worst)
-DUMP_WITHIN_S = 8.0  # as long as the probe waits for `record` to attach
 SAMPLING = "Sampling process"  # printed by `py-spy record` once its sampler is initialised
 PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
@@ -65,7 +65,7 @@ def dump(pid: int) -> list[Frame]:
         return []
     command = [program, "dump", "--json", "--full-filenames", "--pid", str(pid)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=DUMP_WITHIN_S, check=True)
+        done = subprocess.run(command, capture_output=True, timeout=ANSWER_WITHIN_S, check=True)
         threads = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return []
@@ -77,7 +77,7 @@ def dump(pid: int) -> list[Frame]:
 class PySpy(Attacher):
     """Samples the process and its descendants, requests ``sample-<pid>-<pass>``."""
 
-    name, prefix, suffix = "py-spy", "sample", ".speedscope.json"
+    name, prefix, suffix = PY_SPY, SAMPLE, ".speedscope.json"
     absent = "py-spy is not installed beside tdiag"
 
     def __init__(self, run_dir: Path, *, enabled: bool = True) -> None:
@@ -97,4 +97,4 @@ class PySpy(Attacher):
         return refusal(log, code)
 
     def final(self, name: str) -> Path:
-        return self.run_dir / f"stacks-{name.split('-')[1]}.speedscope.json"
+        return self.run_dir / stacks_file(name.split("-")[1])

@@ -19,6 +19,8 @@ from typing import Any
 
 import psutil
 
+from tdiag.probe.wire import events_files
+
 FILES, MOST_BYTES = 24, 1 << 20  # tried, and read of each: a second at 24 MB/s
 WITHIN_S = 3.0  # then those that were read so far have to do
 LISTED = 500  # entries of a folder that are looked at for files
@@ -31,7 +33,7 @@ SCRATCH = ("/var/tmp", tempfile.gettempdir())
 def try_storage(run_dir: Path) -> None:
     """Write ``storage.json`` if fetches read from storage; nothing where they did not, or where the
     files are gone. Never raises for what the disk says."""
-    folder = _folder(run_dir / "events")
+    folder = _folder(run_dir)
     if folder is None:
         return
     with contextlib.suppress(OSError, psutil.Error):
@@ -83,15 +85,14 @@ def filesystem(path: Path) -> str:
     return next((mounted[p] for p in (resolved, *resolved.parents) if p in mounted), "")
 
 
-def _folder(events: Path) -> Path | None:
+def _folder(run_dir: Path) -> Path | None:
     """The folder that most files were opened in, if fetches read from storage or over a network."""
     opened: Counter[str] = Counter()
     read = 0
-    for file in sorted(events.glob("*.jsonl")):
-        with contextlib.suppress(OSError), file.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if '"fetch"' in line and '"folders"' in line:
-                    read += _count(line, opened)
+    for file in events_files(run_dir):
+        with contextlib.suppress(OSError):
+            fetches = (line for kind, line in file.read() if kind == "fetch")
+            read += sum(_count(line, opened) for line in fetches if b'"folders"' in line)
     for name, _ in opened.most_common(1):
         folder = Path(name)
         if read or filesystem(folder).startswith(REMOTE):
@@ -99,7 +100,7 @@ def _folder(events: Path) -> Path | None:
     return None
 
 
-def _count(line: str, opened: Counter[str]) -> int:
+def _count(line: bytes, opened: Counter[str]) -> int:
     """Add up the folders of a fetch; the bytes that it read from storage."""
     try:
         record = json.loads(line)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from tdiag.probe.wire import SYSCALLS, syscalls_file
 from tdiag.sample.attached import Attacher
 from tdiag.sample.pyspy import allow_hint
 
@@ -18,7 +19,7 @@ from tdiag.sample.pyspy import allow_hint
 class Strace(Attacher):
     """Requests ``syscalls-<pid>-<pass>``; the summary of ``strace -f -c -w`` as a text file."""
 
-    name, prefix, suffix = "strace", "syscalls", ".txt"
+    name, prefix, suffix = "strace", SYSCALLS, ".txt"
     absent = "strace is not installed"
 
     def __init__(self, run_dir: Path, *, enabled: bool = True) -> None:
@@ -39,7 +40,7 @@ class Strace(Attacher):
         return lines[-1] if lines else f"strace: exit code {code}"
 
     def final(self, name: str) -> Path:
-        return self.run_dir / f"syscalls-{name.split('-')[1]}.txt"
+        return self.run_dir / syscalls_file(name.split("-")[1])
 
 
 def _children(pid: int) -> list[int]:

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tdiag.evidence.device import TracedSteps
-from tdiag.evidence.from_run.clean import PROFILED, Clean, find_clean
+from tdiag.evidence.from_run.clean import Clean, find_clean
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.phases import PHASES, phases_per_step
-from tdiag.evidence.from_run.timeline import durations_of
 from tdiag.evidence.history import History
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Diagnosis
+from tdiag.probe.wire import PROFILED
 from tdiag.report.markdown import sections
 from tdiag.report.of_diagnosis import document
 from tdiag.report.page import Page
@@ -40,12 +40,13 @@ def of_process(process: Process, lead: Process, offset_ns: int) -> Curves:
     Clean are the steps of the lead's clean windows: while it is profiled, all ranks wait for it.
     ``offset_ns``: from the events' clock to Unix time. x is the step's number.
     """
-    durations = durations_of(process.steps)
-    clean = find_clean(lead, durations_of(lead.steps))
+    steps = process.steps
+    durations = steps.durations.tolist()
+    clean = find_clean(lead)
     mask = _clean_steps(process, lead, clean)
-    profiled = np.array([step.w in PROFILED for step in process.steps], np.bool_)
-    number = [step.i for step in process.steps]
-    at = [(step.t + offset_ns) / 1e9 for step in process.steps]
+    profiled = steps.inside(PROFILED)
+    number = steps.number.tolist()
+    at = [(t + offset_ns) / 1e9 for t in steps.end.tolist()]
 
     def curve(mask: npt.NDArray[np.bool_], ns: Sequence[int]) -> list[Point]:
         return [Point(number[i], at[i], ns[i] / 1e6) for i in np.flatnonzero(mask).tolist()]
@@ -67,7 +68,7 @@ def _clean_steps(process: Process, lead: Process, clean: Clean | None) -> npt.ND
         return np.zeros(len(process.steps), np.bool_)
     if process is lead:
         return clean.mask
-    return np.array([clean.holds(step.t) for step in process.steps], np.bool_)
+    return np.array([clean.holds(t) for t in process.steps.end.tolist()], np.bool_)
 
 
 def of_trace(evidence: Evidence) -> Curves:

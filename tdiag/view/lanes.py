@@ -18,9 +18,10 @@ from tdiag.evidence.from_run.records import (
     WindowRecord,
 )
 from tdiag.evidence.from_run.roles import assign_roles
-from tdiag.evidence.from_run.timeline import Ints, Timeline, cut, durations_of
+from tdiag.evidence.from_run.slices import Ints, Slices, cut
 from tdiag.evidence.from_run.traced import Span, phase_spans
 from tdiag.evidence.history import History
+from tdiag.probe.wire import BY_BATCH
 from tdiag.view.events import Event, complete, counter, named
 
 CATEGORY = "tdiag"  # of no tool's own: torch-tb-profiler leaves unknown categories alone
@@ -119,8 +120,9 @@ def _windows(process: Process, clock: Clock) -> Iterator[Event]:
 def _steps(process: Process, clock: Clock) -> Iterator[Event]:
     place = (process.pid, STEPS)
     yield from _lane(*place, "tdiag: steps")
-    for step in process.steps:
-        yield _span(f"step {step.i}", place, clock, step.s, step.t, window=step.w)
+    columns = (process.steps.number, process.steps.begin, process.steps.end, process.steps.window)
+    for number, begin, end, window in zip(*(c.tolist() for c in columns), strict=True):
+        yield _span(f"step {number}", place, clock, begin, end, window=window)
     place = (process.pid, PHASES)
     yield from _lane(*place, "tdiag: phases")
     for name, begin, end in _phases(process):
@@ -134,11 +136,11 @@ def _span(
     return complete(name, CATEGORY, place, clock.us(begin_ns), ns / 1e3, **args)
 
 
-def phases_of(process: Process) -> tuple[Timeline, Ints]:
+def phases_of(process: Process) -> tuple[Slices, Ints]:
     """The process's steps cut at their marks, and the phase of each slice."""
-    timeline = cut(process.steps, durations_of(process.steps))
+    timeline = cut(process.steps)
     about = process.last(BoundaryRecord)
-    boundary = about.source if about else "batch"
+    boundary = about.source if about else BY_BATCH
     modules = {module.id: module for module in process.all(ModuleRecord)}
     return timeline, phase_of_slices(timeline, assign_roles(timeline, modules, boundary), boundary)
 
@@ -148,7 +150,7 @@ def _phases(process: Process) -> list[Span]:
     timeline, phases = phases_of(process)
     if len(process.steps) > MOST_PHASED_STEPS:
         return phase_spans(process.steps, timeline, phases)
-    return phase_spans(process.steps, timeline, phases, {step.w for step in process.steps})
+    return phase_spans(process.steps, timeline, phases, set(process.steps.window.tolist()))
 
 
 def _fetches(process: Process, clock: Clock) -> Iterator[Event]:

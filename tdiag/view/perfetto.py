@@ -10,7 +10,7 @@ from pathlib import Path
 from tdiag.errors import RunError
 from tdiag.evidence.from_run import read_run
 from tdiag.evidence.from_run.events import Process, read_events
-from tdiag.evidence.from_run.history import make_history
+from tdiag.evidence.from_run.machine import make_history
 from tdiag.evidence.from_run.records import ProcessRecord, TraceRecord
 from tdiag.evidence.from_run.traced import clock_shift, trace_file
 from tdiag.trace import read_trace

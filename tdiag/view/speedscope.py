@@ -12,7 +12,7 @@ import msgspec
 from tdiag.errors import RunError
 from tdiag.evidence.from_run import read_run
 from tdiag.evidence.from_run.events import Process, read_events, workers_of
-from tdiag.evidence.from_run.stacks import thread_of
+from tdiag.evidence.from_run.sampled import thread_of
 from tdiag.view.lanes import worker_name
 
 FILE = "stacks.speedscope.json"

@@ -20,7 +20,7 @@ from tdiag.errors import RunError
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.from_run import read_run
 from tdiag.evidence.from_run.events import Process, lead_of, read_events
-from tdiag.evidence.from_run.history import make_history
+from tdiag.evidence.from_run.machine import make_history
 from tdiag.evidence.from_run.records import TraceRecord
 from tdiag.evidence.from_run.traced import clock_shift, trace_file
 from tdiag.evidence.from_trace.trace_files import HANDLER_NAME, TracedFile

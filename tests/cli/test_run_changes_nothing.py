@@ -19,9 +19,16 @@ SCRIPTS_BUILT_DIFFERENTLY = (
     "trainer_class", "package", "gan", "hand_sgd", "workers_fork", "checkpoints", "dies_crash",
     "exit_message", "loss_in_model",
 )  # fmt: skip
+ALWAYS = ("workers_fork", "dies_crash")  # the others with ``-m training``
 
 
-@pytest.mark.parametrize("name", SCRIPTS_BUILT_DIFFERENTLY)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ALWAYS else [pytest.mark.training])
+        for name in SCRIPTS_BUILT_DIFFERENTLY
+    ],
+)
 def test_streams_exit_code_weights_and_losses_are_those_of_plain_python(
     name: str, tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from tdiag.diagnose.verdict import GUESS_CONFIDENCE, judge
 from tdiag.evidence.device import HostOps, TracedSteps
 from tdiag.evidence.kinds import Dispatch, Environment, Steps
 from tdiag.evidence.store import Evidence
-from tdiag.model.diagnosis import Finding, Fix, Speedup, Verdict, VerdictClass
+from tdiag.model.diagnosis import Finding, Fix, Speedup, Verdict
 from tdiag.model.kind import Kind
 from tdiag.rules.examples import MS, budget, loaders, op_line, ops, phases, system
 
@@ -107,10 +107,14 @@ def test_storage_is_only_named_where_it_was_read() -> None:
     assert "something other than storage" in waiting.summary
 
 
-def test_every_class_has_words() -> None:
-    from tdiag.diagnose.verdict import _WORDS
-
-    assert set(get_args(VerdictClass)) - {"unknown", "no_device_activity"} == set(_WORDS)
+def test_each_class_is_named_in_words_of_its_own() -> None:
+    alone = ("data_wait_io", "data_wait_cpu", "data_wait", "evaluation", "checkpoint")
+    on_a_device = ("h2d", "sync", "launch", "alloc", "comm", "python_loss")
+    found = [run({part: 40}, device=part in on_a_device) for part in (*alone, *on_a_device)]
+    assert {v.cls for v in found} >= {"io", "cpu", "input", "eval", "h2d", "sync", "memory"}
+    assert all(v.summary.startswith("40% of the step ") for v in found)
+    named = [v.summary.split(";")[0] for v in found]
+    assert len(set(named)) == len(named), "one and the same words for two classes"
 
 
 def test_healthy_is_said_plainly_and_only_when_nothing_is_to_be_won() -> None:

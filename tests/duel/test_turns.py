@@ -54,6 +54,7 @@ def test_it_runs_in_its_turns_alone_and_its_workers_too(tmp_path: Path) -> None:
     assert side.process.returncode == 0  # ended at a step boundary, as `tdiag run` ends one
 
 
+@pytest.mark.training
 def test_a_ratio_of_turns_is_the_ratio_of_steps(tmp_path: Path) -> None:
     sides = [program(tmp_path, "a", SLEEP="0.005"), program(tmp_path, "b", SLEEP="0.05")]
     a, b = take_turns(sides, tmp_path / "group", Pace(turns=4))
@@ -116,6 +117,7 @@ def job(folder: Path, name: str, code: str = RANKS, **variables: str) -> Program
     return replace(alone, command=(*TORCHRUN, alone.command[1], str(folder / name)))
 
 
+@pytest.mark.training
 def test_a_distributed_job_takes_its_turns_as_a_whole(tmp_path: Path) -> None:
     counts = [tmp_path / f"job-{rank}" for rank in (0, 1)]
     with Side(job(tmp_path, "job"), tmp_path / "run") as side:
@@ -136,7 +138,7 @@ def test_a_distributed_job_takes_its_turns_as_a_whole(tmp_path: Path) -> None:
     assert side.process.returncode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.training
 def test_two_jobs_are_alive_at_once(tmp_path: Path) -> None:
     """Each with a meeting point of its own, though neither names one."""
     sides = [job(tmp_path, "a", SLEEP="0.005"), job(tmp_path, "b", SLEEP="0.1")]
@@ -147,6 +149,7 @@ def test_two_jobs_are_alive_at_once(tmp_path: Path) -> None:
 ALONE = RANKS.replace("DistributedDataParallel(torch.nn.Linear(4, 2))", "torch.nn.Linear(4, 2)")
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(
     ("beside", "told"),
     [

@@ -1,7 +1,7 @@
 """Each sample script gets the verdict that its head promises, and its fixed twin does not.
 
-Whole runs of `tdiag run --profiling`, as a user makes them. The clearest runs always; all of them
-with ``pytest -m slow``, on a machine that is otherwise idle.
+Whole runs of `tdiag run --profiling`, as a user makes them. The clearest one with
+``pytest -m training``, all of them with ``pytest -m slow``, on a machine that is otherwise idle.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SLOW = {
     "overhead": ("overhead", ""),
     "compute": ("compute", ""),
 }
-ALWAYS = ("python_loss",)
+CLEAREST = ("python_loss",)
 # Less of the same: a faster computation computes, and a step of a millisecond is fixed costs.
 STAYS = ("compute", "overhead")
 
@@ -60,7 +60,11 @@ def findings(diagnosis: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in ALWAYS else [pytest.mark.slow]) for n in SLOW]
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.training if n in CLEAREST else pytest.mark.slow)
+        for n in SLOW
+    ],
 )
 def test_a_slow_sample_gets_the_verdict_its_head_promises(name: str, tmp_path: Path) -> None:
     expected, function = SLOW[name]

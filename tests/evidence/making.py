@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tdiag.evidence.from_run.steps import ON_CPU, STEP_END, UNMEASURED
+from tdiag.evidence.from_run.slices import UNMEASURED
+from tdiag.probe.wire import ON_CPU, STEP_END
 
 MS = 1_000_000
 NEXT, FORWARD, BACKWARD, OPTIMIZER, SAVE, GC, COMM = 0, 2, 4, 6, 8, 10, 14
@@ -52,9 +53,9 @@ class Run:
 
     @contextmanager
     def inside(self, code: int, arg: int = 0, ret: int = 0) -> Iterator[None]:
-        self._mark(code, arg)
+        self.mark(code, arg)
         yield
-        self._mark(code + 1, ret)
+        self.mark(code + 1, ret)
 
     def pair(self, code: int, ms: float, arg: int = 0, ret: int = 0) -> None:
         with self.inside(code, arg, ret):
@@ -122,7 +123,7 @@ class Run:
         (self.folder / "run.json").write_text(json.dumps(record | run))
         return self.folder
 
-    def _mark(self, code: int, arg: int) -> None:
+    def mark(self, code: int, arg: int) -> None:
         since = self.now - self.began
         cpu = since if code <= FORWARD else -1  # as the probe does: the CPU clock is dear
         self.marks += [code, since, cpu, arg]

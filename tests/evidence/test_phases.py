@@ -259,10 +259,10 @@ def test_stray_marks_cost_no_time(tmp_path: Path, code: int) -> None:
     """An end without a beginning (hooks came late), a beginning without an end (an exception)."""
 
     def step(run: Run, number: int) -> None:
-        run._mark(code + 1, 0)
+        run.mark(code + 1, 0)
         plain(run)
         if number % 3 == 0:
-            run._mark(code, 0)
+            run.mark(code, 0)
             run.gap(2)
 
     run = Run(tmp_path).steps(30, step)

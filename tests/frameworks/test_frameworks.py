@@ -1,6 +1,7 @@
 """Real frameworks and launchers, unmodified: seen, judged, ended, and never pointed into.
 
-`pytest -m frameworks` runs them (CI does); the extra `frameworks` installs what they need.
+`pytest -m training tests/frameworks` runs them (CI does); the extra `frameworks` installs what
+they need.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 # None of them ends by itself; what bounds the test is tdiag's ending them.
 BUDGET_S, PATIENCE_S = 20, 240
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(PATIENCE_S + 30)]
+pytestmark = [pytest.mark.training, pytest.mark.timeout(PATIENCE_S + 30)]
 
 
 @dataclass

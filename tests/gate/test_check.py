@@ -57,6 +57,7 @@ def options(tmp_path: Path, name: str) -> Options:
     return Options(folder=folder, threshold=20.0, looks=Looks((2,)), pace=Pace(turns=3))
 
 
+@pytest.mark.training
 def test_a_change_is_found_where_it_was_made(repo: Path, tmp_path: Path) -> None:
     (repo / "loss.py").write_text(SLOW)
     told: list[str] = []
@@ -83,6 +84,7 @@ def test_a_script_that_fails_is_not_a_regression(repo: Path, tmp_path: Path) -> 
     assert "Traceback" in caught.value.output and "my own fault" in caught.value.output
 
 
+@pytest.mark.training
 def test_a_side_must_not_import_the_other(repo: Path, tmp_path: Path) -> None:
     """As it does where the package is installed in editable mode."""
     (repo / "train.py").write_text(f"import sys\nsys.path.insert(0, {str(repo)!r})\n{TRAIN}")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import random
 import statistics
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tdiag.cli import _code
 from tdiag.errors import RunError
 from tdiag.gate.history import Record, append, read, record_of, series
 from tdiag.gate.revision import Head, head
@@ -19,6 +17,7 @@ from tdiag.gate.shifts import FEWEST, shifts
 from tdiag.gate.trend import document
 from tdiag.report import render
 from tdiag.report.page import Page
+from tests.launch.harness import tdiag
 
 from .building import commit, git, regressed, repository
 
@@ -172,22 +171,16 @@ def test_the_page_draws_what_the_json_says(tmp_path: Path) -> None:
     assert "No check in this file has a step time" in render("html", document([]), Page())
 
 
-def test_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["tdiag", "history"])
-    assert _code() == 2
-    assert "cannot read tdiag-history.jsonl" in capsys.readouterr().err
+def test_the_command(tmp_path: Path) -> None:
+    nothing = tdiag("history", cwd=tmp_path)
+    assert nothing.returncode == 2 and "cannot read tdiag-history.jsonl" in nothing.stderr
     for one in slower():
-        append(Path("tdiag-history.jsonl"), one)
-    with Path("tdiag-history.jsonl").open("a") as file:
+        append(tmp_path / "tdiag-history.jsonl", one)
+    with (tmp_path / "tdiag-history.jsonl").open("a") as file:
         file.write(">>>>>>> theirs\n")
-    assert _code() == 0
-    told = capsys.readouterr()
-    assert told.out.count("●") == 20 and "skipped 1 line" in told.err
-    monkeypatch.setattr(sys, "argv", ["tdiag", "history", "--html", "-o", "h.html", "--last", "5"])
-    assert _code() == 0
-    assert Path("h.html").read_text().count("<tr>") == 6
-    monkeypatch.setattr(sys, "argv", ["tdiag", "history", "--format", "pdf"])
-    assert _code() == 2
+    shown = tdiag("history", cwd=tmp_path)
+    assert shown.returncode == 0
+    assert shown.stdout.count("●") == 20 and "skipped 1 line" in shown.stderr
+    assert tdiag("history", "--html", "-o", "h.html", "--last", "5", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "h.html").read_text().count("<tr>") == 6
+    assert tdiag("history", "--format", "pdf", cwd=tmp_path).returncode == 2

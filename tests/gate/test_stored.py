@@ -53,11 +53,12 @@ def quick(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
         ran.append(other.commit)
         return replace(case, step=measured(1.0))
 
-    monkeypatch.setattr(stored, "_counted", lambda *_: counted)
+    monkeypatch.setattr(stored, "count", lambda *_: [counted])
     monkeypatch.setattr(stored, "timed", timed)
     yield ran
 
 
+@pytest.mark.training
 def test_the_commit_it_was_written_at_runs_beside_the_working_tree(
     repo: Path, tmp_path: Path
 ) -> None:

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pyte
 
+from tests import warm
+
 TDIAG = [sys.executable, "-c", "from tdiag.cli import main; main()"]
 PATIENCE_S = 60.0  # only so that a broken test ends; nothing is measured by it
 
@@ -58,10 +60,10 @@ def script(folder: Path, source: str, name: str = "train.py", *, training: bool 
 def tdiag(
     *words: str, cwd: Path, stdin: str = "", env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end, with pipes."""
-    return subprocess.run(
-        [*TDIAG, *words], cwd=cwd, input=stdin, capture_output=True, text=True,
-        timeout=PATIENCE_S, env={**os.environ, **(env or {})}, check=False,
+    """Run the command to its end, in a Python that has imported tdiag already."""
+    return warm.run(
+        ["-m", "tdiag", *words], cwd, {**os.environ, **(env or {})},
+        modules=warm.TDIAG, stdin=stdin, timeout_s=PATIENCE_S,
     )  # fmt: skip
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tdiag.launch.display import REPEAT_EVERY_S, Display, step_time
-from tdiag.launch.progress import Process, Progress
+from tdiag.launch.progress import Progress, Reported
+from tdiag.probe.wire import EventsFile
 
 from .harness import Terminal, script
 
@@ -98,7 +99,7 @@ def spoken(progress: Progress, *, profiling: bool = True, times: tuple[float, ..
 @pytest.fixture
 def progress(tmp_path: Path) -> Progress:
     made = Progress(tmp_path)
-    made.processes["1.jsonl"] = Process(tmp_path)
+    made.processes["1.jsonl"] = Reported(EventsFile(str(tmp_path)))
     return made
 
 

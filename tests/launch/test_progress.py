@@ -88,5 +88,5 @@ def test_the_lead_is_the_training_process_with_most_steps(tmp_path: Path) -> Non
     progress = Progress(tmp_path)
     progress.look()
     lead = progress.lead()
-    assert lead is not None and lead.path == fast.path
+    assert lead is not None and lead.file.path == str(fast.path)
     assert progress.torch_seen()

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.errors import UsageError
-from tdiag.launch.declared import declared_options
-from tdiag.launch.target import Target, split
+from tdiag.launch.target import Target, declared_options, split
 
 OWN = {"--profiling": False, "--steps": True, "--python": True, "-o": True, "--help": False}
 

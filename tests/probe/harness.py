@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.from_run.records import StepsRecord
-from tdiag.evidence.from_run.steps import steps_of
+from tdiag.evidence.from_run.slices import StepTable, step_table
 from tdiag.evidence.store import Evidence
+from tests import warm
 
 INJECT = Path(__file__).parents[2] / "tdiag" / "probe" / "inject"
 WINDOWS = ["baseline", "sample", "trace", "calls", "ops"]
@@ -48,7 +50,12 @@ class Watched:
         records = self.training()[0]
         last = max(i for i, r in enumerate(records) if r["kind"] == "boundary")
         rows = [r for r in records[last:] if r["kind"] == "steps"]
-        return [vars(s) for row in rows for s in steps_of(msgspec.convert(row, StepsRecord))]
+        table = step_table([msgspec.convert(row, StepsRecord) for row in rows])
+        columns = (table.number, table.begin, table.end, table.window)
+        return [
+            {"i": i, "s": s, "t": t, "w": w, "m": _marks(table, row)}
+            for row, (i, s, t, w) in enumerate(zip(*(c.tolist() for c in columns), strict=True))
+        ]
 
     def evidence(self) -> Evidence:
         """What tdiag makes of it."""
@@ -59,6 +66,14 @@ class Watched:
     def windows(self, state: str = "end") -> list[str]:
         """Names with pass ("trace1") of the windows that reached ``state``."""
         return [f"{r['name']}{r['pass']}" for r in self.of("window") if r["state"] == state]
+
+
+def _marks(table: StepTable, row: int) -> list[int]:
+    """Flat fours: code, wall ns since the step began, on-CPU ns, argument."""
+    mine = table.step == row
+    columns = table.code[mine], table.at[mine] - table.begin[row], table.cpu[mine], table.arg[mine]
+    marks: list[int] = np.column_stack(columns).ravel().tolist()
+    return marks
 
 
 def environment(run_dir: Path, base: dict[str, str], **config: Any) -> dict[str, str]:
@@ -86,19 +101,20 @@ def read(run_dir: Path) -> list[list[dict[str, Any]]]:
     ]
 
 
-def watch_code(tmp_path: Path, code: str, *args: str, **config: Any) -> Watched:
-    """Run source text as a script under the probe."""
+def watch_code(tmp_path: Path, code: str, *args: str, cold: bool = False, **config: Any) -> Watched:
+    """Run source text as a script under the probe, in a Python that has imported torch already
+    (``tests/warm.py``) or, ``cold``, from the start."""
     script = tmp_path / "script.py"
     script.write_text(code)
     run_dir = tmp_path / "run"
     base = {**os.environ, "OMP_NUM_THREADS": "1"}
     base.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [sys.executable, str(script), *args],
-        env=environment(run_dir, base, **config),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    words, environ = [str(script), *args], environment(run_dir, base, **config)
+    if cold:
+        done = subprocess.run(
+            [sys.executable, *words], env=environ, cwd=tmp_path, capture_output=True, text=True,
+            timeout=120,
+        )  # fmt: skip
+    else:
+        done = warm.run(words, tmp_path, environ)
     return Watched(done.returncode, done.stdout, done.stderr, run_dir, read(run_dir))

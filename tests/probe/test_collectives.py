@@ -4,7 +4,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,10 @@ import pytest
 
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.from_run.events import read_events
-from tdiag.evidence.from_run.timeline import BACKWARD, COMM
+from tdiag.evidence.from_run.slices import BACKWARD, COMM
 from tdiag.evidence.kinds import Phases, Steps
 from tdiag.evidence.training import Collective, Collectives
+from tests import warm
 from tests.probe.harness import environment
 
 HEAD = """
@@ -106,10 +106,7 @@ def watched(code: str, folder: Path) -> tuple[Path, subprocess.CompletedProcess[
     run_dir = folder / "run"
     base = {**os.environ, "OMP_NUM_THREADS": "1"}
     env = environment(run_dir, base, windows=["baseline"])
-    done = subprocess.run(
-        [sys.executable, "script.py"], env=env, cwd=folder, capture_output=True, text=True,
-        timeout=200, check=False,
-    )  # fmt: skip
+    done = warm.run(["script.py"], folder, env)
     assert done.returncode == 0, done.stderr
     (run_dir / "run.json").write_text(json.dumps({"schema": 1, "command": ["python", "x.py"]}))
     return run_dir, done
@@ -120,15 +117,12 @@ def records(run_dir: Path, kind: str) -> list[dict[str, Any]]:
     return [r for line in file.read_text().splitlines() if (r := json.loads(line))["kind"] == kind]
 
 
-@pytest.mark.slow  # dynamo takes 10 s to import, twice
 def test_calls_by_hand_are_marked_by_line_and_nothing_else_changes(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.mkdir()
     (plain / "script.py").write_text(BY_HAND)
-    alone = subprocess.run(
-        [sys.executable, "script.py"], cwd=plain, capture_output=True, text=True, timeout=200,
-        check=True,
-    )  # fmt: skip
+    alone = warm.run(["script.py"], plain, dict(os.environ))
+    assert alone.returncode == 0, alone.stderr
     run_dir, done = watched(BY_HAND, tmp_path)
     assert (done.stdout, done.stderr) == (alone.stdout, alone.stderr)
     assert not records(run_dir, "failure")

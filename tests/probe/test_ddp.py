@@ -35,7 +35,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.training
 def test_settings_unused_parameters_and_synchronised_backwards(tmp_path: Path) -> None:
     entry = BY_NAME["ddp"]
     script = tmp_path / "script.py"

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.from_run.looked import OpsLine, OpsRecord
-from tdiag.evidence.from_run.model import MOST_NODES, _growing
 from tdiag.evidence.kinds import Ops, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import (
@@ -16,7 +14,7 @@ from tdiag.evidence.training import (
     MemoryGrowth,
     Recomputations,
 )
-from tdiag.probe.capture.flow import MOST_NODES as COUNTED_AT_MOST
+from tdiag.probe.wire import MOST_GRAPH_NODES
 
 from .harness import watch_code
 
@@ -153,26 +151,8 @@ def test_what_outlives_its_step_is_named_by_the_line_that_made_it(evidence: Evid
     assert graph.at and graph.at.line == line_of("TOTAL")
     seen = evidence.get(Steps)
     assert seen
-    # A loss has more than five; of thousands of steps no more than MOST_NODES are counted.
-    assert graph.nodes > min(5, MOST_NODES / 2 / seen.total_steps_seen)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "told"), [(MOST_NODES, True), (MOST_NODES - 1, False)], ids=["at the most", "below"]
-)
-def test_a_graph_that_reached_the_most_that_is_counted_has_grown(nodes: int, told: bool) -> None:
-    """Of 30,000 steps: fewer nodes than steps, so far as they were counted."""
-    at = ("/u/train.py", 9, "main")
-    line = OpsLine(calls=10, grad_calls=10)
-    first, last = (
-        OpsRecord(steps=1, lines=[line], step=step, graphs=[(at, count)])
-        for step, count in ((20, 120), (30_020, nodes))
-    )
-    assert bool(_growing([first, last])) is told
-
-
-def test_both_sides_know_how_many_nodes_are_counted_at_most() -> None:
-    assert MOST_NODES == COUNTED_AT_MOST
+    # A loss has more than five; of thousands of steps no more than MOST_GRAPH_NODES are counted.
+    assert graph.nodes > min(5, MOST_GRAPH_NODES / 2 / seen.total_steps_seen)
 
 
 def test_a_tidy_training_keeps_nothing(tmp_path: Path) -> None:

@@ -183,10 +183,13 @@ def test_a_loader_with_slots(calls: list[bool], tmp_path: Path) -> None:
     assert calls == [True]
 
 
-def test_a_probe_that_cannot_start_leaves_the_import_alone(tmp_path: Path) -> None:
+def test_a_probe_that_cannot_start_leaves_the_import_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A child that lives on, say, after its run directory was deleted."""
-    tdiag.probe._watch(str(tmp_path / "gone"))
-    tdiag.probe._watch(str(tmp_path), 0, 0)  # no config.json in it
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))  # executed already
+    tdiag.probe.start(str(tmp_path / "gone"))
+    tdiag.probe.start(str(tmp_path))  # no config.json in it
     assert "config.json" in (tmp_path / "probe-error.txt").read_text()
 
 
@@ -205,7 +208,7 @@ print(torch.__spec__.loader.__class__.__name__, "exec_module" in vars(torch.__lo
 
 
 def test_a_script_that_searches_for_torch_is_seen(tmp_path: Path) -> None:
-    watched = watch_code(tmp_path, SEARCHED_FIRST, windows=["baseline"])
+    watched = watch_code(tmp_path, SEARCHED_FIRST, windows=["baseline"], cold=True)
     assert (watched.returncode, watched.out) == (0, "SourceFileLoader False\n"), watched.err
     assert watched.training()
     json.dumps(watched.processes)  # every record is whole

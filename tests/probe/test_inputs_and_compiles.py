@@ -111,8 +111,8 @@ for step in range(20):
 """
 
 
-def seen(tmp_path: Path, code: str) -> Evidence:
-    run = watch_code(tmp_path, code, windows=["baseline"])
+def seen(tmp_path: Path, code: str, cold: bool = False) -> Evidence:
+    run = watch_code(tmp_path, code, windows=["baseline"], cold=cold)
     assert run.returncode == 0, run.err
     assert run.of("failure") == []
     return run.evidence()
@@ -144,8 +144,9 @@ def test_inputs_are_looked_at_where_they_reach_the_model(tmp_path: Path) -> None
     assert "compiles" in evidence.missing[Compiles]
 
 
+@pytest.mark.training
 def test_recompilations_are_counted_with_their_reason(tmp_path: Path) -> None:
-    compiles = seen(tmp_path, RECOMPILES).get(Compiles)
+    compiles = seen(tmp_path, RECOMPILES, cold=True).get(Compiles)
     assert compiles
     assert (compiles.frames, compiles.recompiles, compiles.limit_hit) == (7, 6, True)
     assert compiles.total_ns > compiles.clean_ns > 0
@@ -166,12 +167,13 @@ def test_states_masks_and_outputs_of_modules_are_not_the_first_input(tmp_path: P
     assert next(x for x in inputs.tensors if x.name == "attention_mask").binary
 
 
+@pytest.mark.training
 def test_dynamo_compiles_the_users_forward_and_not_the_probes_wrapper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The user's own log of recompilations, and what TD708 names, are those of a plain run."""
     monkeypatch.setenv("TORCH_LOGS", "recompiles")
-    run = watch_code(tmp_path, COMPILED_AFTER_A_CALL, windows=["baseline"])
+    run = watch_code(tmp_path, COMPILED_AFTER_A_CALL, windows=["baseline"], cold=True)
     assert run.returncode == 0, run.err
     assert "Recompiling function forward" in run.err and "tdiag" not in run.err
     compiles = run.evidence().get(Compiles)

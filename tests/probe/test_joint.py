@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tdiag.probe.joint import Joint
-from tdiag.probe.stop import POLL_NS
+from tdiag.probe.capture.trace import TraceCapture
+from tdiag.probe.control import POLL_NS, Joint
 from tests.zoo.table import BY_NAME
 
 from .harness import environment
@@ -48,6 +48,7 @@ def traced_steps(path: Path) -> set[str]:
     return {name for name in names if name.startswith("ProfilerStep#")}
 
 
+@pytest.mark.training
 def test_both_ranks_trace_the_same_steps_in_each_pass(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(CODE)
@@ -81,28 +82,27 @@ class Recorder:
 def joint(tmp_path: Path) -> Joint:
     """Of one rank of two, at step 40 of 100 ms each."""
     (tmp_path / "control").mkdir()
-    windows = SimpleNamespace(step_ns=100e6, ranks=2)
     probe: Any = SimpleNamespace(
-        run_dir=str(tmp_path), step=40, windows=windows, recorder=Recorder(), guard=lambda f: f
+        run_dir=str(tmp_path), step=40, ranks=2, recorder=Recorder(), guard=lambda f: f
     )
-    found = probe.windows.joint = Joint(probe)
-    return found
+    windows: Any = SimpleNamespace(probe=probe, boundary=None, looks=None)
+    return Joint(probe, lambda window, stacks: TraceCapture(windows, window, stacks))
 
 
 def test_it_is_announced_so_far_ahead_that_all_look_before(joint: Joint) -> None:
-    joint.announce(2, 3, stacks=False)
+    joint.announce(2, 3, stacks=False, step_ns=100e6)
     assert (joint.at - 40) * 100e6 > 2 * POLL_NS
 
 
 def test_one_rank_alone_announces_nothing(joint: Joint) -> None:
-    joint.probe.windows.ranks = 1
-    joint.announce(2, 3, stacks=False)
+    joint.probe.ranks = 1
+    joint.announce(2, 3, stacks=False, step_ns=100e6)
     assert joint.at == 0
     assert not Path(joint.file).exists()
 
 
 def test_a_rank_that_is_told_too_late_says_so_once(joint: Joint) -> None:
-    Joint(joint.probe).announce(2, 3, stacks=False)
+    Joint(joint.probe, joint.make_trace).announce(2, 3, stacks=False, step_ns=100e6)
     joint.probe.step = 10**6
     assert joint.follow(POLL_NS)
     assert not joint.follow(2 * POLL_NS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from .harness import Watched, watch_code
 
 WINDOWS = ["baseline", "sample", "ops"]
@@ -42,6 +44,7 @@ def boundary(run: Watched) -> str:
     return str(run.of("boundary")[-1]["source"])
 
 
+@pytest.mark.training
 def test_each_window_holds_one_slow_step_and_the_budget_is_kept(tmp_path: Path) -> None:
     run = watch_code(tmp_path, ONE_PASS, windows=WINDOWS, time_budget_s=12.0, profiling=True)
     assert run.returncode == 0, run.err
@@ -53,6 +56,7 @@ def test_each_window_holds_one_slow_step_and_the_budget_is_kept(tmp_path: Path) 
     assert [r["why"] for r in run.of("finish")] == ["time"]
 
 
+@pytest.mark.training
 def test_a_slow_step_of_many_closures_is_divided(tmp_path: Path) -> None:
     run = watch_code(tmp_path, CLOSURE, windows=["baseline"], steps=6, profiling=True)
     assert (run.returncode, boundary(run)) == (0, "closure"), run.err

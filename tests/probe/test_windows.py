@@ -205,10 +205,9 @@ def test_a_profiler_started_in_our_windows_takes_over(tmp_path: Path) -> None:
         "done = 0",
         """
 import cProfile, sys
-probe = sys.modules["tdiag_probe.core"]
 def window(name, seen=set()):
     now = next(w for w in __import__("gc").get_objects() if type(w).__name__ == "Windows")
-    return now.name == name and not (name in seen or seen.add(name))
+    return now.probe.window == name and not (name in seen or seen.add(name))
 trace_window, calls_window = (lambda n=n: window(n) for n in ("trace", "calls"))
 done = 0""",
         1,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.zoo.table import BY_NAME, SCRIPTS, ZOO, Entry
 
 from .harness import Watched, environment, read
@@ -18,17 +19,33 @@ from .harness import Watched, environment, read
 STEPS = 40
 
 
-def params() -> list:
+# By default one of each way to start, to feed and to end is started as users start it. The others
+# follow with ``-m training``, and here in a Python that has imported torch already.
+STARTED = {"functions", "package", "workers_fork", "own_site", "dies_crash", "no_torch"}
+# These start processes of their own, or take longer than the rest together.
+ELSEWHERE = {entry.name for entry in ZOO if entry.slow}
+
+
+SLOWER = pytest.mark.slow  # a C++ compiler may take minutes
+
+
+def params(marked: set[str], left_out: frozenset[str] | set[str] = frozenset()) -> list:
+    """The zoo without ``left_out``; what is ``marked`` needs ``-m training``."""
     return [
         pytest.param(
             entry,
             id=entry.name,
             marks=[
-                *([pytest.mark.slow] if entry.slow else []),
+                *(
+                    [SLOWER if entry.needs else pytest.mark.training]
+                    if entry.name in marked
+                    else []
+                ),
                 pytest.mark.skipif(bool(entry.missing()), reason=f"needs {entry.missing()}"),
             ],
         )
         for entry in ZOO
+        if entry.name not in left_out
     ]
 
 
@@ -61,9 +78,29 @@ def run_both(entry: Entry, folder: Path) -> tuple[tuple[int, str, str], Watched]
     )
 
 
-@pytest.mark.parametrize("entry", params())
+def run_warm(entry: Entry, folder: Path) -> tuple[tuple[int, str, str], Watched]:
+    """The same, both in a Python that has imported torch already."""
+    base, run_dir = entry.environment(), folder / "run"
+    words = entry.target(STEPS)
+    plain = warm.run(words, SCRIPTS, base)
+    watched = warm.run(words, SCRIPTS, environment(run_dir, base))
+    return (plain.returncode, plain.stdout, plain.stderr), Watched(
+        watched.returncode, watched.stdout, watched.stderr, run_dir, read(run_dir)
+    )
+
+
+@pytest.mark.parametrize("entry", params({entry.name for entry in ZOO} - STARTED))
 def test_a_watched_script_does_what_it_does_alone(entry: Entry, tmp_path: Path) -> None:
-    (code, out, err), watched = run_both(entry, tmp_path)
+    is_unchanged(entry, *run_both(entry, tmp_path))
+
+
+@pytest.mark.parametrize("entry", params(set(), left_out=STARTED | ELSEWHERE))
+def test_watched_from_a_later_moment_on_it_does_the_same(entry: Entry, tmp_path: Path) -> None:
+    is_unchanged(entry, *run_warm(entry, tmp_path))
+
+
+def is_unchanged(entry: Entry, plain: tuple[int, str, str], watched: Watched) -> None:
+    code, out, err = plain
     assert watched.returncode == code == entry.returncode
     assert watched.out == out
     assert timeless(watched.err) == timeless(err)
@@ -86,5 +123,5 @@ def test_a_watched_script_does_what_it_does_alone(entry: Entry, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["functions", "workers_fork", "gan", "lbfgs", "hand_adam"])
 def test_the_quick_pass_reaches_every_profiler(name: str, tmp_path: Path) -> None:
-    _, watched = run_both(BY_NAME[name], tmp_path)
+    _, watched = run_warm(BY_NAME[name], tmp_path)
     assert set(watched.windows()) >= {"baseline1", "trace1", "calls1", "ops1"}

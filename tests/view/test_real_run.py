@@ -40,12 +40,14 @@ for x, y in DataLoader(Data(), batch_size=8, num_workers=1):
 # more within its marks; an alignment by the first step's span is wrong by 90 µs and more.
 CLOCKS_AGREE_NS = 50_000
 
+pytestmark = pytest.mark.training
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("real")
     name = script(folder, TRAINING)
-    done = tdiag("run", name, "--profiling", "--quiet", "--time-budget", "4", cwd=folder)
+    done = tdiag("run", name, "--profiling", "--quiet", "--time-budget", "12", cwd=folder)
     assert done.returncode == 0, done.stderr
     return latest(folder)
 

@@ -3,13 +3,13 @@
 import os
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+
+from tests import warm
 
 SAMPLES = Path(__file__).parents[2] / "sample_scripts"
 PAIRS = ("io_reads", "cpu_decode", "python_loss", "compute", "overhead", "h2d")
@@ -20,14 +20,9 @@ TOLERANCE = {"python_loss": 1e-4, "overhead": 1e-4, "compute": 1e-2}
 
 
 def last_loss(script: str, *options: str) -> float:
-    done = subprocess.run(
-        [sys.executable, f"{script}.py", "--steps", "4", *options],
-        cwd=SAMPLES,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = warm.run([f"{script}.py", "--steps", "4", *options], SAMPLES, environ)
+    assert done.returncode == 0, done.stderr
     found = re.search(r"^4 steps, \S+ ms each, last loss (\S+)$", done.stdout, re.MULTILINE)
     assert found, done.stdout
     return float(found[1])

@@ -10,16 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
+
 from .table import BY_NAME, SCRIPTS, ZOO, Entry
 
 STEPS = 12
-# One of each kind of step, and of each kind of end. The others take the suite's time only with
-# ``-m slow``: tests/probe holds every one of them against its plain run anyway.
-QUICK = {
-    "functions", "package", "gan", "lbfgs", "grad_accumulation", "grad_scaler", "hand_indexed",
-    "hand_adam", "workers_fork", "checkpoints", "module_trainer", "autograd_grad", "never_trains",
-    "optimizer_in_backward", "dies_crash", "dies_os_exit", "dies_sigterm",
-}  # fmt: skip
 COUNTING = Path(__file__).parent / "counting"
 
 
@@ -29,7 +24,11 @@ def params(entries: tuple[Entry, ...]) -> list:
             entry,
             id=entry.name,
             marks=[
-                *([] if entry.name in QUICK else [pytest.mark.slow]),
+                *(
+                    [pytest.mark.slow if entry.needs else pytest.mark.training]
+                    if entry.slow
+                    else []
+                ),
                 pytest.mark.skipif(bool(entry.missing()), reason=f"needs {entry.missing()}"),
             ],
         )
@@ -37,15 +36,8 @@ def params(entries: tuple[Entry, ...]) -> list:
     ]
 
 
-def start(entry: Entry, environ: dict[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        entry.command(STEPS),
-        cwd=SCRIPTS,
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def run(entry: Entry, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return warm.run(entry.target(STEPS), SCRIPTS, environ)
 
 
 def counting_environment(entry: Entry, folder: Path) -> dict[str, str]:
@@ -67,16 +59,12 @@ def counted(folder: Path) -> list[Counter[str]]:
 
 @pytest.mark.parametrize("entry", params(ZOO))
 def test_repeats_bit_for_bit_and_counts_as_the_table_says(entry: Entry, tmp_path: Path) -> None:
-    with (
-        start(entry, entry.environment()) as first,
-        start(entry, counting_environment(entry, tmp_path)) as second,
-    ):
-        out, err = first.communicate(timeout=120)
-        out_again, err_again = second.communicate(timeout=120)
-    assert first.returncode == entry.returncode, err
-    assert second.returncode == entry.returncode, err_again
-    assert out == out_again
-    results = [line for line in out.splitlines() if line.startswith("RESULT ")]
+    first = run(entry, entry.environment())
+    second = run(entry, counting_environment(entry, tmp_path))
+    assert first.returncode == entry.returncode, first.stderr
+    assert second.returncode == entry.returncode, second.stderr
+    assert first.stdout == second.stdout
+    results = [line for line in first.stdout.splitlines() if line.startswith("RESULT ")]
     assert len(results) == int(entry.result)
     if entry.pythonpath:
         return  # the user's own sitecustomize takes the counting one's place
@@ -92,9 +80,7 @@ def test_repeats_bit_for_bit_and_counts_as_the_table_says(entry: Entry, tmp_path
 def test_different_weights_or_losses_give_different_results() -> None:
     entry = BY_NAME["hand_indexed"]
     digests = [
-        subprocess.run(
-            entry.command(steps), cwd=SCRIPTS, env=entry.environment(), capture_output=True
-        ).stdout.split()[-2:]
+        warm.run(entry.target(steps), SCRIPTS, entry.environment()).stdout.split()[-2:]
         for steps in (3, 4)
     ]
     (weights, losses), (other_weights, other_losses) = digests

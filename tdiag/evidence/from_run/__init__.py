@@ -7,40 +7,41 @@ from pathlib import Path
 from typing import Any
 
 from tdiag.errors import RunError
-from tdiag.evidence.from_run.call_trees import make_call_trees
 from tdiag.evidence.from_run.capture import say_capture
-from tdiag.evidence.from_run.clean import make_steps, perturbation, queued_frac, why_none
-from tdiag.evidence.from_run.collectives import make_collectives
-from tdiag.evidence.from_run.compiling import make_compiles
-from tdiag.evidence.from_run.counted import make_counted
+from tdiag.evidence.from_run.clean import (
+    make_step_history,
+    make_steps,
+    perturbation,
+    queued_frac,
+    why_none,
+)
+from tdiag.evidence.from_run.counted import make_counted, make_syscalls
 from tdiag.evidence.from_run.events import Process, lead_of, read_events
-from tdiag.evidence.from_run.history import make_history, make_step_history
-from tdiag.evidence.from_run.inputs import make_inputs
 from tdiag.evidence.from_run.loaders import make_loaders
-from tdiag.evidence.from_run.model import make_model
-from tdiag.evidence.from_run.optim import make_optim
-from tdiag.evidence.from_run.ranks import rank_to_judge
+from tdiag.evidence.from_run.machine import (
+    make_history,
+    make_system,
+    read_storage,
+)
+from tdiag.evidence.from_run.model import make_compiles, make_inputs, make_model
+from tdiag.evidence.from_run.ranks_of_run import make_collectives, rank_to_judge
 from tdiag.evidence.from_run.records import TorchRecord, TraceRecord
-from tdiag.evidence.from_run.setting import make_environment, make_modules, make_setting
-from tdiag.evidence.from_run.stacks import find_samples, make_stacks
+from tdiag.evidence.from_run.sampled import find_samples, make_call_trees, make_stacks
+from tdiag.evidence.from_run.setting import make_environment, make_modules, make_optim, make_setting
 from tdiag.evidence.from_run.startup import make_startup
-from tdiag.evidence.from_run.storage import read_storage
-from tdiag.evidence.from_run.strip import clean_step
-from tdiag.evidence.from_run.syscalls import make_syscalls
-from tdiag.evidence.from_run.system import make_system
-from tdiag.evidence.from_run.timed import timed
-from tdiag.evidence.from_run.timeline import durations_of
+from tdiag.evidence.from_run.timed import clean_step, timed
 from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
 from tdiag.evidence.history import History
 from tdiag.evidence.kinds import Stacks, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.notes import Note
+from tdiag.probe.wire import BY_CLOSURE, BY_MICRO_BATCH, CONFIG, RUN, SAMPLE
 
 SCHEMA = 1
 DIVIDED = {
-    "closure": "optimizer.step() takes long and calls its closure often: a step here is one call of"
-    " the closure",
-    "micro-batch": "optimizer.step() comes after many backward passes that take long together: a"
+    BY_CLOSURE: "optimizer.step() takes long and calls its closure often: a step here is one call"
+    " of the closure",
+    BY_MICRO_BATCH: "optimizer.step() comes after many backward passes that take long together: a"
     " step here is one backward pass",
 }
 
@@ -49,7 +50,7 @@ __all__ = ["load_run", "read_run"]
 
 def read_run(run_dir: Path) -> dict[str, Any]:
     """``run.json``. Raises RunError if this is no run directory, or one of a newer tdiag."""
-    run = _read_json(run_dir / "run.json", required=True)
+    run = _read_json(run_dir / RUN, required=True)
     if run.get("schema", SCHEMA) > SCHEMA:
         raise RunError(
             f"{run_dir} was written by a newer tdiag (run schema {run['schema']})",
@@ -66,7 +67,7 @@ def load_run(run_dir: Path) -> Evidence:
     Raises RunError if this is no run directory, or one of a newer tdiag.
     """
     run = read_run(run_dir)
-    config = _read_json(run_dir / "config.json")
+    config = _read_json(run_dir / CONFIG)
     processes = read_events(run_dir)
     lead = lead_of(processes)
     evidence = Evidence(notes=[Note("program", str(text)) for text in run.get("notes") or ()])
@@ -97,7 +98,7 @@ def load_run(run_dir: Path) -> Evidence:
         if syscalls := make_syscalls(run_dir, lead):
             evidence.add(syscalls)
         if samples := find_samples(run_dir, lead, judged, processes):
-            slowed = evidence.perturbation.get("sample", 0.0)
+            slowed = evidence.perturbation.get(SAMPLE, 0.0)
             evidence.add(make_stacks(samples, slowed), make_call_trees(samples))
         elif judged.pid != lead.pid:
             evidence.missing[Stacks] = f"stacks were not sampled in rank {judged.rank}"
@@ -126,7 +127,7 @@ def _add_steps(
     mine = timed(lead)
     if mine is None:
         evidence.missing[Steps] = why_none(lead)
-        evidence.add(make_step_history(lead, durations_of(lead.steps), None, {}))
+        evidence.add(make_step_history(lead, None, {}))
         return lead, lead, []
     judged = rank_to_judge(evidence, run_dir, mine, processes)
     clean, process = judged.clean, judged.process
@@ -135,8 +136,8 @@ def _add_steps(
     if clean.note:
         evidence.note("clean-steps", clean.note, "warning")
     evidence.add(
-        make_steps(process, judged.durations, clean, judged.boundary),
-        make_step_history(process, judged.durations, clean, judged.roles.loaders),
+        make_steps(process, clean, judged.boundary),
+        make_step_history(process, clean, judged.roles.loaders),
         judged.phases,
         make_modules(process, judged.timeline, judged.roles, clean),
         make_loaders(process, processes, judged.roles.loaders, clean),
@@ -146,7 +147,7 @@ def _add_steps(
         evidence.add(collectives)
     queued = queued_frac(process, clean)
     evidence.add(*make_system(run_dir / "system.jsonl", clean, allowed, queued))
-    evidence.perturbation.update(perturbation(lead.steps, mine.durations, mine.clean))
+    evidence.perturbation.update(perturbation(lead, mine.clean))
     traced = judged if process.last(TraceRecord) else mine
     return (
         process,

@@ -15,7 +15,6 @@ from tdiag.evidence.device import (
     TracedSteps,
     Transfers,
 )
-from tdiag.evidence.from_run.clean import BASELINE
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.records import (
     FailureRecord,
@@ -53,44 +52,43 @@ from tdiag.evidence.training import (
 )
 from tdiag.model.kind import Kind
 from tdiag.model.notes import Capture, Note
+from tdiag.probe.wire import (
+    BASELINE,
+    CALLS,
+    OFF,
+    OPS,
+    SAMPLE,
+    STANDARD,
+    SYSCALLS,
+    TRACE,
+    WINDOWS,
+)
 
 CAPTURED, NOT_REQUESTED = Capture("captured"), Capture("not requested")
 CUT_OFF = Capture("partial", "the program's own record breaks off")
 
-# Which window a kind comes from, for saying why it is not there.
-_WINDOW_OF: dict[type[Kind], str] = {
-    Steps: BASELINE, Phases: BASELINE, Loaders: BASELINE, Modules: BASELINE, Optimizers: BASELINE,
-    Schedulers: BASELINE, Gradients: BASELINE, Layers: BASELINE, Ddp: BASELINE,
-    Startup: BASELINE, Inputs: BASELINE, Compiles: BASELINE,
-    ClipCalls: "ops", EmbeddingTables: "ops", Recomputations: "ops", MemoryGrowth: "ops",
-    Threads: BASELINE, Flags: BASELINE, Dispatch: BASELINE, Stacks: "sample", Calls: "calls",
-    Ops: "ops", HostOps: "trace", TracedSteps: "trace", Syscalls: "syscalls",
+# What is known from each window, for saying why it is not there. The first kind tells whether the
+# window gave anything.
+_KINDS_OF: dict[str, tuple[type[Kind], ...]] = {
+    BASELINE: (Steps, Phases, Loaders, Modules, Optimizers, Schedulers, Gradients, Layers, Ddp,
+               Startup, Inputs, Compiles, Threads, Flags, Dispatch),
+    SAMPLE: (Stacks,),
+    TRACE: (HostOps, TracedSteps),
+    CALLS: (Calls,),
+    OPS: (Ops, ClipCalls, EmbeddingTables, Recomputations, MemoryGrowth),
+    SYSCALLS: (Syscalls,),
 }  # fmt: skip
-_KIND_OF: dict[str, type[Kind]] = {
-    BASELINE: Steps, "sample": Stacks, "trace": HostOps, "calls": Calls, "ops": Ops,
-    "syscalls": Syscalls,
-}  # fmt: skip
-# What a run of an older tdiag did, which did not write it down.
-_ALWAYS = (BASELINE, "sample", "trace", "calls", "ops")
 _DEVICE = (DeviceTime, Kernels, Syncs, Transfers, Communication)
-_WORDS = {
-    BASELINE: "clean step times were not measured",
-    "sample": "stacks were not sampled",
-    "trace": "no trace was recorded",
-    "calls": "Python functions were not profiled",
-    "ops": "torch calls were not counted",
-    "syscalls": "system calls were not counted",
-}
 
 
 def say_capture(evidence: Evidence, lead: Process | None, config: Mapping[str, Any]) -> None:
     """Fill ``capture``, ``missing`` and the notes about faults, from what is in ``facts``."""
-    wanted = config.get("windows") or _ALWAYS
+    wanted = config.get("windows") or STANDARD  # an older tdiag did not write it down
     windows = lead.all(WindowRecord) if lead else []
-    for window, kind in _KIND_OF.items():
-        if evidence.get(kind) is not None or (window == "trace" and evidence.get(DeviceTime)):
+    for window, kinds in _KINDS_OF.items():
+        if evidence.get(kinds[0]) is not None or (window == TRACE and evidence.get(DeviceTime)):
             evidence.capture[window] = CUT_OFF if _cut_off(window, lead) else CAPTURED
-        elif window not in wanted or (window == "sample" and config.get("sampler") == "off"):
+        elif window not in wanted or (window == SAMPLE and config.get("sampler") == OFF):
             evidence.capture[window] = NOT_REQUESTED
         else:
             evidence.capture[window] = Capture("failed", _why(window, windows, evidence))
@@ -111,7 +109,7 @@ def _cut_off(window: str, lead: Process | None) -> bool:
 def _why(window: str, windows: list[WindowRecord], evidence: Evidence) -> str:
     """Why this window left nothing."""
     mine = [w for w in windows if w.name == window]
-    if window == "sample" and Stacks in evidence.missing:  # another rank than the lead is judged
+    if window == SAMPLE and Stacks in evidence.missing:  # another rank than the lead is judged
         return evidence.missing[Stacks]
     if Steps in evidence.missing and (window == BASELINE or not mine):
         return evidence.missing[Steps]
@@ -125,21 +123,25 @@ def _why(window: str, windows: list[WindowRecord], evidence: Evidence) -> str:
 
 def _reasons(evidence: Evidence) -> Iterator[tuple[type[Kind], str]]:
     """For every kind the reason it would be missing for."""
-    for kind, window in _WINDOW_OF.items():
+    for kind, window in ((kind, window) for window, kinds in _KINDS_OF.items() for kind in kinds):
         state = evidence.capture[window]
         if state.state in ("captured", "partial"):  # its window ran, without this part
             yield kind, f"the probe recorded no {kind.__name__.lower()}"
         elif state.why and state.why == evidence.missing.get(Steps):
             yield kind, state.why
         else:
-            yield kind, f"{_WORDS[window]}: {state.why or state.state}"
+            yield kind, f"{WINDOWS[window].absent}: {state.why or state.state}"
     for kind, window, why in (
-        (SyncLines, "ops", "implicit synchronisations are only reported on CUDA"),
-        *((kind, "trace", "no device activity was traced") for kind in _DEVICE),
+        (SyncLines, OPS, "implicit synchronisations are only reported on CUDA"),
+        *((kind, TRACE, "no device activity was traced") for kind in _DEVICE),
     ):
         state = evidence.capture[window]
         reason = state.why or state.state
-        lost = reason if reason == evidence.missing.get(Steps) else f"{_WORDS[window]}: {reason}"
+        lost = (
+            reason
+            if reason == evidence.missing.get(Steps)
+            else f"{WINDOWS[window].absent}: {reason}"
+        )
         yield kind, why if state.state in ("captured", "partial") else lost
     yield System, evidence.missing.get(Steps, "the machine was not sampled")
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.from_run.events import BASELINE as BASELINE
 from tdiag.evidence.from_run.events import Process
-from tdiag.evidence.from_run.records import LoaderRecord, WindowRecord
-from tdiag.evidence.from_run.steps import Step
+from tdiag.evidence.from_run.records import IteratorRecord, LoaderRecord, WindowRecord
+from tdiag.evidence.history import StepHistory
 from tdiag.evidence.kinds import Steps
+from tdiag.probe.wire import BASELINE, PROFILED
 
-PROFILED = ("sample", "trace", "calls", "ops", "syscalls")
 # The second pass comes later, lasts longer and is stretched to whole epochs, so it is used alone
 # once it has this many steps: then two of them lie beyond the ninth decile that is reported.
 ENOUGH_STEPS = 20
@@ -39,13 +39,13 @@ class Clean:
         return place < len(self.spans) and self.spans[place][0] <= moment
 
 
-def find_clean(lead: Process, durations: list[int]) -> Clean | None:
+def find_clean(lead: Process) -> Clean | None:
     """The steps to judge by; None where there is none (see :func:`why_none`)."""
-    measured = np.array(durations) > 0
-    number = np.array(_passes(lead))
+    measured = lead.steps.durations > 0
+    number = _passes(lead)
     first, second = (measured & (number == n) for n in (1, 2))
     if second.sum() >= ENOUGH_STEPS:
-        return _clean(lead, durations, second)
+        return _clean(lead, second)
     both = first | second
     if both.any():
         few = int(both.sum())
@@ -54,22 +54,20 @@ def find_clean(lead: Process, durations: list[int]) -> Clean | None:
             if few >= ENOUGH_STEPS
             else f"only {few} clean step{'s' * (few > 1)}: read shares with care"
         )
-        return _clean(lead, durations, both, note)
-    return _unprofiled(lead, durations, measured)
+        return _clean(lead, both, note)
+    return _unprofiled(lead, measured)
 
 
-def _unprofiled(
-    lead: Process, durations: list[int], measured: npt.NDArray[np.bool_]
-) -> Clean | None:
+def _unprofiled(lead: Process, measured: npt.NDArray[np.bool_]) -> Clean | None:
     """A run too short for its baseline: the steps before it, if no queue was filled by then."""
     if any(loader.num_workers for loader in lead.all(LoaderRecord)):
         return None  # batches fetched ahead while starting would make any loader look quick
-    unprofiled = np.array([step.w not in PROFILED for step in lead.steps]) & measured
+    unprofiled = ~lead.steps.inside(PROFILED) & measured
     unprofiled[:COLD_STEPS] = False
     if unprofiled.sum() < FEWEST_STEPS:
         return None
     note = f"the run ended while warming up: judged by its steps 2 to {len(lead.steps)}"
-    return _clean(lead, durations, unprofiled, note)
+    return _clean(lead, unprofiled, note)
 
 
 def why_none(lead: Process | None) -> str:
@@ -81,9 +79,9 @@ def why_none(lead: Process | None) -> str:
     return f"the run ended after {steps}, before a clean one could be measured"
 
 
-def make_steps(lead: Process, durations: list[int], clean: Clean, boundary: str) -> Steps:
+def make_steps(lead: Process, clean: Clean, boundary: str) -> Steps:
     """The clean step times."""
-    kept = np.array(durations, np.int64)[clean.mask]
+    kept = lead.steps.durations[clean.mask]
     return Steps(
         durations_ns=tuple(kept.tolist()),
         mean_ns=round(int(kept.sum()) / len(kept)),
@@ -92,6 +90,21 @@ def make_steps(lead: Process, durations: list[int], clean: Clean, boundary: str)
         count=len(kept),
         boundary=boundary,
         total_steps_seen=len(lead.steps),
+    )
+
+
+def make_step_history(
+    lead: Process, clean: Clean | None, loaders: Mapping[int, str]
+) -> StepHistory:
+    """``loaders``: loader id → ``train`` or ``eval``; one that is not in it begins no epoch."""
+    return StepHistory(
+        end_ns=tuple(lead.steps.end.tolist()),
+        durations_ns=tuple(lead.steps.durations.tolist()),
+        windows=tuple(lead.steps.window.tolist()),
+        clean=tuple(clean.mask.tolist()) if clean else (False,) * len(lead.steps),
+        epochs_ns=tuple(
+            it.t for it in lead.all(IteratorRecord) if loaders.get(it.loader) == "train"
+        ),
     )
 
 
@@ -110,34 +123,33 @@ def queued_frac(lead: Process, clean: Clean) -> float | None:
     return queued / wall if wall > 0 else None
 
 
-def perturbation(steps: list[Step], durations: list[int], clean: Clean) -> dict[str, float]:
+def perturbation(lead: Process, clean: Clean) -> dict[str, float]:
     """Each profiled window's median step ÷ the clean median − 1."""
-    base = float(np.median(np.array(durations)[clean.mask]))
+    durations = lead.steps.durations
+    base = float(np.median(durations[clean.mask]))
     result = {}
     for window in PROFILED:
-        mine = [ns for step, ns in zip(steps, durations, strict=True) if step.w == window and ns]
-        if mine and base:
+        mine = durations[lead.steps.inside({window}) & (durations > 0)]
+        if len(mine) and base:
             result[window] = float(np.median(mine)) / base - 1
     return result
 
 
-def _passes(lead: Process) -> list[int]:
+def _passes(lead: Process) -> npt.NDArray[np.int64]:
     """For each step the pass of the baseline it lies in, 0 = in none."""
     begins = [w for w in lead.all(WindowRecord) if (w.name, w.state) == (BASELINE, "begin")]
-    numbers = []
-    for step in lead.steps:
-        mine = [w.number for w in begins if w.t < step.t] if step.w == BASELINE else []
-        numbers.append(mine[-1] if mine else int(step.w == BASELINE))
-    return numbers
+    numbers = np.array([1, *(w.number for w in begins)])
+    begun = np.searchsorted([w.t for w in begins], lead.steps.end)
+    return np.where(lead.steps.inside({BASELINE}), numbers[begun], 0)
 
 
-def _clean(
-    lead: Process, durations: list[int], mask: npt.NDArray[np.bool_], note: str = ""
-) -> Clean:
+def _clean(lead: Process, mask: npt.NDArray[np.bool_], note: str = "") -> Clean:
+    ends = lead.steps.end.tolist()
+    begins = (lead.steps.end - lead.steps.durations).tolist()
     spans: list[tuple[int, int]] = []
     last = -2
     for i in np.flatnonzero(mask).tolist():
-        begin, end = lead.steps[i].t - durations[i], lead.steps[i].t
+        begin, end = begins[i], ends[i]
         if i == last + 1:
             begin = spans.pop()[0]
         spans.append((begin, end))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 
 from tdiag.evidence.from_run.records import (
-    AnyRecord,
     BoundaryRecord,
     IteratorRecord,
     ProcessRecord,
@@ -17,17 +19,19 @@ from tdiag.evidence.from_run.records import (
     RoleRecord,
     StepsRecord,
 )
-from tdiag.evidence.from_run.steps import Step, steps_of
+from tdiag.evidence.from_run.slices import StepTable, step_table
+from tdiag.probe.wire import BASELINE, BY_BATCH, EventsFile, events_files
 
 R = TypeVar("R", bound=Record)
 
-BASELINE = "baseline"  # the window of the clean steps
 MAJORITY_FRAC = 0.5  # by definition of "most"
 # Between two processes' starts the wall clock is set by far less, and two machines do not boot in
 # the same second.
 SAME_CLOCK_NS = 1_000_000_000
 
-_decoder: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
+_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(
+    reduce(or_, Record.__subclasses__())  # a union of all kinds, told apart by their tags
+)
 
 
 @dataclass
@@ -40,7 +44,7 @@ class Process:
 
     pid: int
     records: dict[type[Record], list[Record]] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    steps: StepTable = field(default_factory=lambda: step_table([]))
     broken_lines: int = 0
 
     def all(self, kind: type[R]) -> list[R]:
@@ -70,7 +74,7 @@ class Process:
         """Its steps are a loader's batches, and no backward was seen: no training, unless nothing
         else of the run is one."""
         about = self.last(BoundaryRecord)
-        return about is not None and about.source == "batch"
+        return about is not None and about.source == BY_BATCH
 
     @property
     def tid(self) -> int | None:
@@ -81,41 +85,33 @@ class Process:
 
 def read_events(run_dir: Path) -> list[Process]:
     """Every process of the run that wrote events; an unreadable file counts as one broken line."""
-    return [read_process(path) for path in sorted((run_dir / "events").glob("*.jsonl"))]
+    return [read_process(file) for file in events_files(run_dir)]
 
 
-def read_process(path: Path) -> Process:
+def read_process(file: EventsFile) -> Process:
     """One events file. Unknown kinds are ignored; so is, but counted, what is no record."""
-    process = Process(int(path.stem) if path.stem.isdigit() else -1)
+    process = Process(file.pid)
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = file.read(last=True)  # the process may have been killed before the last newline
     except OSError:
         process.broken_lines = 1
         return process
-    torn = lines.pop()  # complete lines end with a newline: what follows the last one is torn
-    for line in lines:
-        try:
-            record = _decoder.decode(line)
-        except msgspec.ValidationError:
-            continue  # a kind of a newer probe
-        except msgspec.DecodeError:
-            process.broken_lines += bool(line.strip())
-            continue
-        _take(process, record)
-    if torn.strip():
-        try:  # it may be whole, and the process was killed before the newline
-            _take(process, _decoder.decode(torn))
-        except msgspec.DecodeError:
-            process.broken_lines += 1
+    for _, line in lines:
+        _take(process, line)
+    process.steps = step_table(process.records.pop(StepsRecord, []))  # type: ignore[arg-type]
     return process
 
 
-def _take(process: Process, record: AnyRecord) -> None:
-    if isinstance(record, StepsRecord):
-        process.steps.extend(steps_of(record))
+def _take(process: Process, line: bytes) -> None:
+    try:
+        record = _decoder.decode(line)
+    except msgspec.ValidationError:
+        return  # a kind of a newer probe
+    except msgspec.DecodeError:
+        process.broken_lines += 1
         return
     if isinstance(record, BoundaryRecord):
-        process.steps.clear()
+        process.records.pop(StepsRecord, None)
     process.records.setdefault(type(record), []).append(record)
 
 
@@ -136,15 +132,16 @@ def lead_of(processes: list[Process]) -> Process | None:
 def beside_of(lead: Process, processes: list[Process]) -> list[Process]:
     """The other processes of this machine that trained for most of the lead's clean steps (without
     any: of all its steps)."""
-    steps = [s for s in lead.steps if s.w == BASELINE] or lead.steps
-    whole = sum(step.t - step.s for step in steps)
+    clean = lead.steps.inside({BASELINE})
+    chosen = clean if clean.any() else ~clean
+    begin, end = lead.steps.begin[chosen], lead.steps.end[chosen]
     found = []
     for process in training_of(processes):
         if process is lead or not _same_clock(lead, process):
             continue
-        began, ended = process.steps[0].s, process.steps[-1].t
-        shared = sum(max(0, min(s.t, ended) - max(s.s, began)) for s in steps)
-        if shared > MAJORITY_FRAC * whole:
+        began, ended = process.steps.begin[0], process.steps.end[-1]
+        shared = np.maximum(np.minimum(end, ended) - np.maximum(begin, began), 0).sum()
+        if shared > MAJORITY_FRAC * (end - begin).sum():
             found.append(process)
     return found
 

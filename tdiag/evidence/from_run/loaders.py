@@ -8,8 +8,13 @@ from collections.abc import Iterable, Mapping
 from tdiag.evidence.data import BatchField, Loader, Loaders
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.events import Process, workers_of
-from tdiag.evidence.from_run.places import location
-from tdiag.evidence.from_run.records import FetchRecord, Field, IteratorRecord, LoaderRecord
+from tdiag.evidence.from_run.records import (
+    FetchRecord,
+    Field,
+    IteratorRecord,
+    LoaderRecord,
+    location,
+)
 
 
 def make_loaders(

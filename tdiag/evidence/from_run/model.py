@@ -1,41 +1,44 @@
-"""What the model is made of and how its calls followed one another in the counted steps."""
+"""The model: its layers, what reached it, how its calls followed one another, what was compiled."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import TypeVar
 
-from tdiag.evidence.from_run.clean import BASELINE
+from tdiag.evidence.data import Inputs, InputTensor
 from tdiag.evidence.from_run.events import Process
-from tdiag.evidence.from_run.places import location
 from tdiag.evidence.from_run.records import (
     CallsRecord,
     DdpRecord,
+    InputRecord,
     LookRecord,
     ModuleRecord,
     OpsRecord,
     WindowRecord,
+    location,
 )
 from tdiag.evidence.training import (
     Activation,
     BiasedLayer,
     Clip,
     ClipCalls,
+    Compiles,
     Ddp,
     EmbeddingTables,
     GrowingGraph,
     Kept,
     Layers,
     MemoryGrowth,
+    Recompiled,
     Recomputations,
     Table,
 )
 from tdiag.model.kind import Kind
+from tdiag.probe.wire import BASELINE, MOST_GRAPH_NODES
 
 # Variables of a loop hold the last step's tensors until the next one has its own.
 STEPS_UNTIL_REBOUND = 2
-# The probe counts no further (capture/flow.py): a graph of so many has grown by more than is known.
-MOST_NODES = 20_000
 
 W = TypeVar("W", OpsRecord, CallsRecord)
 
@@ -180,7 +183,7 @@ def _growing(counted: list[OpsRecord]) -> tuple[GrowingGraph, ...]:
         if at not in before or steps <= 0:
             continue
         gained = nodes - before[at]
-        if (gained >= steps or nodes >= MOST_NODES) and nodes > before[at] * max(1.0, own):
+        if (gained >= steps or nodes >= MOST_GRAPH_NODES) and nodes > before[at] * max(1.0, own):
             found.append(GrowingGraph(at=location(at), nodes=gained / steps))
     return tuple(found)
 
@@ -200,3 +203,71 @@ def _allocated(windows: list[WindowRecord]) -> float | None:
         return None
     grown = (ends[-1].allocated or 0) - (begins[-1].allocated or 0)
     return grown / (ends[-1].step - begins[-1].step)
+
+
+def make_inputs(lead: Process) -> Inputs | None:
+    """None where no outermost module was looked at."""
+    modules = {m.id: m for m in lead.all(ModuleRecord)}
+    seen: dict[tuple[int, str], list[InputRecord]] = defaultdict(list)
+    for record in lead.all(InputRecord):
+        seen[record.module, record.name].append(record)
+    if not any(m.parameters for m in modules.values()):
+        return None
+    return Inputs(
+        tensors=tuple(
+            _tensor(modules[number], looks)
+            for (number, _), looks in seen.items()
+            if number in modules
+        )
+    )
+
+
+def _tensor(module: ModuleRecord, looks: list[InputRecord]) -> InputTensor:
+    last = looks[-1]
+    same = [x for x in looks if len(x.mean) == len(last.mean)]
+    mean = _mean([x.mean for x in same])
+    # Var X = E[X²] − (E X)², over the batches.
+    squares = _mean([[s * s + m * m for s, m in zip(x.std, x.mean, strict=True)] for x in same])
+    return InputTensor(
+        name=last.name,
+        module=module.name,
+        module_at=location(module.at),
+        dtype=last.dtype,
+        shape=tuple(last.shape),
+        channel_mean=mean,
+        channel_std=tuple(
+            max(0.0, square - m * m) ** 0.5 for square, m in zip(squares, mean, strict=True)
+        ),
+        minimum=min(x.min for x in looks),
+        maximum=max(x.max for x in looks),
+        first=last.first,
+        binary=all(x.binary for x in looks),
+    )
+
+
+def _mean(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True))
+
+
+def make_compiles(lead: Process) -> Compiles | None:
+    """None where dynamo compiled nothing, or no clean window ended."""
+    windows = [w for w in lead.all(WindowRecord) if w.name == BASELINE]
+    end = next((w for w in reversed(windows) if w.state == "end"), None)
+    if end is None or end.compiles is None or not end.compiles[0]:
+        return None
+    frames, again, ns = end.compiles
+    begin = next(w for w in windows if w.state == "begin" and w.number == end.number)
+    before = begin.compiles or (0, 0, 0)
+    steps = max(1, end.step - begin.step)
+    return Compiles(
+        frames=frames,
+        recompiles=again,
+        clean_recompiles=(again - before[1]) / steps,
+        total_ns=ns,
+        clean_ns=(ns - before[2]) / steps,
+        reasons=tuple(
+            Recompiled(at=location(at), reason=reason, times=times)
+            for at, reason, times in end.recompiled
+        ),
+        limit_hit=end.limit,
+    )

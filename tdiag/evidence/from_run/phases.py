@@ -12,19 +12,38 @@ from tdiag.evidence.from_run.roles import (
     BATCH,
     EVAL_BATCH,
     EVAL_MODEL,
-    GRAD_ON,
     GRADIENT,
-    ITERATOR_MADE,
     LOSS,
     MODEL,
     START,
-    TRAINING_MODE,
     UPDATE,
     Mask,
     Roles,
 )
-from tdiag.evidence.from_run.timeline import COMM, GC, NEXT, NOBODY, OPTIMIZER, SAVE, Ints, Timeline
+from tdiag.evidence.from_run.slices import (
+    BACKWARD,
+    COMM,
+    FORWARD,
+    GC,
+    NEXT,
+    NOBODY,
+    OPTIMIZER,
+    SAVE,
+    Ints,
+    Slices,
+)
 from tdiag.evidence.kinds import Phases
+from tdiag.probe.wire import (
+    BY_BACKWARD,
+    BY_BATCH,
+    BY_CLOSURE,
+    BY_MICRO_BATCH,
+    BY_OPTIMIZER,
+    GRAD_ON,
+    ITERATOR_MADE,
+    MODULE_SHIFT,
+    TRAINING_MODE,
+)
 
 PHASES = (
     "data_wait", "prepare", "forward", "loss", "backward", "optimizer", "evaluation",
@@ -47,20 +66,20 @@ _OF_ROLE = {
 
 
 _ENDS_STEP = {
-    "optimizer": UPDATE, "backward": GRADIENT, "batch": BATCH, "closure": GRADIENT,
-    "micro-batch": GRADIENT,
+    BY_OPTIMIZER: UPDATE, BY_BACKWARD: GRADIENT, BY_BATCH: BATCH, BY_CLOSURE: GRADIENT,
+    BY_MICRO_BATCH: GRADIENT,
 }  # fmt: skip
 
 
 def between(before: int, after: int, boundary: str, has_models: bool, has_loader: bool) -> str:
     """The phase of the time between two regions, from what they were for (docs/phases.md)."""
     if after in (EVAL_BATCH, EVAL_MODEL):
-        return "optimizer" if before == GRADIENT and boundary == "backward" else "evaluation"
+        return "optimizer" if before == GRADIENT and boundary == BY_BACKWARD else "evaluation"
     if before == EVAL_MODEL:
         return "evaluation"
-    if before == GRADIENT and boundary == "closure" and after not in (GRADIENT, BATCH):
+    if before == GRADIENT and boundary == BY_CLOSURE and after not in (GRADIENT, BATCH):
         return "optimizer"  # which called the closure, and will call it again
-    if before == GRADIENT and boundary == "backward" and not (after == GRADIENT and has_models):
+    if before == GRADIENT and boundary == BY_BACKWARD and not (after == GRADIENT and has_models):
         # Steps without torch.optim: the update is written by hand. Without a loader nothing
         # tells where it ends and the next batch's making begins.
         return "optimizer" if has_loader else "unattributed"
@@ -78,14 +97,15 @@ def between(before: int, after: int, boundary: str, has_models: bool, has_loader
     return "after_step" if before != START else "unattributed"  # nothing came after
 
 
-def phase_of_slices(timeline: Timeline, roles: Roles, boundary: str) -> Ints:
+def phase_of_slices(timeline: Slices, roles: Roles, boundary: str) -> Ints:
     """Each slice's index into PHASES."""
     phase_of_region = np.full(len(timeline.kind) + 1, _NUMBER["unattributed"])
     phase_of_region[:-1][timeline.kind == SAVE] = _NUMBER["checkpoint"]
     phase_of_region[:-1][timeline.kind == COMM] = _NUMBER["comm"]
     phase_of_region[:-1][timeline.kind == GC] = _NUMBER["gc"]
     # Work inside other work (a loader read by a dataset) has no role of its own.
-    for kind, name in ((0, "data_wait"), (2, "forward"), (4, "backward"), (6, "optimizer")):
+    for kind, name in ((NEXT, "data_wait"), (FORWARD, "forward"), (BACKWARD, "backward"),
+                       (OPTIMIZER, "optimizer")):  # fmt: skip
         phase_of_region[:-1][timeline.kind == kind] = _NUMBER[name]
     for role, name in _OF_ROLE.items():
         phase_of_region[roles.index[roles.role == role]] = _NUMBER[name]
@@ -100,7 +120,7 @@ def phase_of_slices(timeline: Timeline, roles: Roles, boundary: str) -> Ints:
 class _Gaps:
     """Time in which no region is open, or only an optimizer's that was given a closure."""
 
-    def __init__(self, timeline: Timeline, roles: Roles, boundary: str) -> None:
+    def __init__(self, timeline: Slices, roles: Roles, boundary: str) -> None:
         self.timeline, self.roles = timeline, roles
         present = set(np.unique(roles.role).tolist())
         facts = (boundary, bool(present & {MODEL, LOSS}), BATCH in present)
@@ -150,7 +170,7 @@ class _Gaps:
         phases[inside[chosen]] = self.table[before[chosen], after[chosen]]
 
 
-def phases_per_step(timeline: Timeline, phases: Ints, values: Ints) -> Ints:
+def phases_per_step(timeline: Slices, phases: Ints, values: Ints) -> Ints:
     """Steps × PHASES: the sum of ``values`` (one a slice) in each, exact."""
     table = np.zeros((timeline.steps, len(PHASES)), np.int64)
     np.add.at(table, (timeline.in_step, phases), values)
@@ -158,7 +178,7 @@ def phases_per_step(timeline: Timeline, phases: Ints, values: Ints) -> Ints:
 
 
 def make_phases(
-    timeline: Timeline,
+    timeline: Slices,
     roles: Roles,
     phases: Ints,
     clean: Mask,
@@ -191,21 +211,21 @@ def make_phases(
     )
 
 
-def _updating(timeline: Timeline, roles: Roles, phases: Ints, clean: Mask) -> int:
+def _updating(timeline: Slices, roles: Roles, phases: Ints, clean: Mask) -> int:
     """Inside ``optimizer.step``, a closure's work apart: ns in all clean steps."""
     inside = np.isin(timeline.owner, roles.index[roles.role == UPDATE])
     inside &= (phases == _NUMBER["optimizer"]) & clean[timeline.in_step]
     return int(timeline.ns[inside].sum())
 
 
-def _collected_while_waiting(timeline: Timeline, clean: Mask) -> int:
+def _collected_while_waiting(timeline: Slices, clean: Mask) -> int:
     """What a fetch allocates, its collections have to go through: ns in all clean steps."""
     collections = (timeline.kind == GC) & (timeline.parent != NOBODY) & clean[timeline.step]
     waiting = timeline.kind[timeline.parent[collections]] == NEXT
     return int(timeline.wall[collections][waiting].sum())
 
 
-def _on_core(timeline: Timeline, phases: Ints, clean: Mask) -> dict[str, float]:
+def _on_core(timeline: Slices, phases: Ints, clean: Mask) -> dict[str, float]:
     """On-CPU time by phase, for phases of which at least half the wall time has a CPU clock; the
     rest of such a phase (a collection inside a data wait) is taken to be like it."""
     measured = (timeline.cpu_ns >= 0) & clean[timeline.in_step]
@@ -218,7 +238,7 @@ def _on_core(timeline: Timeline, phases: Ints, clean: Mask) -> dict[str, float]:
     return {PHASES[i]: float(cpu[i] * wall[i] / known[i]) for i in np.flatnonzero(enough)}
 
 
-def _entries(timeline: Timeline, roles: Roles, phases: Ints, clean: Mask) -> dict[str, int]:
+def _entries(timeline: Slices, roles: Roles, phases: Ints, clean: Mask) -> dict[str, int]:
     """How often each phase was entered: pairs of marks, or stretches where there are none."""
     in_clean = clean[timeline.in_step] & (timeline.ns > 0)
     sequence = phases[in_clean]
@@ -235,7 +255,7 @@ def _entries(timeline: Timeline, roles: Roles, phases: Ints, clean: Mask) -> dic
 class _Batches:
     """Facts about single batches of the clean steps."""
 
-    def __init__(self, timeline: Timeline, roles: Roles, clean: Mask) -> None:
+    def __init__(self, timeline: Slices, roles: Roles, clean: Mask) -> None:
         keep = clean[timeline.step[roles.index]]
         self.index, self.role = roles.index[keep], roles.role[keep]
         self.wall = timeline.wall[self.index]
@@ -260,11 +280,11 @@ class _Batches:
         ``bare``: modules without parameters, which are no model (a criterion, an activation)."""
         model = self.role == EVAL_MODEL
         fed = (self.role == EVAL_BATCH) & np.append(model[1:], False)
-        return int(fed.sum()) or int((model & ~np.isin(self.arg >> 2, bare)).sum())
+        return int(fed.sum()) or int((model & ~np.isin(self.arg >> MODULE_SHIFT, bare)).sum())
 
     def eval_evident(self, bare: Sequence[int]) -> bool:
         """``bare``: modules without parameters, which after a model are its loss."""
-        judged = (self.role == EVAL_MODEL) & np.isin(self.arg >> 2, bare)
+        judged = (self.role == EVAL_MODEL) & np.isin(self.arg >> MODULE_SHIFT, bare)
         return bool(judged.any() or (self.role == EVAL_BATCH).any())
 
     def eval_grad_frac(self) -> float | None:
@@ -275,7 +295,7 @@ class _Batches:
 
     def train_mode_frac(self, role: int, models: Sequence[int]) -> float | None:
         """Share of these modules' time in this role that they were in training mode."""
-        chosen = (self.role == role) & np.isin(self.arg >> 2, models)
+        chosen = (self.role == role) & np.isin(self.arg >> MODULE_SHIFT, models)
         if role == MODEL:
             chosen &= self.arg & GRAD_ON > 0  # a frozen teacher is in eval mode rightly
         total = int(self.wall[chosen].sum())

@@ -11,15 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tdiag.evidence.from_run.records import ModuleRecord
-from tdiag.evidence.from_run.timeline import BACKWARD, FORWARD, NEXT, OPTIMIZER, Ints, Timeline
+from tdiag.evidence.from_run.slices import BACKWARD, FORWARD, NEXT, OPTIMIZER, Ints, Slices
+from tdiag.probe.wire import BY_BATCH, GRAD_ON, ITERATOR_MADE, MODULE_SHIFT, TRAINING_MODE
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 # What a region is for. START stands for "nothing before".
 START, BATCH, MODEL, LOSS, GRADIENT, UPDATE, EVAL_BATCH, EVAL_MODEL = range(8)
-
-ITERATOR_MADE = -2  # a NEXT pair's closing argument where it is ``iter(loader)``
-TRAINING_MODE, GRAD_ON = 1, 2  # bits of a FORWARD pair's argument; the module id is above them
 
 # A call that most steps make belongs to the training step; what fewer make is an evaluation.
 HABIT_FRAC = 0.5
@@ -38,7 +36,7 @@ class Roles:
     loaders: dict[int, str]
 
 
-def assign_roles(timeline: Timeline, modules: Mapping[int, ModuleRecord], boundary: str) -> Roles:
+def assign_roles(timeline: Slices, modules: Mapping[int, ModuleRecord], boundary: str) -> Roles:
     """Tell training, loss and evaluation apart by what follows what.
 
     ``boundary``: what ends a step. Where it is ``batch`` nothing is ever trained, and calling
@@ -52,7 +50,7 @@ def assign_roles(timeline: Timeline, modules: Mapping[int, ModuleRecord], bounda
     role[seen.kind == BACKWARD] = GRADIENT
     role[seen.model] = MODEL
     role[seen.model & seen.losses] = LOSS
-    if boundary == "batch":
+    if boundary == BY_BATCH:
         used = {int(loader): "train" for loader in np.unique(seen.arg[seen.kind == NEXT])}
         return Roles(index, role, used)
     loaders = seen.loader_roles()
@@ -65,16 +63,14 @@ def assign_roles(timeline: Timeline, modules: Mapping[int, ModuleRecord], bounda
 class _Seen:
     """The regions that matter, as columns, cut into segments at each batch and step end."""
 
-    def __init__(
-        self, timeline: Timeline, index: Ints, modules: Mapping[int, ModuleRecord]
-    ) -> None:
+    def __init__(self, timeline: Slices, index: Ints, modules: Mapping[int, ModuleRecord]) -> None:
         self.kind, self.arg, self.ret = (
             column[index] for column in (timeline.kind, timeline.arg, timeline.ret)
         )
         self.step = timeline.step[index]
         self.steps = timeline.steps
         self.model = self.kind == FORWARD
-        self.module = self.arg >> 2
+        self.module = self.arg >> MODULE_SHIFT
         new_step = np.diff(self.step, prepend=-1) != 0
         self.segment = np.cumsum((self.kind == NEXT) | new_step)
         size = int(self.segment[-1]) + 1 if len(index) else 1

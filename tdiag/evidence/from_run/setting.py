@@ -1,4 +1,4 @@
-"""What ran where: modules, optimizers, switches, threads, environment."""
+"""What ran where: modules, optimizers, schedulers, switches, threads, environment."""
 
 from __future__ import annotations
 
@@ -11,19 +11,34 @@ import numpy as np
 from tdiag import __version__
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.events import Process, beside_of, workers_of
-from tdiag.evidence.from_run.places import location
+from tdiag.evidence.from_run.model import longest
 from tdiag.evidence.from_run.records import (
     CalledRecord,
     FlagsRecord,
+    LookRecord,
     ModuleRecord,
+    OpsRecord,
+    OptimizerRecord,
     ProcessRecord,
     RoleRecord,
+    SchedulerRecord,
     TorchRecord,
+    location,
 )
-from tdiag.evidence.from_run.roles import GRAD_ON, LOSS, MODEL, TRAINING_MODE, Roles
-from tdiag.evidence.from_run.timeline import Timeline
-from tdiag.evidence.kinds import Environment, Flags, Module, Modules, Threads
+from tdiag.evidence.from_run.roles import LOSS, MODEL, Roles
+from tdiag.evidence.from_run.slices import Slices
+from tdiag.evidence.kinds import (
+    Environment,
+    Flags,
+    Module,
+    Modules,
+    Optimizer,
+    Optimizers,
+    Threads,
+)
+from tdiag.evidence.training import Gradients, Scheduler, Schedulers
 from tdiag.model.kind import Kind
+from tdiag.probe.wire import GRAD_ON, MODULE_SHIFT, TRAINING_MODE
 
 
 def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
@@ -60,12 +75,12 @@ def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
     return kinds
 
 
-def make_modules(lead: Process, timeline: Timeline, roles: Roles, clean: Clean) -> Modules:
+def make_modules(lead: Process, timeline: Slices, roles: Roles, clean: Clean) -> Modules:
     """The outermost modules, with how often training called each in a clean step."""
-    losses = set((timeline.arg[roles.index[roles.role == LOSS]] >> 2).tolist())
+    losses = set((timeline.arg[roles.index[roles.role == LOSS]] >> MODULE_SHIFT).tolist())
     trains = roles.index[np.isin(roles.role, (MODEL, LOSS))]
     trains = trains[clean.mask[timeline.step[trains]]]
-    numbers, counts = np.unique(timeline.arg[trains] >> 2, return_counts=True)
+    numbers, counts = np.unique(timeline.arg[trains] >> MODULE_SHIFT, return_counts=True)
     per_step = dict(zip(numbers.tolist(), (counts / clean.mask.sum()).tolist(), strict=True))
     calls = lead.all(CalledRecord)[::-1]  # the first one counts
     evaluated = {c.module: c.at for c in calls if c.mode != TRAINING_MODE | GRAD_ON}
@@ -112,3 +127,57 @@ def make_environment(run: Mapping[str, Any], lead: Process | None) -> Environmen
 def _worker_threads(lead: Process, processes: list[Process]) -> int | None:
     roles = (worker.last(RoleRecord) for worker, _ in workers_of(lead, processes).values())
     return next((r.intra_op for r in roles if r is not None and r.intra_op is not None), None)
+
+
+def make_optim(lead: Process) -> list[Kind]:
+    """Optimizers; Schedulers and Gradients if the training was looked at."""
+    looks = lead.all(LookRecord)
+    described = {o.id: o for o in lead.all(OptimizerRecord)}.values()
+    kinds: list[Kind] = [Optimizers(optimizers=tuple(_optimizer(o, looks) for o in described))]
+    if looks:
+        kinds.append(_schedulers(lead, looks))
+        seen = [look.gradient for look in looks if look.gradient is not None]
+        if seen:
+            norms = tuple(norm for norm in seen if not isinstance(norm, str))
+            ops = longest(lead.all(OpsRecord))
+            kinds.append(
+                Gradients(
+                    norms=norms,
+                    not_finite=len(seen) - len(norms),
+                    clipped=None if ops is None else bool(ops.clips),
+                )
+            )
+    return kinds
+
+
+def _optimizer(record: OptimizerRecord, looks: list[LookRecord]) -> Optimizer:
+    rates = [rates for look in looks if (rates := look.rates.get(record.id))]
+    first = [r[0] for r in rates]
+    return Optimizer(
+        name=record.name,
+        created_at=location(record.at),
+        tensors=record.tensors,
+        config=_scalars(record.config),
+        lr_changed=any(r != rates[0] for r in rates) if len(rates) > 1 else None,
+        rates=tuple(rate for rate in first if rate is not None),
+    )
+
+
+def _schedulers(lead: Process, looks: list[LookRecord]) -> Schedulers:
+    def steps(number: int) -> int | None:
+        seen = [look.scheduled[number] for look in looks if number < len(look.scheduled)]
+        return next((n for n in reversed(seen) if n is not None), None)
+
+    return Schedulers(
+        schedulers=tuple(
+            Scheduler(name=s.name, created_at=location(s.at), steps=steps(s.id))
+            for s in lead.all(SchedulerRecord)
+        )
+    )
+
+
+def _scalars(config: Mapping[str, Any]) -> dict[str, float | int | bool | str | None]:
+    return {
+        key: value if isinstance(value, (float, int, str, type(None))) else str(value)
+        for key, value in config.items()
+    }

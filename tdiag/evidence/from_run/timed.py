@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from tdiag.evidence.from_run.clean import Clean, find_clean
 from tdiag.evidence.from_run.events import Process
-from tdiag.evidence.from_run.phases import make_phases, phase_of_slices
+from tdiag.evidence.from_run.phases import PHASES, make_phases, phase_of_slices
 from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord
 from tdiag.evidence.from_run.roles import Roles, assign_roles
-from tdiag.evidence.from_run.timeline import Ints, Timeline, cut, durations_of
+from tdiag.evidence.from_run.slices import Ints, Slices, cut
+from tdiag.evidence.from_trace.intervals import union
+from tdiag.evidence.from_trace.median_step import lane
 from tdiag.evidence.kinds import Phases
+from tdiag.model.timeline import Timeline
+from tdiag.probe.wire import BASELINE, BY_BATCH
 
 
 @dataclass(frozen=True)
 class Timed:
-    """``durations``: ns, one a step. ``slices``: each slice's index into PHASES. ``boundary``:
+    """``slices``: each slice's index into PHASES. ``boundary``:
     what ends a step. ``phases``: of the clean steps."""
 
     process: Process
-    durations: list[int]
     clean: Clean
     boundary: str
     modules: Mapping[int, ModuleRecord]
-    timeline: Timeline
+    timeline: Slices
     roles: Roles
     slices: Ints
     phases: Phases
@@ -32,15 +37,36 @@ class Timed:
 
 def timed(process: Process) -> Timed | None:
     """None where no step is clean (:func:`tdiag.evidence.from_run.clean.why_none`)."""
-    durations = durations_of(process.steps)
-    clean = find_clean(process, durations)
+    clean = find_clean(process)
     if clean is None:
         return None
     about = process.last(BoundaryRecord)
-    boundary = about.source if about else "batch"
-    timeline = cut(process.steps, durations)
+    boundary = about.source if about else BY_BATCH
+    timeline = cut(process.steps)
     modules = {module.id: module for module in process.all(ModuleRecord)}
     roles = assign_roles(timeline, modules, boundary)
     slices = phase_of_slices(timeline, roles, boundary)
     phases = make_phases(timeline, roles, slices, clean.mask, modules)
-    return Timed(process, durations, clean, boundary, modules, timeline, roles, slices, phases)
+    return Timed(process, clean, boundary, modules, timeline, roles, slices, phases)
+
+
+RENAMED = {"after_step": "other"}  # as in the budget
+
+
+def clean_step(slices: Slices, phases: Ints, clean: Clean) -> Timeline:
+    """``phases``: of each slice, an index into PHASES. One lane: the training thread."""
+    durations = np.bincount(slices.in_step, slices.ns, slices.steps).astype(np.int64)
+    steps = np.flatnonzero(clean.mask)
+    ordered = steps[np.argsort(durations[steps], kind="stable")]
+    step = ordered[(len(ordered) - 1) // 2]
+    inside = slices.in_step == step
+    end = np.cumsum(slices.ns[inside])
+    begin, phase = end - slices.ns[inside], phases[inside]
+    kinds = {
+        RENAMED.get(name, name): union(begin[phase == number], end[phase == number])
+        for number, name in enumerate(PHASES)
+        if (phase == number).any()
+    }
+    length = int(durations[step])
+    lanes = (lane("host", kinds, length),)
+    return Timeline(step_ns=length, steps=len(steps), source=BASELINE, lanes=lanes)

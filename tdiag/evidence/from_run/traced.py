@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 
 from tdiag.errors import TdiagError
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.events import Process, workers_of
 from tdiag.evidence.from_run.phases import PHASES
-from tdiag.evidence.from_run.records import ProcessRecord, TraceRecord
-from tdiag.evidence.from_run.steps import Step
-from tdiag.evidence.from_run.timeline import Ints
-from tdiag.evidence.from_run.timeline import Timeline as Slices
-from tdiag.evidence.from_run.worker_lanes import with_workers
+from tdiag.evidence.from_run.records import FetchRecord, ProcessRecord, TraceRecord
+from tdiag.evidence.from_run.slices import Ints, Slices, StepTable
 from tdiag.evidence.from_trace import device_evidence
+from tdiag.evidence.from_trace.median_step import event_lane
 from tdiag.evidence.history import StepEvents
 from tdiag.evidence.store import Evidence
 from tdiag.model.timeline import Timeline
+from tdiag.probe.wire import TRACE
 from tdiag.trace import Trace, read_trace
 
-WINDOW = "trace"
 FIRST_SPAN = "ProfilerStep#"
 LONGEST_OPENING_NS = 1_000_000_000  # of a span; clocks that differ by more were set in between
 
@@ -68,20 +67,19 @@ def add_trace(
 
 
 def phase_spans(
-    steps: Sequence[Step],
+    steps: StepTable,
     timeline: Slices,
     phases: Ints,
-    windows: Collection[str] = (WINDOW,),
+    windows: Collection[str] = (TRACE,),
 ) -> list[Span]:
     """The phases of the steps of these windows, in order, neighbours of one phase joined."""
-    traced = np.array([step.w in windows for step in steps], np.bool_)
-    chosen = np.flatnonzero(traced[timeline.in_step])
+    chosen = np.flatnonzero(steps.inside(windows)[timeline.in_step])
     spans: list[Span] = []
     number, at = -1, 0
     for i in chosen.tolist():
         if timeline.in_step[i] != number:
             number = int(timeline.in_step[i])
-            at = steps[number].s
+            at = int(steps.begin[number])
         end = at + int(timeline.ns[i])
         name = PHASES[phases[i]]
         if spans and spans[-1][0] == name and spans[-1][2] == at:
@@ -113,3 +111,34 @@ def trace_file(path: Path) -> Path | None:
     """The trace as it was written, or its compressed form."""
     packed = path.with_name(path.name + ".gz")
     return next((p for p in (path, packed) if p.is_file()), None)
+
+
+def with_workers(
+    step: StepEvents, shift_ns: int, lead: Process, processes: list[Process]
+) -> StepEvents:
+    """A lane a worker that was seen to fetch meanwhile. ``shift_ns``: the trace's clock − ours."""
+    lanes = [
+        event_lane(
+            f"worker {worker}", "worker", spans, step.begin_ns, step.begin_ns + step.duration_ns
+        )
+        for worker, spans in _fetches(shift_ns, lead, processes)
+    ]
+    seen = (msgspec.structs.replace(found, partial=True) for found in lanes if found.events)
+    return msgspec.structs.replace(step, lanes=(*step.lanes, *seen))
+
+
+def _fetches(
+    shift_ns: int, lead: Process, processes: list[Process]
+) -> Iterator[tuple[int, list[tuple[str, int, int]]]]:
+    """Each worker's number and what it did, a fetch cut into loading and collating."""
+    for process, _ in workers_of(lead, processes).values():
+        spans = []
+        fetches = [f for f in process.all(FetchRecord) if f.worker is not None]
+        for fetch in fetches:
+            begin = fetch.t + shift_ns
+            middle = begin + (fetch.wall if fetch.load is None else fetch.load)
+            spans.append(("load samples", begin, middle))
+            if begin + fetch.wall > middle:
+                spans.append(("collate", middle, begin + fetch.wall))
+        if fetches:
+            yield fetches[0].worker or 0, spans

@@ -1,71 +1,18 @@
-"""One profiler a file. Each is switched on and off at step boundaries by the windows."""
+"""One profiler a file; here they are listed, each with its window of :mod:`..wire`."""
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
-from ..core import now_ns
-from ..invisible import hidden
-from ..patches import Patches
+from ..wire import BASELINE, CALLS, OPS, SAMPLE, SYSCALLS, TRACE, TURNS
 
 if TYPE_CHECKING:
-    from ..core import Probe
-    from ..plan import Window
+    from ..plan import PlannedWindow
+    from ..windows import Windows
+    from .base import Capture
 
 
-class Capture:
-    """``start`` (may take time) → ``ready``? → ``begin`` → ``step``… → ``end`` or ``abort``."""
-
-    slow_start = False  # switching it on holds the process up: settle again once it is ready
-
-    def __init__(self, probe: Probe, window: Window) -> None:
-        self.probe, self.window = probe, window
-        self.patches = Patches()  # in place only while this capture is on
-        self.lost = ""  # why it ended early: the script started a profiler of its own
-
-    def give_way(self, owner: Any, name: str, why: str) -> None:
-        """While this capture is on, a call of ``owner.name`` ends it first, then goes ahead."""
-        original = getattr(owner, name)
-
-        @functools.wraps(original)
-        def first_we_leave(*args: Any, **kwargs: Any) -> Any:
-            if not self.lost:
-                self.lost = why
-                self.patches.undo()
-                self.probe.guard(self.abort)()
-            return original(*args, **kwargs)
-
-        self.patches.set(owner, name, hidden(first_we_leave))
-
-    def skipped(self, why: str) -> None:
-        """Record that the window gave nothing."""
-        self.probe.recorder.write(
-            "window", t=now_ns(), name=self.window.name, state="skipped", why=why,
-            step=self.probe.step, **{"pass": self.window.number},
-        )  # fmt: skip
-
-    def start(self) -> str:
-        """Switch on; returns why it cannot be done, or an empty string."""
-        return ""
-
-    def ready(self) -> bool:
-        return True
-
-    def begin(self) -> None:
-        """The window begins here."""
-
-    def step(self) -> None:
-        """A step of the window ended."""
-
-    def end(self, steps: int) -> None:
-        """Switch off, and write down what ``steps`` steps gave."""
-
-    def abort(self) -> None:
-        """Switch off and keep nothing."""
-
-
-def make_capture(probe: Probe, window: Window) -> Any:
+def make_capture(windows: Windows, window: PlannedWindow, *more: Any) -> Capture | None:
     """The capture of a window; None for ``baseline``, where only the hooks are on, unless the
     program is one of two that take turns."""
     from .calls import CallsCapture
@@ -76,12 +23,12 @@ def make_capture(probe: Probe, window: Window) -> Any:
     from .turns import TurnsCapture
 
     kinds: dict[str, type[Capture]] = {
-        "sample": SampleCapture,
-        "trace": TraceCapture,
-        "calls": CallsCapture,
-        "ops": OpsCapture,
-        "syscalls": SyscallsCapture,
+        SAMPLE: SampleCapture,
+        TRACE: TraceCapture,
+        CALLS: CallsCapture,
+        OPS: OpsCapture,
+        SYSCALLS: SyscallsCapture,
     }
-    if probe.config.get("plan") == "turns":
-        kinds["baseline"] = TurnsCapture
-    return kinds[window.name](probe, window) if window.name in kinds else None
+    if windows.probe.config.get("plan") == TURNS:
+        kinds[BASELINE] = TurnsCapture
+    return kinds[window.name](windows, window, *more) if window.name in kinds else None

@@ -8,7 +8,8 @@ import sys
 from typing import Any
 
 from .. import facts
-from . import Capture
+from ..wire import CPROFILE
+from .base import Capture
 
 MOST_ROWS = 300  # rows kept in the events; cprofile.pstats keeps them all
 ALWAYS = {"checkpoint", "clip_grad_norm_", "clip_grad_value_"}  # kept however little they take
@@ -50,7 +51,7 @@ class CallsCapture(Capture):
         self.probe.recorder.write(
             "calls", steps=steps, rows=rows, total=total, **{"pass": self.window.number}
         )
-        self.profile.dump_stats(os.path.join(self.probe.run_dir, "cprofile.pstats"))
+        self.profile.dump_stats(os.path.join(self.probe.run_dir, CPROFILE))
 
     def abort(self) -> None:
         self.patches.undo()

@@ -2,7 +2,10 @@
 
 What a scan of the modules can only guess from their order is exact here: whether a batch norm's
 input *is* a convolution's output, whether an activation's input was still held when the backward
-began, whether the same tensor was sent to the device in the step before, too.
+began, whether the same tensor was sent to the device in the step before, too. Attention that is
+written out, softmax(q @ k.T) @ v, is followed from product to product: a softmax between products
+is not enough, since a graph network's scores are sums of what each end gives, and contrastive
+scores are no weights of anything.
 """
 
 from __future__ import annotations
@@ -15,16 +18,40 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import places
-from ..tensors import nbytes
-from .attention import PRODUCTS, WEIGHTS, stage_of
+from ..models import nbytes
+from ..wire import MOST_GRAPH_NODES, is_user_file
 from .tables import Tables
 
 if TYPE_CHECKING:
     from ..core import Probe
+    from ..looks import Looks
+
+
+PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "bmm", "baddbmm", "einsum"}
+SOFTMAXES = {"softmax", "_softmax"}
+# Scaling, masking and casting, which leave scores scores and weights weights.
+PASSED_ON = {
+    "div", "__truediv__", "true_divide", "mul", "__mul__", "__rmul__", "add", "__add__", "__radd__",
+    "sub", "__sub__", "masked_fill", "where", "dropout", "to", "float", "half", "type_as",
+    "contiguous",
+}  # fmt: skip
+SCORES, WEIGHTS = "scores", "weights"
+
+
+def stage_of(name: str, taken: str, result: Any) -> str:
+    """What the result of this call is; ``taken``: what the first such argument was, "" if none is.
+
+    Scores are the product of two matrices with more than one row and column each.
+    """
+    if name in PRODUCTS and not taken:
+        return SCORES if result.dim() >= 2 and min(result.shape[-2:]) > 1 else ""
+    if name in SOFTMAXES:
+        return WEIGHTS if taken == SCORES else ""
+    return taken if name in PASSED_ON else ""
+
 
 MOST_TRACKED = 50_000  # tensors; about 200 bytes each
-MOST_NODES, MOST_GRAPHS = 20_000, 16  # a node takes about a microsecond
+MOST_GRAPHS = 16
 MOST_FRAMES = 60  # walked upwards to find a caller
 AFFINE = {
     "linear", "conv1d", "conv2d", "conv3d",
@@ -59,8 +86,8 @@ class Made:
 class Flow:
     """One for each window ``ops``. Totals over the window, by the user's line."""
 
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
+    def __init__(self, probe: Probe, looks: Looks) -> None:
+        self.probe, self.looks = probe, looks
         self.made: dict[int, Made] = {}
         self.in_place: dict[int, Made] = {}  # results of calls that changed them in place
         self.normed: list[Made] = []  # affine results that a norm in training took
@@ -71,7 +98,7 @@ class Flow:
         self.clip_frame: FrameType | None = None
         self.checkpoints: dict[Any, bool | None] = {}
         self.module_moves: dict[Any, int] = {}
-        self.tables = Tables(probe)
+        self.tables = Tables(looks)
         self.attention: dict[Any, int] = {}  # place of the weights → how often
         self.backwards = 0
         self.synced: int | None = None
@@ -140,7 +167,7 @@ class Flow:
             if made.ref() is not None and made.uses == 1:
                 self.activations[key][2] += size
         self.inputs.clear()
-        ddp = self.probe.looks.ddp and self.probe.looks.ddp()
+        ddp = self.looks.ddp and self.looks.ddp()
         if ddp is not None:
             self.synced = (self.synced or 0) + bool(ddp.require_backward_grad_sync)
 
@@ -151,9 +178,9 @@ class Flow:
             return 0, 0
         if source.device == result.device or source.is_inference():
             return 0, 0
-        before = self.probe.looks.moved.get(id(source))
+        before = self.looks.moved.get(id(source))
         now = (weakref.ref(source), source._version, self.probe.step)
-        self.probe.looks.moved[id(source)] = now
+        self.looks.moved[id(source)] = now
         if before is None or before[0]() is not source or before[1] != now[1]:
             return 0, 0
         return (1, nbytes(result)) if before[2] < now[2] else (0, 0)
@@ -183,7 +210,7 @@ class Flow:
         if frame is None:
             return
         caller = frame.f_back
-        while caller is not None and not places.is_user_file(caller.f_code.co_filename):
+        while caller is not None and not is_user_file(caller.f_code.co_filename):
             caller = caller.f_back
         place = None
         if caller is not None:
@@ -195,7 +222,7 @@ class Flow:
     def report(self) -> dict[str, Any]:
         """The fields it adds to the `ops` record."""
         self.clip_frame = None
-        names = self.probe.looks.weight_names()
+        names = self.looks.weight_names()
         biases: dict[Any, int] = {}
         for made in self.normed:
             if made.uses == 1:  # the bias is seen by nobody but the norm
@@ -234,10 +261,10 @@ class Flow:
 
 
 def count_nodes(tensor: Any) -> int:
-    """Nodes of the graph below this tensor, ``MOST_NODES`` at most."""
+    """Nodes of the graph below this tensor, ``MOST_GRAPH_NODES`` at most."""
     seen = {tensor.grad_fn}
     left = [tensor.grad_fn]
-    while left and len(seen) < MOST_NODES:
+    while left and len(seen) < MOST_GRAPH_NODES:  # a node takes about a microsecond
         for node, _ in left.pop().next_functions:
             if node is not None and node not in seen:
                 seen.add(node)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..marks import (
+from ..wire import (
     BACKWARD_BEGIN,
     BACKWARD_END,
     FORWARD_BEGIN,
     FORWARD_END,
+    MODULE_SHIFT,
     NEXT_BEGIN,
     NEXT_END,
     OPTIMIZER_BEGIN,
@@ -20,6 +21,7 @@ from ..marks import (
 )
 
 if TYPE_CHECKING:
+    from ..boundary import Boundary
     from ..core import Probe
 
 SUMS = ("calls", "grad_calls", "constructions", "elapsed", "moved_again", "moved_bytes")
@@ -81,8 +83,8 @@ class Lines:
     """What follows a module's call is the loss, unless a module is called again before any
     backward: then it belonged to the forward pass, as in the clean steps (docs/phases.md)."""
 
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
+    def __init__(self, probe: Probe, boundary: Boundary) -> None:
+        self.probe, self.boundary = probe, boundary
         self.rows: dict[tuple[Any, str], Line] = {}
         self.open: dict[Any, Line] = {}  # of this turn, phase not known yet
         self.phase, self.turn, self.called = "prepare", 0, False
@@ -92,7 +94,7 @@ class Lines:
     def at(self, place: Any) -> tuple[str, Line]:
         """The row to count a call in that this place makes now, and its phase so far."""
         self._follow()
-        phase = "backward" if self.probe.boundary.backward_depth else self.phase
+        phase = "backward" if self.boundary.backward_depth else self.phase
         line = self._row(place, phase) if phase else self.open.setdefault(place, Line())
         line.turns.add(self.turn)
         return phase, line
@@ -143,7 +145,7 @@ class Lines:
             self._mark(code, argument)
 
     def _mark(self, code: int, argument: int) -> None:
-        if code == FORWARD_BEGIN and argument >> 2 in self.probe.boundary.losses:
+        if code == FORWARD_BEGIN and argument >> MODULE_SHIFT in self.boundary.losses:
             if self.called:
                 self._settle("loss")
                 self.phase = "loss"

@@ -1,9 +1,11 @@
-"""Counts torch calls by the user's own line, exactly, over one or two steps."""
+"""Counts torch calls by the user's own line, exactly, over one or two steps; on a device also the
+lines that make it synchronise, by torch's own warnings."""
 
 from __future__ import annotations
 
 import functools
 import time
+import warnings
 from types import FrameType
 from typing import Any
 
@@ -11,11 +13,56 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from .. import facts, places
-from ..invisible import hidden
-from . import Capture
+from ..patches import hidden
+from .base import Capture
 from .flow import MOVES, Flow
 from .lines import Lines
-from .syncs import SyncWarnings
+
+MESSAGE = "called a synchronizing CUDA operation"
+
+
+class SyncWarnings:
+    """``torch.cuda.set_sync_debug_mode("warn")`` for a while; every other warning passes on."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.lines: dict[tuple[Any, ...], int] = {}
+        self.seen = False
+
+    def start(self) -> None:
+        if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+            return
+        self.on = self.seen = True
+        self.mode = torch.cuda.get_sync_debug_mode()
+        self.show = warnings.showwarning
+        warnings.filterwarnings("always", message=f".*{MESSAGE}")
+        self.filter = warnings.filters[0]
+        warnings.showwarning = self._show
+        torch.cuda.set_sync_debug_mode("warn")
+
+    def stop(self) -> None:
+        if not self.on:
+            return
+        self.on = False
+        torch.cuda.set_sync_debug_mode(self.mode)
+        if warnings.showwarning == self._show:
+            warnings.showwarning = self.show
+        if self.filter in warnings.filters:
+            warnings.filters.remove(self.filter)  # type: ignore[attr-defined]
+
+    def counts(self) -> list[list[Any]] | None:
+        """``[[location, times], …]``; None where there is no device to synchronise."""
+        if not self.seen:
+            return None
+        return [[list(place) or None, n] for place, n in self.lines.items()]
+
+    def _show(self, message: Any, *args: Any, **kwargs: Any) -> None:
+        if MESSAGE not in str(message):
+            self.show(message, *args, **kwargs)
+            return
+        place = tuple(places.caller() or ())
+        self.lines[place] = self.lines.get(place, 0) + 1
+
 
 CONVERSIONS = {
     "item": "item", "__bool__": "bool", "__float__": "float", "__int__": "int",
@@ -58,9 +105,9 @@ class OpsCapture(Capture):
             return "compiled graphs are alive: counting calls would recompile them"
         if torch._C._len_torch_function_stack():
             return "the script has a torch function mode of its own switched on"
-        self.lines = Lines(self.probe)
+        self.lines = Lines(self.probe, self.boundary)
         self.syncs = SyncWarnings()
-        self.flow = Flow(self.probe)
+        self.flow = Flow(self.probe, self.looks)
         self.mode: Any = None
         # The library's function that the user's line is in, and the calls seen of it so far.
         self.library_call: FrameType | None = None
@@ -84,7 +131,7 @@ class OpsCapture(Capture):
             **self.flow.report(),
             **{"pass": self.window.number},
         )
-        self.probe.looks.kept = self.flow.alive(), self.probe.step, steps
+        self.looks.kept = self.flow.alive(), self.probe.step, steps
 
     def abort(self) -> None:
         if getattr(self, "mode", None) is not None:
@@ -119,7 +166,7 @@ class OpsCapture(Capture):
             line.moved_bytes += size
         if phase == "optimizer":
             self.flow.clipping(at, began, ended)
-        self.probe.boundary.look_at_autocast()
+        self.boundary.look_at_autocast()
         line.calls += 1
         line.elapsed += ended - began
         if name not in self.made_there:  # what a library loops over is not the line's loop

@@ -10,17 +10,18 @@ import time
 from typing import Any
 
 from .. import facts
-from ..core import now_ns
-from . import Capture
+from ..control import Request
+from ..wire import IN_PROCESS, PY_SPY, stacks_file
+from .base import Capture
 
-ANSWER_WITHIN_NS = 8_000_000_000  # py-spy reads the symbols of a large process in 1–3 s
 RATE_HZ = 100
 MOST_RANKS = 8  # py-spy stops each process for each sample in turn; ours
 
 
 def root_of_samples() -> int:
     """The process that is sampled with its descendants: this one; or what started it and the other
-    ranks, of which the one that the rest wait for will be judged (evidence/from_run/ranks.py)."""
+    ranks, of which the one that the rest wait for will be judged
+    (evidence/from_run/ranks_of_run.py)."""
     _, _, local = facts.ranks()
     parent = os.getppid()
     if not 1 < local <= MOST_RANKS:
@@ -38,33 +39,21 @@ class SampleCapture(Capture):
     slow_start = True
 
     def start(self) -> str:
-        name = f"sample-{os.getpid()}-{self.window.number}"
-        self.base = os.path.join(self.probe.run_dir, "control", name)
         self.inside: InProcessSampler | None = None
-        self.asked_ns = now_ns()
-        if self.probe.config.get("sampler") == "in-process":
+        self.request = Request(self.probe.run_dir, self.window, PY_SPY)
+        if self.probe.config.get("sampler") == IN_PROCESS:
             self._fall_back("in-process sampling was asked for")
         else:
-            part = self.base + ".part"
-            with open(part, "w", encoding="ascii") as file:
-                file.write(str(root_of_samples()))
-            os.replace(part, self.base + ".want")
+            self.request.ask(str(root_of_samples()))
         return ""
 
     def ready(self) -> bool:
         if self.inside is not None:
             return True
-        try:
-            with open(self.base + ".state", encoding="utf-8") as file:
-                state = file.read().strip()
-        except OSError:
-            state = ""
-        if state.startswith("attached"):
+        if self.request.attached():
             return True
-        if state:
-            self._fall_back(state)
-        elif now_ns() - self.asked_ns > ANSWER_WITHIN_NS:
-            self._fall_back("refused: py-spy gave no sign within 8 s")
+        if why := self.request.refused():
+            self._fall_back(why)
         return self.inside is not None
 
     def begin(self) -> None:
@@ -73,19 +62,17 @@ class SampleCapture(Capture):
 
     def end(self, steps: int) -> None:
         if self.inside is not None:
-            self.inside.stop(
-                os.path.join(self.probe.run_dir, f"stacks-{os.getpid()}.speedscope.json")
-            )
+            self.inside.stop(os.path.join(self.probe.run_dir, stacks_file(os.getpid())))
         else:
-            touch(self.base + ".stop")
+            self.request.end()
 
     def abort(self) -> None:
         if self.inside is None:
-            touch(self.base + ".stop")
+            self.request.end()
 
     def _fall_back(self, why: str) -> None:
-        touch(self.base + ".stop")
-        self.probe.recorder.write("sampler", source="in-process", why=why)
+        self.request.end()
+        self.probe.recorder.write("sampler", source=IN_PROCESS, why=why)
         self.inside = InProcessSampler(self.probe.marks.thread or threading.get_ident())
 
 
@@ -122,8 +109,8 @@ class InProcessSampler:
             "profiles": [profile],
             "shared": {"frames": names},
             "activeProfileIndex": 0,
-            "exporter": "tdiag in-process",
-            "name": "in-process",
+            "exporter": f"tdiag {IN_PROCESS}",
+            "name": IN_PROCESS,
         }
         with open(path, "w", encoding="utf-8") as file:
             json.dump(document, file)
@@ -140,7 +127,3 @@ class InProcessSampler:
             if stack:
                 self.samples.append(stack[::-1])
             time.sleep(1 / RATE_HZ)
-
-
-def touch(path: str) -> None:
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from ..core import Probe
+    from ..looks import Looks
 
 LOOKUPS = {"embedding", "embedding_bag"}
 
@@ -26,8 +26,8 @@ class _Table:
 class Tables:
     """One for each window ``ops``."""
 
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
+    def __init__(self, looks: Looks) -> None:
+        self.looks = looks
         self.tables: dict[int, _Table] = {}
 
     def seen(self, name: str, args: Any, kwargs: Any, place: Any) -> None:
@@ -55,7 +55,7 @@ class Tables:
 
     def report(self) -> list[dict[str, Any]]:
         """The field ``tables`` of the `ops` record; ``looked_up``: in the whole window."""
-        names = self.probe.looks.weight_names()
+        names = self.looks.weight_names()
         alive = [(table, table.ref()) for table in self.tables.values()]
         return [
             {

@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import socket
+import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .. import facts
 from ..core import now_ns
-from . import Capture
-from .quiet import kineto_unheard
+from ..wire import TENSORBOARD
+from .base import Capture
 
 if TYPE_CHECKING:
-    from ..core import Probe
-    from ..plan import Window
+    from ..plan import PlannedWindow
+    from ..windows import Windows
+
+
+# "USDT:2026-11-21 13:00:31 10170:10170 SyncActivityProfilerHandler.cpp:52] profiler_start"
+# "ERROR: External init callback must run in same thread as registerClient (… != …)"
+_KINETO = re.compile(
+    rb"^(?:[A-Z]+:\d{4}-\d\d-\d\d [\d:]+ \d+:\d+ \w+\.(?:cpp|h):\d+\]"
+    rb"|ERROR: External init callback must run in same thread).*\n?",
+    re.M,
+)
+
+
+@contextlib.contextmanager
+def kineto_unheard() -> Iterator[None]:
+    """Hold file descriptor 2 for a few milliseconds; all that is not Kineto's goes through.
+
+    An environment variable (KINETO_LOG_LEVEL) would silence a profiler of the script's own too.
+    """
+    with tempfile.TemporaryFile() as held, contextlib.suppress(OSError):
+        if sys.stderr is not None:
+            sys.stderr.flush()
+        real = os.dup(2)
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(real, 2)
+            held.seek(0)
+            rest = _KINETO.sub(b"", held.read())
+            if rest:
+                os.write(real, rest)
+            os.close(real)
+
 
 # A trace stays readable and quick to write: about 100 bytes an event, so 60 MB at most.
 MOST_EVENTS = 600_000
@@ -33,8 +70,8 @@ class TraceCapture(Capture):
     lead has not said which, this is the lead's.
     """
 
-    def __init__(self, probe: Probe, window: Window, stacks: bool | None = None) -> None:
-        super().__init__(probe, window)
+    def __init__(self, windows: Windows, window: PlannedWindow, stacks: bool | None = None) -> None:
+        super().__init__(windows, window)
         self.stacks = stacks
 
     def start(self) -> str:
@@ -62,11 +99,13 @@ class TraceCapture(Capture):
         self.recording = False
         self.began_ns = 0
         if leads:
-            self.probe.windows.joint.announce(self.window.number, self.steps_left, stacks)
+            self.windows.joint.announce(
+                self.window.number, self.steps_left, stacks, self.windows.step_ns
+            )
         return ""
 
     def ready(self) -> bool:
-        return self.probe.step >= self.probe.windows.joint.at
+        return self.probe.step >= self.windows.joint.at
 
     def begin(self) -> None:
         with kineto_unheard():
@@ -100,7 +139,7 @@ class TraceCapture(Capture):
         events = len(results.events()) if results is not None else 0
         _seen_per_step["events"] = max(1, events // max(1, done))
         worker = f"{socket.gethostname()}_{os.getpid()}"
-        name = f"tensorboard/{worker}.{time.time_ns()}.pt.trace.json"
+        name = f"{TENSORBOARD}/{worker}.{time.time_ns()}.pt.trace.json"
         path = os.path.join(self.probe.run_dir, name)
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         with kineto_unheard():

@@ -20,13 +20,11 @@ import torch
 
 from .. import facts
 from ..boundary import BATCH
+from ..control import STEPS_UNTIL_ALL_STOP
 from ..core import now_ns
-from ..stop import STEPS_UNTIL_ALL_STOP
-from . import Capture
+from ..wire import COLD, CONTROL, TURNS_DONE, TURNS_HOLD, TURNS_OWNER, turns_go
+from .base import Capture
 
-GO, DONE, OWNER, HOLD = "turns.go", "turns.done", "turns.owner", "turns.hold"
-# The first step of a turn, with the caches that the other program left; in no clean window.
-COLD = "cold"
 MOST_OUTSIDE = 3  # foreign modules named; one tells already
 
 
@@ -39,11 +37,11 @@ class TurnsCapture(Capture):
         self.durations: list[int] = []
         self.steps = 0  # of this turn
         self.last = 0  # end of the step before, ns
-        self.control = os.path.join(self.probe.run_dir, "control")
+        self.control = os.path.join(self.probe.run_dir, CONTROL)
         self.rank, self.world, self.local = facts.ranks()
         if self.rank:
             return ""
-        owner = os.path.join(self.control, OWNER)
+        owner = os.path.join(self.control, TURNS_OWNER)
         try:
             os.symlink(str(os.getpid()), owner)  # there is no half-written link
         except FileExistsError:
@@ -53,7 +51,7 @@ class TurnsCapture(Capture):
 
     def ready(self) -> bool:
         """Ranks keep step only where they train: not in an evaluation, each of its own share."""
-        return self.world == 1 or self.probe.boundary.rank > BATCH
+        return self.world == 1 or self.boundary.rank > BATCH
 
     def begin(self) -> None:
         if self.world == 1:
@@ -68,8 +66,8 @@ class TurnsCapture(Capture):
                 self._hold_first(apart=self.probe.step - at)
             return
         now = self.probe.marks.start  # where the step that now begins begins
-        if self.probe.windows.name == COLD:
-            self.probe.windows.name = self.window.name
+        if self.probe.window == COLD:
+            self.probe.window = self.window.name
             self.last = _synchronised() or now
             return
         self.durations.append(now - self.last)
@@ -91,18 +89,18 @@ class TurnsCapture(Capture):
             os.close(pipe)
         if self.rank == 0:
             with contextlib.suppress(OSError):
-                os.unlink(os.path.join(self.control, HOLD))
+                os.unlink(os.path.join(self.control, TURNS_HOLD))
 
     def _announce(self, step: int) -> None:
         """Where all ranks are held first, and the pipes that let the others go."""
         for rank in range(1, self.world):
             with contextlib.suppress(FileExistsError):
-                os.mkfifo(os.path.join(self.control, f"turns-{rank}.go"), 0o600)
-        os.symlink(str(step), os.path.join(self.control, HOLD))
+                os.mkfifo(os.path.join(self.control, turns_go(rank)), 0o600)
+        os.symlink(str(step), os.path.join(self.control, TURNS_HOLD))
 
     def _announced(self) -> int | None:
         try:
-            return int(os.readlink(os.path.join(self.control, HOLD)))
+            return int(os.readlink(os.path.join(self.control, TURNS_HOLD)))
         except OSError:
             return None
 
@@ -111,7 +109,9 @@ class TurnsCapture(Capture):
         # Not to wait for a parent that died meanwhile: without it, the one pipe is at its end at
         # once and the other cannot be opened (a fault, after which the program runs on).
         alone = os.O_NONBLOCK if self.rank == 0 else 0  # the parent hears of the others' first
-        done = os.open(os.path.join(self.control, DONE), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        done = os.open(
+            os.path.join(self.control, TURNS_DONE), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        )
         os.set_blocking(done, True)
         message: dict[str, Any] = {"ready": now_ns(), "step": self.probe.step}
         message.update(world_size=self.world, local=self.local, pid=os.getpid(), outside=[])
@@ -120,8 +120,9 @@ class TurnsCapture(Capture):
         if apart:
             message["apart"] = apart
         self._tell(done, message)
-        name = GO if self.rank == 0 else f"turns-{self.rank}.go"
-        go = os.open(os.path.join(self.control, name), os.O_RDONLY | os.O_CLOEXEC | alone)
+        go = os.open(
+            os.path.join(self.control, turns_go(self.rank)), os.O_RDONLY | os.O_CLOEXEC | alone
+        )
         os.set_blocking(go, True)
         self.pipes = go, done
         self._wait()
@@ -134,14 +135,14 @@ class TurnsCapture(Capture):
         """Until it is let go. A parent that is gone ends the program."""
         assert self.pipes is not None
         words = os.read(self.pipes[0], 64).split()
-        windows = self.probe.windows
+        windows = self.windows
         windows.changed = True  # the wait is in no step
         if words[:1] == [b"go"]:
             self.steps, self.durations = int(words[1]), []
-            windows.name = COLD
+            self.probe.window = COLD
         else:
-            windows.name = self.window.name
-            windows.ranks = 1  # all ranks are held at this step: nothing to arrange
+            self.probe.window = self.window.name
+            self.probe.ranks = 1  # all ranks are held at this step: nothing to arrange
             windows.stop.asked = True
             windows.finish("asked")
 

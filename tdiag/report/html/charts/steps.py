@@ -10,6 +10,7 @@ import numpy.typing as npt
 from tdiag.evidence.device import TracedSteps
 from tdiag.evidence.history import StepHistory
 from tdiag.evidence.store import Evidence
+from tdiag.probe import wire
 from tdiag.report.document import Cell, Table
 from tdiag.report.html.parts import Chart, sheet
 from tdiag.report.html.text import label, rgb
@@ -26,13 +27,10 @@ LOG_FROM = 20
 
 # window → what is said of it, its colour; in the legend's order. Others are left out of the chart
 # only in name: they share the last entry.
+CLEAN = wire.WINDOWS[wire.BASELINE]
 WINDOWS = {
-    "clean": ("clean (judged)", rgb("color(29)")),
-    "warmup": ("warm-up", rgb("color(136)")),
-    "sample": ("py-spy", rgb("color(32)")),
-    "trace": ("torch.profiler", rgb("color(162)")),
-    "calls": ("cProfile", rgb("color(98)")),
-    "ops": ("torch calls", rgb("color(166)")),
+    "clean": (CLEAN.tool, rgb(f"color({CLEAN.color})")),
+    **{w.name: (w.tool, rgb(f"color({w.color})")) for w in wire.WINDOWS.values() if w != CLEAN},
     "other": ("not judged", rgb("color(244)")),
 }
 
@@ -47,7 +45,7 @@ def chart(evidence: Evidence) -> Chart | None:
         steps = StepHistory(
             end_ns=tuple(np.cumsum(durations).tolist()),
             durations_ns=durations,
-            windows=("trace",) * count,
+            windows=(wire.TRACE,) * count,
             clean=(False,) * count,
         )
     if steps is None or sum(ns > 0 for ns in steps.durations_ns) < FEWEST:

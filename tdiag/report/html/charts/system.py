@@ -10,6 +10,7 @@ import numpy as np
 
 from tdiag.evidence.history import History, StepHistory, Strip
 from tdiag.evidence.store import Evidence
+from tdiag.probe.wire import PROFILED
 from tdiag.report.document import Cell, Table
 from tdiag.report.html.charts.steps import WINDOWS
 from tdiag.report.html.parts import Chart, sheet
@@ -22,7 +23,6 @@ STRIP_PX, GAP_PX, AXIS_PX = 74, 14, 60
 COLOR = {"cores": "color(32)", "frac": "color(29)", "bytes": "color(98)",
          "bytes_per_s": "color(136)"}  # fmt: skip
 FULL_FRAC = 0.3  # of its limit, from which on an amount of memory is drawn against it
-PROFILED = ("sample", "trace", "calls", "ops")
 _SCALES = {"cores": 1.0, "frac": 0.01, "bytes": 2.0**30, "bytes_per_s": 2.0**20}
 _UNITS = {"cores": "cores", "frac": "%", "bytes": "GiB", "bytes_per_s": "MiB/s"}
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tdiag.rules.examples import at, stack, stacks
 
-from .test_input_rules import CPU_FETCH, ONE_CORE, TWO_FULL, run, starved
+from .test_td101_td2xx_input import CPU_FETCH, ONE_CORE, TWO_FULL, run, starved
 
 LOADING = "load (PIL/ImageFile.py)"
 IMAGE_FOLDER = {

@@ -1,27 +1,102 @@
-"""Cuts steps at their marks: every nanosecond of every step in exactly one slice."""
+"""Steps, and cut at their marks: every nanosecond of every step in exactly one slice."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.from_run.steps import Step
+from tdiag.evidence.from_run.records import StepsRecord
+from tdiag.probe import wire
+from tdiag.probe.wire import ON_CPU, STEP_END
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-NEXT, FORWARD, BACKWARD, OPTIMIZER, SAVE, GC, COMM = 0, 2, 4, 6, 8, 10, 14
+# Kinds of regions: the codes of the marks that open them.
+NEXT, FORWARD, BACKWARD = wire.NEXT_BEGIN, wire.FORWARD_BEGIN, wire.BACKWARD_BEGIN
+OPTIMIZER, SAVE, GC, COMM = wire.OPTIMIZER_BEGIN, wire.SAVE_BEGIN, wire.GC_BEGIN, wire.COMM_BEGIN
 WORK = (NEXT, FORWARD, BACKWARD)  # what runs inside these belongs to them
 NOBODY = -1
 UNMEASURED = -1
 
 
+@dataclass(frozen=True, eq=False)
+class StepTable:
+    """The steps of one process as columns, and their marks as columns, both in order.
+
+    A row a step: ``number`` (in the run), ``begin`` and ``end`` (ns, clock of all events),
+    ``window``. A row a mark: ``code``, ``at`` (ns, the same clock), ``cpu`` (on-CPU ns of the
+    training thread since the step began; UNMEASURED but for the first forward of a step without a
+    loader's batch), ``arg``, ``step`` (row of its step).
+    """
+
+    number: Ints
+    begin: Ints
+    end: Ints
+    window: npt.NDArray[np.str_]
+    code: Ints
+    at: Ints
+    cpu: Ints
+    arg: Ints
+    step: Ints
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    @cached_property
+    def durations(self) -> Ints:
+        """Each step's wall time, ns; what tdiag itself did between two steps is in none."""
+        durations: Ints = np.maximum(self.end - self.begin, 0)
+        return durations
+
+    def inside(self, windows: Collection[str]) -> npt.NDArray[np.bool_]:
+        """Which steps lie in one of these windows."""
+        return np.isin(self.window, list(windows))
+
+
+def step_table(records: Sequence[StepsRecord]) -> StepTable:
+    """The steps of these records. What follows the last mark of a record that ends a step is of no
+    step."""
+    lengths = [len(record.m) // 3 for record in records]
+    marks = [record.m[: 3 * n] for record, n in zip(records, lengths, strict=True)]
+    log = np.fromiter(chain.from_iterable(marks), np.int64, 3 * sum(lengths)).reshape(-1, 3)
+    code, at, arg = log.T
+    record = np.repeat(np.arange(len(records)), lengths)
+    ends = np.flatnonzero(code == STEP_END)
+    of = record[ends]  # of each step
+    first = np.diff(of, prepend=-1) != 0  # of its record
+    begin = np.where(first, _column(records, "s")[of], np.roll(at[ends], 1))
+    nth = np.arange(len(ends)) - np.maximum.accumulate(np.where(first, np.arange(len(ends)), 0))
+    cpu = np.full(len(log), UNMEASURED)
+    on_cpu = np.flatnonzero(code[:-1] == ON_CPU)
+    cpu[on_cpu + 1] = at[on_cpu]  # of the mark that follows
+    step = np.searchsorted(ends, np.arange(len(log)))
+    whole = np.append(of, -1)[step] == record
+    kept = whole & (code != STEP_END) & (code != ON_CPU)
+    return StepTable(
+        number=_column(records, "i")[of] + nth,
+        begin=begin,
+        end=at[ends],
+        window=np.array([r.w for r in records], np.str_)[of],
+        code=code[kept],
+        at=at[kept],
+        cpu=cpu[kept],
+        arg=arg[kept],
+        step=step[kept],
+    )
+
+
+def _column(records: Sequence[StepsRecord], name: str) -> Ints:
+    return np.array([getattr(record, name) for record in records], np.int64)
+
+
 @dataclass(frozen=True)
-class Timeline:
+class Slices:
     """Regions (pairs of marks, in order of their opening) and slices (between any two marks).
 
     Regions: ``kind`` (an opening mark's code), ``arg`` and ``ret`` (arguments of the opening and
@@ -47,50 +122,72 @@ class Timeline:
     steps: int
 
 
-def cut(steps: Sequence[Step], durations: Sequence[int]) -> Timeline:
+def cut(steps: StepTable) -> Slices:
     """Cut these steps, which follow one another, at their marks.
 
     The slices of a step add up to its duration exactly, whatever its marks look like: marks
     beyond the step's end are moved to it, pairs that never end do so with the step, an end
     without a beginning is ignored.
     """
-    marks = [step.m for step in steps]
-    flat = _Marks(marks, durations)
+    flat = _Marks(steps)
     if broken := flat.unpaired():
-        for number in broken:
-            marks[number] = paired(marks[number], durations[number])
-        flat = _Marks(marks, durations)
-    return flat.timeline()
+        flat = _Marks(_repaired(steps, broken))
+    return flat.slices()
 
 
-def paired(marks: Sequence[int], duration: int) -> list[int]:
+def _repaired(steps: StepTable, broken: Sequence[int]) -> StepTable:
+    """With all marks of these steps as pairs that nest."""
+    whole = ~np.isin(steps.step, broken)
+    rows, of = [], []
+    for number in broken:
+        mine = steps.step == number
+        wall = steps.at[mine] - steps.begin[number]
+        columns = (column.tolist() for column in (steps.code[mine], wall, steps.cpu[mine],
+                                                  steps.arg[mine]))  # fmt: skip
+        pairs = paired(list(zip(*columns, strict=True)), int(steps.durations[number]))
+        rows += [(code, at + int(steps.begin[number]), cpu, arg) for code, at, cpu, arg in pairs]
+        of += [number] * len(pairs)
+    code, at, cpu, arg = np.array(rows, np.int64).reshape(-1, 4).T
+    step = np.append(steps.step[whole], np.array(of, np.int64))
+    order = np.argsort(step, kind="stable")
+    return replace(
+        steps,
+        code=np.append(steps.code[whole], code)[order],
+        at=np.append(steps.at[whole], at)[order],
+        cpu=np.append(steps.cpu[whole], cpu)[order],
+        arg=np.append(steps.arg[whole], arg)[order],
+        step=step[order],
+    )
+
+
+Mark: TypeAlias = tuple[int, int, int, int]  # code, wall ns in its step, on-CPU ns, argument
+
+
+def paired(marks: Sequence[Mark], duration: int) -> list[Mark]:
     """The same marks, as pairs that nest: an end closes the innermost pair of its kind and all
     within, what is still open ends with the step, an end without a beginning is left out."""
-    result: list[int] = []
+    result: list[Mark] = []
     stack: list[int] = []
-    for code, wall, cpu, arg in zip(*(marks[i::4] for i in range(4)), strict=False):
+    for code, wall, cpu, arg in marks:
         if code & 1 == 0:
             stack.append(code)
-            result += (code, wall, cpu, arg)
+            result.append((code, wall, cpu, arg))
         elif code - 1 in stack:
             while stack[-1] != code - 1:
-                result += (stack.pop() + 1, wall, cpu, UNMEASURED)
-            result += (stack.pop() + 1, wall, cpu, arg)
-    for code in reversed(stack):
-        result += (code + 1, duration, UNMEASURED, UNMEASURED)
+                result.append((stack.pop() + 1, wall, cpu, UNMEASURED))
+            result.append((stack.pop() + 1, wall, cpu, arg))
+    result += [(code + 1, duration, UNMEASURED, UNMEASURED) for code in reversed(stack)]
     return result
 
 
 class _Marks:
     """The marks of all steps as columns. The opening ones number the regions."""
 
-    def __init__(self, marks: Sequence[Sequence[int]], durations: Sequence[int]) -> None:
-        self.durations = np.array(durations, np.int64)
-        self.counts = np.array([len(m) // 4 for m in marks], np.int64)
-        values = chain.from_iterable(m[: len(m) // 4 * 4] for m in marks)
-        rows = np.fromiter(values, np.int64, int(self.counts.sum()) * 4).reshape(-1, 4)
-        self.code, wall, self.cpu, self.arg = rows.T
-        self.step = np.repeat(np.arange(len(marks)), self.counts)
+    def __init__(self, steps: StepTable) -> None:
+        self.durations = steps.durations
+        self.code, self.cpu, self.arg, self.step = steps.code, steps.cpu, steps.arg, steps.step
+        self.counts = np.bincount(steps.step, minlength=len(steps))
+        wall = steps.at - steps.begin[steps.step]
         # One clock over all steps, which never runs backwards and stays within each step.
         self.begin = np.cumsum(self.durations) - self.durations
         inside = np.clip(wall, 0, self.durations[self.step])
@@ -124,7 +221,7 @@ class _Marks:
         wrong[self.step[first[self.code[first] + 1 != self.code[second]]]] = True
         return [int(number) for number in np.flatnonzero(wrong)]
 
-    def timeline(self) -> Timeline:
+    def slices(self) -> Slices:
         """Regions and slices; all marks are pairs that nest."""
         opening, closing = self._couples()
         region = np.cumsum(self.opens) - 1  # of opening marks
@@ -135,7 +232,7 @@ class _Marks:
         kind, level = self.code[begins], self.level[begins]
         parent = self._parents(begins, level)
         covered, heir = _inherit(kind, parent, level)
-        return Timeline(
+        return Slices(
             kind=kind,
             arg=self.arg[begins],
             ret=self.arg[ends],
@@ -192,8 +289,3 @@ def _inherit(kind: Ints, parent: Ints, level: Ints) -> tuple[npt.NDArray[np.bool
         inner = works[above] & (kind[here] == FORWARD)
         heir[here[inner]] = heir[above[inner]]
     return covered, heir
-
-
-def durations_of(steps: Sequence[Step]) -> list[int]:
-    """Each step's wall time, ns; what tdiag itself did between two steps is in none."""
-    return [max(0, step.t - step.s) for step in steps]

@@ -1,5 +1,5 @@
-"""Ranks that train together: whom the others wait for. On devices their traces tell
-(:mod:`.traced_ranks`), on this machine's CPU their clean steps, as follows.
+"""Ranks that train together: whom the others wait for. On devices their traces tell, on this
+machine's CPU their clean steps, as follows.
 
 Every rank's hooks time its steps, but only the lead rank takes windows. A step of another rank
 belongs to the lead's window in whose time it lies: all read one clock.
@@ -16,7 +16,6 @@ unknown.)
 from __future__ import annotations
 
 import statistics
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -24,16 +23,28 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from tdiag.errors import RunError
 from tdiag.evidence.device import Ranks, RankTime
-from tdiag.evidence.from_run.clean import BASELINE
+from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.events import Process, training_of
 from tdiag.evidence.from_run.phases import MAJORITY_FRAC, PHASES, phases_per_step
-from tdiag.evidence.from_run.records import DdpRecord, Record, WindowRecord
-from tdiag.evidence.from_run.steps import Step
+from tdiag.evidence.from_run.records import (
+    CollectiveRecord,
+    DdpRecord,
+    Record,
+    TraceRecord,
+    WindowRecord,
+    location,
+)
+from tdiag.evidence.from_run.slices import COMM, Slices
 from tdiag.evidence.from_run.timed import Timed, timed
-from tdiag.evidence.from_run.traced_ranks import by_traces
+from tdiag.evidence.from_run.traced import trace_file
+from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
+from tdiag.evidence.from_trace.trace_files import read_files
 from tdiag.evidence.kinds import Environment
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Collective, Collectives
+from tdiag.probe.wire import BASELINE, SETTLE
 
 # Means of the same steps: a rank whose step is further from the lead's does not step with it. Ours.
 TOGETHER_FRAC = 0.05
@@ -154,8 +165,7 @@ def _step_by_step(ranks: list[Timed]) -> npt.NDArray[np.float64] | None:
     """
     first = ranks[0]
     chosen = np.flatnonzero(first.clean.mask)
-    begins = np.array([first.process.steps[i].s for i in chosen])
-    ends = np.array([first.process.steps[i].t for i in chosen])
+    begins, ends = first.process.steps.begin[chosen], first.process.steps.end[chosen]
     whole = np.ones(len(chosen), np.bool_)
     rows = []
     for mine in ranks:
@@ -163,7 +173,7 @@ def _step_by_step(ranks: list[Timed]) -> npt.NDArray[np.float64] | None:
             :, PHASES.index("comm")
         ]
         clean = np.flatnonzero(mine.clean.mask)
-        middles = np.array([(mine.process.steps[i].s + mine.process.steps[i].t) / 2 for i in clean])
+        middles = (mine.process.steps.begin[clean] + mine.process.steps.end[clean]) / 2
         low, high = np.searchsorted(middles, begins), np.searchsorted(middles, ends)
         whole &= high - low == 1
         rows.append(comm[clean[np.minimum(low, len(clean) - 1)]].astype(np.float64))
@@ -173,23 +183,18 @@ def _step_by_step(ranks: list[Timed]) -> npt.NDArray[np.float64] | None:
 def beside(lead: Process, other: Process) -> Timed | None:
     """``other`` in the lead's clean windows; None of another machine, whose clock is another."""
     told = in_windows_of(lead, other)
-    return timed(told) if any(step.w == BASELINE for step in told.steps) else None
+    return timed(told) if told.steps.inside({BASELINE}).any() else None
 
 
 def in_windows_of(lead: Process, other: Process) -> Process:
     """``other`` with each step in the window that the lead was in for the middle of it."""
-    begins = [step.s for step in lead.steps]
-
-    def window(step: Step) -> str:
-        middle = (step.s + step.t) // 2
-        place = bisect_right(begins, middle) - 1
-        held = place >= 0 and middle < lead.steps[place].t
-        return lead.steps[place].w if held else "settle"
-
+    middle = (other.steps.begin + other.steps.end) // 2
+    place = np.searchsorted(lead.steps.begin, middle, "right") - 1
+    held = (place >= 0) & (middle < lead.steps.end[place])
+    windows = np.where(held, lead.steps.window[place], SETTLE)
     records: dict[type[Record], list[Record]] = {**other.records}
     records[WindowRecord] = list(lead.all(WindowRecord))
-    steps = [replace(step, w=window(step)) for step in other.steps]
-    return replace(other, records=records, steps=steps)
+    return replace(other, records=records, steps=replace(other.steps, window=windows))
 
 
 def _others(lead: Process, processes: Iterable[Process]) -> dict[int, Process]:
@@ -220,3 +225,44 @@ def _rank_time(rank: int, mine: Timed, names: tuple[str, ...], least: float) -> 
 
 def _meeting(mine: Timed, names: tuple[str, ...]) -> float:
     return sum(mine.phases.wall_ns.get(name, 0.0) for name in names)
+
+
+def by_traces(run_dir: Path, lead: Process, processes: Iterable[Process]) -> Ranks | None:
+    """None where nobody traced the steps of a trace of the lead's with it. The later pass counts:
+    its trace holds more steps."""
+    passes = sorted({record.number for record in lead.all(TraceRecord)}, reverse=True)
+    everybody = list(processes)
+    for number in passes:
+        files: dict[int, Path] = {}
+        for process in everybody:
+            for record in process.all(TraceRecord):
+                path = trace_file(run_dir / record.file)
+                if record.number == number and path is not None:
+                    files[process.rank] = path
+        if lead.rank not in files or len(files) < 2:
+            continue
+        read = dict(zip(files, read_files(list(files.values())), strict=True))
+        found = {rank: f.evidence for rank, f in read.items() if not isinstance(f, RunError)}
+        if len(found) > 1:
+            return compare_ranks(found)
+    return None
+
+
+def make_collectives(process: Process, timeline: Slices, clean: Clean) -> Collectives | None:
+    """None where no collective was seen, in no step at all."""
+    records = {record.id: record for record in process.all(CollectiveRecord)}
+    if not records:
+        return None
+    steps = max(1, int(clean.mask.sum()))
+    regions = np.flatnonzero((timeline.kind == COMM) & clean.mask[timeline.step])
+    inside = np.isin(timeline.owner, regions)
+    spent = np.bincount(timeline.owner[inside], timeline.ns[inside], len(timeline.kind))
+    lines = []
+    for number, record in records.items():
+        mine = regions[timeline.arg[regions] == number]
+        if len(mine):
+            wall = float(spent[mine].sum()) / steps
+            at = location(record.at)
+            count = len(mine) / steps
+            lines.append(Collective(name=record.name, at=at, count=count, wall_ns=wall))
+    return Collectives(lines=tuple(sorted(lines, key=lambda line: -line.wall_ns)))

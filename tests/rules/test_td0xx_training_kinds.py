@@ -12,7 +12,7 @@ from tdiag.evidence.training import Gradients
 from tdiag.model.kind import Kind
 from tdiag.rules.examples import at, flags, loaders, optimizers, phases
 
-from .test_training_setup import NONE, fix, inputs_of, judge, rated
+from .test_td0xx_td212_td708_training_setup import NONE, fix, inputs_of, judge, rated
 
 
 def drawing(per_step: float) -> Calls:

@@ -1,4 +1,4 @@
-"""Sampled stacks (speedscope files) as shares by the user's own line."""
+"""Sampled stacks (speedscope files): shares by the user's own line, and call trees."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from tdiag.evidence.from_run.events import Process, workers_of
+from tdiag.evidence.history import CallTrees, Frame
 from tdiag.evidence.kinds import StackLine, Stacks
 from tdiag.model.place import Place
-from tdiag.places import is_user_file
+from tdiag.probe.wire import IN_PROCESS, PY_SPY, is_user_file, stacks_file
 
-IN_PROCESS = "in-process"
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")
 _THREAD = re.compile(r"[Pp]rocess (\d+).*?[Tt]hread (?:id: )?(\d+)")
 # A line's samples that mostly fell in one phase belong to it; fewer may be a shared helper.
@@ -92,7 +92,7 @@ def find_samples(
 
     A file that is no speedscope profile (py-spy was killed while writing) is left out.
     """
-    files = [_read(p) for p in sorted(run_dir.glob(f"stacks-{lead.pid}*.speedscope.json"))]
+    files = [_read(p) for p in sorted(run_dir.glob(stacks_file(f"{lead.pid}*")))]
     found = [_sampled(file, judged, processes) for file in files if file is not None]
     if judged.pid != lead.pid:
         found = [samples for samples in found if samples.training]
@@ -129,7 +129,7 @@ def _sampled(file: _Speedscope, lead: Process, processes: list[Process]) -> Samp
         elif pid in workers and tid == workers[pid][0].tid:
             fetching += (s for s in _samples(file, profile) if any(f.fetches() for f in s[0]))
     in_process = IN_PROCESS in f"{file.name} {file.exporter}"
-    return Samples(IN_PROCESS if in_process else "py-spy", training, fetching)
+    return Samples(IN_PROCESS if in_process else PY_SPY, training, fetching)
 
 
 def thread_of(name: str) -> tuple[int | None, int | None]:
@@ -197,3 +197,69 @@ def _most(names: Counter[str]) -> str:
 def _one_phase(phases: Counter[str]) -> str:
     phase, count = phases.most_common(1)[0]
     return phase if count >= ONE_PHASE_FRAC * phases.total() else ""
+
+
+_Function: TypeAlias = tuple[str, str, int]  # name, file, line
+_Key: TypeAlias = tuple[int, _Function]  # its caller's number, and it
+
+
+def make_call_trees(samples: Samples) -> CallTrees:
+    """The training thread from the user's outermost frame on, its workers from the fetch on.
+
+    What lies above these is the interpreter starting up. tdiag's own frames are left out.
+    """
+    return CallTrees(
+        training=_tree([(_from_user(frames), weight) for frames, weight in samples.training]),
+        workers=_tree([(_from_fetch(frames), weight) for frames, weight in samples.fetching]),
+    )
+
+
+def _from_user(frames: Sequence[SampledFrame]) -> Sequence[SampledFrame]:
+    """Unchanged where no frame is the user's (a library's own thread trains)."""
+    first = next((i for i, frame in enumerate(frames) if is_user_file(frame.file or "")), 0)
+    return frames[first:]
+
+
+def _from_fetch(frames: Sequence[SampledFrame]) -> Sequence[SampledFrame]:
+    return frames[next(i for i, frame in enumerate(frames) if frame.fetches()) :]
+
+
+def _tree(stacks: Sequence[Stack]) -> tuple[Frame, ...]:
+    total = sum(weight for _, weight in stacks)
+    if not total:
+        return ()
+    numbers: dict[_Key, int] = {}
+    weights: list[float] = []
+    told: dict[int, _Function | None] = {}  # by identity: the stacks share their frames
+    for frames, weight in stacks:
+        parent = -1
+        for frame in frames:
+            if id(frame) not in told:
+                told[id(frame)] = _function(frame)
+            function = told[id(frame)]
+            if function is None:
+                continue
+            parent = numbers.setdefault((parent, function), len(numbers))
+            if parent == len(weights):
+                weights.append(0.0)
+            weights[parent] += weight
+    return tuple(
+        Frame(
+            name=name,
+            file=file,
+            line=line,
+            parent=parent,
+            frac=weights[number] / total,
+            user=is_user_file(file),
+        )
+        for (parent, (name, file, line)), number in numbers.items()
+    )
+
+
+def _function(frame: SampledFrame) -> _Function | None:
+    """Name, file and line; None for tdiag's own. A library's lines are all one: they tell its
+    reader little and would split every function."""
+    file = frame.file or ""
+    if frame.ours():
+        return None
+    return frame.name, file, (frame.line or 0) if is_user_file(file) else 0

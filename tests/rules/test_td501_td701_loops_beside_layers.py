@@ -9,7 +9,7 @@ from tdiag.evidence.kinds import OpLine
 from tdiag.evidence.store import Evidence
 from tdiag.rules.examples import MS, at, budget, op_line, ops, phases
 
-from .test_loss_and_overhead_rules import DISPATCH, finding, loop, result, training
+from .test_td4xx_to_td7xx_loss_and_overhead import DISPATCH, finding, loop, result, training
 
 
 def large_layers(ms: float) -> OpLine:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,6 @@ from tdiag.evidence.training import Clip, ClipCalls, EmbeddingTables
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, at, budget, optimizers, phases
-
-from ..probe.harness import watch_code
 
 RULE = find("TD611")
 
@@ -85,37 +82,3 @@ def test_on_a_device_nothing_is_promised() -> None:
     found = judged(step, kernels)
     assert found is not None and found.advisory and found.speedup is None
     assert judged(step) is None, "no kernel of the optimizer was seen"
-
-
-SCRIPT = """
-import torch
-from torch import nn
-users, words = nn.Embedding(5000, 8), nn.Embedding(300, 8)
-bag = nn.EmbeddingBag(4000, 8, sparse=True)
-model = nn.ModuleDict({"users": users, "words": words, "bag": bag})
-dense = [*users.parameters(), *words.parameters()]
-optimizers = [torch.optim.Adam(dense), torch.optim.SparseAdam(list(bag.parameters()))]
-for step in range(100_000):
-    hidden = users(torch.randint(5000, (32,))) + bag(torch.randint(4000, (32, 3)))
-    hidden = hidden + words(torch.randint(300, (32,)))
-    loss = nn.functional.cross_entropy(hidden @ words.weight.t(), torch.randint(300, (32,)))
-    for optimizer in optimizers:
-        optimizer.zero_grad()
-    loss.backward()
-    for optimizer in optimizers:
-        optimizer.step()
-"""
-
-
-def test_the_probe_tells_the_tables_of_a_training(tmp_path: Path) -> None:
-    windows = ["baseline", "calls", "ops", "sample"]
-    run = watch_code(tmp_path, SCRIPT, windows=windows, profiling=True)
-    assert run.returncode == 0 and run.of("failure") == []
-    found = run.evidence().get(EmbeddingTables)
-    assert found is not None
-    tables = {table.rows: table for table in found.tables}
-    assert {rows: t.looked_up for rows, t in tables.items()} == {5000: 32, 4000: 96, 300: 32}
-    assert {rows for rows, table in tables.items() if table.sparse} == {4000}
-    assert {rows for rows, table in tables.items() if table.elsewhere} == {300}, "updates are not"
-    assert tables[5000].bytes == 5000 * 8 * 4
-    assert tables[5000].at is not None and tables[5000].at.line == 10

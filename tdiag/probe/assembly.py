@@ -1,0 +1,48 @@
+"""Puts the probe of one process together: its core, what watches the training, the windows.
+
+An import goes only down this list: assembly, captures, windows, watchers (loaders, phases,
+collectives, looks), boundary, facts, core, wire. What is above is reached through callbacks that
+are set here. A test (tests/test_architecture.py) finds every circle.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+
+from . import facts
+from .boundary import Boundary
+from .capture import make_capture
+from .collectives import CollectiveWatch
+from .core import Probe
+from .loaders import LoaderWatch
+from .looks import Looks
+from .patches import install_filter
+from .phases import ModuleWatch
+from .windows import Windows
+
+
+def install(run_dir: str, *times: int) -> None:
+    """Put every hook in place. A hook that fails to install is recorded and left out."""
+    probe = Probe(run_dir, *times)
+    install_filter()
+    facts.write_process(probe)
+    boundary = Boundary(probe)
+    looks = Looks(probe, boundary)
+    windows = Windows(probe, boundary, looks, make_capture)
+    probe.between_steps = windows.between_steps
+    boundary.began_again = probe.guard(windows.restart)
+    boundary.made = looks.made
+    for watcher in (
+        boundary,
+        looks,
+        LoaderWatch(probe, boundary, windows.iterator),
+        ModuleWatch(probe, boundary, looks),
+        CollectiveWatch(probe, boundary),
+    ):
+        probe.guard(watcher.install)()
+    probe.guard(facts.watch_threads)(probe)
+    probe.marks.watch_gc()
+    os.register_at_fork(after_in_child=probe.after_fork)
+    os.register_at_fork(after_in_child=windows.leave)
+    atexit.register(windows.at_exit)

@@ -1,0 +1,65 @@
+"""What every capture does: it is switched on and off at step boundaries by the windows."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from ..core import now_ns
+from ..patches import Patches, hidden
+
+if TYPE_CHECKING:
+    from ..plan import PlannedWindow
+    from ..windows import Windows
+
+
+class Capture:
+    """``start`` (may take time) → ``ready``? → ``begin`` → ``step``… → ``end`` or ``abort``."""
+
+    slow_start = False  # switching it on holds the process up: settle again once it is ready
+
+    def __init__(self, windows: Windows, window: PlannedWindow) -> None:
+        self.windows, self.window = windows, window
+        self.probe, self.boundary, self.looks = windows.probe, windows.boundary, windows.looks
+        self.patches = Patches()  # in place only while this capture is on
+        self.lost = ""  # why it ended early: the script started a profiler of its own
+
+    def give_way(self, owner: Any, name: str, why: str) -> None:
+        """While this capture is on, a call of ``owner.name`` ends it first, then goes ahead."""
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def first_we_leave(*args: Any, **kwargs: Any) -> Any:
+            if not self.lost:
+                self.lost = why
+                self.patches.undo()
+                self.probe.guard(self.abort)()
+            return original(*args, **kwargs)
+
+        self.patches.set(owner, name, hidden(first_we_leave))
+
+    def skipped(self, why: str) -> None:
+        """Record that the window gave nothing."""
+        self.probe.recorder.write(
+            "window", t=now_ns(), name=self.window.name, state="skipped", why=why,
+            step=self.probe.step, **{"pass": self.window.number},
+        )  # fmt: skip
+
+    def start(self) -> str:
+        """Switch on; returns why it cannot be done, or an empty string."""
+        return ""
+
+    def ready(self) -> bool:
+        return True
+
+    def begin(self) -> None:
+        """The window begins here."""
+
+    def step(self) -> None:
+        """A step of the window ended."""
+
+    def end(self, steps: int) -> None:
+        """Switch off, and write down what ``steps`` steps gave."""
+
+    def abort(self) -> None:
+        """Switch off and keep nothing."""

@@ -1,0 +1,176 @@
+"""What is read of a module when it is first called: its layers, and the tensors it is given."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import torch
+
+# A stride through a large tensor: 65,536 values are read in well under a millisecond, and what
+# holds for all of them holds for all but a few in a hundred thousand of the rest.
+MOST_VALUES = 65_536
+
+
+def nbytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def plain(tensor: Any) -> bool:
+    """A dense tensor whose values can be read: no subclass, not sparse, not meta."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout == torch.strided
+        and tensor.device.type in ("cpu", "cuda")
+        and not tensor.is_quantized
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def watched_by_script() -> bool:
+    """Ops of ours would be seen: by the script's profiler, its dispatch mode, a CUDA graph."""
+    if torch._C._autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack():
+        return True
+    initialized = torch.cuda.is_available() and torch.cuda.is_initialized()
+    return bool(initialized and torch.cuda.is_current_stream_capturing())
+
+
+def strided_sample(tensor: torch.Tensor) -> torch.Tensor | None:
+    """At most about ``MOST_VALUES`` of its values, float64; None if that would copy it all.
+
+    The stride is no multiple of 2 or 3, so that no channel of an image is passed over.
+    """
+    if tensor.is_complex() or not tensor.is_contiguous() or not tensor.numel():
+        return None
+    stride = max(1, tensor.numel() // MOST_VALUES)
+    while stride > 1 and (stride % 2 == 0 or stride % 3 == 0):
+        stride += 1
+    return tensor.detach().view(-1)[::stride].to(torch.float64)
+
+
+def finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+MOST_LOOKS, MOST_TENSORS = 2, 4  # calls of a module, tensors of a call
+# Keywords under which models are given what they shall predict.
+LABELS = {"label", "labels", "label_ids", "target", "targets", "y"}
+MOST_CHANNELS = 16  # more are features, not channels of a picture
+# The first samples of a batch, so many that they hold 262,144 float32: about a millisecond.
+MOST_BYTES = 1 << 20
+
+
+def describe(args: Any, kwargs: Any) -> list[dict[str, Any]]:
+    """Of each of the first floating tensors among the arguments: `name` (its place, or keyword),
+    `first` (it is the first tensor of all, labels apart: what follows may be a mask, a state, a
+    number), `dtype`, `shape`, `mean` and `std` (of each channel, dimension 1, of 3 or more
+    dimensions; else of all), `min`, `max`, `binary` (nothing but zeros and ones)."""
+    named = [*((str(n), value) for n, value in enumerate(args)), *kwargs.items()]
+    given: list[tuple[str, torch.Tensor]] = []
+    for name, value in named:
+        given += _tensors(name, value)
+    found = [(name, tensor) for name, tensor in given if _readable(tensor)]
+    first = next((name for name, _ in given if name.rsplit(".", 1)[-1] not in LABELS), None)
+    if watched_by_script():
+        return []
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        looked = [(name, _describe(tensor)) for name, tensor in found[:MOST_TENSORS]]
+    return [
+        {"name": name, "first": name == first, **about}
+        for name, about in looked
+        if about is not None
+    ]
+
+
+def _tensors(name: str, value: Any) -> list[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        return [(name, value)]
+    inner: list[Any] = []
+    if isinstance(value, dict):
+        inner = list(value.items())
+    elif isinstance(value, (list, tuple)):
+        inner = list(enumerate(value))
+    return [(f"{name}.{key}", v) for key, v in inner if isinstance(v, torch.Tensor)]
+
+
+def _readable(tensor: torch.Tensor) -> bool:
+    """A tensor of numbers that no other module has computed."""
+    given = plain(tensor) and tensor.is_floating_point() and tensor.grad_fn is None
+    return bool(given and tensor.numel())
+
+
+def _describe(tensor: torch.Tensor) -> dict[str, Any] | None:
+    whole = list(tensor.shape)
+    if tensor.dim():
+        share = max(1, len(tensor) * MOST_BYTES // max(1, nbytes(tensor)))
+        tensor = tensor[:share]
+    values = tensor.to(torch.float32)
+    low, high = finite(float(values.min())), finite(float(values.max()))
+    if low is None or high is None:
+        return None
+    by_channel = values.dim() >= 3 and values.shape[1] <= MOST_CHANNELS
+    rows = values.transpose(0, 1).flatten(1) if by_channel else values.reshape(1, -1)
+    return {
+        "dtype": str(tensor.dtype).replace("torch.", ""),
+        "shape": whole,
+        "mean": rows.mean(1).tolist(),
+        "std": rows.std(1, correction=0).tolist(),
+        "min": low,
+        "max": high,
+        "binary": bool(((values == 0) | (values == 1)).all()),
+    }
+
+
+MOST_CLASSES = 60
+# Layers that compute something else in training than in evaluation.
+MODE_DEPENDENT = (
+    torch.nn.modules.batchnorm._BatchNorm,
+    torch.nn.modules.dropout._DropoutNd,
+    torch.nn.RReLU,
+)
+_CONVOLUTION = torch.nn.modules.conv._ConvNd
+
+
+def scan(module: torch.nn.Module) -> dict[str, Any]:
+    """`classes` {class: how many}, `mode_dependent` (classes), `dtypes` {dtype: bytes of
+    parameters}, `conv_bytes` and of these `channels_last_bytes` (weights of 4 dimensions)."""
+    layers = list(module.modules())
+    classes = Counter(type(layer).__name__ for layer in layers)
+    dtypes: dict[str, int] = {}
+    for parameter in module.parameters():
+        name = str(parameter.dtype).replace("torch.", "")
+        dtypes[name] = dtypes.get(name, 0) + nbytes(parameter)
+    weights = [layer.weight for layer in layers if isinstance(layer, _CONVOLUTION)]
+    flat = [w for w in weights if w.dim() == 4]
+    last = [w for w in flat if w.is_contiguous(memory_format=torch.channels_last)
+            and not w.is_contiguous()]  # fmt: skip
+    return {
+        "classes": dict(classes.most_common(MOST_CLASSES)),
+        "mode_dependent": sorted(
+            {type(layer).__name__ for layer in layers if isinstance(layer, MODE_DEPENDENT)}
+        ),
+        "dtypes": dtypes,
+        "conv_bytes": sum(map(nbytes, flat)),
+        "channels_last_bytes": sum(map(nbytes, last)),
+    }
+
+
+def find_ddp(module: torch.nn.Module) -> Any:
+    """The DistributedDataParallel that is or lies in this module, or None."""
+    return next(
+        (m for m in module.modules() if type(m).__name__ == "DistributedDataParallel"), None
+    )
+
+
+def ddp_settings(ddp: Any) -> dict[str, Any]:
+    """The fields of the `ddp` record: how it was told to reduce the gradients."""
+    data = ddp._get_ddp_logging_data()
+    return {
+        "find_unused_parameters": bool(ddp.find_unused_parameters),
+        "static_graph": bool(ddp.static_graph),
+        "gradient_as_bucket_view": bool(ddp.gradient_as_bucket_view),
+        "bucket_bytes": int(getattr(ddp, "bucket_bytes_cap", 0)) or None,
+        "comm_hook": str(data.get("comm_hook") or ""),
+        "parameter_bytes": sum(nbytes(p) for p in ddp.parameters() if p.requires_grad),
+    }

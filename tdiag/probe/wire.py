@@ -1,0 +1,189 @@
+"""What the probe and the rest of tdiag must agree on: names, codes and the table of windows.
+
+The probe (inside the user's process) imports this file relatively, everything else as
+``tdiag.probe.wire``. Standard library only. ``docs/run-directory.md`` describes the contents.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+# --- windows --------------------------------------------------------------------------------------
+
+
+class WindowRow(NamedTuple):
+    """One stretch of steps in which the run is measured in one way. Its capture has the same key in
+    ``probe/capture/__init__.py``, its evidence in ``evidence/from_run/capture.py``."""
+
+    name: str
+    tool: str  # in the legends of charts
+    color: int  # in charts and on terminals, of the 256 colours of a terminal
+    doing: str  # on the terminal while it lasts
+    absent: str  # begins the reason why something is missing: "<absent>: the run ended before it"
+    profiled: bool = True  # its tool slows the steps down
+    standard: bool = True  # part of every run; else only on request
+
+
+_ROWS = (
+    WindowRow("warmup", "warm-up", 136, "warming up", "the run ended while warming up",
+              profiled=False, standard=False),
+    WindowRow("baseline", "clean (judged)", 29, "timing clean steps, no profiler on",
+              "clean step times were not measured", profiled=False),
+    WindowRow("sample", "py-spy", 32, "sampling stacks", "stacks were not sampled"),
+    WindowRow("trace", "torch.profiler", 162, "tracing with torch.profiler",
+              "no trace was recorded"),
+    WindowRow("calls", "cProfile", 98, "counting calls with cProfile",
+              "Python functions were not profiled"),
+    WindowRow("ops", "torch calls", 166, "counting torch calls by line",
+              "torch calls were not counted"),
+    # strace stops the program at every system call.
+    WindowRow("syscalls", "strace", 66, "counting system calls with strace",
+              "system calls were not counted", standard=False),
+)  # fmt: skip
+WINDOWS = {row.name: row for row in _ROWS}
+WARMUP, BASELINE, SAMPLE, TRACE, CALLS, OPS, SYSCALLS = WINDOWS
+STANDARD = tuple(row.name for row in _ROWS if row.standard)
+PROFILED = tuple(row.name for row in _ROWS if row.profiled)
+
+# A step that lies in no window is one of these.
+SETTLE = "settle"  # after a pause that tdiag caused, or while a profiler is being switched on
+FOLLOW = "follow"  # another rank leads through the windows
+COLD = "cold"  # the first of a turn, with the caches that the other program left
+DONE = "done"
+
+# Which windows a run goes through (probe/plan.py).
+DIAGNOSE, TURNS, COUNTS = "diagnose", "turns", "counts"
+# From this length on, no window of the first pass holds two steps.
+LONG_STEP_NS = 4_000_000_000
+
+# --- events/<pid>.jsonl ---------------------------------------------------------------------------
+
+# `kind` of each record, its first key. evidence/from_run/records.py has a class for each kind that
+# a report needs.
+RecordKind = Literal[
+    "process", "torch", "role", "loader", "iterator", "fetch", "module", "called", "ddp",
+    "collective", "optimizer", "scheduler", "look", "input", "boundary", "window", "steps",
+    "trace", "calls", "ops", "syscalls", "dispatch", "flags", "finish", "stop", "forced",
+    "sampler", "failure",
+]  # fmt: skip
+
+# The record of steps in a row, as JSON: the general encoder takes three times as long for the one
+# record with many numbers.
+STEPS = '{"kind":"steps","i":%d,"n":%d,"s":%d,"t":%d,"w":"%s","m":%s}'
+# Its `i`, `n` and `t`: a display has no use for the marks.
+STEPS_HEAD = re.compile(
+    rb'\{"kind": ?"steps", ?"i": ?(\d+), ?"n": ?(\d+), ?"s": ?\d+, ?"t": ?(\d+)'
+)
+_KIND = re.compile(rb'\{"kind": ?"(\w+)"')
+
+# Marks: code, time, argument. An even code opens a pair, the code after it closes it.
+NEXT_BEGIN, NEXT_END = 0, 1
+FORWARD_BEGIN, FORWARD_END = 2, 3
+BACKWARD_BEGIN, BACKWARD_END = 4, 5
+OPTIMIZER_BEGIN, OPTIMIZER_END = 6, 7
+SAVE_BEGIN, SAVE_END = 8, 9
+GC_BEGIN, GC_END = 10, 11
+STEP_END = 12
+ON_CPU = 13  # in place of the time: on-CPU ns of the training thread since the step began
+COMM_BEGIN, COMM_END = 14, 15
+
+ITERATOR_MADE = -2  # argument of NEXT_END where the pair is ``iter(loader)``
+TRAINING_MODE, GRAD_ON = 1, 2  # bits of FORWARD_BEGIN's argument
+MODULE_SHIFT = 2  # the module's number lies above them
+
+# What ends a step: `source` of the record `boundary`. The first three, weakest first.
+BY_BATCH, BY_BACKWARD, BY_OPTIMIZER = "batch", "backward", "optimizer"
+BY_CLOSURE, BY_MICRO_BATCH = "closure", "micro-batch"
+
+# How far the nodes of a graph are counted.
+MOST_GRAPH_NODES = 20_000
+
+# --- the run directory ----------------------------------------------------------------------------
+
+RUN_VARIABLE = "TDIAG_RUN"  # of the child's environment: the run directory
+CONFIG, RUN = "config.json", "run.json"
+EVENTS, CONTROL, TENSORBOARD = "events", "control", "tensorboard"
+PROBE_ERROR = "probe-error.txt"
+CPROFILE = "cprofile.pstats"
+PY_SPY, IN_PROCESS, OFF = "py-spy", "in-process", "off"  # `sampler` of the configuration
+
+
+def events_file(pid: int) -> str:
+    return f"{EVENTS}/{pid}.jsonl"
+
+
+class EventsFile:
+    """What one process has written down, read once or while it writes."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        name = os.path.basename(path)[: -len(".jsonl")]
+        self.pid = int(name) if name.isdigit() else -1
+        self.read_bytes = 0
+
+    def read(self, most_bytes: int = -1, last: bool = False) -> list[tuple[str, bytes]]:
+        """Kind and text of the lines written since the last call; the kind of what begins as no
+        record does is empty. A line without its end waits for the next call, unless this is the
+        ``last``. Raises OSError."""
+        with open(self.path, "rb") as file:
+            file.seek(self.read_bytes)
+            data = file.read(most_bytes)
+        if not last:
+            data = data[: data.rfind(b"\n") + 1]
+        self.read_bytes += len(data)
+        lines = [line for line in data.split(b"\n") if line.strip()]
+        heads = [_KIND.match(line) for line in lines]
+        return [(head[1].decode() if head else "", line) for head, line in zip(heads, lines)]
+
+
+def events_files(run_dir: str | os.PathLike[str]) -> list[EventsFile]:
+    """One for each process, by name."""
+    paths = glob.glob(os.path.join(glob.escape(os.fspath(run_dir)), EVENTS, "*.jsonl"))
+    return [EventsFile(path) for path in sorted(paths)]
+
+
+def stacks_file(pid: int | str) -> str:
+    """``*`` in place of the process's number finds all."""
+    return f"stacks-{pid}.speedscope.json"
+
+
+def syscalls_file(pid: int | str) -> str:
+    return f"syscalls-{pid}.txt"
+
+
+# --- control/ -------------------------------------------------------------------------------------
+
+FINISH = "finish"  # the parent asks the probe to stop at the next step
+STOP_AT = "stop-at"  # the step at which all ranks stop
+TRACE_AT = "trace-at"  # the steps that all ranks trace
+TURNS_OWNER, TURNS_HOLD, TURNS_DONE = "turns.owner", "turns.hold", "turns.done"
+
+# A tool that the probe asks for, `<window>-<pid>-<pass>` with one of these behind it.
+WANT, STATE, STOP = ".want", ".state", ".stop"
+ATTACHED, REFUSED = "attached", "refused: "  # what `.state` says
+# py-spy reads the symbols of a large process in 1–3 s.
+ANSWER_WITHIN_S = 8.0
+
+
+def turns_go(rank: int) -> str:
+    """The pipe that lets this rank go."""
+    return f"turns-{rank}.go" if rank else "turns.go"
+
+
+def request(window: str, pid: int, number: int) -> str:
+    return f"{window}-{pid}-{number}"
+
+
+# --- whose code a file holds ----------------------------------------------------------------------
+
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|/tdiag/probe/|/tdiag_probe/")
+
+
+@lru_cache(maxsize=4096)
+def is_user_file(name: str) -> bool:
+    """False for torch, installed packages, the standard library, tdiag's probe and built-ins."""
+    return bool(name) and not name.startswith("<") and not _LIBRARY.search(name)

@@ -1,0 +1,156 @@
+"""A Python that has imported what is expensive already, and starts programs as copies of itself.
+
+``import torch`` and the ``torch._dynamo`` that a first optimizer imports take 3 to 4 s of CPU time,
+many times what a test's few dozen steps take; ``tdiag run`` imports for a second. Here that is paid
+once for each process of pytest: a program runs in a fork, with its own arguments, folder,
+environment and streams, under the ``sitecustomize`` that its PYTHONPATH holds, and ends as any
+program does. Whatever depends on how a program *starts* (tests of imports, of signals, of the
+promise that nothing is changed) is started the ordinary way instead.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+TRAINING = ("torch", "torch._dynamo")
+TDIAG = ("tdiag.cli", "tdiag.launch.session", "tdiag.report.of_diagnosis", "tdiag.report")
+
+
+class Server:
+    """The preloaded Python. It runs one program at a time."""
+
+    def __init__(self, modules: tuple[str, ...]) -> None:
+        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", __file__, *modules], env=environ, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        atexit.register(self.kill)
+
+    def run(
+        self, words: list[str], cwd: Path, environ: dict[str, str], stdin: str, timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        assert self.process.stdin and self.process.stdout
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3)]
+            files[0].write(stdin)
+            files[0].flush()
+            streams = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in files]
+            request = {"words": words, "cwd": str(cwd), "environ": environ, "streams": streams}
+            print(json.dumps(request), file=self.process.stdin, flush=True)
+            if not select.select([self.process.stdout], [], [], timeout_s)[0]:
+                self.kill()
+                raise subprocess.TimeoutExpired(words, timeout_s)
+            code = int(self.process.stdout.readline())
+            for file in files:
+                file.seek(0)
+            _, out, err = (file.read() for file in files)
+        return subprocess.CompletedProcess(words, code, out, err)
+
+    def kill(self) -> None:
+        started.cache_clear()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+
+@functools.cache
+def started(modules: tuple[str, ...]) -> Server:
+    """The server of this process of pytest, made when it is first needed."""
+    return Server(modules)
+
+
+def run(
+    words: list[str], cwd: Path, environ: dict[str, str], *,
+    modules: tuple[str, ...] = TRAINING, stdin: str = "", timeout_s: float = 120.0,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """As ``subprocess.run([python, *words])`` with these modules imported before; ``words`` begin
+    with a script, or with ``-m`` and a module."""
+    return started(modules).run(words, cwd, environ, stdin, timeout_s)
+
+
+def serve(modules: list[str]) -> dict:
+    """Answer requests with exit codes until there are no more; returns in a child, with its."""
+    import gc
+    import importlib
+
+    for name in modules:
+        importlib.import_module(name)
+    gc.freeze()  # a collection in a child need not look at what it shares
+    for line in sys.stdin:
+        request = json.loads(line)
+        child = os.fork()
+        if not child:
+            return request
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    os._exit(0)
+
+
+def become(
+    ending: list[int], words: list[str], cwd: str, environ: dict[str, str], streams: list[str]
+) -> NoReturn:
+    """Be the program that was asked for."""
+    import runpy
+
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environ)
+    for descriptor, path in enumerate(streams):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND if descriptor else os.O_RDONLY), descriptor)
+    sys.stdin = open(0)  # noqa: SIM115
+    sys.stdout = open(1, "w")  # noqa: SIM115 - with the buffer that it has in a pipe
+    sys.stderr = open(2, "w", errors="backslashreplace", buffering=1)  # noqa: SIM115
+    sys.path[:0] = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.modules.pop("sitecustomize", None)
+    with contextlib.suppress(ModuleNotFoundError):
+        import sitecustomize  # noqa: F401
+    try:
+        if words[0] == "-m":
+            sys.argv = words[1:]
+            sys.path.insert(0, cwd)
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = words
+            sys.path.insert(0, str(Path(words[0]).absolute().parent))
+            runpy.run_path(words[0], run_name="__main__")
+        sys.exit()
+    except SystemExit as ended:
+        code = ended.code
+        ending.append(code if isinstance(code, int) else int(code is not None))
+        raise
+    except Exception:
+        ending.append(1)
+        raise
+
+
+def end_without_teardown() -> list[int]:
+    """Once the interpreter has printed a traceback, joined threads and called what the program
+    registered, freeing thousands of modules is left out: it would copy all their memory. The exit
+    code is put into the list; without one nothing is left out."""
+    codes: list[int] = []
+
+    def end() -> None:  # registered before all others, called after them
+        if codes:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(codes[0] & 0xFF)
+
+    atexit.register(end)
+    return codes
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # this folder
+    ending = end_without_teardown()
+    become(ending, **serve(sys.argv[1:]))
