@@ -150,7 +150,8 @@ def _first(section: Section, page: Page) -> tuple[list[Block], int]:
 def _belongs(last: Block, block: Block) -> bool:
     """Whether a block stands directly below the last one."""
     brief = all(isinstance(x, Item) and x.number is None for x in (last, block))
-    return brief or (isinstance(last, Line) and isinstance(block, Line | Table))
+    pasted = isinstance(last, Item) and bool(last.code)
+    return (brief and not pasted) or (isinstance(last, Line) and isinstance(block, Line | Table))
 
 
 def _beside(tables: Sequence[Table], page: Page) -> Iterator[RenderableType]:
@@ -233,7 +234,13 @@ def _item(item: Item, page: Page) -> RenderableType:
         item = replace(item, change=item.action)  # the title has no room for all of it
     change, why = _change(item), [code(item.why, CODE, QUIET)] if item.why else []
     if not page.wide:
-        parts = (*what, Padding(Group(*facts), (0, 0, 0, 2)), *change, *_pasted(item), *why)
+        parts = (
+            *what,
+            Padding(Group(*facts), (0, 0, 0, 2)),
+            *change,
+            *_pasted(item, len(why)),
+            *why,
+        )
         return Group(_title(item, page), Padding(Group(*parts), (0, 1, 0, _INDENT)))
     columns = Grid.grid(padding=(0, 4, 0, 0))
     columns.add_column(width=room, overflow="fold")
@@ -276,11 +283,11 @@ def _change(item: Item) -> Iterator[RenderableType]:
         yield grid
 
 
-def _pasted(item: Item) -> Iterator[RenderableType]:
-    """The lines to paste."""
+def _pasted(item: Item, below: int = 0) -> Iterator[RenderableType]:
+    """The lines to paste; ``below``: empty lines after them."""
     if item.code:
         pasted = [inert(line.expandtabs(4)) for line in item.code.splitlines()]
-        yield Padding(Text("\n".join(pasted), CODE, overflow="fold"), (1, 0, 1, 2))
+        yield Padding(Text("\n".join(pasted), CODE, overflow="fold"), (1, 0, below, 2))
 
 
 def _brief(item: Item, page: Page) -> RenderableType:
