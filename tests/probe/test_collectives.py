@@ -150,15 +150,17 @@ def test_the_wait_for_ddps_gradients_is_what_its_own_log_says(tmp_path: Path) ->
     logged = [int(ns) for ns in (tmp_path / "logged").read_text().split()]
     (process,) = read_events(run_dir)
     beyond, backwards = [], []
-    for step in process.steps[:-1]:  # step 0 is the loop's second: the first ends with the boundary
-        marks = [tuple(step.m[i : i + 4]) for i in range(0, len(step.m), 4)]
-        (began,) = (wall for code, wall, _, _ in marks if code == COMM)  # none under no_sync
-        (ended,) = (wall for code, wall, _, _ in marks if code == COMM + 1)
-        backward = max(wall for code, wall, _, _ in marks if code == BACKWARD)
+    steps = process.steps
+    for row in range(len(steps) - 1):  # row 0 is the loop's second: the first ends at the boundary
+        mine = steps.step == row
+        marks = list(zip(steps.code[mine].tolist(), steps.at[mine].tolist(), strict=True))
+        (began,) = (at for code, at in marks if code == COMM)  # none under no_sync
+        (ended,) = (at for code, at in marks if code == COMM + 1)
+        backward = max(at for code, at in marks if code == BACKWARD)
         backwards.append(ended - backward)
         # The log's clock stops a little earlier and begins a little later: the last bucket is sent
         # before it begins.
-        beyond.append(ended - began - logged[step.i + 1])
+        beyond.append(ended - began - logged[int(steps.number[row]) + 1])
     assert len(beyond) >= 15
     assert min(beyond) >= 0
     assert statistics.median(beyond) < statistics.median(backwards) / 2

@@ -40,6 +40,6 @@ def test_they_trace_and_stop_together(tmp_path: Path) -> None:
     assert sorted(ranks) == [0, 1]
     assert all(process.world_size == 2 for process in ranks.values())
     # Both count the same steps and end after the same one.
-    assert ranks[0].steps[-1].i == ranks[1].steps[-1].i
-    assert {step.w for step in ranks[1].steps} <= {"warmup", "follow", "done"}
+    assert ranks[0].steps.number[-1] == ranks[1].steps.number[-1]
+    assert set(ranks[1].steps.window.tolist()) <= {"warmup", "follow", "done"}
     assert len(watched.of("trace")) >= 2 and len(watched.of("stop")) == 2
