@@ -31,6 +31,8 @@ check:
     .venv/bin/ruff check .
     .venv/bin/mypy
 
-# The pages that are made from the code
+# Everything that is generated: rule pages, reports in the docs, golden files. Read the diff
 docs:
     {{python}} scripts/generate_docs.py
+    {{python}} scripts/generate_samples.py
+    TDIAG_WRITE_SNAPSHOTS=1 .venv/bin/pytest -q tests/rules/test_every_rule.py tests/report/test_terminal.py

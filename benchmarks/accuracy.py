@@ -144,10 +144,10 @@ def rejudge(case: Case, row: dict[str, Any], base: Path) -> dict[str, Any]:
     """The case's row, with today's diagnosis of its recorded run."""
     from tdiag.diagnose import diagnose
     from tdiag.evidence.from_run import load_run
-    from tdiag.report import render
+    from tdiag.report.json import encode
 
     found = diagnose(load_run(base / case.name / "slow" / "run"))
-    return row | judge(case, json.loads(render("json", found)))
+    return row | judge(case, json.loads(encode(found)))
 
 
 def share(rows: list[dict[str, Any]], key: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tdiag.notebook import load as load
+    from tdiag.notebook import load
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load"]

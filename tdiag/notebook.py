@@ -15,8 +15,9 @@ class Shown(Diagnosis, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         from tdiag.report.html import fragment
+        from tdiag.report.of_diagnosis import document
 
-        return fragment(self, Path.cwd())
+        return fragment(document(self), Path.cwd())
 
 
 def load(run_or_trace: str | os.PathLike[str] = "latest") -> Diagnosis:
@@ -34,7 +35,7 @@ def _load(name: str) -> Diagnosis:
     from tdiag.cli.conclude import conclude
     from tdiag.diagnose import diagnose
     from tdiag.launch.rundir import find
-    from tdiag.report import load_diagnosis
+    from tdiag.report.load import load_diagnosis
 
     path = Path(name)
     if path.name == "diagnosis.json" and path.is_file():

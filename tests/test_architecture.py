@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tdiag"
 
 # What each package may import of tdiag, besides itself. `model` is the shared vocabulary and stands
-# below everything; `diagnose.details` is what a page draws besides.
+# below everything.
 MAY_IMPORT = {
     "errors": set(),
     "units": set(),
@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "evidence": {"errors", "children", "model", "trace", "probe.wire"},
     "rules": {"errors", "units", "evidence", "model", "probe.wire"},
     "diagnose": {"errors", "units", "model", "evidence", "rules", "probe.wire"},
-    "report": {"errors", "units", "model", "diagnose.details", "probe.wire"},
+    "report": {"errors", "units", "model", "evidence", "probe.wire"},
     "duel": {"errors", "launch", "probe.wire"},
     "gate": {
         "errors",
@@ -40,9 +40,7 @@ MAY_IMPORT = {
         "report",
         "probe.wire",
     },
-    # Not in report, which renders the diagnosis alone: a table shows what the profilers saw.
-    "tables": {"units", "evidence", "report", "model"},
-    # Nor this: it hands on what was recorded, to viewers of others.
+    # It hands on what was recorded, to viewers of others.
     "view": {"errors", "children", "trace", "evidence", "report", "model", "probe.wire"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -89,6 +87,27 @@ def test_only_the_probe_imports_torch() -> None:
 def test_the_probe_is_written_for_python_3_9() -> None:
     for path in (PACKAGE / "probe").rglob("*.py"):
         ast.parse(path.read_text(), feature_version=(3, 9))
+
+
+def test_a_name_is_imported_from_where_it_is_defined() -> None:
+    """No ``import X as X``, and no ``__all__`` of imported names but a package's own."""
+    handed_on = []
+    for path in FILES:
+        tree = ast.parse(path.read_text())
+        aliases = [a for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names]
+        handed_on += [(path, a.name) for a in aliases if a.asname == a.name]
+        if path.name != "__init__.py":
+            imported = {a.asname or a.name for a in aliases}
+            handed_on += [(path, name) for name in _exported(tree) if name in imported]
+    assert handed_on == []
+
+
+def _exported(tree: ast.Module) -> list[str]:
+    """The names of ``__all__``."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
 
 
 def probe_imports() -> dict[str, set[str]]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 TRAINING = ("torch", "torch._dynamo")
-TDIAG = ("tdiag.cli", "tdiag.launch.session", "tdiag.diagnose.details", "tdiag.report")
+TDIAG = ("tdiag.cli", "tdiag.launch.session", "tdiag.report.of_diagnosis", "tdiag.report")
 
 
 class Server:

@@ -32,7 +32,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as a shell says
 COLLECT_EVERY = 100_000
 
 app = typer.Typer(
-    help="Says why PyTorch training is slow, with measured evidence, from an unmodified script.",
+    help="Find out why PyTorch training is slow. Measures an unmodified script.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

@@ -26,50 +26,56 @@ def check(
         str | None,
         typer.Option(
             metavar="REV",
-            help="A git revision: both are run, taking turns, and compared here and now.",
+            help="Git revision to compare with. Both versions run interleaved on this machine.",
         ),
     ] = None,
     baseline: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A stored baseline to compare with: its counters, and the commit it was written"
-            " at, which is run as --against does.",
+            help="Stored baseline to compare with: its work counters, and a live run of the commit"
+            " that it was written at.",
         ),
     ] = None,
     update: Annotated[
-        bool, typer.Option("--update", help="Count, and write the baseline instead.")
+        bool, typer.Option("--update", help="Write the baseline file instead of checking.")
     ] = False,
     max_regression: Annotated[
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="Slow-down of the step that fails: 1.5% with --against; with --baseline what the"
-            " file says, 5% in a new one.",
+            help="Slowdown of the step that fails the check. Default: 1.5% with --against; with"
+            " --baseline the file's own, 5% in a new one.",
         ),
     ] = None,
     max_growth: Annotated[
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="Growth of a work counter that fails: 5%, or what the baseline file says.",
+            help="Growth of a work counter that fails the check. Default: 5%,"
+            " or the baseline's own.",
         ),
     ] = None,
     groups: Annotated[
         int,
         typer.Option(
-            min=5, metavar="N", help="Groups of fresh processes at most; looked at each third."
+            min=5,
+            metavar="N",
+            help="Most groups of fresh processes; the result is tested after each third.",
         ),
     ] = 15,
     time_budget: Annotated[
         float,
         typer.Option(
-            min=1, metavar="SECONDS", help="Past it the answer is what five groups or more tell."
+            min=1,
+            metavar="SECONDS",
+            help="After this time, decide by the groups measured so far (at least five).",
         ),
     ] = 600.0,
     soft: Soft = False,
     python: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Interpreter of the script's environment.")
+        str | None,
+        typer.Option(metavar="PATH", help="Python interpreter of the script's environment."),
     ] = None,
     format: GateFormat = "terminal",
     output: Output = None,
@@ -79,9 +85,9 @@ def check(
             metavar="FILE", help="Append the result to this file, which `tdiag history` shows."
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress lines.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress lines.")] = False,
 ) -> None:
-    """Fail when a training step has become slower, or does more work.
+    """Fail when a training step became slower or does more work.
 
     tdiag check train.py --against origin/main
 
@@ -89,8 +95,8 @@ def check(
 
     tdiag check train.py --baseline tdiag-baseline.json --max-regression 5%
 
-    Exit code: 0 pass, 1 regressed, 2 usage, or the script itself failed, 3 inconclusive: the noise
-    is larger than the question.
+    Exit code: 0 pass, 1 regressed, 2 wrong usage or the script failed, 3 inconclusive: too noisy
+    to decide.
     """
     from tdiag.cli.conclude import open_output
     from tdiag.cli.outcome import put
@@ -101,20 +107,19 @@ def check(
     from tdiag.gate import stored
     from tdiag.gate.against import Options
     from tdiag.gate.history import append, record_of
-    from tdiag.gate.report import FORMATS
     from tdiag.gate.revision import Head, head
     from tdiag.launch import rundir
+    from tdiag.report import check_format
 
     if (against is None) == (baseline is None):
-        raise UsageError("compare with what? name one of --against REV and --baseline FILE",
+        raise UsageError("specify --against REV or --baseline FILE (one of them)",
                          "tdiag check train.py --against origin/main")  # fmt: skip
     if update and baseline is None:
-        raise UsageError("--update writes a baseline: --baseline FILE says which")
-    if format not in FORMATS:
-        raise UsageError(f"no report format {format!r}", f"there are: {', '.join(FORMATS)}")
+        raise UsageError("--update needs --baseline FILE: the file to write")
+    check_format(format)
     if history is not None and update:
         raise UsageError(
-            "--update checks nothing that --history could keep", "leave out one of them"
+            "--update runs no check, so --history has nothing to record", "leave out one of them"
         )
     target = context.meta[TARGET]
     threshold, tolerance = duels.THRESHOLD, duels.TOLERANCE
@@ -158,7 +163,7 @@ def share(text: str, option: str) -> float:
     found = _SHARE.fullmatch(text.strip())
     value = float(found[1]) / (100 if found[2] else 1) if found else 0.0
     if not 0 < value <= 10:
-        raise UsageError(f"{option} {text}: not a share", f"write {option} 5% or {option} 0.05")
+        raise UsageError(f"{option} {text} is not a share", f"write {option} 5% or {option} 0.05")
     return value
 
 

@@ -13,14 +13,16 @@ def compare(
     before: Annotated[
         str,
         typer.Argument(
-            metavar="RUN_A", help="The run before: its directory, or its name in .tdiag/runs."
+            metavar="RUN_A", help="The earlier run: its directory, or its name in .tdiag/runs."
         ),
     ],
-    now: Annotated[str, typer.Argument(metavar="RUN_B", help="The run now.")],
+    now: Annotated[str, typer.Argument(metavar="RUN_B", help="The later run.")],
     max_regression: Annotated[
         str | None,
         typer.Option(
-            metavar="SHARE", help="Slow-down of the step that fails: 16%, as two runs may differ."
+            metavar="SHARE",
+            help="Slowdown of the step that fails. Default: 16%, the"
+            " difference between equal runs.",
         ),
     ] = None,
     max_growth: MaxGrowth = "5%",
@@ -28,22 +30,20 @@ def compare(
     format: GateFormat = "terminal",
     output: Output = None,
 ) -> None:
-    """Compare two finished runs, whenever they ran: work exactly, time as far as it goes.
+    """Compare two finished runs: their work exactly, their step times roughly.
 
-    To measure a difference of a few per cent, let both take turns: tdiag check --against REV.
+    To measure a difference of a few per cent, run both interleaved: tdiag check --against REV.
 
-    Exit code: 0 pass, 1 regressed, 2 usage, 3 inconclusive.
+    Exit code: 0 pass, 1 regressed, 2 wrong usage, 3 inconclusive (too noisy to decide).
     """
     from tdiag.cli.check import share
     from tdiag.cli.conclude import open_output
     from tdiag.cli.outcome import put
-    from tdiag.errors import UsageError
     from tdiag.gate.offline import RUN_TO_RUN, compare_runs
-    from tdiag.gate.report import FORMATS
     from tdiag.launch.rundir import find
+    from tdiag.report import check_format
 
-    if format not in FORMATS:
-        raise UsageError(f"no report format {format!r}", f"there are: {', '.join(FORMATS)}")
+    check_format(format)
     threshold = share(max_regression, "--max-regression") if max_regression else RUN_TO_RUN
     with open_output(output) as file:
         tolerance = share(max_growth, "--max-growth")

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from tdiag.errors import RunError, UsageError
 
 if TYPE_CHECKING:
-    from tdiag.diagnose.details import Details
     from tdiag.evidence.store import Evidence
     from tdiag.model.diagnosis import Diagnosis
+    from tdiag.report.document import Document
     from tdiag.report.page import Page
 
 # Longer lines are harder to read than to wrap; a report is laid out for at most this many cells.
@@ -24,8 +25,7 @@ def check_cost(hourly_cost: float | None, format: str) -> None:
     """``--hourly-cost`` is for the table of the terminal's report; else :class:`UsageError`."""
     if hourly_cost is not None and format != "terminal":
         raise UsageError(
-            f"--hourly-cost with --format {format}: time and money are told in the terminal's"
-            " report",
+            f"--hourly-cost works with the terminal format only, not with {format}",
             "leave out one of them",
         )
 
@@ -44,9 +44,9 @@ def conclude(run_dir: Path, evidence: Evidence | None = None) -> Diagnosis:
     from tdiag.evidence.from_run import load_run
     from tdiag.launch.rundir import write_text
     from tdiag.model.diagnosis import Diagnosis
-    from tdiag.report import render
+    from tdiag.report.json import encode
 
-    text = render("json", diagnose(evidence or load_run(run_dir)))
+    text = encode(diagnose(evidence or load_run(run_dir)))
     try:
         write_text(run_dir / "diagnosis.json", text)
     except RunError as error:
@@ -54,45 +54,52 @@ def conclude(run_dir: Path, evidence: Evidence | None = None) -> Diagnosis:
     return msgspec.json.decode(text, type=Diagnosis)
 
 
-def terminal_text(diagnosis: Diagnosis, run_dir: Path | None, stream: TextIO, *,
-                  all_findings: bool = False, hourly_cost: float | None = None) -> str:  # fmt: skip
-    """The report for this stream."""
-    from tdiag.report import render
-
-    page = page_for(stream)
-    return render("terminal", diagnosis, width=page.width, color=page.color,
-                  all_findings=all_findings, base_dir=Path.cwd(), run_dir=run_dir,
-                  latest=_is_latest(run_dir), hourly_cost=hourly_cost)  # fmt: skip
-
-
-def rendered(
-    name: str, diagnosis: Diagnosis, run_dir: Path | None, details: Details | None = None
-) -> str:
-    """The report in any format but the terminal's, with what `tdiag explain` says of each rule
-    found."""
-    from tdiag.report import render
+def documented(
+    diagnosis: Diagnosis, *, hourly_cost: float | None = None, evidence: Evidence | None = None,
+    run_dir: Path | None = None,
+) -> Document:  # fmt: skip
+    """The report's document, with what `tdiag explain` says of each rule found. ``evidence``: what
+    a page's charts are drawn from; None leaves them out."""
+    from tdiag.report.of_diagnosis import document
     from tdiag.rules.catalogue import all_rules, page
 
     found = {finding.code for finding in diagnosis.findings}
     explained = {rule.code: page(rule) for rule in all_rules() if rule.code in found}
-    return render(name, diagnosis, base_dir=Path.cwd(), run_dir=run_dir, explained=explained,
-                  details=details)  # fmt: skip
+    began = _began_unix_ns(run_dir) if run_dir else None
+    return document(diagnosis, hourly_cost=hourly_cost, explained=explained, evidence=evidence,
+                    began_unix_ns=began)  # fmt: skip
 
 
-def page_for(stream: TextIO, *, all_findings: bool = False, base_dir: Path | None = None) -> Page:
-    """This stream's width, and colour only where it shows (NO_COLOR counts)."""
+def _began_unix_ns(run_dir: Path) -> int | None:
+    import json
+
+    try:
+        began = json.loads((run_dir / "run.json").read_text()).get("start_unix_ns")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return began if isinstance(began, int) else None
+
+
+def shown(
+    name: str, document: Document, stream: TextIO, run_dir: Path | None = None, *,
+    all_findings: bool = False,
+) -> str:  # fmt: skip
+    """The document in a format, laid out for this stream."""
+    from tdiag.report import render
+
+    page = replace(page_for(stream), all_findings=all_findings, run_dir=run_dir,
+                   latest=_is_latest(run_dir))  # fmt: skip
+    return render(name, document, page)
+
+
+def page_for(stream: TextIO) -> Page:
+    """This stream's width, and colour only where it shows (NO_COLOR counts). Files are named from
+    the working directory."""
     from tdiag.report.page import Page
 
     terminal = stream.isatty()
     color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return Page(min(_columns(stream), MAX_WIDTH), color, all_findings, base_dir)
-
-
-def paper(stream: TextIO) -> tuple[int, bool]:
-    """Cells a line of this stream, and whether colour shows there (NO_COLOR counts)."""
-    terminal = stream.isatty()
-    color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return min(_columns(stream), MAX_WIDTH), color
+    return Page(min(_columns(stream), MAX_WIDTH), color, base_dir=Path.cwd())
 
 
 def _is_latest(run_dir: Path | None) -> bool:

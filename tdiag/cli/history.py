@@ -10,13 +10,14 @@ import typer
 
 def history(
     file: Annotated[
-        Path, typer.Argument(help="What `tdiag check --history FILE` appended to.")
+        Path, typer.Argument(help="The file that `tdiag check --history FILE` appends to.")
     ] = Path("tdiag-history.jsonl"),
     last: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Checks of each script at most, the latest.")
+        int,
+        typer.Option(min=1, metavar="N", help="Show at most the latest N checks of each script."),
     ] = 100,
     format: Annotated[
-        str, typer.Option("--format", "-f", help="terminal, html or json.")
+        str, typer.Option("--format", "-f", help="terminal, html, json, line or markdown.")
     ] = "terminal",
     html: Annotated[bool, typer.Option("--html", help="Short for --format html.")] = False,
     output: Annotated[
@@ -26,7 +27,7 @@ def history(
         ),
     ] = None,
 ) -> None:
-    """Show the step time of each checked commit, and since which one it is another.
+    """Show the step time of each checked commit, and where it changed for good.
 
     tdiag check train.py --baseline tdiag-baseline.json --history tdiag-history.jsonl
 
@@ -37,19 +38,19 @@ def history(
     from tdiag.cli.conclude import open_output, page_for
     from tdiag.cli.page import chosen_format
     from tdiag.cli.streams import say, write
-    from tdiag.errors import UsageError
     from tdiag.gate.history import read, series
-    from tdiag.gate.report.history import FORMATS
+    from tdiag.gate.trend import document
+    from tdiag.report import check_format, render
+    from tdiag.units import plural
 
     chosen = chosen_format(format, json=False, html=html)
-    if chosen not in FORMATS:
-        raise UsageError(f"no history format {chosen!r}", f"there are: {', '.join(FORMATS)}")
+    check_format(chosen)
     records, broken = read(file)
     if broken:
-        say(f"tdiag: {file}: {broken} of its lines left out: no checks of tdiag")
+        say(f"tdiag: {file}: skipped {plural(broken, 'line')} that are not checks")
     with open_output(output) as opened:
         stream = opened or sys.stdout
-        text = FORMATS[chosen](series(records, last), page_for(stream))
+        text = render(chosen, document(series(records, last)), page_for(stream))
         if opened is not None:
             opened.truncate(0)
         write(stream, text)

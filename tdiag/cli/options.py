@@ -13,7 +13,7 @@ HourlyCost = Annotated[
         "--hourly-cost",
         min=0.0,
         metavar="PRICE",
-        help="What the machine costs an hour: adds time versus money.",
+        help="Price of the machine per hour, any currency: adds a table of time and money.",
     ),
 ]
 Output = Annotated[
@@ -21,9 +21,9 @@ Output = Annotated[
     typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout."),
 ]
 MaxGrowth = Annotated[
-    str, typer.Option(metavar="SHARE", help="Growth of a work counter that fails.")
+    str, typer.Option(metavar="SHARE", help="Growth of a work counter that fails the check.")
 ]
-Soft = Annotated[bool, typer.Option("--soft", help="Report only: exit 0 or 2.")]
+Soft = Annotated[bool, typer.Option("--soft", help="Only report: never exit 1 or 3.")]
 GateFormat = Annotated[
     str,
     typer.Option("--format", "-f", help="terminal, json, line, markdown, sarif, junit or github."),

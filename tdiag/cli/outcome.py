@@ -19,23 +19,25 @@ def put(outcome: Outcome, format: str, file: TextIO | None) -> None:
     written."""
     from tdiag.cli.conclude import page_for
     from tdiag.cli.streams import write
-    from tdiag.gate.report import render
+    from tdiag.gate.document import document
+    from tdiag.report import render
     from tdiag.report.page import Page
 
     stream = file or sys.stdout
     # What GitHub shows is named from the root of the repository, whatever folder this ran in.
     root = Page(base_dir=Path(os.environ.get(WORKSPACE) or Path.cwd()))
+    found = document(outcome)
     if format == "terminal":
-        text = render(format, outcome, page_for(stream, base_dir=Path.cwd()))
+        text = render(format, found, page_for(stream))
         if os.environ.get(ACTIONS) == "true" and file is None:
-            text += render("github", outcome, root)
+            text += render("github", found, root)
     else:
-        text = render(format, outcome, root)
+        text = render(format, found, root)
     if file is not None:
         file.truncate(0)
     write(stream, text)
     if summary := os.environ.get(SUMMARY):
-        _append(Path(summary), render("markdown", outcome, root))
+        _append(Path(summary), render("markdown", found, root))
 
 
 def _append(path: Path, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -21,20 +20,8 @@ def chosen_format(format: str, *, json: bool, html: bool) -> str:
 
     asked = [name for name, wanted in (("json", json), ("html", html)) if wanted]
     if len({*asked, *([format] if format != "terminal" else [])}) > 1:
-        raise UsageError("--json, --html and --format name different formats", "leave one of them")
+        raise UsageError("--json, --html and --format name different formats", "keep one of them")
     return asked[0] if asked else format
-
-
-def page_text(
-    diagnosis: Diagnosis, evidence: Evidence | None, run_dir: Path | None = None
-) -> str:  # fmt: skip
-    """``evidence``: what charts and tables are drawn from; None leaves them out."""
-    from tdiag.cli.conclude import rendered
-    from tdiag.diagnose.details import details_of
-
-    began = _began_unix_ns(run_dir) if run_dir else None
-    details = details_of(evidence, diagnosis, began) if evidence else None
-    return rendered("html", diagnosis, run_dir, details)
 
 
 def write_page(run_dir: Path, diagnosis: Diagnosis, evidence: Evidence) -> Path:
@@ -44,6 +31,14 @@ def write_page(run_dir: Path, diagnosis: Diagnosis, evidence: Evidence) -> Path:
     path = run_dir / PAGE
     write_text(path, page_text(diagnosis, evidence, run_dir))
     return path
+
+
+def page_text(diagnosis: Diagnosis, evidence: Evidence | None, run_dir: Path | None = None) -> str:
+    """``evidence``: what charts and tables are drawn from; None leaves them out."""
+    from tdiag.cli.conclude import documented, shown
+
+    document = documented(diagnosis, evidence=evidence, run_dir=run_dir)
+    return shown("html", document, sys.stdout, run_dir)
 
 
 def put_page(diagnosis: Diagnosis, run_dir: Path, file: TextIO | None) -> None:
@@ -61,7 +56,9 @@ def put_page(diagnosis: Diagnosis, run_dir: Path, file: TextIO | None) -> None:
     elif evidence is not None:
         say_where(write_page(run_dir, diagnosis, evidence))
     else:
-        raise UsageError(f"{run_dir} is no run directory to put a page into", "say where: -o FILE")
+        raise UsageError(
+            f"{run_dir} is not a run directory", "specify where to write the page: -o FILE"
+        )
 
 
 def say_where(path: Path) -> None:
@@ -69,11 +66,3 @@ def say_where(path: Path) -> None:
     from tdiag.cli.streams import write
 
     write(sys.stdout, os.path.relpath(path) + "\n")
-
-
-def _began_unix_ns(run_dir: Path) -> int | None:
-    try:
-        began = json.loads((run_dir / "run.json").read_text()).get("start_unix_ns")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return began if isinstance(began, int) else None

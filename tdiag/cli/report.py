@@ -22,7 +22,8 @@ def report(
         str | None,
         typer.Argument(
             metavar="[RUN]",
-            help="A run directory, its name in .tdiag/runs, or a diagnosis.json; else the latest.",
+            help="A run directory, its name in .tdiag/runs, or a"
+            " diagnosis.json. Default: the latest.",
         ),
     ] = None,
     formats: Annotated[
@@ -39,32 +40,36 @@ def report(
     html: Annotated[
         bool,
         typer.Option(
-            "--html", help="Short for --format html: a page, in the run directory if without -o."
+            "--html",
+            help="Short for --format html: a page, in the run directory unless -o is given.",
         ),
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Short for --format line: the verdict alone.")
+        bool, typer.Option("--quiet", "-q", help="Short for --format line: only the verdict.")
     ] = False,
     all_findings: Annotated[
         bool,
         typer.Option(
             "--all",
-            help="Every finding, every rule that could not be checked; every row of a table.",
+            help="Show every finding, every rule that could not be checked and every row.",
         ),
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Diagnose the run again with the rules of this tdiag.")
+        bool, typer.Option("--fresh", help="Diagnose the run again with this version's rules.")
     ] = False,
-    ops: Annotated[bool, typer.Option("--ops", help="Instead: host ops of the trace.")] = False,
-    calls: Annotated[bool, typer.Option("--calls", help="Instead: cProfile's functions.")] = False,
+    ops: Annotated[bool, typer.Option("--ops", help="Show the trace's host ops instead.")] = False,
+    calls: Annotated[
+        bool, typer.Option("--calls", help="Show cProfile's functions instead.")
+    ] = False,
     lines: Annotated[
-        bool, typer.Option("--lines", help="Instead: py-spy's hot lines, workers apart.")
+        bool, typer.Option("--lines", help="Show py-spy's hot lines instead, workers apart.")
     ] = False,
     system: Annotated[
-        bool, typer.Option("--system", help="Instead: cores, disk, memory, GPU over the run.")
+        bool,
+        typer.Option("--system", help="Show cores, disk, memory and GPU over the run instead."),
     ] = False,
     syscalls: Annotated[
-        bool, typer.Option("--syscalls", help="Instead: strace's system calls.")
+        bool, typer.Option("--syscalls", help="Show strace's system calls instead.")
     ] = False,
     hourly_cost: HourlyCost = None,
     outputs: Annotated[
@@ -77,29 +82,32 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Print the report of a run again, or the tables of its profilers."""
-    from tdiag.cli.conclude import check_cost, conclude, open_output, rendered, terminal_text
+    """Print the report of a run, or the tables of its profilers."""
+    from tdiag.cli.conclude import check_cost, conclude, documented, open_output, shown
     from tdiag.cli.page import put_page
     from tdiag.errors import UsageError
     from tdiag.launch.rundir import find
-    from tdiag.report import load_diagnosis
+    from tdiag.report import check_format
+    from tdiag.report.load import load_diagnosis
 
     flags = (("json", json), ("html", html), ("line", quiet))
     short = [name for name, wanted in flags if wanted]
     names = [*short, *(formats or ())] or ["terminal"]
+    for name in names:
+        check_format(name)
     check_cost(hourly_cost, "terminal" if "terminal" in names else names[0])
     asked = {"ops": ops, "calls": calls, "lines": lines, "system": system,
              "syscalls": syscalls}  # fmt: skip
     tables = [table for table, wanted in asked.items() if wanted]
     if tables and names != ["terminal"]:
         raise UsageError(
-            f"--{tables[0]} with --format {names[0]}: the tables are for reading",
+            f"--{tables[0]} works with the terminal format only, not with {names[0]}",
             "leave out one of them",
         )
     if outputs and len(outputs) != len(names):
         raise UsageError(
-            f"{len(names)} × --format and {len(outputs)} × -o: which goes where?",
-            "give each format its own -o, or none of them",
+            f"{len(names)} × --format but {len(outputs)} × -o",
+            "give each format its own -o FILE, or none at all",
         )
     with ExitStack() as stack:
         places: Sequence[Path | None] = outputs or [None] * len(names)
@@ -114,19 +122,13 @@ def report(
             run_dir = find(run)
             kept = (run_dir / "diagnosis.json").is_file() and not fresh
             diagnosis = load_diagnosis(run_dir) if kept else conclude(run_dir)
+        document = documented(diagnosis, hourly_cost=hourly_cost)
         for name, file in zip(names, files, strict=True):
-            if name == "terminal":
-                _put(file, lambda stream: terminal_text(
-                    diagnosis, run_dir, stream, all_findings=all_findings,
-                    hourly_cost=hourly_cost))  # fmt: skip
-            elif name == "html":
+            if name == "html":
                 put_page(diagnosis, run_dir or Path(str(run)).parent, file)
             else:
-                _put(file, partial(_as_told, rendered(name, diagnosis, run_dir)))
-
-
-def _as_told(text: str, _: TextIO) -> str:
-    return text
+                _put(file, partial(shown, name, document, run_dir=run_dir,
+                                   all_findings=all_findings))  # fmt: skip
 
 
 def _put(file: TextIO | None, text: Callable[[TextIO], str]) -> None:
@@ -148,9 +150,9 @@ def _evidence(run: str | None) -> Evidence:
 
 
 def _drawn(tables: list[str], evidence: Evidence, stream: TextIO, every_row: bool) -> str:
-    from tdiag.cli.conclude import paper
-    from tdiag.report.page import Page
-    from tdiag.tables import draw
+    from tdiag.cli.conclude import shown
+    from tdiag.report.document import Document
+    from tdiag.report.profilers import sections
 
-    width, color = paper(stream)
-    return draw(tables, evidence, Page(width, color, every_row, Path.cwd()))
+    document = Document(name="tdiag", title="", data=None, sections=sections(tables, evidence))
+    return shown("terminal", document, stream, all_findings=every_row)

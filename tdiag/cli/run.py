@@ -49,7 +49,7 @@ def run(
         bool,
         typer.Option(
             "--profiling",
-            help="End the run as soon as the evidence is complete. Also handed to a script that"
+            help="End the run as soon as the evidence is complete. Also passed to a script that"
             " declares it.",
         ),
     ] = False,
@@ -59,14 +59,16 @@ def run(
     time_budget: Annotated[
         float,
         typer.Option(
-            min=1, metavar="SECONDS", help="Stop watching this long after the first step."
+            min=1,
+            metavar="SECONDS",
+            help="Stop watching after this many seconds from the first step.",
         ),
     ] = 60.0,
     syscalls: Annotated[
         bool,
         typer.Option(
             "--syscalls",
-            help="Count system calls with strace, too, in a window of its own; then"
+            help="Also count system calls with strace, in a window of its own; see"
             " `tdiag report --syscalls`.",
         ),
     ] = False,
@@ -74,31 +76,32 @@ def run(
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Interpreter of the script's own environment. It needs torch, not tdiag.",
+            help="Python interpreter of the script's environment. It needs torch, not tdiag.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The run directory, instead of a new one in .tdiag/runs."),
+        typer.Option(
+            metavar="DIR", help="Run directory to write, instead of a new one in .tdiag/runs."
+        ),
     ] = None,
     json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Diagnosis as JSON on stdout; the script's stdout goes to stderr."
+            "--json",
+            help="Print the diagnosis as JSON on stdout; the script's stdout goes to stderr.",
         ),
     ] = False,
     hourly_cost: HourlyCost = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Write the diagnosis as JSON to this file, too."
+            "--output", "-o", metavar="FILE", help="Also write the diagnosis as JSON to this file."
         ),
     ] = None,
     quiet: Annotated[
         bool,
-        typer.Option(
-            "--quiet", "-q", help="No progress lines, and the verdict alone, on one line."
-        ),
+        typer.Option("--quiet", "-q", help="Print only the verdict, on one line."),
     ] = False,
     sampler: Annotated[
         str, typer.Option(help="Stack sampler: py-spy, in-process or off.")
@@ -106,7 +109,7 @@ def run(
 ) -> None:
     """Diagnose an unmodified training script.
 
-    Launches it as plain Python would, and says what its step time is spent on.
+    Runs it as plain Python would, and reports where its step time goes.
 
     tdiag run train.py --profiling --epochs 2
 
@@ -125,7 +128,7 @@ def run(
 
     check_cost(hourly_cost, "json" if json else "terminal")
     if sampler not in SAMPLERS:
-        raise UsageError(f"--sampler {sampler}: one of {', '.join(SAMPLERS)}")
+        raise UsageError(f"--sampler {sampler} is not one of {', '.join(SAMPLERS)}")
     for word, meant in context.meta[MISSES]:
         say(f"tdiag: {word} is handed to the script; did you mean {meant}?")
     with open_output(output) as written:
@@ -155,31 +158,29 @@ def _report(
     import traceback
 
     from tdiag.cli import complain
-    from tdiag.cli.conclude import conclude, terminal_text
+    from tdiag.cli.conclude import conclude, documented, shown
     from tdiag.cli.page import write_page
     from tdiag.cli.streams import say, write
     from tdiag.errors import TdiagError
 
     again = f"the run is kept: tdiag report {os.path.relpath(outcome.run_dir)}"
     if not outcome.report_wanted:
-        complain(TdiagError("interrupted twice, so no report", again))
+        complain(TdiagError("interrupted twice: no report", again))
         return
     try:
         from tdiag.evidence.from_run import load_run
-        from tdiag.report import render
 
         evidence = load_run(outcome.run_dir)
         diagnosis = conclude(outcome.run_dir, evidence)
+        document = documented(diagnosis, hourly_cost=hourly_cost)
         if written is not None:
             written.truncate(0)
-            written.write(render("json", diagnosis))
+            written.write(shown("json", document, written))
         if as_json:
-            write(sys.stdout, render("json", diagnosis))
-        elif quiet:
-            write(sys.stderr, render("line", diagnosis, base_dir=Path.cwd()))
+            write(sys.stdout, shown("json", document, sys.stdout))
         else:
-            text = terminal_text(diagnosis, outcome.run_dir, sys.stderr, hourly_cost=hourly_cost)
-            write(sys.stderr, text)
+            name = "line" if quiet else "terminal"
+            write(sys.stderr, shown(name, document, sys.stderr, outcome.run_dir))
         page = write_page(outcome.run_dir, diagnosis, evidence)  # last: nobody waits for it
         if not (as_json or quiet):
             say(f"tdiag: as a page: {os.path.relpath(page)}")

@@ -25,37 +25,37 @@ def view(
         list[str] | None,
         typer.Argument(
             metavar="RUN",
-            help="Run directories or their names in .tdiag/runs, traces, or folders of ranks;"
-            " else the latest run.",
+            help="Run directories or their names in .tdiag/runs, traces, or folders of ranks."
+            " Default: the latest run.",
         ),
     ] = None,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")
     ] = True,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0: a free one.")
+        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 picks a free one.")
     ] = 0,
     steps: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="N",
-            help="Only the first N traced steps for the PyTorch Profiler tab: a large trace takes"
-            " it minutes.",
+            help="Show only the first N traced steps in the PyTorch Profiler tab, which needs"
+            " minutes for a large trace.",
         ),
     ] = None,
     perfetto: Annotated[
         bool,
-        typer.Option("--perfetto", help="Instead: write the run's merged trace for Perfetto."),
+        typer.Option("--perfetto", help="Write the run's merged trace for Perfetto instead."),
     ] = False,
     speedscope: Annotated[
-        bool, typer.Option("--speedscope", help="Instead: write the run's stacks for speedscope.")
+        bool, typer.Option("--speedscope", help="Write the run's stacks for speedscope instead.")
     ] = False,
     google_charts: Annotated[
         bool,
         typer.Option(
             "--google-charts",
-            help="Draw the PyTorch Profiler tab with Google Charts, where the internet has it.",
+            help="Draw the PyTorch Profiler tab with Google Charts (needs the internet).",
         ),
     ] = False,
 ) -> None:
@@ -91,8 +91,8 @@ def _write(run: str | None, write: Callable[[Path], tuple[Path, list[str]]], ope
     from tdiag.launch.rundir import find
 
     if _is_trace(run):
-        hint = "a trace opens in these viewers as it is"
-        raise UsageError(f"{run} is no run, so there is nothing to merge", hint)
+        hint = "open the trace in the viewer directly"
+        raise UsageError(f"{run} is a trace, not a run: there is nothing to merge", hint)
     run_dir = find(run)
     try:
         path, notes = write(run_dir)
@@ -154,7 +154,7 @@ def _view(run: str | None, scratch: Path, steps: int | None) -> View:
     from tdiag.cli.conclude import conclude
     from tdiag.diagnose import diagnose
     from tdiag.launch.rundir import find
-    from tdiag.report import load_diagnosis
+    from tdiag.report.load import load_diagnosis
     from tdiag.view import tensorboard
 
     try:
@@ -175,7 +175,7 @@ def _unwritable(folder: Path, error: OSError) -> RunError:
 
     return RunError(
         f"cannot write in {folder}: {error.strerror or error}",
-        "make room there, or copy the run to where you may write",
+        "free some space, or copy the run to a folder that you may write to",
     )
 
 

@@ -9,13 +9,14 @@ import msgspec
 from tdiag.diagnose.budget import make_budget
 from tdiag.diagnose.costs import undisturbed
 from tdiag.diagnose.engine import run_rules
-from tdiag.diagnose.ranks import of_ranks
+from tdiag.diagnose.ranks import of_ranks, rank_steps
 from tdiag.diagnose.top import top_parts
 from tdiag.diagnose.verdict import judge
 from tdiag.evidence.device import DeviceTime, Ranks, TracedSteps
 from tdiag.evidence.kinds import Budget, Environment, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Component, Diagnosis, StepTime
+from tdiag.model.notes import Note
 from tdiag.model.threshold import Threshold
 from tdiag.model.timeline import Timeline
 from tdiag.rules.catalogue import find
@@ -65,6 +66,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         notes=(*evidence.notes, *_crowded(evidence), *_uneven(evidence, budget)),
         timeline=evidence.get(Timeline),
         top=tuple(top_parts(evidence)),
+        ranks=rank_steps(evidence.get(Ranks)),
     )
 
 
@@ -92,18 +94,19 @@ def _environment(evidence: Evidence) -> dict[str, Any]:
     return msgspec.to_builtins(found) if found else {}
 
 
-def _crowded(evidence: Evidence) -> tuple[str, ...]:
+def _crowded(evidence: Evidence) -> tuple[Note, ...]:
     """A note where other programs took so many cores that they slowed down the run."""
     left = undisturbed(evidence)
     if left >= 1 - NOTICEABLE_FRAC:
         return ()
-    return (
+    text = (
         f"other programs kept {1 - left:.0%} of the machine's cores busy: this run waited for a"
-        " core and would be faster alone",
+        " core and would be faster alone"
     )
+    return (Note("crowded-machine", text, "warning"),)
 
 
-def _uneven(evidence: Evidence, budget: Budget | None) -> tuple[str, ...]:
+def _uneven(evidence: Evidence, budget: Budget | None) -> tuple[Note, ...]:
     """A note where a few steps take most of the time.
 
     A component whose mean exceeds the median step cannot be in most of the steps.
@@ -116,7 +119,7 @@ def _uneven(evidence: Evidence, budget: Budget | None) -> tuple[str, ...]:
         f"most steps take about {duration(steps.median_ns)}, but the mean is"
         f" {duration(steps.mean_ns)}: a few steps take the rest of the time"
     )
-    return (f"{note}, mostly in {rare[0]}" if rare else note,)
+    return (Note("few-steps-dominate", f"{note}, mostly in {rare[0]}" if rare else note),)
 
 
 def _communicating_step(evidence: Evidence, budget: Budget | None) -> float | None:

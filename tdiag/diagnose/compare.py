@@ -23,10 +23,10 @@ from tdiag.evidence.device import (
 )
 from tdiag.evidence.from_trace.device_work import TOP
 from tdiag.evidence.from_trace.host_ops import TOP_OPS
-from tdiag.evidence.kinds import Kind
 from tdiag.evidence.store import Evidence
 from tdiag.model.comparison import Change, ChangeTable, Comparison
 from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis
+from tdiag.model.kind import Kind
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import NOISE_FLOOR_FRAC
 
@@ -73,8 +73,8 @@ def compare(before: Side, after: Side) -> Comparison:
             _times("Ops by own host time", sides, HostOps, list(map(_host_ops, sides)), least),
             *_counts(sides),
         ),
-        notes_before=before.diagnosis.notes,
-        notes_after=after.diagnosis.notes,
+        notes_before=tuple(note.text for note in before.diagnosis.notes),
+        notes_after=tuple(note.text for note in after.diagnosis.notes),
     )
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tdiag.diagnose.budget import starting_workers
+from tdiag.evidence.data import Loaders
 from tdiag.evidence.device import HostOps
 from tdiag.evidence.kinds import (
     Budget,
     Calls,
     Dispatch,
     Environment,
-    Loaders,
     Ops,
     Phases,
     Stacks,

@@ -19,8 +19,6 @@ from tdiag.rules.catalogue import Rule, all_rules, needs
 from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import only_from_below
 
-__all__ = ["NOISE_FLOOR_FRAC", "all_rules", "needs", "rank", "run_rule", "run_rules"]
-
 MAX_RECOVERABLE_FRAC = Threshold(
     0.99,
     "of the step",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tdiag.evidence.kinds import Loaders, Phases, StackLine, Stacks
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Phases, StackLine, Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.base import where

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tdiag.evidence.device import Ranks
-from tdiag.model.diagnosis import Verdict
+from tdiag.model.diagnosis import Component, RankStep, Verdict
 from tdiag.rules.base import Abstain
 from tdiag.rules.stragglers import Straggler, straggler_of, waits_by_turns
 
@@ -16,6 +16,26 @@ def known_straggler(ranks: Ranks | None) -> Straggler | None:
         return straggler_of(ranks) if ranks else None
     except Abstain:
         return None
+
+
+def rank_steps(ranks: Ranks | None) -> tuple[RankStep, ...]:
+    """The step of each rank, by rank; empty where one process trained."""
+    straggler = known_straggler(ranks)
+    late = straggler.rank.rank if straggler else None
+    return tuple(
+        RankStep(
+            rank=found.rank,
+            step_ns=round(found.step_ns),
+            communication_ns=(
+                None if found.communication_ns is None else round(found.communication_ns)
+            ),
+            components=tuple(
+                Component(name, round(ns)) for name, ns in found.components_ns.items()
+            ),
+            late=found.rank == late,
+        )
+        for found in (ranks.ranks if ranks else ())
+    )
 
 
 def of_ranks(verdict: Verdict, ranks: Ranks | None, step_ns: float | None = None) -> Verdict:

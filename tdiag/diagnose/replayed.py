@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tdiag.evidence.kinds import Budget, Loaders, Steps
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Budget, Steps
 from tdiag.evidence.replay import Replay
 from tdiag.evidence.store import Evidence
 from tdiag.model.threshold import Threshold

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from tdiag.evidence.kinds import Kind
+from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 
 

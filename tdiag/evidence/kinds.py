@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tdiag.evidence.data import Loader as Loader
-from tdiag.evidence.data import Loaders as Loaders
-from tdiag.model.kind import Kind as Kind
+from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 
 

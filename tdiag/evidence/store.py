@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tdiag.evidence.kinds import Kind
+from tdiag.model.kind import Kind
+from tdiag.model.notes import Capture, Note, Severity
 
 K = TypeVar("K", bound=Kind)
 
@@ -15,16 +16,20 @@ class Evidence:
     """``missing`` gives the reason, in the user's words, why a kind is not there; ``otherwise``
     that of all kinds which it does not name.
 
-    ``capture``: source → "captured[ in part: why]" | "failed: why" | "not requested".
+    ``capture``: source → how far it was captured.
     ``perturbation``: window → its median step ÷ the baseline's − 1.
     """
 
     facts: dict[type[Kind], Kind] = field(default_factory=dict)
     missing: dict[type[Kind], str] = field(default_factory=dict)
     otherwise: str = "not captured"
-    capture: dict[str, str] = field(default_factory=dict)
+    capture: dict[str, Capture] = field(default_factory=dict)
     perturbation: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+    def note(self, code: str, text: str, severity: Severity = "info") -> None:
+        """Add a :class:`Note`."""
+        self.notes.append(Note(code, text, severity))
 
     def add(self, *kinds: Kind) -> Evidence:
         """Store each under its own type; returns self, for building examples in one line."""

@@ -81,8 +81,8 @@ def both(
     with checked_out(revision) as other:
         where = other.moved(Path.cwd())
         if where is None or not where.is_dir():
-            raise UsageError(f"{Path.cwd().name} is not a folder of {other.name}",
-                             "run from one that both revisions have")  # fmt: skip
+            raise UsageError(f"{other.name} has no folder {Path.cwd().name}",
+                             "run from a folder that both revisions have")  # fmt: skip
         before = Program("before", other.target(target).command(found), where,
                          other.variables(), outside=str(other.root))  # fmt: skip
         yield other, before, here(target, found)
@@ -113,7 +113,7 @@ def timed(case: Case, other: Revision, before: Program, now: Program, options: O
             now_ns=_typical_ns([pair[1] for pair in pairs]),
             turns=turns,
             how=f"{plural(len(pairs), 'group')} of fresh processes, {plural(turns, 'turn')} a side,"
-            " both sides alive at once, taking turns",
+            " both sides alive at once, interleaved",
         ),
         changed=other.changed,
         notes=[*case.notes, *same],

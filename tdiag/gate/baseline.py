@@ -72,16 +72,16 @@ def read(path: Path) -> dict[str, Entry]:
         version = msgspec.json.decode(raw, type=_Version).tdiag_baseline
         if version > VERSION:
             raise RunError(f"{path} was written by a newer tdiag (baseline version {version})",
-                           "upgrade tdiag, or delete it and write it again: --update")  # fmt: skip
+                           "upgrade tdiag, or delete it and rewrite it: --update")  # fmt: skip
         if version < VERSION:
             raise RunError(f"{path} was written by an older tdiag (baseline version {version})",
-                           "delete it and write it again: --update")  # fmt: skip
+                           "delete it and rewrite it: --update")  # fmt: skip
         return msgspec.json.decode(raw, type=_File).scripts
     except msgspec.MsgspecError as error:
         conflict = b"<<<<<<<" in raw
         raise RunError(
             f"{path} is no baseline: " + ("it holds a merge conflict" if conflict else str(error)),
-            "take either side, or delete it and write it again: --update",
+            "keep either side, or delete it and rewrite it: --update",
         ) from None
 
 

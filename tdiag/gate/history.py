@@ -75,10 +75,8 @@ class Series:
     def how(self) -> str:
         """What its times are."""
         if self.kind == "baseline":
-            return (
-                "checks with a baseline: step times relative to it, the machine's drift taken out"
-            )
-        return "checks with a revision: step times as measured, the machine's drift is in them"
+            return "checks with a baseline: step times relative to it, machine drift removed"
+        return "checks with a revision: step times as measured, machine drift included"
 
 
 def record_of(outcome: Outcome, kind: Literal["baseline", "revision"], head: Head) -> Record:
@@ -129,7 +127,7 @@ def read(path: Path) -> tuple[list[Record], int]:
                        f"a check writes it: tdiag check … --history {path}") from None  # fmt: skip
     records = [record for line in lines if (record := _record(line, path))]
     if not records:
-        raise RunError(f"{path} holds no check of tdiag",
+        raise RunError(f"{path} contains no check of tdiag",
                        f"a check appends one: tdiag check … --history {path}")  # fmt: skip
     return sorted(records, key=lambda record: record.unix), len(lines) - len(records)
 
@@ -137,7 +135,7 @@ def read(path: Path) -> tuple[list[Record], int]:
 def _record(line: bytes, path: Path) -> Record | None:
     try:
         if msgspec.json.decode(line, type=_Version).tdiag_history > VERSION:
-            raise RunError(f"{path} holds lines of a newer tdiag", "upgrade tdiag")
+            raise RunError(f"{path} contains lines of a newer tdiag", "upgrade tdiag")
         return msgspec.json.decode(line, type=Record)
     except msgspec.MsgspecError:
         return None

@@ -135,8 +135,8 @@ def _of_time(case: Case, answer: Answer) -> Iterable[str]:
         )
     elif answer == "unclear":
         yield (
-            f"step time {interval(typical)}, {times}: that may be more than the +{limit} allowed,"
-            " or less"
+            f"step time {interval(typical)}, {times}: too noisy to decide whether that is more"
+            f" than the +{limit} allowed"
         )
 
 
@@ -212,8 +212,8 @@ def _settle(case: Case) -> str:
         return case.settle
     more = case.step.ratios.typical.more_groups(case.threshold)
     if more is None:
-        return "no number of further runs in reach would settle it: choose another --max-regression"
+        return "more runs would not decide it: choose another --max-regression"
     return (
-        f"about {plural(more, 'more group')} of fresh processes would settle it: raise --groups, or"
-        " run where the machine is quieter"
+        f"about {plural(more, 'more group')} of fresh processes would decide it: raise --groups, or"
+        " use a quieter machine"
     )

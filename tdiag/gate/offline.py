@@ -25,7 +25,7 @@ from tdiag.gate.outcome import Outcome
 # Separate runs of one program on a busy machine varied by up to so much (DESIGN: 9 to 16 %).
 RUN_TO_RUN = 0.16
 BLOCKS = 10  # of neighbouring steps: the machine's drift within a run is between blocks
-SETTLE = "to measure it, let both take turns: tdiag check --against REV"
+SETTLE = "to measure it, run both interleaved: tdiag check --against REV"
 FEWEST_STEPS = 2 * BLOCKS
 
 
@@ -58,7 +58,7 @@ def compare_runs(before: Path, now: Path, threshold: float, tolerance: float) ->
             why_no_step=why_not,
             now_findings=findings_of(diagnoses[1]),
             settle=SETTLE,
-            notes=[note for diagnosis in diagnoses for note in diagnosis.notes],
+            notes=[note.text for diagnosis in diagnoses for note in diagnosis.notes],
         )
     )
 

@@ -51,7 +51,7 @@ class Revision:
         if target.kind == "script" or source is not None:
             there = self.moved(source or Path(script))
             if there is None:
-                raise UsageError(f"{script} lies outside this repository",
+                raise UsageError(f"{script} is outside this repository",
                                  "both sides would run the same file")  # fmt: skip
             if not there.exists() or there.is_symlink():
                 raise UsageError(f"{script} is not in {self.name}",

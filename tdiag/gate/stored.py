@@ -74,7 +74,7 @@ def check_stored(target: Target, path: Path, options: Options) -> Outcome:
     entry = files.read(path).get(_command(target))
     if entry is None:
         raise UsageError(f"{path} has no baseline of `{_command(target)}`",
-                         "write it: the same command with --update")  # fmt: skip
+                         "write one: the same command with --update")  # fmt: skip
     options.told("counting what a step does")
     case = _case(path, entry, options, _counted(target, options))
     try:
@@ -101,12 +101,12 @@ def _commit(entry: Entry) -> str:
     and it says what to do about it."""
     if not entry.commit:
         raise UsageError("the baseline was written outside a git repository",
-                         "write it again in one: --update")  # fmt: skip
+                         "rewrite it inside one: --update")  # fmt: skip
     if named := entry.uncommitted[:_FILES]:
         more = ", …" if len(entry.uncommitted) > _FILES else ""
         raise UsageError(
-            f"the baseline was written with changes that no commit has: {', '.join(named)}{more}",
-            "commit them, then write it again: --update",
+            f"the baseline was written with uncommitted changes: {', '.join(named)}{more}",
+            "commit them, then rewrite it: --update",
         )
     return entry.commit
 

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from tdiag.model.notes import Capture, Note
 from tdiag.model.place import Place
 from tdiag.model.timeline import Timeline
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 # Shares of the step below this get no line of their own in a table: half of the last digit of a
 # share in whole per cent.
@@ -145,6 +146,18 @@ class Top(msgspec.Struct, frozen=True, kw_only=True):
     scaled: bool = False
 
 
+class RankStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's step. ``components``: the device's time or, on a CPU, the phases of the clean
+    step; empty where the rank's trace holds no device activity. ``communication_ns``: its
+    communication, overlapped or not, None where unmeasured. ``late``: the others wait for it."""
+
+    rank: int
+    step_ns: int
+    communication_ns: int | None
+    components: tuple[Component, ...]
+    late: bool = False
+
+
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a report says. ``budget`` sums to ``step.mean_ns`` exactly."""
 
@@ -156,7 +169,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     abstained: tuple[Abstained, ...]
     perturbation: dict[str, float]
     environment: dict[str, Any]
-    capture: dict[str, str]
-    notes: tuple[str, ...] = ()
+    capture: dict[str, Capture]
+    notes: tuple[Note, ...] = ()
     timeline: Timeline | None = None
     top: tuple[Top, ...] = ()
+    ranks: tuple[RankStep, ...] = ()

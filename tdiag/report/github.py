@@ -1,32 +1,40 @@
-"""GitHub workflow commands: findings as annotations at the user's own lines."""
+"""GitHub workflow commands: the verdict, and annotations at the user's own lines."""
 
 from __future__ import annotations
 
-from tdiag.model.diagnosis import Diagnosis, Finding
+from collections.abc import Iterator
+
+from tdiag.report.document import Annotation, Document
 from tdiag.report.page import Page
-from tdiag.report.summary import headline, why
 from tdiag.report.text import inert, relative
 
-
-def render(diagnosis: Diagnosis, page: Page) -> str:
-    """One line a finding, ranked ones as warnings; GitHub shows the first ten of each kind."""
-    title = ": ".join(filter(None, headline(diagnosis.verdict)))
-    verdict = command("notice", {"title": f"tdiag: {title}"}, diagnosis.verdict.summary)
-    return (
-        "\n".join([verdict, *(_annotation(f, diagnosis, page) for f in diagnosis.findings)]) + "\n"
-    )
+LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
-def _annotation(finding: Finding, diagnosis: Diagnosis, page: Page) -> str:
-    at: dict[str, str] = {}
-    if finding.location:
-        at["file"] = relative(finding.location.file, page.base_dir)
-        if finding.location.line > 0:
-            at["line"] = str(finding.location.line)
-    at["title"] = f"{finding.code} {finding.name}"
-    level = "notice" if finding.advisory else "warning"
-    sentences = (finding.summary, f"Fix: {finding.fix.text}", why(finding, diagnosis))
-    return command(level, at, "\n".join(s for s in sentences if s))
+def render(document: Document, page: Page) -> str:
+    """One line a place; GitHub shows the first ten of each level."""
+    lines = []
+    if head := document.headline:
+        title = ": ".join(filter(None, (document.name, head.title, head.share)))
+        said = "\n".join(f"{x.label}: {x.text}" if x.label else x.text for x in head.lines)
+        lines.append(command(LEVELS[head.level], {"title": title}, said))
+    for annotation in document.annotations:
+        if annotation.level in LEVELS:
+            lines += _commands(annotation, page)
+    return "\n".join(lines) + "\n"
+
+
+def _commands(annotation: Annotation, page: Page) -> Iterator[str]:
+    level = LEVELS[annotation.level]
+    title = annotation.title
+    if not title.startswith(annotation.name):
+        title = f"{annotation.name}: {title}"
+    for place, said in annotation.places or ((None, ""),):
+        at = {"file": relative(place.file, page.base_dir)} if place else {}
+        if place and place.line > 0:
+            at["line"] = str(place.line)
+        lines = [said, *annotation.lines] if said else annotation.lines
+        yield command(level, {**at, "title": title}, "\n".join(lines))
 
 
 def command(level: str, properties: dict[str, str], message: str) -> str:

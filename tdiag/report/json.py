@@ -1,4 +1,7 @@
-"""``diagnosis.json``: the shape that other programs rely on (``diagnosis.schema.json``)."""
+"""What a document was built of, as JSON: the shape that other programs rely on.
+
+A diagnosis has ``diagnosis.schema.json``, a comparison ``comparison.schema.json``.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,25 @@ from typing import Any
 
 import msgspec
 
-from tdiag.model.diagnosis import Diagnosis
+from tdiag.report.document import Document
 from tdiag.report.page import Page
 
 
-def render(diagnosis: Diagnosis, page: Page) -> str:
-    """The diagnosis as indented JSON."""
-    return encode(diagnosis)
+def render(document: Document, page: Page) -> str:
+    """Indented; fields in the model's order, mappings sorted by key."""
+    return encode(document.data)
 
 
-def encode(value: msgspec.Struct) -> str:
-    """Indented JSON: fields in the model's order, mappings sorted by key.
+def encode(value: Any) -> str:
+    """Indented JSON: fields in the model's order, mappings of a struct sorted by key.
 
     What is in no field of the model and no JSON type (a path in ``environment``) becomes text;
     bytes of a file name that are not UTF-8 become ``\\udcNN`` in it, and so does a number that is
     none (``"nan"``), for JSON would make it null: unmeasured.
     """
-    plain = msgspec.to_builtins(value, order="deterministic", enc_hook=str)
-    text = msgspec.json.encode(jsonable(plain))
-    return msgspec.json.format(text, indent=2).decode() + "\n"
+    if not isinstance(value, dict):
+        value = msgspec.to_builtins(value, order="deterministic", enc_hook=str)
+    return msgspec.json.format(msgspec.json.encode(jsonable(value)), indent=2).decode() + "\n"
 
 
 def jsonable(value: Any) -> Any:

@@ -1,8 +1,9 @@
-"""Reading ``diagnosis.json`` back, with a clear word for what cannot be read."""
+"""Reading ``diagnosis.json`` back, with a clear message for what cannot be read."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -17,8 +18,8 @@ class _Version(msgspec.Struct):
 def load_diagnosis(path: Path) -> Diagnosis:
     """The diagnosis at ``path``: the file itself, or a run directory that holds one.
 
-    Raises :class:`RunError` (exit code 2) where there is none, where it is broken, and where a
-    newer tdiag wrote it.
+    Files of every earlier schema version are read. Raises :class:`RunError` (exit code 2) where
+    there is none, where it is broken, and where a newer tdiag wrote it.
     """
     file = path / "diagnosis.json" if path.is_dir() else path
     try:
@@ -38,7 +39,26 @@ def load_diagnosis(path: Path) -> Diagnosis:
             "a newer tdiag wrote it: pip install --upgrade tdiag",
         )
     try:
-        return msgspec.json.decode(raw, type=Diagnosis)
-    except msgspec.MsgspecError as error:
+        found = msgspec.json.decode(raw)
+        return msgspec.convert(_from_version_1(found) if version == 1 else found, Diagnosis)
+    except (msgspec.MsgspecError, AttributeError) as error:
         hint = "it was changed or only partly written: run `tdiag run` again"
         raise RunError(f"{file} is a broken diagnosis: {error}", hint) from error
+
+
+def _from_version_1(found: dict[str, Any]) -> dict[str, Any]:
+    """Captures and notes were texts: ``failed: why``, and a note's sentence alone."""
+    captures = {name: _capture(text) for name, text in found.get("capture", {}).items()}
+    notes = [_note(text) for text in found.get("notes", ())]
+    return {**found, "schema_version": SCHEMA_VERSION, "capture": captures, "notes": notes}
+
+
+def _capture(text: str) -> dict[str, str]:
+    state, _, why = text.partition(": ")
+    return {"state": {"captured in part": "partial"}.get(state, state), "why": why}
+
+
+def _note(text: str) -> dict[str, str]:
+    if text.startswith("other programs kept"):
+        return {"code": "crowded-machine", "text": text, "severity": "warning"}
+    return {"code": "note", "text": text}

@@ -5,88 +5,178 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tdiag.model.diagnosis import Diagnosis, Finding
-from tdiag.report.page import Page
-from tdiag.report.summary import (
-    advisories,
-    best,
-    headline,
-    measure_name,
-    measure_value,
-    ranked,
-    unchecked,
-    why,
+from tdiag.evidence.history import History
+from tdiag.model.timeline import Timeline
+from tdiag.report.document import (
+    Block,
+    Budget,
+    Cell,
+    Document,
+    Facts,
+    Headline,
+    Item,
+    Line,
+    Section,
+    Table,
+    Trend,
 )
+from tdiag.report.page import Page
+from tdiag.report.summary import measure_name, measure_value
 from tdiag.report.text import inert, spot
-from tdiag.report.words import SAFETY, component
-from tdiag.units import duration, faster, percent
+from tdiag.report.words import component
+from tdiag.units import duration, percent
 
 _SYNTAX = re.compile(r"([\\`*_\[\]<>|~&$])")
 _BLOCK = re.compile(r"^(\s*\d*)([#+=.)-])(?=[\s=-]|$)")  # what starts a list, heading or rule
+_MARKS = {"warning": "❔ ", "error": "❌ ", "note": "✅ "}
 
 
-def render(diagnosis: Diagnosis, page: Page) -> str:
+def render(document: Document, page: Page) -> str:
     """GitHub-flavoured Markdown; names from the run are escaped and mention nobody."""
-    texts = ("\n".join(lines) for _, lines in sections(diagnosis, page))
+    texts = ("\n".join(lines) for _, lines in sections(document, page))
     return "\n\n".join(texts) + "\n"
 
 
-def sections(diagnosis: Diagnosis, page: Page) -> Iterator[tuple[str, list[str]]]:
+def sections(document: Document, page: Page) -> Iterator[tuple[str, list[str]]]:
     """The report's parts, each with a plain title: the verdict, each finding, what follows."""
-    yield "verdict", [*_verdict(diagnosis)]
-    for number, finding in enumerate(ranked(diagnosis), 1):
-        yield (
-            f"{inert(finding.code)} {inert(finding.name)}",
-            [*_finding(number, finding, diagnosis, page)],
-        )
-    if notes := [*advisories(diagnosis)]:
-        lines = [f"- {f.code}: {prose(f.summary)} → {prose(f.fix.text)}" for f in notes]
-        yield "worth knowing", ["**Worth knowing** (no measured cost)", "", *lines]
-    if diagnosis.abstained:
-        n = len(diagnosis.abstained)
-        lines = [f"- {prose(why)}: {plain(' '.join(c))}" for why, c in unchecked(diagnosis)]
-        fold = f"<details><summary>Could not check: {n}</summary>"
-        yield "could not check", [fold, "", *lines, "", "</details>"]
-    if diagnosis.notes:
-        yield "notes", [f"> {prose(note)}" for note in diagnosis.notes]
+    if head := document.headline:
+        yield "verdict", [*_headline(document, head, page)]
+    for section in document.sections:
+        for title, lines in _parts(section, page):
+            if lines:
+                yield title, lines
+    if document.notes:
+        yield "notes", [f"> {prose(note.text)}" for note in document.notes]
 
 
-def _verdict(diagnosis: Diagnosis) -> Iterator[str]:
-    title, share = headline(diagnosis.verdict)
-    yield f"### {plain(title)}{f': {share}' if share else ''}"
-    yield ""
-    yield prose(diagnosis.verdict.summary)
-    if (top := best(diagnosis)) and top.speedup:
-        gain = faster(top.speedup.low, top.speedup.high)
-        yield f"**Best fix**, predicted {gain} faster: {prose(top.fix.text)}"
-    yield from ("", *_budget(diagnosis)) if diagnosis.budget else ()
+def _headline(document: Document, head: Headline, page: Page) -> Iterator[str]:
+    name = "" if document.name == "tdiag" else f"{_MARKS[head.level]}{plain(document.name)}: "
+    yield f"### {name}{plain(head.title)}{f': {plain(head.share)}' if head.share else ''}"
+    if document.name != "tdiag" and head.aside:
+        yield from ("", plain(head.aside))
+    for line in head.lines:
+        said = prose(line.text)
+        if line.label:
+            said = f"**{plain(line.label)}**: {said}"
+        if line.at:
+            said += f" at {code_span(spot(line.at, page.base_dir))}"
+        yield from ("", said + (f", {plain(line.gain)}" if line.gain else ""))
 
 
-def _budget(diagnosis: Diagnosis) -> Iterator[str]:
-    total = sum(c.ns for c in diagnosis.budget)
+def _parts(section: Section, page: Page) -> Iterator[tuple[str, list[str]]]:
+    """A ranked finding is a part of its own; all else of a section is one."""
+    if section.page_only:
+        return
+    rest: list[str] = []
+    for block in section.blocks:
+        if isinstance(block, Item) and block.number:
+            yield f"{inert(block.rule)} {inert(block.name)}", [*_item(block, page)]
+        elif lines := [*_block(block, page)]:
+            rest += ["", *lines] if rest and not isinstance(block, Line) else lines
+    if not rest:
+        return
+    aside = f" ({plain(section.aside)})" if section.aside else ""
+    if section.folded:
+        fold = f"<details><summary>{plain(section.title)}{aside}</summary>"
+        rest = [fold, "", *rest, "", "</details>"]
+    elif section.id not in ("budget", "findings") and section.title:
+        rest = [f"**{plain(section.title)}**{aside}", "", *rest]
+    elif section.id == "budget":
+        rest = [*rest, "", plain(section.aside)]
+    yield section.title.lower(), rest
+
+
+def _block(block: Block, page: Page) -> Iterator[str]:
+    if isinstance(block, Line):
+        label = f" {plain(block.label)}" if block.label else ""
+        at = f" at {code_span(spot(block.place, page.base_dir))}" if block.place else ""
+        yield f"- {prose(block.text)}{at}{label}"
+    elif isinstance(block, Facts):
+        for row in block.rows:
+            if not row.minor:
+                yield f"- {plain(row.label)}: {prose(row.text)}"
+    elif isinstance(block, Table):
+        yield from _table(block, page)
+    elif isinstance(block, Budget):
+        yield from _budget(block)
+    elif isinstance(block, Item):
+        at = f" at {code_span(spot(block.place, page.base_dir))}" if block.place else ""
+        change = f" → {prose(block.change)}" if block.change else ""
+        rule = plain(f"{block.rule} {block.name}")
+        yield f"- {prose(block.action)} ({rule}{at}): {prose(block.summary)}{change}"
+        yield from (f"  {line}" for line in _fenced(block.code))
+    elif isinstance(block, Trend):
+        yield from _trend(block)
+    else:  # what is drawn along time is for a terminal and a page
+        assert isinstance(block, Timeline | History)
+
+
+def _item(item: Item, page: Page) -> Iterator[str]:
+    """The change and its gain; the rule and the place; then what was measured."""
+    gain = f" · {plain(item.gain)}" if item.gain else ""
+    yield f"**{item.number}. {prose(item.action)}**{gain}"
+    at = f" at {code_span(spot(item.place, page.base_dir))}" if item.place else ""
+    yield f"{plain(item.rule)} {plain(item.name)}{at} ({plain(item.safety)})"
+    yield from ("", prose(item.summary))
+    if item.change:
+        yield from ("", *(f"→ {prose(x)}" for x in item.change.splitlines() if x.strip()))
+    if item.code:
+        yield from ("", *_fenced(item.code))
+    yield from ("", "<details><summary>Evidence</summary>", "", "| | | |", "|---|--:|---|")
+    for m in item.evidence:
+        yield f"| {plain(measure_name(m))} | {plain(measure_value(m))} | {plain(m.source)} |"
+    yield from ("", prose(item.why), "", "</details>")
+
+
+def _fenced(code: str) -> list[str]:
+    """A fence longer than any run of backticks within."""
+    if not code:
+        return []
+    lines = [inert(line, 1200) for line in code.splitlines()]
+    longest = max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [f"{fence}python", *lines, fence]
+
+
+def _budget(found: Budget) -> Iterator[str]:
+    total = sum(part.ns for part in found.parts)
     yield "| component | per step | share | |"
     yield "|---|--:|--:|---|"
-    for part in sorted(diagnosis.budget, key=lambda c: -c.ns):
+    for part in found.parts:
         words = component(part.component)
         share = percent(part.ns / total) if total else "–"
         yield f"| {plain(words.label)} | {duration(part.ns)} | {share} | {plain(words.meaning)} |"
-    if step := diagnosis.step:
-        spread = f"median {duration(step.median_ns)}, p90 {duration(step.p90_ns)}"
-        yield f"| **step** | **{duration(step.mean_ns)}** | | {spread}, {step.count} steps |"
+    yield f"| **step** | **{duration(total)}** | | |"
 
 
-def _finding(number: int, finding: Finding, diagnosis: Diagnosis, page: Page) -> Iterator[str]:
-    gain = finding.speedup
-    title = f"**{number}. {plain(finding.code)} {plain(finding.name)}**"
-    yield title + (f" · {faster(gain.low, gain.high)} faster" if gain else "")
-    if finding.location:
-        yield f"at {code_span(spot(finding.location, page.base_dir))}"
-    yield from ("", prose(finding.summary), "")
-    yield f"→ {prose(finding.fix.text)} ({SAFETY[finding.fix.safety]})"
-    yield from ("", "<details><summary>Evidence</summary>", "", "| | | |", "|---|--:|---|")
-    for m in finding.evidence:
-        yield f"| {plain(measure_name(m))} | {plain(measure_value(m))} | {plain(m.source)} |"
-    yield from ("", prose(why(finding, diagnosis)), "", "</details>")
+def _table(table: Table, page: Page) -> Iterator[str]:
+    if table.absent:
+        yield prose(table.absent)
+        return
+    numbers = [column.kind == "number" for column in table.columns]
+    yield _row(plain(column.title) for column in table.columns)
+    yield _row("--:" if number else "---" for number in numbers)
+    for row in table.rows[: table.first]:
+        yield _row(_cell(cell, page) for cell in row)
+    if table.note:
+        yield from ("", prose(table.note))
+
+
+def _row(cells: Iterator[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(cell: Cell, page: Page) -> str:
+    return code_span(spot(cell.place, page.base_dir)) if cell.place else plain(cell.text)
+
+
+def _trend(found: Trend) -> Iterator[str]:
+    yield from (f"- {prose(text)}" for text, _ in found.shifts.values())
+    yield from ("", "| commit | subject | day (UTC) | verdict | step | change |")
+    yield "|---|---|---|---|--:|--:|"
+    for point in reversed(found.points):
+        names = (plain(x) for x in (point.label, point.subject, point.day, point.verdict))
+        yield f"| {' | '.join(names)} | {duration(point.ns)} | {point.change} |"
 
 
 def plain(text: str) -> str:

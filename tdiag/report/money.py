@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from tdiag.model.diagnosis import Diagnosis, Finding
-from tdiag.report.page import Page
+from tdiag.report.document import Cell, Column, Table
 from tdiag.report.summary import ranked
-from tdiag.report.text import inert
-from tdiag.report.words import HEAD, QUIET
 from tdiag.units import between, duration, only_from_below, significant
 
 STEPS = 1_000_000  # costs are said for so many: one step costs too little to be read
-FIRST = 3  # fixes shown, unless all are asked for
+FIRST = 3  # fixes shown
 # The next larger machine of a price list has twice as much of everything, for twice the price. It
 # shortens what waits for the larger part, and nothing else (Amdahl).
 BIGGER = 2
@@ -36,39 +29,43 @@ _ON_CPU = (
 _WORTH_FRAC = 0.05
 
 
-def money(diagnosis: Diagnosis, page: Page) -> RenderableType | None:
+def money(diagnosis: Diagnosis, price: float | None) -> Table | None:
     """A row an option: its step, what so many steps cost, and the hourly price up to which it is
-    cheaper than the machine as it is. None without a step or without ``page.hourly_cost``."""
-    if page.hourly_cost is None or diagnosis.step is None or diagnosis.step.mean_ns <= 0:
+    cheaper than the machine as it is. None without a step or a price (an hour, any currency)."""
+    if price is None or diagnosis.step is None or diagnosis.step.mean_ns <= 0:
         return None
-    step, price = diagnosis.step.mean_ns, page.hourly_cost
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for column in range(4):
-        table.add_column(justify="right" if column else "left", no_wrap=column > 0)
-    table.add_row(*(Text(x, QUIET) for x in ("", "step", f"{STEPS:,} steps", "cheaper up to")))
-    table.add_row(*(Text(x, HEAD) for x in ("now", duration(step), _cost(step, step, price), "")))
-    fixes = ranked(diagnosis)
-    for finding in fixes if page.all_findings else fixes[:FIRST]:
-        if finding.speedup is not None:
-            table.add_row(f"with {inert(finding.code, 12)}'s fix", *_fixed(finding, step, price))
+    step = diagnosis.step.mean_ns
+    rows = [_row("now", duration(step), _cost(step, step, price))]
+    rows += [
+        _row(f"with {finding.code}'s fix", *_fixed(finding, step, price))
+        for finding in ranked(diagnosis)[:FIRST]
+        if finding.speedup is not None
+    ]
     for name, shorter in _bigger(diagnosis, step):
         worth = significant(price * step / shorter)
-        table.add_row(
-            name, duration(shorter), _cost(shorter, shorter, BIGGER * price), f"{worth} an hour"
-        )
-    said = (
-        "A fix keeps the price. A bigger machine is shown at twice this price; it saves money only"
-        " below the price in the last column."
+        cost = _cost(shorter, shorter, BIGGER * price)
+        rows.append(_row(name, duration(shorter), cost, f"{worth} an hour"))
+    names = ("", "step", f"{STEPS:,} steps", "cheaper up to")
+    return Table(
+        title="",
+        columns=tuple(Column(name, "number" if name else "end") for name in names),
+        rows=tuple(rows),
+        note="A fix keeps the price. A bigger machine is shown at twice this price; it saves money"
+        " only below the price in the last column.",
+        what="option",
     )
-    return Padding(Group(table, Text(), Text(said, QUIET)), (0, 1, 0, 2))
 
 
-def _fixed(finding: Finding, step: int, price: float) -> tuple[str, str, str]:
+def _row(*cells: str) -> tuple[Cell, ...]:
+    return tuple(Cell(text) for text in (*cells, "", "")[:4])
+
+
+def _fixed(finding: Finding, step: int, price: float) -> tuple[str, str]:
     assert finding.speedup is not None
     low, high = step / finding.speedup.high, step / finding.speedup.low
     if only_from_below(finding.speedup.low, finding.speedup.high):
-        return f"at most {duration(high)}", f"at most {_cost(high, high, price)}", ""
-    return between(low, high), _cost(low, high, price), ""
+        return f"at most {duration(high)}", f"at most {_cost(high, high, price)}"
+    return between(low, high), _cost(low, high, price)
 
 
 def _cost(low_ns: float, high_ns: float, hourly: float) -> str:

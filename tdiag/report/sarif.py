@@ -1,82 +1,100 @@
-"""SARIF 2.1.0 (OASIS): each finding as a result at the user's own line."""
+"""SARIF 2.1.0 (OASIS): each annotation as a result at the user's own lines."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
-from tdiag.model.diagnosis import Diagnosis, Finding
-from tdiag.model.place import Place
+from tdiag.report.document import Annotation, Document, Level, Rule
+from tdiag.report.json import jsonable
 from tdiag.report.page import Page
-from tdiag.report.summary import measure_name, measure_value, why
 from tdiag.report.text import inert, relative
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
+LEVELS = ("error", "warning", "note")
 
 
-def render(diagnosis: Diagnosis, page: Page) -> str:
+def render(document: Document, page: Page) -> str:
     """One run; its rules are those that found something, ``rank`` is what they win, % of a step."""
-    rules = list({f.code: f for f in diagnosis.findings}.values())
-    order = {f.code: i for i, f in enumerate(rules)}
+    found = [*_verdict(document), *(x for x in document.annotations if x.level in LEVELS)]
+    rules = list({x.rule.id: x.rule for x in found}.values())
+    order = {rule.id: i for i, rule in enumerate(rules)}
     driver = {
-        "name": "tdiag",
-        "version": inert(diagnosis.environment.get("tdiag", "unknown")),
-        "rules": [_rule(f, page.explained.get(f.code, "")) for f in rules],
+        "name": document.name,
+        "version": inert(document.version),
+        "rules": [_rule(rule) for rule in rules],
     }
-    results = [_result(f, order[f.code], diagnosis, page) for f in diagnosis.findings]
+    results = [_result(x, order[x.rule.id], page) for x in found]
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
-    text = msgspec.json.encode({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]})
-    return msgspec.json.format(text, indent=2).decode() + "\n"
+    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+    return msgspec.json.format(msgspec.json.encode(jsonable(log)), indent=2).decode() + "\n"
 
 
-def _rule(finding: Finding, explained: str) -> dict[str, Any]:
-    """``explained``: its documentation in Markdown, which is ours and so needs no escaping."""
-    rule: dict[str, Any] = {
-        "id": inert(finding.code),
-        "name": inert(finding.name),
-        "shortDescription": {"text": inert(finding.name.replace("-", " "))},
-        "properties": {"tags": ["performance", inert(finding.cls)]},
-    }
-    if explained:
-        rule["help"] = {"text": explained, "markdown": explained}
-    return rule
+def _verdict(document: Document) -> Iterator[Annotation]:
+    head = document.headline
+    if head and head.rule:
+        level: Level = "error" if head.level == "error" else "note"
+        lines = tuple(line.text for line in head.lines[1:])
+        yield Annotation(rule=head.rule, level=level, title=head.lines[0].text, lines=lines)
 
 
-def _result(finding: Finding, rule: int, diagnosis: Diagnosis, page: Page) -> dict[str, Any]:
-    sentences = (finding.summary, f"Fix: {finding.fix.text}", why(finding, diagnosis))
+def _rule(rule: Rule) -> dict[str, Any]:
+    """``explained`` is documentation of tdiag's own, which needs no escaping."""
     result: dict[str, Any] = {
-        "ruleId": inert(finding.code),
-        "ruleIndex": rule,
-        "level": "note" if finding.advisory else "warning",
-        "message": {"text": "\n".join(inert(s, 1200) for s in sentences if s)},
-        "properties": {
-            "recoverable_ns_per_step": finding.recoverable_ns,
-            "evidence": {
-                measure_name(m): f"{measure_value(m)} ({inert(m.source)})" for m in finding.evidence
-            },
-        },
+        "id": inert(rule.id),
+        "name": inert(rule.name),
+        "shortDescription": {"text": inert(rule.text)},
     }
-    if diagnosis.step:
-        share = finding.recoverable_ns / diagnosis.step.mean_ns * 100
-        result["rank"] = round(min(100.0, max(0.0, share)), 1)
-    if finding.location:
-        result["locations"] = [{"physicalLocation": physical(finding.location, page.base_dir)}]
+    if rule.tags:
+        result["properties"] = {"tags": [inert(tag) for tag in rule.tags]}
+    if rule.explained:
+        result["help"] = {"text": rule.explained, "markdown": rule.explained}
     return result
 
 
-def physical(place: Place, base: Path | None) -> dict[str, Any]:
+def _result(found: Annotation, rule: int, page: Page) -> dict[str, Any]:
+    said = [f"{at.file}:{at.line}: {text}" for at, text in found.places if text]
+    result: dict[str, Any] = {
+        "ruleId": inert(found.rule.id),
+        "ruleIndex": rule,
+        "level": found.level,
+        "message": {"text": "\n".join(inert(x, 1200) for x in (found.title, *said, *found.lines))},
+    }
+    if found.properties:
+        result["properties"] = _inert(found.properties)
+    if found.share is not None:
+        result["rank"] = round(min(100.0, max(0.0, found.share * 100)), 1)
+    if found.places:
+        result["locations"] = [
+            {"physicalLocation": physical(found.places[0][0].file, found.places[0][0].line, page)}
+        ]
+    if len(found.places) > 1:
+        result["relatedLocations"] = [
+            {"physicalLocation": physical(at.file, at.line, page)} for at, _ in found.places[1:]
+        ]
+    return result
+
+
+def _inert(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {inert(key): _inert(part) for key, part in value.items()}
+    return inert(value, 1200) if isinstance(value, str) else value
+
+
+def physical(file: str, line: int, page: Page) -> dict[str, Any]:
     """Relative to the repository root where the file lies below it, as code scanning wants it."""
-    shown = relative(place.file, base)
+    shown = relative(file, page.base_dir)
     if Path(shown).is_absolute():
         location: dict[str, Any] = {"artifactLocation": {"uri": Path(shown).as_uri()}}
     else:
         uri = quote(Path(shown).as_posix(), errors="surrogateescape")
         location = {"artifactLocation": {"uri": uri, "uriBaseId": "%SRCROOT%"}}
-    if place.line > 0:
-        location["region"] = {"startLine": place.line}
+    if line > 0:
+        location["region"] = {"startLine": line}
     return location

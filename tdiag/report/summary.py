@@ -14,7 +14,6 @@ _WORTH_NAMING = 1.05
 LOW_CONFIDENCE = 0.5  # below it the verdict is rather wrong than right
 _FEW_STEPS = 20  # with fewer no two steps lie beyond the ninth decile (evidence.from_run.clean)
 _MUCH_FRAC = 0.1  # of the step, unattributed: as much as a verdict's own class may be
-_CROWDED = "other programs kept"  # how the note of a crowded machine begins
 _UNIT_SUFFIXES = ("_ns", "_bytes", "_frac")
 
 
@@ -97,7 +96,7 @@ def doubtful(verdict: Verdict) -> bool:
 
 def doubts(diagnosis: Diagnosis) -> str:
     """In words, what lowers the confidence."""
-    found = [note.split(":")[0] for note in diagnosis.notes if note.startswith(_CROWDED)]
+    found = [note.text for note in diagnosis.notes if note.code == "crowded-machine"]
     if diagnosis.step and diagnosis.step.count < _FEW_STEPS:
         found.append(f"only {plural(diagnosis.step.count, 'clean step')}")
     lost = {c.component: c.ns for c in diagnosis.budget}.get("unattributed", 0)
@@ -129,9 +128,8 @@ def failed(diagnosis: Diagnosis) -> dict[str, list[str]]:
     """Why evidence is missing → the sources that it is missing from."""
     reasons: dict[str, list[str]] = {}
     for source, capture in diagnosis.capture.items():
-        state, _, reason = capture.partition(": ")
-        if state == "failed":
-            reasons.setdefault(reason or "no reason given", []).append(source)
+        if capture.state == "failed":
+            reasons.setdefault(capture.why or "no reason given", []).append(source)
     return reasons
 
 
@@ -139,7 +137,7 @@ def what_to_do(diagnosis: Diagnosis) -> str:
     """The next try for a run without steps; "" for others, and where the program itself failed."""
     if diagnosis.step is not None or diagnosis.environment.get("exit_code"):
         return ""
-    return "let the script take at least a dozen training steps, then run it again."
+    return "let the script run at least a dozen training steps, then run it again."
 
 
 def unchecked(diagnosis: Diagnosis) -> list[tuple[str, list[str]]]:

@@ -1,84 +1,76 @@
-"""The report a person reads first: the verdict, where the step goes, and what to change."""
+"""A document in a terminal: the headline, then its sections, each block below the last."""
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from rich.cells import cell_len
+from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.style import Style
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
-from tdiag.model.diagnosis import Diagnosis, Finding
-from tdiag.report.money import money
-from tdiag.report.page import Page, heading
-from tdiag.report.summary import (
-    NO_SHARE,
-    advisories,
-    best,
-    doubtful,
-    doubts,
-    failed,
-    headline,
-    ranked,
-    unchecked,
-    what_to_do,
+from tdiag.evidence.history import History
+from tdiag.model.diagnosis import Measure
+from tdiag.model.timeline import Timeline
+from tdiag.report.document import (
+    Block,
+    Budget,
+    Document,
+    Facts,
+    Headline,
+    Item,
+    Line,
+    Section,
+    Table,
+    Tone,
+    Trend,
 )
+from tdiag.report.page import Page
+from tdiag.report.summary import measure_name, measure_value
 from tdiag.report.terminal_budget import budget
-from tdiag.report.terminal_findings import advice, findings
+from tdiag.report.terminal_strips import strips
+from tdiag.report.terminal_table import table
 from tdiag.report.terminal_timeline import timeline
-from tdiag.report.terminal_top import top
+from tdiag.report.terminal_trend import trend
 from tdiag.report.text import GLUE, clip, clip_head, code, inert, location, prose, relative
 from tdiag.report.words import ACCENT, BAD, CODE, GOOD, HEAD, QUIET, WARN
-from tdiag.units import disturbance, duration, faster, percent, plural
+from tdiag.units import plural, quantity
 
-_MISSING_GROUPS = 6  # reasons listed under "could not check" unless all are asked for
-_CLAUSE_CELLS = 110
-_TOLD = {"baseline": "no profiler running", "trace": "traced, which slows its host"}
-_CLAUSE_END = re.compile(r";|\n|, or |, with |\.(?=\s|$)")
-_PLACE = re.compile(r"\w:\d+")  # a fix that names its place already: "… at train.py:41"
+FIRST_MEASURES = 8
+STYLES: dict[Tone, str] = {
+    "": "", "good": f"bold {GOOD}", "bad": f"bold {BAD}", "unsure": f"bold {WARN}",
+    "quiet": QUIET, "accent": ACCENT,
+}  # fmt: skip
+_ACTION_CELLS = 110
+_NAME_CELLS = 60
+_WORD_CELLS = 12  # a longer text gets a line of its own, or it would push the numbers apart
+_LABEL_CELLS = 9
+_INDENT = 4
 
 
-def render(diagnosis: Diagnosis, page: Page) -> str:
+def render(document: Document, page: Page) -> str:
     """The whole report as text, each line at most ``page.width`` cells."""
-    return page.draw(*_sections(diagnosis, page))
+    return page.draw(*_parts(document, page), Text())
 
 
-def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[RenderableType]:
-    yield Text()
-    yield _verdict(diagnosis, page)
-    if table := budget(diagnosis, page):
-        yield from _section("Step time", _step(diagnosis), [table], page)
-    if (drawn := diagnosis.timeline) and drawn.lanes and drawn.step_ns:
-        told = _TOLD.get(drawn.source, inert(drawn.source, 40))
-        title = "The median step along time" if drawn.steps else "The whole trace along time"
-        yield from _section(title, told, [timeline(drawn, page)], page)
-    if ranked(diagnosis):
-        yield from _section("What to change", "largest win first", findings(diagnosis, page), page)
-    if costs := money(diagnosis, page):
-        yield from _section("Time and money", f"at {page.hourly_cost:g} an hour", [costs], page)
-    if advisories(diagnosis):
-        cost = "little or nothing to win" if diagnosis.verdict.healthy else "no measured cost"
-        yield from _section("Worth knowing", cost, advice(diagnosis, page), page)
-    if parts := top(diagnosis.top, page):
-        yield from _section("Largest parts", "per traced step", [parts], page)
-    if diagnosis.abstained and not _nothing_checked(diagnosis, page):
-        n = plural(len(diagnosis.abstained), "check")
-        yield from _section("Could not check", n, [_unchecked(diagnosis, page)], page)
-    yield from _section("How it was measured", "", [_measured(diagnosis, page)], page)
-    yield Text()
-
-
-def _section(
-    title: str, right: str, body: Iterable[RenderableType], page: Page
-) -> Iterator[RenderableType]:
-    yield from heading(title, right, page)
-    yield from body
+def _parts(document: Document, page: Page) -> Iterator[RenderableType]:
+    if (head := document.headline) and head.lines:
+        yield Text()
+        yield _Barred(_headline(head, page), STYLES[head.tone] or ACCENT)
+    for section in document.sections:
+        if not section.page_only and (section.first != 0 or page.all_findings):
+            yield from _section(section, page)
+    if rows := list(_closing(document, page)):
+        if all(section.id != "measured" for section in document.sections):
+            yield Text()
+        yield _facts(rows)
 
 
 class _Barred:
@@ -86,7 +78,7 @@ class _Barred:
 
     def __init__(self, body: RenderableType, color: str) -> None:
         self.body = body
-        self.color = Style.parse(color)
+        self.color = Style.parse(color.removeprefix("bold "))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         inner = options.update_width(options.max_width - 4)
@@ -96,149 +88,240 @@ class _Barred:
             yield Segment.line()
 
 
-def _verdict(diagnosis: Diagnosis, page: Page) -> RenderableType:
-    """What it is, how much of the step, what the best fix can win, and where."""
-    verdict = diagnosis.verdict
-    sign, color = ("✓", GOOD) if verdict.healthy else ("●", BAD)
-    if verdict.cls in NO_SHARE:
-        sign, color = "?", WARN
-    elif doubtful(verdict):
-        sign, color = "○", WARN
-    title, share = headline(verdict)
-    head = Text.assemble((f"{sign} {title}", f"bold {color}"))
-    if share:
-        head.append(f": {share}", HEAD)
-    sure = _confidence(diagnosis)
-    gap = page.width - 4 - head.cell_len - len(sure)
+def _headline(found: Headline, page: Page) -> RenderableType:
+    head = Text.assemble((f"{found.sign} {inert(found.title)}".strip(), STYLES[found.tone]))
+    if found.share:
+        head.append(f": {inert(found.share)}", HEAD)
+    aside = inert(found.aside)
+    gap = page.width - 4 - head.cell_len - cell_len(aside)
     head.append(" " * gap if gap > 0 else "\n")
-    head.append(sure, QUIET)
-    lines: list[RenderableType] = [head, code(verdict.summary, CODE)]
-    if doubtful(verdict):
-        lines.append(Text.assemble(("Not sure: ", HEAD), prose(doubts(diagnosis))))
-    if verdict.healthy:
-        lines.append(Text("Nothing needs changing.", f"bold {GOOD}"))
-    elif fix := best(diagnosis):
-        lines.append(_best(fix, page, "Possible fix" if doubtful(verdict) else "Best fix"))
-    if verdict.cls == "unknown":
-        lines.extend(_what_to_do(diagnosis, page))
-    return _Barred(Group(*lines), color)
+    head.append(aside, QUIET)
+    return Group(head, *(_sentence(line, page) for line in found.lines))
 
 
-def _confidence(diagnosis: Diagnosis) -> str:
-    verdict = diagnosis.verdict
-    if verdict.cls in NO_SHARE:
-        return ""
-    other = f", runner-up {inert(verdict.runner_up, 20)}" if verdict.runner_up else ""
-    sure = percent(verdict.confidence)
-    return f"low confidence ({sure}){other}" if doubtful(verdict) else f"{sure} sure{other}"
-
-
-def _best(fix: Finding, page: Page, label: str) -> Text:
-    """The top fix's first clause, its place and its gain; the finding below says the rest."""
-    assert fix.speedup is not None  # best() chose it for that
-    clause = _CLAUSE_END.split(fix.fix.text.strip(), maxsplit=1)[0]
-    text = Text.assemble((f"{label}: ", HEAD), code(clip(clause, _CLAUSE_CELLS), CODE))
-    if fix.location and not _PLACE.search(clause):
+def _sentence(line: Line, page: Page) -> Text:
+    text = Text()
+    if line.label:
+        text.append(f"{prose(line.label)}: ", HEAD)
+    said = clip(inert(line.text), _ACTION_CELLS) if line.gain else line.text
+    text.append_text(code(said, CODE, STYLES[line.tone]))
+    if line.at:
         text.append(" at ")
-        text.append_text(location(fix.location, page.base_dir, page.width - 20, ACCENT))
-    gain = faster(fix.speedup.low, fix.speedup.high).replace(" ", GLUE)
-    return text.append(f", predicted{GLUE}").append(f"{gain}{GLUE}faster", f"bold {GOOD}")
+        text.append_text(location(line.at, page.base_dir, page.width - 20, ACCENT))
+    if line.gain:
+        text.append(", ").append(inert(line.gain).replace(" ", GLUE), STYLES["good"])
+    return text
 
 
-def _what_to_do(diagnosis: Diagnosis, page: Page) -> Iterator[RenderableType]:
-    """For a run without a verdict: what was missing, and the next thing to try.
-
-    What the summary says already is not said again."""
-    said = diagnosis.verdict.summary
-    yield from (code(note, CODE) for note in diagnosis.notes if note != said)
-    for why, sources in failed(diagnosis).items():
-        if why != said:
-            yield Text.assemble(("Missing: ", HEAD), prose(f"{', '.join(sources)} ({why})"))
-    if _nothing_checked(diagnosis, page):
-        (why, codes), *_ = unchecked(diagnosis)
-        because = "" if why == said else f": {why}"
-        yield Text(prose(f"No check could be made (of {len(codes)}){because}."), QUIET)
-    if need := what_to_do(diagnosis):
-        yield Text.assemble(("What to do: ", HEAD), need)
-
-
-def _nothing_checked(diagnosis: Diagnosis, page: Page) -> bool:
-    """Whether no rule could be checked, all for one reason: then a line says it, not a section."""
-    one_reason = len(unchecked(diagnosis)) == 1
-    nothing = diagnosis.step is None and not diagnosis.findings
-    return nothing and one_reason and not page.all_findings
+def _section(section: Section, page: Page) -> Iterator[RenderableType]:
+    if section.title:
+        yield from heading(section.title, section.aside, page)
+    shown, hidden = _first(section, page)
+    tables = [block for block in shown if isinstance(block, Table)]
+    if page.wide and section.beside and len(tables) > 1:
+        yield from _beside(tables, page)
+        return
+    last: Block | None = None
+    for block in shown:
+        if last is not None and not _belongs(last, block):
+            yield Text()
+        yield _block(block, section, page)
+        last = block
+    if hidden:
+        if not (isinstance(last, Item) and last.number is None):
+            yield from [] if isinstance(last, Line) else [Text()]
+        more = plural(hidden, f"more {section.what[0]}", f"more {section.what[1]}")
+        indent = _INDENT if any(isinstance(x, Item) for x in shown) else 2
+        yield Padding(Text(f"… {more} with --all", QUIET), (0, 0, 0, indent))
 
 
-def _step(diagnosis: Diagnosis) -> str:
-    step = diagnosis.step
-    if step is None:
-        return ""
-    times = (("mean", step.mean_ns), ("median", step.median_ns), ("p90", step.p90_ns))
-    shown = " · ".join(f"{name} {duration(ns)}" for name, ns in times)
-    return f"{shown} · {plural(step.count, 'step')}"
+def _first(section: Section, page: Page) -> tuple[list[Block], int]:
+    """The blocks to show, and how many items are left out. What closes the section stays."""
+    if page.all_findings:
+        return list(section.blocks), 0
+    if section.first is None:
+        return [x for x in section.blocks if not (isinstance(x, Table) and x.minor)], 0
+    items = [x for x in section.blocks if isinstance(x, Item)]
+    counted: list[Block] = [*items] or list(section.blocks)
+    dropped = {id(block) for block in counted[section.first :]}
+    return [x for x in section.blocks if id(x) not in dropped], len(dropped)
 
 
-def _rows(rows: Iterable[tuple[str, RenderableType]]) -> RenderableType:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
+def _belongs(last: Block, block: Block) -> bool:
+    """Whether a block stands directly below the last one."""
+    brief = all(isinstance(x, Item) and x.number is None for x in (last, block))
+    pasted = isinstance(last, Item) and bool(last.code)
+    return (brief and not pasted) or (isinstance(last, Line) and isinstance(block, Line | Table))
+
+
+def _beside(tables: Sequence[Table], page: Page) -> Iterator[RenderableType]:
+    """Two tables side by side."""
+    room = (page.width - 2) // 2
+    half = replace(page, width=room)
+    for at in range(0, len(tables), 2):
+        if at:
+            yield Text()
+        drawn = [Group(*table(found, half)) for found in tables[at : at + 2]]
+        yield Columns(drawn, padding=0, width=room)
+
+
+def _block(block: Block, section: Section, page: Page) -> RenderableType:
+    if isinstance(block, Line):
+        text = _sentence(replace(block, label=""), page)
+        if block.label:
+            text.append("  ").append(inert(block.label), QUIET)
+        return Padding(text, (0, 1, 0, 4 if section.id == "findings" else 2))
+    if isinstance(block, Item):
+        return _item(block, page) if block.number else _brief(block, page)
+    if isinstance(block, Facts):
+        return _facts([row for row in block.rows if page.all_findings or not row.minor])
+    for kind, draw in _DRAWN.items():
+        if isinstance(block, kind):
+            return Group(*draw(block, page))
+    raise TypeError(type(block))
+
+
+# What is drawn by a file of its own.
+_DRAWN: dict[type, Callable[[Any, Page], Iterable[RenderableType]]] = {
+    Table: table,
+    Budget: budget,
+    Timeline: timeline,
+    History: strips,
+    Trend: trend,
+}
+
+
+def heading(title: str, right: str, page: Page) -> Iterator[RenderableType]:
+    """An empty line, then a ruled one with ``title`` and ``right``; this one below if too long."""
+    title, right = clip(inert(title), page.width - 6), inert(right)
+    room = page.width - cell_len(title) - 3
+    beside = right and cell_len(right) < room - 2
+    line = "─" * max(2, room - cell_len(right) - 1 if beside else room)
+    yield Text()
+    yield Text.assemble(" ", (title, HEAD), " ", (line, QUIET), f" {right}" if beside else "")
+    if right and not beside:
+        yield Padding(Text(right), (0, 1, 0, 2))
+
+
+def _facts(rows: Sequence[Line]) -> RenderableType:
+    grid = Grid.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True, min_width=_LABEL_CELLS)
     grid.add_column(overflow="fold")
-    for label, value in rows:
-        grid.add_row(Text(label, QUIET), value)
+    for row in rows:
+        grid.add_row(Text(inert(row.label), QUIET), code(row.text, CODE, STYLES[row.tone]))
     return Padding(grid, (0, 1, 0, 2))
 
 
-def _unchecked(diagnosis: Diagnosis, page: Page) -> RenderableType:
-    ordered = unchecked(diagnosis)
-    shown = ordered if page.all_findings else ordered[:_MISSING_GROUPS]
-    lines: list[RenderableType] = [
-        Text.assemble(prose(missing, 300), "  ", (" ".join(codes), QUIET))
-        for missing, codes in shown
-    ]
-    if hidden := len(ordered) - len(shown):
-        lines.append(Text(f"… {plural(hidden, 'more reason')} with --all", QUIET))
-    return Padding(Group(*lines), (0, 1, 0, 2))
-
-
-def _measured(diagnosis: Diagnosis, page: Page) -> RenderableType:
-    return _rows(_measured_rows(diagnosis, page))
-
-
-def _measured_rows(diagnosis: Diagnosis, page: Page) -> Iterator[tuple[str, RenderableType]]:
-    captured = [k for k, v in diagnosis.capture.items() if v == "captured"]
-    if captured:
-        yield "captured", Text(prose(", ".join(captured)))
-    for source, state in diagnosis.capture.items():
-        if state.startswith("captured in part"):
-            yield "in part", Text(prose(source + state.removeprefix("captured in part")))
-    if diagnosis.verdict.cls != "unknown":  # which says these first
-        for why, sources in failed(diagnosis).items():
-            yield "failed", Text.assemble((prose(", ".join(sources)), WARN), prose(f": {why}"))
-    if slowed := diagnosis.perturbation:
-        parts = (f"{inert(name)}{GLUE}{disturbance(frac)}" for name, frac in slowed.items())
-        slower = f"{', '.join(parts)} on the steps they watched; the times above are without them"
-        yield "profilers", Text(slower)
-    if env := _environment(diagnosis.environment):
-        yield "machine", Text(prose(env))
-    if command := diagnosis.environment.get("command"):
-        words = [str(w) for w in command] if isinstance(command, list | tuple) else [str(command)]
-        yield "command", Text(prose(shlex.join(words)))
-    if diagnosis.verdict.cls != "unknown":
-        for note in diagnosis.notes:
-            yield "note", code(note, CODE)
+def _closing(document: Document, page: Page) -> Iterator[Line]:
+    yield from (Line(note.text, "note") for note in document.notes)
     if page.run_dir:
-        shown = clip_head(inert(relative(str(page.run_dir), page.base_dir)), page.width - 16)
-        yield "saved in", Text(shown, ACCENT)
-        name = "" if page.latest else shlex.quote(relative(str(page.run_dir), page.base_dir))
-        yield "again", Text(" ".join(filter(None, ("tdiag report", inert(name), "--all"))), CODE)
+        run = relative(str(page.run_dir), page.base_dir)
+        yield Line(clip_head(inert(run), page.width - 16), "saved in", "accent")
+        name = "" if page.latest else shlex.quote(run)
+        again = " ".join(filter(None, ("tdiag report", inert(name), "--all")))
+        yield Line(f"`{again}`" if "`" not in again else again, "again")
 
 
-def _environment(env: dict[str, Any]) -> str:
-    """The machine in one line; what is not known is left out."""
-    parts = [f"{name} {env[name]}" for name in ("torch", "python", "tdiag") if env.get(name)]
-    if device := env.get("device"):
-        many = env.get("device_count") or 1
-        parts.insert(0, f"{many} × {device}" if many > 1 else str(device))
-    if (env.get("world_size") or 1) > 1:
-        parts.append(f"rank {env.get('rank', 0)} of {env['world_size']}")
-    parts += [str(env[name]) for name in ("platform", "hostname") if env.get(name)]
-    return ", ".join(parts)
+def _item(item: Item, page: Page) -> RenderableType:
+    """The change and its gain; the rule and the place; then what was measured."""
+    room = (page.width - 10) // 2 if page.wide else page.width - _INDENT - 2
+    measures = item.evidence if page.all_findings else item.evidence[:FIRST_MEASURES]
+    facts = [*_evidence(measures)]
+    if hidden := len(item.evidence) - len(measures):
+        facts.append(Text(f"… {plural(hidden, 'more number')} with --all", QUIET))
+    what = [_identity(item, page, room), code(item.summary, CODE)]
+    if not item.change and cell_len(inert(item.action, 1200)) > _room(item, page):
+        item = replace(item, change=item.action)  # the title has no room for all of it
+    change, why = _change(item), [code(item.why, CODE, QUIET)] if item.why else []
+    if not page.wide:
+        parts = (
+            *what,
+            Padding(Group(*facts), (0, 0, 0, 2)),
+            *change,
+            *_pasted(item, len(why)),
+            *why,
+        )
+        return Group(_title(item, page), Padding(Group(*parts), (0, 1, 0, _INDENT)))
+    columns = Grid.grid(padding=(0, 4, 0, 0))
+    columns.add_column(width=room, overflow="fold")
+    columns.add_column(overflow="fold")
+    columns.add_row(Group(*what, *change, *why), Group(*facts))
+    body = Group(columns, *_pasted(item))  # below both: a line of code must not be folded
+    return Group(_title(item, page), Padding(body, (0, 1, 0, _INDENT)))
+
+
+def _room(item: Item, page: Page) -> int:
+    """For the action, beside the rank and the gain."""
+    return page.width - _INDENT - len(item.gain) - 3
+
+
+def _title(item: Item, page: Page) -> Text:
+    lead = Text(f"{item.number:>2}  ", HEAD)
+    lead.append_text(code(clip(inert(item.action, 1200), _room(item, page)), CODE, HEAD))
+    lead.append(" " * max(2, page.width - lead.cell_len - len(item.gain) - 1))
+    lead.append(item.gain, STYLES["good"])
+    lead.no_wrap = True
+    return lead
+
+
+def _identity(item: Item, page: Page, room: int) -> Text:
+    """``TD201 name at train.py:41, keeps results``."""
+    text = Text.assemble((f"{inert(item.rule, 12)} {clip(inert(item.name), room)}", QUIET))
+    text.append(" at " if item.place else ", whole run", QUIET)
+    if item.place:
+        text.append_text(location(item.place, page.base_dir, room - 4, ACCENT))
+    return text.append(f" ({item.safety})", QUIET)
+
+
+def _change(item: Item) -> Iterator[RenderableType]:
+    """The change in whole sentences, a line for each line of it."""
+    if lines := [line for line in item.change.splitlines() if line.strip()]:
+        grid = Grid.grid()
+        grid.add_column()
+        grid.add_column(overflow="fold")
+        grid.add_row(Text("→ ", CODE), Text("\n").join([code(line, CODE) for line in lines]))
+        yield grid
+
+
+def _pasted(item: Item, below: int = 0) -> Iterator[RenderableType]:
+    """The lines to paste; ``below``: empty lines after them."""
+    if item.code:
+        pasted = [inert(line.expandtabs(4)) for line in item.code.splitlines()]
+        yield Padding(Text("\n".join(pasted), CODE, overflow="fold"), (1, 0, below, 2))
+
+
+def _brief(item: Item, page: Page) -> RenderableType:
+    """An advisory: the change, the rule and the place, then what was measured."""
+    text = code(item.action, CODE, HEAD)
+    text.append(f" {inert(item.rule, 12)}", QUIET)
+    if place := Line(item.summary, place=item.place).at:
+        text.append(" at ", QUIET)
+        text.append_text(location(place, page.base_dir, page.width // 2, ACCENT))
+    text.append(": ").append_text(code(item.summary, CODE))
+    if item.change:
+        text.append(" → ", CODE).append_text(code(item.change, CODE))
+    return Padding(Group(text, *_pasted(item)), (0, 1, 0, _INDENT))
+
+
+def _evidence(measures: Sequence[Measure]) -> Iterable[RenderableType]:
+    """Numbers aligned at their unit and words with them, then longer texts, each with which
+    profiler said so."""
+    units = [quantity(m.value, m.unit)[1] for m in measures if not isinstance(m.value, str)]
+    unit_cells = max(map(len, units), default=0)
+    grid = Grid.grid(padding=(0, 2, 0, 0))
+    grid.add_column(overflow="fold")
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(style=QUIET, no_wrap=True)
+    texts = []
+    for m in measures:
+        name, source = clip(measure_name(m), _NAME_CELLS), clip(inert(m.source), 12)
+        if not isinstance(m.value, str):
+            number, unit = quantity(m.value, m.unit)
+            grid.add_row(name, f"{number} {unit:<{unit_cells}}", source)
+        elif cell_len(inert(m.value)) <= _WORD_CELLS:
+            grid.add_row(name, measure_value(m), source)
+        else:
+            texts.append(Text.assemble(name, "  ", prose(m.value, 200), "  ", (source, QUIET)))
+    if grid.row_count:
+        yield grid
+    yield from texts

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tdiag.model.diagnosis import MINOR_FRAC, Component, Diagnosis
+from tdiag.model.diagnosis import MINOR_FRAC, Component
+from tdiag.report.document import Budget
 from tdiag.report.page import Page
 from tdiag.report.text import clip, inert
 from tdiag.report.words import HEAD, QUIET, Words, component
 from tdiag.units import apportion, percent, scale_for
 
-LAST = ("other", "unattributed")  # what is not a named activity closes the table
 _FILLS = "█▓▒░"
 _LABEL_CELLS = 22
 _NUMBER_CELLS = 32  # swatch, time and share with their gaps
 _MEANING_CELLS = 30
 
 
-def budget(diagnosis: Diagnosis, page: Page) -> RenderableType | None:
-    """The stacked bar above its table, or None where nothing was measured."""
-    parts = sorted(
-        (c for c in diagnosis.budget if c.ns > 0),
-        key=lambda c: (c.component in LAST, -c.ns),
-    )
-    if not parts:
-        return None
-    return Group(_bar(parts, page), Text(), _table(parts, page))
+def budget(found: Budget, page: Page) -> Iterable[RenderableType]:
+    """The stacked bar above its table."""
+    yield _bar(found.parts, page)
+    yield Text()
+    yield _table(found.parts, page)
 
 
 def _fill(index: int, page: Page) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
@@ -25,7 +25,7 @@ _SHARE_CELLS = 5
 _TICKS = 4
 
 
-def timeline(found: Timeline, page: Page) -> RenderableType:
+def timeline(found: Timeline, page: Page) -> Iterable[RenderableType]:
     """A column shows what the host did for most of it, and how much of it the device worked."""
     width = max(_TICKS, page.width - _LABEL_CELLS - _SHARE_CELLS - 7)
     rows: list[RenderableType] = []
@@ -38,7 +38,7 @@ def timeline(found: Timeline, page: Page) -> RenderableType:
             legend.append(Padding(_legend(fills, page), (0, 1, 0, _LABEL_CELLS + 4)))
         else:
             rows += _device(lane.spans, found.step_ns, width)
-    return Group(*rows, _row("", _axis(found.step_ns, width)), *legend)
+    return (*rows, _row("", _axis(found.step_ns, width)), *legend)
 
 
 def _device(spans: Sequence[Span], step_ns: int, width: int) -> Iterator[Text]:

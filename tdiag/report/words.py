@@ -12,6 +12,7 @@ GOOD, WARN, BAD, ACCENT = "color(29)", "color(166)", "color(167)", "color(32)"
 QUIET = "color(244)"
 CODE = f"bold {ACCENT}"
 HEAD = "bold"
+NOTHING = "–"  # for what was not measured
 
 #: verdict class → what is said of the run
 CLASSES = {
@@ -45,13 +46,13 @@ class Words(NamedTuple):
 
 
 COMPONENTS = {
-    "data_wait_io": Words("data wait: blocked", "loader off the CPU (storage)", "color(166)"),
+    "data_wait_io": Words("data wait: blocked", "loader blocked (storage)", "color(166)"),
     "data_wait_cpu": Words("data wait: CPU", "loader busy preprocessing", "color(136)"),
     "data_wait": Words("data wait", "loop waits for a batch", "color(130)"),
     "prepare": Words("prepare batch", "batch in hand to forward", "color(101)"),
     "h2d": Words("host-to-device copy", "device only copies", "color(133)"),
     "forward": Words("forward", "the model's forward pass", "color(32)"),
-    "loss": Words("loss", "forward's end to backward", "color(168)"),
+    "loss": Words("loss", "end of forward to backward", "color(168)"),
     "python_loss": Words("Python in the loss", "device idle meanwhile", "color(162)"),
     "backward": Words("backward", "gradients", "color(62)"),
     "optimizer": Words("optimizer", "the weight update", "color(30)"),
@@ -65,13 +66,13 @@ COMPONENTS = {
     "checkpoint": Words("checkpoint", "torch.save", "color(64)"),
     "gc": Words("garbage collection", "Python's collector runs", "color(131)"),
     "after_step": Words("after the step", "logging, metrics, schedules", "color(67)"),
-    "other": Words("other", "host work besides these", "color(102)"),
+    "other": Words("other", "other host work", "color(102)"),
     "unattributed": Words("unattributed", "measured, not explained", "color(243)"),
 }
 
 SAFETY = {
     "safe": "keeps results",
-    "review": "may change results or memory: review",
+    "review": "review: may change results or memory",
     "manual": "needs your judgement",
 }
 

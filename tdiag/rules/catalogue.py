@@ -15,8 +15,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import tdiag.rules
 from tdiag.errors import UsageError
-from tdiag.evidence.kinds import Kind
 from tdiag.evidence.store import Evidence
+from tdiag.model.kind import Kind
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import NOISE_FLOOR_FRAC, Found
 

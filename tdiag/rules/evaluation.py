@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Calls, Loaders, Modules, Phases
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Calls, Modules, Phases
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import where

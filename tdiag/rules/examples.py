@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from tdiag.evidence.data import Loader, Loaders
 from tdiag.evidence.device import (
     Copy,
     DeviceTime,
@@ -24,8 +25,6 @@ from tdiag.evidence.kinds import (
     Budget,
     Environment,
     Flags,
-    Loader,
-    Loaders,
     Module,
     OpLine,
     Ops,

@@ -27,7 +27,8 @@ import math
 
 from msgspec.structs import replace
 
-from tdiag.evidence.kinds import Calls, Flags, Loaders, Optimizer, Optimizers, Phases, Steps
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Calls, Flags, Optimizer, Optimizers, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Schedulers
 from tdiag.model.diagnosis import Fix

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import math
 
-from tdiag.evidence.kinds import Environment, Loaders, Optimizers, Phases, System
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Environment, Optimizers, Phases, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

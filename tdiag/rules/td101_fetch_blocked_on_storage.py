@@ -28,7 +28,8 @@ from __future__ import annotations
 
 import math
 
-from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, StackLine, Stacks, System
+from tdiag.evidence.data import Loader, Loaders
+from tdiag.evidence.kinds import Budget, Phases, StackLine, Stacks, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

@@ -24,7 +24,8 @@ their pages are not read through `read()`.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget, Loaders, Phases, Stacks, System
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Budget, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

@@ -23,7 +23,8 @@ answer faster in the run than in the trial, or slower under load.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, System
+from tdiag.evidence.data import Loader, Loaders
+from tdiag.evidence.kinds import Budget, Phases, System
 from tdiag.evidence.storage import Storage
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix

@@ -27,7 +27,8 @@ import statistics
 
 from msgspec.structs import replace
 
-from tdiag.evidence.kinds import Budget, Loaders, Phases, System
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Budget, Phases, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

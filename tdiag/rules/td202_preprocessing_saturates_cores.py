@@ -24,7 +24,8 @@ programs use the cores, stop those first.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget, Loaders, Phases, StackLine, Stacks, System
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Budget, Phases, StackLine, Stacks, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import DATA_WAIT, Found, Gain, where

@@ -21,7 +21,8 @@ reported.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget, Loaders, Phases, System
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Budget, Phases, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

@@ -23,7 +23,8 @@ function does not.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, Stacks, System
+from tdiag.evidence.data import Loader, Loaders
+from tdiag.evidence.kinds import Budget, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place

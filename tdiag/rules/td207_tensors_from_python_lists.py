@@ -27,7 +27,8 @@ from __future__ import annotations
 import linecache
 import re
 
-from tdiag.evidence.kinds import Budget, Loaders, OpLine, Ops, Phases, Stacks, System
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Budget, OpLine, Ops, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place

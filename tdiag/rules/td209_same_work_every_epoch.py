@@ -24,7 +24,8 @@ seen. Samples of at most 10 µs are not reported: keeping them saves nothing.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget, Loader, Loaders, Phases, Stacks, System
+from tdiag.evidence.data import Loader, Loaders
+from tdiag.evidence.kinds import Budget, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

@@ -23,7 +23,8 @@ steps longer, so the true share of the start is larger.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Flags, Loaders
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Flags
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Startup
 from tdiag.model.diagnosis import Fix

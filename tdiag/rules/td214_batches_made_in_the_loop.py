@@ -27,7 +27,8 @@ from __future__ import annotations
 
 import math
 
-from tdiag.evidence.kinds import Budget, Environment, Loaders, Phases, Stacks, System
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Budget, Environment, Phases, Stacks, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place

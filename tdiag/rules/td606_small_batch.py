@@ -23,8 +23,9 @@ varying size, a few steps may not show the peak.
 
 from __future__ import annotations
 
+from tdiag.evidence.data import Loader, Loaders
 from tdiag.evidence.device import DeviceTime, Kernels
-from tdiag.evidence.kinds import Budget, Environment, Loader, Loaders, System
+from tdiag.evidence.kinds import Budget, Environment, System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import Found, where

@@ -30,7 +30,8 @@ import ast
 import linecache
 from collections.abc import Iterable, Iterator
 
-from tdiag.evidence.kinds import Budget, Dispatch, Loader, Loaders, Module, Modules, Ops, Phases
+from tdiag.evidence.data import Loader, Loaders
+from tdiag.evidence.kinds import Budget, Dispatch, Module, Modules, Ops, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place

@@ -28,8 +28,9 @@ shapes repeat.
 
 from __future__ import annotations
 
+from tdiag.evidence.data import Loader, Loaders
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.kinds import Budget, Dispatch, Loader, Loaders, Modules, OpLine, Ops, Phases
+from tdiag.evidence.kinds import Budget, Dispatch, Modules, OpLine, Ops, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import Threshold

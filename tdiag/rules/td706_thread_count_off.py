@@ -30,7 +30,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tdiag.evidence.kinds import Budget, Busy, Loader, Loaders, Ops, System, Threads
+from tdiag.evidence.data import Loader, Loaders
+from tdiag.evidence.kinds import Budget, Busy, Ops, System, Threads
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import Threshold

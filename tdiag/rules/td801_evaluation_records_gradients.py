@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.evidence.kinds import Budget, Loaders, Modules, Phases
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Budget, Modules, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

@@ -26,7 +26,8 @@ import math
 
 from msgspec.structs import replace
 
-from tdiag.evidence.kinds import Budget, Calls, Loaders, Modules, Phases
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Budget, Calls, Modules, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

@@ -22,8 +22,9 @@ The calls may be for pinned host memory, which a trace counts with them, or come
 
 from __future__ import annotations
 
+from tdiag.evidence.data import Loaders
 from tdiag.evidence.device import DeviceMemory, DeviceTime
-from tdiag.evidence.kinds import Budget, Environment, Loaders, Modules, System
+from tdiag.evidence.kinds import Budget, Environment, Modules, System
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Layers
 from tdiag.model.diagnosis import Fix

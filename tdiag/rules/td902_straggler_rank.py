@@ -26,8 +26,9 @@ steps may have caught a rank at a slow moment.
 
 from __future__ import annotations
 
+from tdiag.evidence.data import Loaders
 from tdiag.evidence.device import Ranks, Syncs, Transfers
-from tdiag.evidence.kinds import Environment, Loaders
+from tdiag.evidence.kinds import Environment
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place

@@ -19,6 +19,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Diagnosis
 from tdiag.probe.wire import PROFILED
 from tdiag.report.markdown import sections
+from tdiag.report.of_diagnosis import document
 from tdiag.report.page import Page
 from tdiag.report.words import component
 from tdiag.view.eventfile import Point
@@ -107,7 +108,8 @@ def report_texts(diagnosis: Diagnosis) -> dict[str, str]:
     """The report's parts in Markdown, by tag. TensorBoard shows HTML as it is written, so what is
     folded elsewhere stands open; it sorts tags by their text, hence the numbers."""
     texts = {}
-    for number, (title, lines) in enumerate(sections(diagnosis, Page(base_dir=Path.cwd()))):
+    found = sections(document(diagnosis), Page(base_dir=Path.cwd()))
+    for number, (title, lines) in enumerate(found):
         text = _FOLD.sub(r"**\1**", "\n".join(lines)).replace("\n</details>", "")
         texts[f"report/{number:02} {title}"] = text
     return texts

@@ -21,11 +21,14 @@ from tests.launch.harness import script, tdiag
         (["check"], "tdiag check --against REV train.py"),
         (["check", "--"], "tdiag check --against REV -- torchrun train.py"),
         (["check", "-m"], "tdiag check --against REV -m package.train"),
-        (["check", "x.py"], "compare with what?"),
-        (["check", "x.py", "--against", "HEAD", "--baseline", "b.json"], "compare with what?"),
-        (["check", "x.py", "--against", "HEAD", "--update"], "--baseline FILE says which"),
+        (["check", "x.py"], "specify --against REV or --baseline FILE"),
+        (
+            ["check", "x.py", "--against", "HEAD", "--baseline", "b.json"],
+            "specify --against REV or --baseline FILE",
+        ),
+        (["check", "x.py", "--against", "HEAD", "--update"], "--update needs --baseline FILE"),
         (["check", "x.py", "--against", "HEAD", "--max-regression", "much"], "not a share"),
-        (["check", "x.py", "--against", "HEAD", "-f", "html"], "no report format"),
+        (["check", "x.py", "--against", "HEAD", "-f", "pdf"], "no report format"),
         (["check", "x.py", "--baseline", "none.json"], "has no baseline of `x.py`"),
         (["check", "nothing.py", "--against", "HEAD"], "no such script"),
         (["compare", "a", "b"], "a is not a run directory"),
@@ -73,7 +76,7 @@ def test_in_github_actions_summary_and_annotations_come_by_themselves(
     (tmp_path / "summary.md").write_text("of another step\n")
     put(regressed(), "terminal", None)
     shown = capsys.readouterr().out
-    assert " Regressed: step time" in shown and "\n::error title=tdiag check" in shown
+    assert "● Regressed " in shown and "\n::error title=tdiag check" in shown
     summary = (tmp_path / "summary.md").read_text()
     assert summary.startswith("of another step\n### ❌ tdiag check: Regressed")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "no" / "folder"))

@@ -8,9 +8,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tdiag.report import render
 from tests.evidence.making import Run, plain
 from tests.launch.harness import tdiag
+from tests.report.building import render
 from tests.report.samples import CPU_BOUND, SAMPLES
 
 
@@ -28,7 +28,7 @@ def test_several_formats_at_once_each_with_its_file(run_dir: Path, tmp_path: Pat
     ]  # fmt: skip
     done = tdiag(*words, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert json.loads((tmp_path / "a.json").read_text())["schema_version"] == 1
+    assert json.loads((tmp_path / "a.json").read_text())["schema_version"] == 2
     assert json.loads((tmp_path / "a.sarif").read_text())["version"] == "2.1.0"
     assert ET.parse(tmp_path / "a.xml").getroot().tag == "testsuites"
     assert (tmp_path / "a.md").read_text().startswith("### Preprocessing-bound")
@@ -44,7 +44,7 @@ def test_several_formats_go_to_stdout_one_after_another(run_dir: Path, tmp_path:
 def test_formats_without_a_file_each_are_refused(run_dir: Path, tmp_path: Path) -> None:
     done = tdiag("report", str(run_dir), "-f", "sarif", "-f", "junit", "-o", "a", cwd=tmp_path)
     assert done.returncode == 2
-    assert "2 × --format and 1 × -o" in done.stderr
+    assert "2 × --format but 1 × -o" in done.stderr
     assert not (tmp_path / "a").exists()
 
 

@@ -22,7 +22,7 @@ def test_a_page_goes_into_the_run_directory_and_its_path_to_stdout(
     assert done.returncode == 0, done.stderr
     assert (tmp_path / done.stdout.strip()).resolve() == (run_dir / "report.html").resolve()
     text = (run_dir / "report.html").read_text()
-    for section in ("Step times over the run", "One median step", "Flame graphs", "Host ops"):
+    for section in ("Step times over the run", "One median step", "Flame graphs", "Ops, per step"):
         assert section in text
 
 
@@ -39,7 +39,7 @@ def test_a_page_goes_where_it_is_told(run_dir: Path, tmp_path: Path) -> None:
 def test_a_diagnosis_without_its_run_needs_a_place(run_dir: Path, tmp_path: Path) -> None:
     tdiag("report", str(run_dir), "--json", "-o", "diagnosis.json", cwd=tmp_path)
     done = tdiag("report", "diagnosis.json", "--html", cwd=tmp_path)
-    assert done.returncode == 2 and "say where: -o FILE" in done.stderr
+    assert done.returncode == 2 and "specify where to write the page: -o FILE" in done.stderr
     done = tdiag("report", "diagnosis.json", "--html", "-o", "page.html", cwd=tmp_path)
     assert done.returncode == 0
     assert "Step times over the run" not in (tmp_path / "page.html").read_text()
@@ -48,7 +48,7 @@ def test_a_diagnosis_without_its_run_needs_a_place(run_dir: Path, tmp_path: Path
 @pytest.mark.parametrize("words", [["--html", "--json"], ["--html", "--format", "line"]])
 def test_one_format_at_a_time_of_a_trace(words: list[str], tmp_path: Path) -> None:
     done = tdiag("analyze", "t.json", *words, cwd=tmp_path)
-    assert done.returncode == 2 and "leave one of them" in done.stderr
+    assert done.returncode == 2 and "keep one of them" in done.stderr
 
 
 def test_a_traces_page_is_named_after_it(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_run_without_steps_has_no_tables_and_says_why(tmp_path: Path) -> None:
 def test_a_table_has_no_other_format(run_dir: Path, tmp_path: Path) -> None:
     done = tdiag("report", str(run_dir), "--ops", "--json", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("tdiag: --ops with --format json")
+    assert done.stderr.startswith("tdiag: --ops works with the terminal format only")
 
 
 def test_a_table_can_go_to_a_file(run_dir: Path, tmp_path: Path) -> None:

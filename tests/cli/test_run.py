@@ -44,7 +44,7 @@ def test_json_has_stdout_for_itself_and_o_writes_the_same(tmp_path: Path) -> Non
     name = script(tmp_path, TRAINING)
     done = tdiag("run", name, "--json", "-o", "out.json", "3", "--sampler", "off", cwd=tmp_path)
     printed = json.loads(done.stdout)
-    assert printed["schema_version"] == 1 and printed["verdict"]["class"]
+    assert printed["schema_version"] == 2 and printed["verdict"]["class"]
     assert json.loads((tmp_path / "out.json").read_text()) == printed
     assert "step 2\n" in done.stderr and "Step time" not in done.stderr
 
@@ -149,7 +149,7 @@ BAD = {
     "nowhere.py": (2, "tdiag: no such script: nowhere.py"),
     "": (2, "tdiag: nothing to run"),
     "-- nowhere": (127, "tdiag: nowhere: command not found"),
-    "train.py --sampler magic": (2, "tdiag: --sampler magic: one of py-spy, in-process, off"),
+    "train.py --sampler magic": (2, "tdiag: --sampler magic is not one of py-spy, in-process, off"),
     "train.py -o no/such/dir.json": (2, "tdiag: cannot write no/such/dir.json"),
     "--wrong train.py": (2, "No such option"),
     "train.py --steps few": (2, "Invalid value"),
@@ -195,8 +195,8 @@ def test_a_program_that_failed_is_told_so_once_without_advice(tmp_path: Path) ->
 
 def test_the_report_names_its_run_unless_it_is_the_latest(tmp_path: Path) -> None:
     name = script(tmp_path, "pass")
-    assert "again     tdiag report --all" in tdiag("run", name, cwd=tmp_path).stderr
+    assert "again      tdiag report --all" in tdiag("run", name, cwd=tmp_path).stderr
     first = latest(tmp_path).name
     tdiag("run", "-q", name, cwd=tmp_path)
     shown = tdiag("report", first, cwd=tmp_path).stdout
-    assert f"again     tdiag report .tdiag/runs/{first} --all" in shown
+    assert f"again      tdiag report .tdiag/runs/{first} --all" in shown

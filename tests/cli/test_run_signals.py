@@ -133,7 +133,7 @@ def test_ctrl_c_twice_gives_up_the_report(tmp_path: Path, terminal: list[Termina
     assert terminal[0].end() == 0
     text = terminal[0].text
     assert text.count("once") == 2 and "gone" in text
-    assert "interrupted twice, so no report" in text
+    assert "interrupted twice: no report" in text
 
 
 def test_a_third_ctrl_c_kills_a_script_that_will_not_stop(

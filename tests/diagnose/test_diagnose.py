@@ -66,7 +66,7 @@ def test_a_bare_trace_is_diagnosed_like_a_run() -> None:
 def test_a_crowded_machine_is_noted() -> None:
     crowded = system(cores_machine=4, machine_busy_cores=4.0, cores_used=1.0)
     (note,) = diagnose(Evidence(notes=[]).add(crowded)).notes
-    assert note.startswith("other programs kept 75% of the machine's cores busy")
+    assert note.text.startswith("other programs kept 75% of the machine's cores busy")
 
 
 def test_verdict_and_findings_agree_on_every_rules_own_example() -> None:

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.costs import FAMILIES
-from tdiag.evidence.kinds import Dispatch, Kind, Stacks, Steps
+from tdiag.evidence.kinds import Dispatch, Stacks, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Diagnosis
+from tdiag.model.kind import Kind
 from tdiag.rules.examples import (
     MS,
     at,
@@ -156,6 +157,6 @@ def test_a_statement_of_health_stands_only_beside_a_healthy_verdict() -> None:
 
 def test_a_few_long_steps_are_noted_with_what_they_hold() -> None:
     (note,) = ran(median_ms=10, checkpoint=80, forward=20).notes
-    assert note.startswith("most steps take about 10.0 ms, but the mean is 100 ms")
-    assert note.endswith("mostly in checkpoint")
+    assert note.text.startswith("most steps take about 10.0 ms, but the mean is 100 ms")
+    assert note.text.endswith("mostly in checkpoint")
     assert ran(median_ms=50, checkpoint=80, forward=20).notes == ()

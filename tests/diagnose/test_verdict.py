@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.verdict import GUESS_CONFIDENCE, judge
 from tdiag.evidence.device import HostOps, TracedSteps
-from tdiag.evidence.kinds import Dispatch, Environment, Kind, Steps
+from tdiag.evidence.kinds import Dispatch, Environment, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding, Fix, Speedup, Verdict
+from tdiag.model.kind import Kind
 from tdiag.rules.examples import MS, budget, loaders, op_line, ops, phases, system
 
 STEP = 100 * MS

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tdiag.evidence.data import Loader, Loaders
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.kinds import Loader, Loaders
 
 from .making import MS, TRAIN, VALID, Run, loader, plain
 

@@ -89,7 +89,7 @@ def test_clean_steps_are_not_replaced_by_traced_ones(tmp_path: Path) -> None:
     traced = evidence.get(TracedSteps)
     assert traced is not None
     assert traced.count == 2
-    assert evidence.capture["trace"] == "captured"
+    assert str(evidence.capture["trace"]) == "captured"
 
 
 def test_a_trace_that_is_gone_is_said(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_trace_that_is_none_is_a_note(tmp_path: Path) -> None:
     run.add("trace", file="a.json", steps=2, events=9, t=5)
     (tmp_path / "a.json").write_text("hello")
     evidence = load_run(run.write())
-    assert any(note.startswith("a trace could not be read: ") for note in evidence.notes)
+    assert any(note.text.startswith("a trace could not be read: ") for note in evidence.notes)
     assert evidence.get(TracedSteps) is None
 
 

@@ -9,15 +9,21 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
+from tdiag import report
 from tdiag.errors import UsageError
+from tdiag.gate.document import document
 from tdiag.gate.judge import judge
 from tdiag.gate.outcome import Outcome
-from tdiag.gate.report import FORMATS, render
+from tdiag.report import FORMATS
 from tdiag.report.page import Page
 
 from .building import ROOT, case, measured, regressed
 
 PAGE = Page(base_dir=ROOT)
+
+
+def render(format: str, outcome: Outcome, page: Page) -> str:
+    return report.render(format, document(outcome), page)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -53,7 +59,7 @@ def test_the_terminal_shows_all_that_changed() -> None:
 
 def test_inconclusive_says_what_would_settle_it() -> None:
     text = render("terminal", judge(case(measured(1.04, 0.02))), Page(100))
-    assert "more groups of fresh processes would settle it" in text
+    assert "more groups of fresh processes would decide it" in text
     never = render("terminal", judge(case(measured(1.05, 0.02))), Page(100))
     assert "choose another --max-regression" in never
 
@@ -70,7 +76,9 @@ def test_json_is_the_model_and_the_exit_code() -> None:
 
 def test_junit_fails_for_a_regression_and_skips_what_is_open() -> None:
     suite = ET.fromstring(render("junit", regressed(), PAGE))[0]
-    assert (suite.get("failures"), suite.get("skipped")) == ("2", "0")
+    failed = [x.get("name") for x in suite if x.find("failure") is not None]
+    assert failed == ["verdict", ".item() per step", "TD501 a-pattern"]
+    assert (suite.get("failures"), suite.get("skipped")) == ("3", "0")
     open_case = ET.fromstring(render("junit", judge(case(measured(1.04, 0.02))), PAGE))[0]
     assert (open_case.get("failures"), open_case.get("skipped")) == ("0", "1")
     assert len(suite.findall("testcase")) == int(suite.get("tests") or 0)
@@ -87,7 +95,7 @@ def test_sarif_points_into_the_repository() -> None:
 def test_annotations_stand_at_the_line_and_cannot_be_broken_out_of() -> None:
     head, counter, found = render("github", regressed(), PAGE).splitlines()
     assert head.startswith("::error title=tdiag check%3A Regressed::")
-    assert counter.startswith("::warning file=lo%2Css%3A%25") and ",line=42," in counter
+    assert counter.startswith("::error file=lo%2Css%3A%25") and ",line=42," in counter
     assert found.startswith("::warning file=loss.py,line=42,title=TD501")
 
 
@@ -99,4 +107,16 @@ def test_markdown_mentions_nobody() -> None:
 
 def test_there_is_no_other_format() -> None:
     with pytest.raises(UsageError, match="no report format"):
-        render("html", regressed(), PAGE)
+        render("pdf", regressed(), PAGE)
+
+
+def test_the_page_shows_what_was_newly_found_and_no_search_without_a_table_to_search() -> None:
+    page = render("html", regressed(), PAGE)
+    new = page.split('id="new-h"')[1]
+    assert "Use one call" in new and "a-pattern" in new
+    assert "<label>Search" not in page
+
+
+def test_the_lines_of_a_counter_keep_their_width_on_a_wide_terminal() -> None:
+    text = render("terminal", regressed(), Page(120, base_dir=ROOT))
+    assert "total += x.item()  # | <b> @here" in text

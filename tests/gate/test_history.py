@@ -12,9 +12,10 @@ import pytest
 
 from tdiag.errors import RunError
 from tdiag.gate.history import Record, append, read, record_of, series
-from tdiag.gate.report.history import FORMATS
 from tdiag.gate.revision import Head, head
 from tdiag.gate.shifts import FEWEST, shifts
+from tdiag.gate.trend import document
+from tdiag.report import render
 from tdiag.report.page import Page
 from tests.launch.harness import tdiag
 
@@ -139,13 +140,13 @@ def slower() -> list[Record]:
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_terminal_shows_each_check_and_the_change(width: int) -> None:
-    text = FORMATS["terminal"](series(slower(), 100), Page(width=width))
+    text = render("terminal", document(series(slower(), 100)), Page(width=width))
     lines = text.splitlines()
     assert max(map(len, lines)) <= width and "\x1b" not in text
     assert "20 checks, 1 lasting change" in text and text.count("●") == 20
     said = " ".join(" ".join(lines).split())
     assert "% from 000000000c on, " in said
-    assert "the baseline was written again here" in said
+    assert "the baseline was rewritten here" in said
     marks = [line.index("●") for line in lines if "●" in line]
     assert statistics.median(marks[:12]) < statistics.median(marks[12:])
 
@@ -153,7 +154,7 @@ def test_the_terminal_shows_each_check_and_the_change(width: int) -> None:
 def test_an_interval_beyond_the_scale_says_so() -> None:
     records = [record(i, ns) for i, ns in enumerate(noise(5, 1))]
     records.append(record(5, low_ns=5e6, high_ns=15e6))
-    lines = FORMATS["terminal"](series(records, 100), Page(width=80)).splitlines()
+    lines = render("terminal", document(series(records, 100)), Page(width=80)).splitlines()
     wide = [line for line in lines if "‹" in line or "›" in line]
     assert len(wide) == 1 and "000000005" in wide[0]
     assert wide[0].index("‹") < wide[0].index("●") < wide[0].index("›")
@@ -161,13 +162,13 @@ def test_an_interval_beyond_the_scale_says_so() -> None:
 
 def test_the_page_draws_what_the_json_says(tmp_path: Path) -> None:
     found = series(slower(), 100)
-    told = json.loads(FORMATS["json"](found, Page()))["series"][0]
+    told = json.loads(render("json", document(found), Page()))["series"][0]
     assert [c["index"] for c in told["changes"]] == [12] and len(told["records"]) == 20
-    page = FORMATS["html"](found, Page())
+    page = render("html", document(found), Page())
     assert "<b>" not in page and "\x1b" not in page
     assert "&lt;/script&gt;" in page and "% from 000000000c on, " in page
     assert page.count("<tr>") == 21 and "http://" not in page.split("<script")[0]
-    assert "No check in this file has a step time" in FORMATS["html"]([], Page())
+    assert "No check in this file has a step time" in render("html", document([]), Page())
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_the_command(tmp_path: Path) -> None:
         file.write(">>>>>>> theirs\n")
     shown = tdiag("history", cwd=tmp_path)
     assert shown.returncode == 0
-    assert shown.stdout.count("●") == 20 and "1 of its lines left out" in shown.stderr
+    assert shown.stdout.count("●") == 20 and "skipped 1 line" in shown.stderr
     assert tdiag("history", "--html", "-o", "h.html", "--last", "5", cwd=tmp_path).returncode == 0
     assert (tmp_path / "h.html").read_text().count("<tr>") == 6
     assert tdiag("history", "--format", "pdf", cwd=tmp_path).returncode == 2

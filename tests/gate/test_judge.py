@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tdiag.gate.counters import TORCH_CALLS, Counter, Line
+from tdiag.gate.document import advice, summary, title
 from tdiag.gate.judge import Measured, judge
 from tdiag.gate.outcome import Verdict
-from tdiag.gate.report.words import advice, summary, title
 from tdiag.model.place import Place
 
 from .building import ITEM, ROOT, case, finding, item_lines, measured

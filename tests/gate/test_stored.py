@@ -16,8 +16,8 @@ from tdiag.errors import UsageError
 from tdiag.gate import baseline, stored
 from tdiag.gate.against import Options
 from tdiag.gate.counting import Counted, count
+from tdiag.gate.document import summary, title
 from tdiag.gate.judge import Case
-from tdiag.gate.report.words import summary, title
 from tdiag.gate.revision import Revision
 from tdiag.gate.stored import check_stored, update
 
@@ -125,8 +125,8 @@ def _not_added(repo: Path, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "why", "what_to_do"),
     [
-        (_dirty, "with changes that no commit has: loss.py", "commit them, then write it again"),
-        (_outside, "was written outside a git repository", "write it again in one"),
+        (_dirty, "with uncommitted changes: loss.py", "commit them, then rewrite it"),
+        (_outside, "was written outside a git repository", "rewrite it inside one"),
         (_squashed, "no revision", "git fetch"),
         (_not_added, "train.py is not in", "nothing to compare"),
     ],
@@ -149,8 +149,8 @@ def test_writing_says_that_the_time_will_not_be_judged(
 ) -> None:
     (repo / "loss.py").write_text(LOSS + "# edited\n")
     said = update(SCRIPT, FILE, options(tmp_path, "u"))
-    assert "checks will not judge its time" in said and "no commit has: loss.py" in said
-    assert "commit them, then write it again: --update" in said
+    assert "checks will not judge its time" in said and "uncommitted changes: loss.py" in said
+    assert "commit them, then rewrite it: --update" in said
 
 
 def test_the_baseline_itself_need_not_be_committed(
@@ -203,7 +203,7 @@ def test_counters_judge_where_the_time_cannot_be(
     baseline.write(FILE, {"train.py": fewer})
     outcome = check_stored(SCRIPT, FILE, options(tmp_path, "c"))
     assert outcome.verdict == "regressed" and "more torch calls a step" in outcome.reasons[0]
-    assert "; step time not compared: the baseline was written with changes" in summary(outcome)
+    assert "; step time not compared: the baseline was written with uncommitted" in summary(outcome)
 
 
 def test_the_file_keeps_the_limits(

@@ -56,4 +56,4 @@ def test_settings_unused_parameters_and_synchronised_backwards(tmp_path: Path) -
     assert (ddp.unused_parameters, ddp.bucket_bytes) == (0, 2 * 1024 * 1024)
     assert ddp.parameter_bytes == 4 * (4 * 8 + 8 + 8 + 1)
     assert (ddp.backwards, ddp.synced) == (3, 1)
-    assert not any("probe failed" in note for note in evidence.notes)
+    assert not any("probe failed" in note.text for note in evidence.notes)

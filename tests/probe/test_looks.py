@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.kinds import Flags, Loaders, Optimizers, Phases
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Flags, Optimizers, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Gradients, Schedulers
 

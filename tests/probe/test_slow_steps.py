@@ -63,7 +63,7 @@ def test_a_slow_step_of_many_closures_is_divided(tmp_path: Path) -> None:
     clean = [step for step in run.steps() if step["w"] == "baseline"]
     assert clean and all(2.0e9 < step["t"] - step["s"] < 3.2e9 for step in run.steps())
     evidence = run.evidence()
-    assert any("one call of the closure" in note for note in evidence.notes)
+    assert any("one call of the closure" in note.text for note in evidence.notes)
 
 
 def test_quick_closures_stay_one_step(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+from tdiag import report
 from tdiag.model.diagnosis import (
     Abstained,
     Component,
@@ -20,9 +22,13 @@ from tdiag.model.diagnosis import (
     Top,
     Verdict,
 )
+from tdiag.model.notes import Capture
 from tdiag.model.place import Place
 from tdiag.model.timeline import Lane, Span, Timeline
+from tdiag.report.of_diagnosis import document
+from tdiag.report.page import Page
 
+_PAGE = ("width", "color", "all_findings", "base_dir", "run_dir", "latest")
 HOME = Path("/home/ada/project")
 RUN_DIR = HOME / ".tdiag/runs/20261121-124500-train"
 MS = 1_000_000
@@ -42,13 +48,13 @@ CPU: dict[str, Any] = {
 }
 GPU = CPU | {"device": "NVIDIA H200", "device_count": 1, "torch": "2.13.0+cu130"}
 CAPTURED = {
-    "steps": "captured",
-    "fetches": "captured",
-    "py-spy": "captured",
-    "trace": "captured",
-    "calls": "captured",
-    "ops": "captured",
-    "system": "captured",
+    "steps": Capture("captured"),
+    "fetches": Capture("captured"),
+    "py-spy": Capture("captured"),
+    "trace": Capture("captured"),
+    "calls": Capture("captured"),
+    "ops": Capture("captured"),
+    "system": Capture("captured"),
 }
 PERTURBATION = {"sample": 0.012, "trace": 0.384, "calls": 1.12, "ops": 8.4}
 NO_DEVICE = "no CUDA device in this run"
@@ -56,12 +62,22 @@ GPU_RULES = tuple(
     Abstained(code, name, NO_DEVICE)
     for code, name in (
         ("TD301", "pageable-copies"),
-        ("TD302", "blocking-pinned-copies"),
-        ("TD303", "host-made-tensor-moved"),
-        ("TD401", "sync-every-step"),
-        ("TD601", "float32-on-matrix-units"),
+        ("TD302", "pinned-copies-not-overlapped"),
+        ("TD303", "host-tensors-moved-in-step"),
+        ("TD401", "sync-drains-device"),
+        ("TD601", "float32-matrix-kernels"),
     )
 )
+
+
+def render(format: str, diagnosis: Diagnosis, **options: Any) -> str:
+    """The diagnosis in a format. ``options`` are those of a page, else of its document."""
+    page = Page(**{name: options.pop(name) for name in _PAGE if name in options})
+    excerpts = options.pop("excerpts", ())
+    found = document(diagnosis, **options)
+    if excerpts:
+        found = dataclasses.replace(found, excerpts=excerpts)
+    return report.render(format, found, page)
 
 
 def train(line: int, file: str = "train.py") -> Place:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from tdiag.diagnose.details import Details, Excerpt, details_of
-from tdiag.evidence.device import DeviceParts, Part, Ranks, RankTime
+from tdiag.evidence.device import DeviceParts, Part
 from tdiag.evidence.history import CallTrees, Event, EventLane, Frame, StepEvents, StepHistory
 from tdiag.evidence.kinds import OpLine, Ops
-from tdiag.model.diagnosis import Diagnosis
+from tdiag.evidence.sources import Excerpt
+from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Component, Diagnosis, RankStep
 from tests.tables.building import at, everything
 
 from .building import HOME, MS
@@ -18,10 +19,9 @@ OUTLIER = 40
 SOURCE = HOME / "train.py"
 
 
-def details(diagnosis: Diagnosis, name: str = "plain") -> Details:
+def details(name: str = "plain") -> Evidence:
     """Sixty steps, a median step of every kind of lane, two trees, all tables, eight ranks."""
-    evidence = everything(name)
-    evidence.add(
+    return everything(name).add(
         steps(),
         CallTrees(training=tree(name), workers=tree(name)[:3]),
         step_events(name),
@@ -46,15 +46,17 @@ def details(diagnosis: Diagnosis, name: str = "plain") -> Details:
                 ),
             ),
         ),
-        Ranks(ranks=tuple(rank(n, name) for n in range(8)), slowest=None, waited_ns=None),
     )
-    return details_of(evidence, diagnosis)
 
 
-def with_source(details: Details, *lines: str) -> Details:
-    """The same with these lines of ``train.py`` around line 41."""
-    shown = Excerpt(file=str(SOURCE), first=40, lines=lines)
-    return msgspec.structs.replace(details, excerpts=(shown,))
+def with_source(*lines: str) -> tuple[Excerpt, ...]:
+    """These lines of ``train.py`` around line 41."""
+    return (Excerpt(file=str(SOURCE), first=40, lines=lines),)
+
+
+def ranked(diagnosis: Diagnosis, name: str = "plain") -> Diagnosis:
+    """The same of eight ranks."""
+    return msgspec.structs.replace(diagnosis, ranks=tuple(rank(n, name) for n in range(8)))
 
 
 def steps() -> StepHistory:
@@ -100,7 +102,11 @@ def step_events(name: str) -> StepEvents:
     )  # fmt: skip
 
 
-def rank(number: int, name: str) -> RankTime:
-    parts = {"compute": 10.0 * MS, "comm": (1.0 + number) * MS, name: 0.5 * MS}
-    step_ns, comm_ns = sum(parts.values()), parts["comm"]
-    return RankTime(rank=number, step_ns=step_ns, components_ns=parts, communication_ns=comm_ns)
+def rank(number: int, name: str) -> RankStep:
+    parts = {"compute": 10 * MS, "comm": (1 + number) * MS, name: MS // 2}
+    return RankStep(
+        rank=number,
+        step_ns=sum(parts.values()),
+        communication_ns=parts["comm"],
+        components=tuple(Component(name, ns) for name, ns in parts.items()),
+    )

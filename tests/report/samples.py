@@ -16,7 +16,7 @@ from .special_samples import CRASH, GPU_H2D, HOSTILE, UNKNOWN
 
 WORKERS = finding(
     "TD201",
-    "loader-in-training-process",
+    "loader-short-of-workers",
     "cpu",
     "The loader runs in the training process: each batch takes 31.3 ms to make while "
     "2.9 of 4.0 cores stay idle.",
@@ -132,7 +132,7 @@ IO_BOUND = diagnosis(
     findings=(
         finding(
             "TD101",
-            "fetches-blocked-on-storage",
+            "fetch-blocked-on-storage",
             "io",
             "Each batch reads 96.0 MiB from storage and its fetch is blocked for 361 ms of "
             "411 ms; `np.load` leads.",
@@ -153,7 +153,7 @@ IO_BOUND = diagnosis(
         ),
         finding(
             "TD201",
-            "loader-in-training-process",
+            "loader-short-of-workers",
             "io",
             "One fetch at a time: 2 workers would overlap their waiting.",
             train(41),
@@ -223,7 +223,7 @@ HEALTHY = diagnosis(
     findings=(
         finding(
             "TD605",
-            "device-busy-and-efficient",
+            "compute-bound-and-efficient",
             "compute",
             "3.9 of 4.0 cores are used and 91% of op time is in matrix products.",
             None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tdiag.model.diagnosis import Abstained, Measure, Verdict
+from tdiag.model.notes import Capture, Note
 from tdiag.model.place import Place
 
 from .building import (
@@ -37,12 +38,12 @@ UNKNOWN = diagnosis(
     ),
     perturbation={},
     capture={
-        "steps": "failed: the script ended before its first step",
-        "py-spy": "not requested",
-        "trace": "not requested",
-        "system": "captured",
+        "steps": Capture("failed", "the script ended before its first step"),
+        "py-spy": Capture("not requested"),
+        "trace": Capture("not requested"),
+        "system": Capture("captured"),
     },
-    notes=("`train.py` ended by itself after 4.1 s with exit code 0.",),
+    notes=(Note("program", "`train.py` ended by itself after 4.1 s with exit code 0."),),
 )
 
 CRASH = diagnosis(
@@ -59,14 +60,17 @@ CRASH = diagnosis(
     ),
     perturbation={},
     capture={
-        "steps": "failed: 3 steps seen, the first of them warm-up",
-        "py-spy": "failed: the script ended first",
-        "trace": "failed: the script ended first",
-        "system": "captured",
+        "steps": Capture("failed", "3 steps seen, the first of them warm-up"),
+        "py-spy": Capture("failed", "the script ended first"),
+        "trace": Capture("failed", "the script ended first"),
+        "system": Capture("captured"),
     },
     notes=(
-        "`train.py` exited with code 1: `ValueError: Expected input batch_size (32) to match "
-        "target batch_size (31).`",
+        Note(
+            "program",
+            "`train.py` exited with code 1: `ValueError: Expected input batch_size (32) to match "
+            "target batch_size (31).`",
+        ),
     ),
 )
 
@@ -113,7 +117,7 @@ GPU_H2D = diagnosis(
         ),
         finding(
             "TD302",
-            "blocking-copies",
+            "pinned-copies-not-overlapped",
             "h2d",
             "The host waits for each copy before it issues the forward.",
             train(63),
@@ -200,8 +204,8 @@ HOSTILE = diagnosis(
     abstained=tuple(Abstained(HOSTILE_NAME, "", f"{n} {HOSTILE_NAME}") for n in range(2)),
     perturbation={HOSTILE_NAME: 0.1},
     environment=CPU | {"hostname": HOSTILE_NAME, "command": [HOSTILE_NAME, "\udcff"]},
-    capture={HOSTILE_NAME: f"failed: {HOSTILE_NAME}", "x" * 200: "captured"},
-    notes=(HOSTILE_NAME, "漢字" * 80),
+    capture={HOSTILE_NAME: Capture("failed", HOSTILE_NAME), "x" * 200: Capture("captured")},
+    notes=(Note("x", HOSTILE_NAME), Note("x", "漢字" * 80)),
     timeline=timeline(
         50,
         HOSTILE_NAME,

@@ -6,7 +6,8 @@ import pytest
 from rich.cells import cell_len
 
 from tdiag.model.comparison import Change, ChangeTable, Comparison
-from tdiag.report.changes import render
+from tdiag.report import render
+from tdiag.report.of_comparison import document
 from tdiag.report.page import Page
 from tdiag.report.text import clip_middle
 
@@ -30,7 +31,7 @@ def comparison(*rows: Change, title: str = "Kernels and copies", why: str = "") 
 
 
 def lines(found: Comparison, width: int = 80, all_findings: bool = False) -> list[str]:
-    return render(found, Page(width, all_findings=all_findings)).splitlines()
+    return render("terminal", document(found), Page(width, all_findings=all_findings)).splitlines()
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])

@@ -14,10 +14,17 @@ import msgspec
 import pytest
 from markdown_it import MarkdownIt
 
+from tdiag import report
+from tdiag.gate import document as checks
+from tdiag.gate import trend
+from tdiag.gate.history import series
 from tdiag.model.diagnosis import Diagnosis
-from tdiag.report import render
+from tdiag.report.document import Document
+from tdiag.report.page import Page
+from tests.gate.building import regressed
+from tests.gate.test_history import slower
 
-from .building import HOME
+from .building import HOME, render
 from .samples import CPU_BOUND, GPU_H2D, HEALTHY, HOSTILE, SAMPLES, UNKNOWN
 
 
@@ -34,7 +41,7 @@ def test_markdown_puts_the_verdict_and_the_best_fix_before_the_table() -> None:
     text = shown("markdown", CPU_BOUND)
     top = text.split("| component |")[0]
     assert top.startswith("### Preprocessing-bound: 62% of the step\n")
-    assert "predicted 1.6–2.4× faster: DataLoader(..., num\\_workers=3)" in top
+    assert "**Best fix**: DataLoader(..., num\\_workers=3) at `train.py:41`, predicted 1.6" in top
     assert "at `train.py:41`" in text
     assert "| data wait: CPU | 31.3 ms | 62% | loader busy preprocessing |" in text
 
@@ -49,7 +56,8 @@ def test_markdown_keeps_code_as_code_and_folds_the_evidence() -> None:
 def test_hostile_names_add_no_markup_to_the_markdown() -> None:
     found = tokens(HOSTILE)
     html = {t.content.strip() for t in found if t.type in ("html_block", "html_inline")}
-    allowed = r"</details>|<details><summary>(Evidence|Could not check: \d+)</summary>"
+    folded = r"Evidence|Could not check \(\d+ rules?\)|How it was measured"
+    allowed = rf"</details>|<details><summary>({folded})</summary>"
     assert all(re.fullmatch(allowed, content) for content in html)
     assert not {t.type for t in found} & {"link_open", "image", "fence", "hr", "em_open"}
 
@@ -146,7 +154,7 @@ def annotations(diagnosis: Diagnosis) -> list[tuple[str, dict[str, str], str]]:
 def test_github_annotates_the_users_own_lines() -> None:
     verdict, first, _, advisory = annotations(CPU_BOUND)
     assert verdict[:2] == ("notice", {"title": "tdiag: Preprocessing-bound: 62% of the step"})
-    title = "TD201 loader-in-training-process"
+    title = "TD201 loader-short-of-workers: DataLoader(..., num_workers=3) (1.6–2.4× faster)"
     assert first[:2] == ("warning", {"file": "train.py", "line": "41", "title": title})
     assert first[2].split("\n")[1] == "Fix: DataLoader(..., num_workers=3)"
     assert advisory[0] == "notice"
@@ -164,3 +172,37 @@ def test_every_format_is_one_clean_text(format: str, name: str) -> None:
     text = shown(format, SAMPLES[name])
     assert text.endswith("\n") and not text.endswith("\n\n")
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]", text)
+
+
+def test_a_format_is_one_function_and_one_registration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It renders what a diagnosis, a check and a history say, without a word about any of them."""
+
+    def csv(document: Document, page: Page) -> str:
+        head = [document.headline.brief] if document.headline else []
+        return "\n".join([*head, *(f"{x.level},{x.title}" for x in document.annotations)]) + "\n"
+
+    monkeypatch.setitem(report.FORMATS, "csv", csv)
+    assert "warning,DataLoader(..., num_workers=3) (1.6–2.4× faster)" in shown("csv", CPU_BOUND)
+    checked = report.render("csv", checks.document(regressed()), Page())
+    assert "error,.item() per step: 0 → 4,096" in checked
+    assert "warning,+7.8% from" in report.render("csv", trend.document(series(slower(), 100)))
+
+
+@pytest.mark.parametrize("format", ["terminal", "markdown", "html", "sarif", "junit", "github"])
+def test_lines_to_paste_are_shown_as_lines_in_every_format(format: str) -> None:
+    first = CPU_BOUND.findings[0]
+    fix = msgspec.structs.replace(
+        first.fix, action="Load in 3 workers", code="if a < b:\n    loader = DataLoader(x)"
+    )
+    found = msgspec.structs.replace(first, fix=fix)
+    text = shown(format, msgspec.structs.replace(CPU_BOUND, findings=(found,)))
+    assert "Load in 3 workers" in text
+    lines = {
+        "html": "if a &lt; b:\n    loader = DataLoader(x)</pre>",
+        "markdown": "```python\nif a < b:\n    loader = DataLoader(x)\n```",
+        "sarif": "if a < b:\\n    loader = DataLoader(x)\\n",
+        "junit": "if a &lt; b:\n    loader = DataLoader(x)\n",
+        "github": "if a < b:%0A    loader = DataLoader(x)%0A",
+        "terminal": "      if a < b:\n          loader = DataLoader(x)\n",
+    }
+    assert lines[format] in text

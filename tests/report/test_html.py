@@ -15,22 +15,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from tdiag.evidence.device import DeviceParts, HostOp, Part
+from tdiag.evidence.device import DeviceParts, HostOp, HostOps, Part
 from tdiag.evidence.from_trace.median_step import MOST_EVENTS
-from tdiag.evidence.history import CallTrees, Event, EventLane, Frame
+from tdiag.evidence.history import CallTrees, Event, EventLane, Frame, StepEvents
 from tdiag.evidence.kinds import Calls
 from tdiag.model.diagnosis import Diagnosis
+from tdiag.model.notes import Capture, Note
 from tdiag.model.place import Place
-from tdiag.report import render
-from tdiag.report.html import fragment
+from tdiag.report.html import fragment as notebook
 from tdiag.report.html.charts.steps import MOST_POINTS, chart
 from tdiag.report.html.text import rgb
+from tdiag.report.of_diagnosis import document
 from tdiag.report.text import inert
 from tdiag.report.words import component
 from tests.tables.building import call
 
-from .building import HOME, RUN_DIR
-from .detailing import OUTLIER, STEPS, details, steps, with_source
+from .building import HOME, RUN_DIR, render
+from .detailing import OUTLIER, STEPS, details, ranked, steps, with_source
 from .samples import CPU_BOUND, HOSTILE, SAMPLES, UNKNOWN
 
 MOST_BYTES = 3_000_000
@@ -69,8 +70,8 @@ class Parsed(HTMLParser):
 
 
 def page(diagnosis: Diagnosis, name: str = "plain", **more: Any) -> str:
-    return render("html", diagnosis, base_dir=HOME, run_dir=RUN_DIR,
-                  details=more.get("details") or details(diagnosis, name))  # fmt: skip
+    return render("html", ranked(diagnosis, name), base_dir=HOME, run_dir=RUN_DIR,
+                  **{"evidence": details(name), **more})  # fmt: skip
 
 
 def figures(text: str) -> dict[str, Any]:
@@ -101,7 +102,7 @@ def test_the_verdict_the_findings_and_the_budget_read_without_a_script(name: str
 def test_the_first_screen_comes_before_all_else() -> None:
     text = Parsed(page(CPU_BOUND)).text
     order = ["Preprocessing-bound: 62% of the step", "Best fix:", "What to change", "TD201",
-             "Where the step goes", "Ranks", "Step times over the run", "One median step",
+             "Step time", "Ranks", "Step times over the run", "One median step",
              "The machine over the run", "Flame graphs", "What the profilers saw",
              "Could not check", "How it was measured"]  # fmt: skip
     places = [text.index(words, text.index("Skip to the report")) for words in order[:1]]
@@ -130,8 +131,9 @@ def test_the_page_of_a_run_with_very_much_of_everything_stays_small() -> None:
     def name() -> str:
         return "".join(numbers.choices(string.ascii_letters, k=300))
 
-    plain = details(CPU_BOUND)
-    assert plain.step_events and plain.host_ops and plain.device_parts and plain.calls
+    much = details()
+    step, host = much.get(StepEvents), much.get(HostOps)
+    assert step and host
     events = tuple(Event(name=name(), begin_ns=i, end_ns=i + 1) for i in range(MOST_EVENTS // 10))
     lanes = tuple(EventLane(name=f"l{n}", role="host", events=events) for n in range(10))
     frames = tuple(
@@ -141,15 +143,14 @@ def test_the_page_of_a_run_with_very_much_of_everything_stays_small() -> None:
     kernels = tuple(Part(name=name(), count=1, device_ns=9.9) for _ in range(1_000))
     ops = tuple(HostOp(name=name(), count=1, self_ns=1.5, total_ns=2.5) for _ in range(1_000))
     rows = tuple(call(f"/u/{name()}.py", 1, name()) for _ in range(1_000))
-    much = msgspec.structs.replace(
-        plain,
-        step_events=msgspec.structs.replace(plain.step_events, lanes=lanes),
-        call_trees=CallTrees(training=frames, workers=frames),
-        device_parts=DeviceParts(kernels=kernels, ops=kernels, modules=kernels, functions=kernels),
-        host_ops=msgspec.structs.replace(plain.host_ops, ops=ops),
-        calls=Calls(steps=1, rows=rows),
+    much.add(
+        msgspec.structs.replace(step, lanes=lanes),
+        CallTrees(training=frames, workers=frames),
+        DeviceParts(kernels=kernels, ops=kernels, modules=kernels, functions=kernels),
+        msgspec.structs.replace(host, ops=ops),
+        Calls(steps=1, rows=rows),
     )
-    assert len(page(CPU_BOUND, details=much).encode()) < MOST_BYTES
+    assert len(page(CPU_BOUND, evidence=much).encode()) < MOST_BYTES
 
 
 def test_only_its_own_scripts_may_run_by_digest() -> None:
@@ -181,8 +182,8 @@ def test_hostile_names_are_text_wherever_they_stand() -> None:
             for f in CPU_BOUND.findings
         ),
         environment=CPU_BOUND.environment | {"script": ACTIVE, "command": [ACTIVE]},
-        capture={ACTIVE: f"failed: {ACTIVE}"},
-        notes=(ACTIVE,),
+        capture={ACTIVE: Capture("failed", ACTIVE)},
+        notes=(Note("x", ACTIVE),),
     )  # fmt: skip
     plain, hostile = Parsed(page(CPU_BOUND)), Parsed(page(loud, ACTIVE))
     seen = {tag for tag, _ in plain.tags}
@@ -218,8 +219,7 @@ def _texts(value: Any) -> list[str]:
 
 def test_hot_lines_of_the_source_are_marked_with_what_was_measured() -> None:
     lines = ("def train():", "    for batch in DataLoader(data):", "        step(batch)")
-    shown = with_source(details(CPU_BOUND), *lines)
-    text = page(CPU_BOUND, details=shown)
+    text = page(CPU_BOUND, excerpts=with_source(*lines))
     row = re.search(r"<tr class=\"here[^>]*>.*?</tr>", text, re.DOTALL)
     assert row is not None
     cells = Parsed(row[0]).text
@@ -230,7 +230,7 @@ def test_hot_lines_of_the_source_are_marked_with_what_was_measured() -> None:
 def test_without_a_verdict_the_page_says_what_was_missing_and_what_to_do() -> None:
     text = Parsed(render("html", UNKNOWN, base_dir=HOME)).text
     assert "Missing: steps (the script ended before its first step)" in text
-    assert "What to do: let the script take at least a dozen training steps" in text
+    assert "What to do: let the script run at least a dozen training steps" in text
 
 
 def test_a_page_of_the_diagnosis_alone_has_no_charts_and_no_library() -> None:
@@ -240,7 +240,7 @@ def test_a_page_of_the_diagnosis_alone_has_no_charts_and_no_library() -> None:
 
 
 def test_every_step_is_drawn_in_its_window_and_outliers_are_ringed() -> None:
-    found = chart(details(CPU_BOUND))
+    found = chart(details())
     assert found is not None and found.table is not None
     by_name = {trace["name"]: trace for trace in found.figure["data"]}
     assert sum(len(t["x"]) for name, t in by_name.items() if name != "outlier") == STEPS
@@ -263,7 +263,7 @@ def test_of_very_many_steps_the_longest_stay() -> None:
         windows=once.windows * many,
         clean=once.clean * many,
     )
-    found = chart(msgspec.structs.replace(details(CPU_BOUND), steps=longer))
+    found = chart(details().add(longer))
     assert found is not None
     drawn = [t for t in found.figure["data"] if t["name"] != "outlier"]
     assert sum(len(trace["x"]) for trace in drawn) <= MOST_POINTS
@@ -287,10 +287,10 @@ def test_colours_are_those_of_the_terminal() -> None:
 
 
 def test_a_notebook_shows_the_verdict_without_any_script() -> None:
-    found = Parsed(fragment(CPU_BOUND, HOME))
+    found = Parsed(notebook(document(CPU_BOUND), HOME))
     assert not {"script", "link", "iframe", "html", "body"} & {tag for tag, _ in found.tags}
     assert "Preprocessing-bound" in found.text and "TD201" in found.text
-    style = re.search(r"<style>(.*?)</style>", fragment(CPU_BOUND), re.DOTALL)
+    style = re.search(r"<style>(.*?)</style>", notebook(document(CPU_BOUND)), re.DOTALL)
     assert style is not None
     selectors = re.findall(r"(?:^|\})\s*([^{}@/]+)\{", style[1])
     parts = [one.strip() for selector in selectors for one in selector.split(",")]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tdiag.report import render
+from tdiag.model.notes import Note
 
 from .browsing import Tab, chromium, tab
-from .building import HOME, RUN_DIR
-from .detailing import details
+from .building import HOME, RUN_DIR, render
+from .detailing import details, ranked
 from .samples import CPU_BOUND
 from .test_html import ACTIVE
 
@@ -37,10 +37,12 @@ def written(folder: Path, name: str = "plain") -> Path:
         loud = tuple(
             msgspec.structs.replace(f, name=name, summary=name) for f in diagnosis.findings
         )
-        diagnosis = msgspec.structs.replace(diagnosis, findings=loud, notes=(name,))
+        diagnosis = msgspec.structs.replace(diagnosis, findings=loud, notes=(Note("x", name),))
     file = folder / "report.html"
     file.write_text(
-        render("html", diagnosis, base_dir=HOME, run_dir=RUN_DIR, details=details(diagnosis, name))
+        render(
+            "html", ranked(diagnosis, name), base_dir=HOME, run_dir=RUN_DIR, evidence=details(name)
+        )
     )
     return file
 
@@ -97,7 +99,7 @@ def test_a_finding_unfolds_by_keyboard_to_its_evidence(desk: Tab) -> None:
 
 def test_a_table_sorts_by_value_and_back(desk: Tab) -> None:
     page = desk.page
-    page.locator("#tables-s details", has_text="Host ops").locator("summary").click()
+    page.locator("#tables-s details", has_text="Ops, per step").locator("summary").click()
     header = page.locator("#host-ops th", has_text="calls")
     column = "[...document.querySelectorAll('#host-ops tbody tr')].map(r => +r.cells[1].dataset.v)"
     header.get_by_role("button").click()
@@ -115,7 +117,7 @@ def test_a_table_sorts_by_value_and_back(desk: Tab) -> None:
 
 def test_a_table_is_searched_for_all_words(desk: Tab) -> None:
     page = desk.page
-    page.locator("#tables-s details", has_text="Host ops").locator("summary").click()
+    page.locator("#tables-s details", has_text="Ops, per step").locator("summary").click()
     page.locator("#host-ops input").fill("MY plain")
     assert page.locator("#host-ops tbody tr:visible").count() == 1
     assert page.locator("#host-ops [role=status]").inner_text() == "1 of 2 rows"

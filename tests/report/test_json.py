@@ -12,11 +12,13 @@ import pytest
 
 from tdiag import report
 from tdiag.errors import RunError, UsageError
-from tdiag.model import comparison, place, timeline
+from tdiag.model import comparison, notes, place, timeline
 from tdiag.model import diagnosis as model
 from tdiag.model.diagnosis import Diagnosis, VerdictClass
-from tdiag.report import FORMATS, load_diagnosis, render
+from tdiag.report import FORMATS
+from tdiag.report.load import load_diagnosis
 
+from .building import render
 from .samples import CPU_BOUND, CRASH, HEALTHY, HOSTILE, SAMPLES
 
 SCHEMA = json.loads(Path(report.__file__).with_name("diagnosis.schema.json").read_text())
@@ -33,6 +35,9 @@ PARTS: list[tuple[type[msgspec.Struct], dict[str, Any]]] = [
     (model.Abstained, SCHEMA["properties"]["abstained"]["items"]),
     (model.Finding, SCHEMA["$defs"]["finding"]),
     (place.Place, SCHEMA["$defs"]["place"]),
+    (model.RankStep, SCHEMA["properties"]["ranks"]["items"]),
+    (notes.Note, SCHEMA["properties"]["notes"]["items"]),
+    (notes.Capture, SCHEMA["properties"]["capture"]["additionalProperties"]),
     (model.Measure, FINDING["evidence"]["items"]),
     (model.Speedup, FINDING["speedup"]["anyOf"][0]),
     (model.Fix, FINDING["fix"]),
@@ -54,7 +59,7 @@ def test_what_is_written_follows_the_published_schema(name: str) -> None:
     [
         {"verdict": None},
         {"budget": [{"component": "loss", "ns": 1.5}]},
-        {"schema_version": 2},
+        {"schema_version": 1},
         {"capture": {"trace": "maybe"}},
         {"findings": [{"code": "TD101"}]},
     ],
@@ -98,13 +103,13 @@ def test_the_same_diagnosis_gives_the_same_bytes_whatever_order_its_mappings_wer
 def test_names_that_are_no_utf8_and_paths_can_be_written() -> None:
     odd = msgspec.structs.replace(HEALTHY, environment={"cwd": Path("/x"), "script": "a\udcff.py"})
     assert json.loads(render("json", odd))["environment"] == {"cwd": "/x", "script": "a\\udcff.py"}
-    assert json.loads(render("json", HOSTILE))["notes"][0].startswith("[red]wipe\x1b[2J")
+    assert json.loads(render("json", HOSTILE))["notes"][0]["text"].startswith("[red]wipe\x1b[2J")
 
 
 def test_a_newer_schema_is_refused_with_what_to_do(tmp_path: Path) -> None:
     file = tmp_path / "diagnosis.json"
     file.write_text('{"schema_version": 99, "verdict": "something else"}')
-    with pytest.raises(RunError, match="schema version 99; this tdiag reads up to 1") as caught:
+    with pytest.raises(RunError, match="schema version 99; this tdiag reads up to 2") as caught:
         load_diagnosis(file)
     assert "pip install --upgrade tdiag" in caught.value.hint
     assert caught.value.exit_code == 2
@@ -119,6 +124,8 @@ def test_a_newer_schema_is_refused_with_what_to_do(tmp_path: Path) -> None:
         (b'{"traceEvents": []}', "is not a diagnosis"),
         (b'{"schema_version": "1"}', "is not a diagnosis"),
         (b'{"schema_version": 1}', "is a broken diagnosis: .*verdict"),
+        (b'{"schema_version": 2}', "is a broken diagnosis: .*verdict"),
+        (b'{"schema_version": 1, "capture": []}', "is a broken diagnosis"),
         (render("json", CRASH).encode()[:-40], "is not a diagnosis"),
     ],
 )
@@ -165,6 +172,28 @@ def test_a_diagnosis_of_an_older_tdiag_without_the_newer_fields_is_read(tmp_path
     file = tmp_path / "diagnosis.json"
     file.write_text(json.dumps(written))
     assert isinstance(load_diagnosis(file), Diagnosis)
+
+
+def test_version_1_with_its_captures_and_notes_as_texts_is_read(tmp_path: Path) -> None:
+    written = json.loads(render("json", CPU_BOUND)) | {
+        "schema_version": 1,
+        "capture": {"trace": "captured", "ops": "failed: a reason", "calls": "not requested",
+                    "baseline": "captured in part: the record breaks off"},
+        "notes": ["other programs kept 60% of the machine's cores busy: alone", "another"],
+    }  # fmt: skip
+    del written["ranks"]
+    file = tmp_path / "diagnosis.json"
+    file.write_text(json.dumps(written))
+    found = load_diagnosis(file)
+    assert found.capture == {
+        "trace": notes.Capture("captured"), "ops": notes.Capture("failed", "a reason"),
+        "calls": notes.Capture("not requested"),
+        "baseline": notes.Capture("partial", "the record breaks off"),
+    }  # fmt: skip
+    assert [(note.code, note.severity) for note in found.notes] == [
+        ("crowded-machine", "warning"), ("note", "info"),
+    ]  # fmt: skip
+    jsonschema.validate(json.loads(render("json", found)), SCHEMA)
 
 
 def test_the_schema_of_a_comparison_has_every_field_of_the_model() -> None:

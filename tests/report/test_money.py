@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 
 from tdiag.cli import app
 from tdiag.model.diagnosis import Component, Diagnosis, StepTime
-from tdiag.report import render
 
-from .building import MS
+from .building import MS, render
 from .samples import GPU_H2D, HEALTHY, IO_BOUND, SAMPLES, UNKNOWN
 
 

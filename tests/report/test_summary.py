@@ -6,11 +6,10 @@ import msgspec
 import pytest
 
 from tdiag.model.diagnosis import Component, Diagnosis, Finding, Speedup
-from tdiag.report import render
 from tdiag.report.summary import best, together, why
 from tdiag.units import duration
 
-from .building import MS
+from .building import MS, render
 from .samples import IO_BOUND
 
 FIX = next(found for found in IO_BOUND.findings if not found.advisory)

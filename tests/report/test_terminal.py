@@ -1,12 +1,13 @@
 """The terminal report: what it shows, in what order, and that nothing breaks its layout.
 
-The golden reports are rewritten by ``TDIAG_UPDATE_GOLDEN=1 pytest tests/report``; read the diff.
+The golden reports are rewritten by ``just docs`` (``TDIAG_WRITE_SNAPSHOTS=1``); read the diff.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
 from pathlib import Path
 
 import msgspec
@@ -15,11 +16,16 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from tdiag.model.diagnosis import Component, Diagnosis, Measure, StepTime
-from tdiag.report import render
+from tdiag.model.notes import Capture, Note
+from tdiag.rules.catalogue import all_rules
 
-from .building import HOME, MS, RUN_DIR
+from . import product
+from .building import HOME, MS, RUN_DIR, render
+from .product import PRODUCT
 from .samples import CPU_BOUND, HEALTHY, HOSTILE, IO_BOUND, SAMPLES, WORKERS
 
+EDGES = ("crash", "hostile")
+ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m|\x1b\]8;[^\x1b]*\x1b\\")
 
@@ -29,13 +35,27 @@ def terminal(diagnosis: Diagnosis, width: int = 80, **options: bool) -> str:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", [*PRODUCT, *EDGES])
 def test_the_report_is_the_golden_one(name: str, width: int) -> None:
+    """The product's own reports of its rules' examples, and hand-made runs that went wrong."""
     golden = GOLDEN / f"{name}-{width}.txt"
-    shown = terminal(SAMPLES[name], width)
-    if os.environ.get("TDIAG_UPDATE_GOLDEN"):
+    if name in PRODUCT:
+        shown = render("terminal", PRODUCT[name], width=width, base_dir=product.HOME,
+                       run_dir=product.RUN_DIR)  # fmt: skip
+    else:
+        shown = terminal(SAMPLES[name], width)
+    if os.environ.get("TDIAG_WRITE_SNAPSHOTS"):
         golden.write_text(shown, encoding="utf-8")
     assert shown == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", sorted(set(SAMPLES) - {"hostile"}))
+def test_hand_made_samples_name_rules_that_there_are(name: str) -> None:
+    every = {rule.code: rule.name for rule in all_rules()}
+    for found in SAMPLES[name].findings:
+        assert every[found.code] == found.name
+    for left in SAMPLES[name].abstained:
+        assert every[left.code] == (left.name or every[left.code])
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 110, 120, 200])
@@ -68,11 +88,11 @@ def test_hostile_names_are_shown_and_not_obeyed(color: bool) -> None:
 
 
 def test_a_location_is_relative_to_the_base_and_links_to_the_file_in_colour() -> None:
-    assert "\n    train.py:41\n" in terminal(CPU_BOUND)
+    assert "loader-short-of-workers at train.py:41 (keeps results)\n" in terminal(CPU_BOUND)
     colored = terminal(CPU_BOUND, color=True)
     assert f"{(HOME / 'train.py').as_uri()}\x1b\\" in colored
     elsewhere = render("terminal", CPU_BOUND, base_dir=Path("/elsewhere"))
-    assert f"\n    {HOME}/train.py:41\n" in elsewhere
+    assert f" at {HOME}/train.py:41" in elsewhere
 
 
 def test_the_verdict_names_share_sentence_fix_place_and_gain_before_all_else() -> None:
@@ -131,7 +151,7 @@ def test_a_run_without_a_verdict_says_what_was_missing_and_what_to_do() -> None:
     assert "No verdict" in shown
     assert "0%" not in shown  # an absent share is not a zero share
     assert "Missing: py-spy, trace (the script ended first)" in shown
-    assert "What to do: let the script take at least a dozen training steps" in shown
+    assert "What to do: let the script run at least a dozen training steps" in shown
     assert "exited with code 1" in shown
 
 
@@ -146,7 +166,7 @@ def test_a_program_that_failed_gets_no_advice_and_unmade_checks_share_one_line()
 
 def test_low_confidence_is_said_with_its_reasons_and_shown_hollow() -> None:
     verdict = msgspec.structs.replace(CPU_BOUND.verdict, confidence=0.15)
-    note = "other programs kept 60% of the machine's cores busy: this run waited for a core"
+    note = Note("crowded-machine", "other programs kept 60% of the machine's cores busy")
     assert CPU_BOUND.step is not None
     step = msgspec.structs.replace(CPU_BOUND.step, count=1)
     shown = terminal(
@@ -179,7 +199,10 @@ def test_rules_that_lacked_the_same_evidence_share_a_line() -> None:
 
 
 def test_each_profilers_disturbance_and_each_failed_source_is_shown() -> None:
-    failed = {"trace": "captured", "py-spy": "failed: ptrace refused, allow SYS_PTRACE"}
+    failed = {
+        "trace": Capture("captured"),
+        "py-spy": Capture("failed", "ptrace refused, allow SYS_PTRACE"),
+    }
     shown = terminal(msgspec.structs.replace(CPU_BOUND, capture=failed))
     assert re.search(r"failed +py-spy: ptrace refused, allow SYS_PTRACE", shown)
     assert "sample within noise, trace +38%, calls +112%, ops +840%" in shown
@@ -217,3 +240,21 @@ def test_the_headline_never_answers_one_waste_with_the_fix_of_another() -> None:
     shown = terminal(msgspec.structs.replace(CPU_BOUND, verdict=sync))
     assert "Best fix" not in shown
     assert WORKERS.code in shown  # it is still in the ranking
+
+
+def test_the_reports_in_the_docs_are_the_products() -> None:
+    """``just docs`` writes them."""
+    script = runpy.run_path(str(ROOT / "scripts" / "generate_samples.py"))
+    for name, text in script["pages"]().items():
+        assert (ROOT / name).read_text(encoding="utf-8") == text
+        assert text.count("<!-- sample: ") == text.count("<!-- end of sample -->") > 0
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_line_of_code_is_not_folded_beside_the_evidence(width: int) -> None:
+    line = "total = torch.stack(values).sum()  # values: tensors, no .item()"
+    fix = msgspec.structs.replace(WORKERS.fix, code=line)
+    found = msgspec.structs.replace(WORKERS, fix=fix)
+    assert f"\n      {line}\n" in terminal(
+        msgspec.structs.replace(CPU_BOUND, findings=(found,)), width
+    )

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tdiag.diagnose.engine import needs, rank, run_rule, run_rules
+from tdiag.diagnose.engine import rank, run_rule, run_rules
 from tdiag.evidence.data import Inputs
 from tdiag.evidence.kinds import Budget, Flags, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding, Fix
 from tdiag.rules.base import Abstain, Found, Gain, where
-from tdiag.rules.catalogue import Rule, find
+from tdiag.rules.catalogue import Rule, find, needs
 from tdiag.rules.examples import MS, at, budget, phases
 from tdiag.rules.measures import ns
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tdiag.diagnose.engine import NOISE_FLOOR_FRAC, all_rules, needs, run_rule, run_rules
+from tdiag.diagnose.engine import run_rule, run_rules
 from tdiag.errors import UsageError
 from tdiag.evidence.kinds import Budget
 from tdiag.model.diagnosis import Abstained, Finding, VerdictClass
 from tdiag.rules import explain
-from tdiag.rules.catalogue import HEADINGS, Rule, find
+from tdiag.rules.base import NOISE_FLOOR_FRAC
+from tdiag.rules.catalogue import HEADINGS, Rule, all_rules, find, needs
 from tdiag.rules.measures import SOURCES, UNITS
 
 ROOT = Path(__file__).resolve().parents[2]

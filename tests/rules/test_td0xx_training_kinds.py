@@ -7,8 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.evidence.data import Inputs
-from tdiag.evidence.kinds import CallRow, Calls, Kind, Optimizers
+from tdiag.evidence.kinds import CallRow, Calls, Optimizers
 from tdiag.evidence.training import Gradients
+from tdiag.model.kind import Kind
 from tdiag.rules.examples import at, flags, loaders, optimizers, phases
 
 from .test_td0xx_td212_td708_training_setup import NONE, fix, inputs_of, judge, rated

@@ -9,10 +9,11 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.data import BatchField
-from tdiag.evidence.kinds import Budget, Kind
+from tdiag.evidence.kinds import Budget
 from tdiag.evidence.storage import Storage
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
+from tdiag.model.kind import Kind
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import GB, MB, MS, budget, loaders, stack, stacks, system
 

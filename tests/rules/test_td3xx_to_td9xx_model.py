@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.device import Transfers
-from tdiag.evidence.kinds import CallRow, Calls, Kind
+from tdiag.evidence.kinds import CallRow, Calls
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import (
     Activation,
@@ -22,6 +22,7 @@ from tdiag.evidence.training import (
     Recomputations,
 )
 from tdiag.model.diagnosis import Abstained, Finding
+from tdiag.model.kind import Kind
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
     GB,

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.kinds import Dispatch, Loaders, Modules, Ops
+from tdiag.evidence.data import Loaders
+from tdiag.evidence.kinds import Dispatch, Modules, Ops
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find

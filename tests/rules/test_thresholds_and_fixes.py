@@ -13,10 +13,10 @@ import pytest
 
 import tdiag.diagnose
 import tdiag.rules
-from tdiag.diagnose.engine import all_rules, run_rule
+from tdiag.diagnose.engine import run_rule
 from tdiag.model.diagnosis import Finding
 from tdiag.model.threshold import Threshold
-from tdiag.rules.catalogue import Rule, find, index
+from tdiag.rules.catalogue import Rule, all_rules, find, index
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = all_rules()

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tdiag.evidence.device import DeviceParts, HostOp, HostOps, Part, TracedSteps
 from tdiag.evidence.history import History, Strip
 from tdiag.evidence.kinds import CallRow, Calls, StackLine, Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.syscalls import SyscallRow, Syscalls
 from tdiag.model.place import Place
+from tdiag.report import render
+from tdiag.report.document import Document
+from tdiag.report.page import Page
+from tdiag.report.profilers import sections
 
 HOME = "/home/ada/project"
 PACKAGES = "/env/lib/python3.11/site-packages/"
 MS, SECOND = 1e6, 10**9
+
+
+def draw(names: Iterable[str], evidence: Evidence, page: Page) -> str:
+    """As ``tdiag report --ops --calls`` prints them."""
+    found = Document(name="tdiag", title="", data=None, sections=sections(names, evidence))
+    return render("terminal", found, page)
 
 
 def at(file: str, line: int, function: str) -> Place:

@@ -10,10 +10,9 @@ import pytest
 from tdiag.evidence.history import Strip
 from tdiag.evidence.store import Evidence
 from tdiag.report.page import Page
-from tdiag.tables import draw
-from tdiag.tables.system import bars, means
+from tdiag.report.terminal_strips import bars, means
 
-from .building import history
+from .building import draw, history
 
 
 def row(strip: Strip, width: int = 80, moments: int = 5) -> tuple[str, list[str]]:

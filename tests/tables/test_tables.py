@@ -13,7 +13,7 @@ from tdiag.evidence.device import HostOps
 from tdiag.evidence.kinds import Calls
 from tdiag.evidence.store import Evidence
 from tdiag.report.page import Page
-from tdiag.tables import TABLES, draw
+from tdiag.report.profilers import TABLES
 
 from .building import (
     HOME,
@@ -21,6 +21,7 @@ from .building import (
     PACKAGES,
     call,
     device_ops,
+    draw,
     everything,
     host_ops,
     op,

@@ -27,8 +27,8 @@ from tdiag.evidence.device import (
     Transfers,
 )
 from tdiag.evidence.from_trace import device_evidence
-from tdiag.evidence.kinds import Kind
 from tdiag.evidence.store import Evidence
+from tdiag.model.kind import Kind
 from tdiag.trace import read_trace
 
 CORPUS = Path(os.environ.get("TDIAG_TRACE_CORPUS") or "/nonexistent")

@@ -102,7 +102,7 @@ def test_of_several_processes_one_is_analysed(tmp_path: Path, shift: float) -> N
     both = [*level_zero(), op("aten::add", 1099, 1), *level_zero(200, 1, shift)]
     found = evidence_of(tmp_path, both)
     assert components(found) == pytest.approx(alone, abs=2)
-    told = [note for note in found.notes if "processes" in note]
+    told = [note.text for note in found.notes if "processes" in note.text]
     assert told == ["the trace holds 2 processes (100, 200): analysed is 100, which has most ops"]
 
 

@@ -47,7 +47,10 @@ def test_no_steps_at_all_is_one_and_says_so(tmp_path: Path) -> None:
     evidence = evidence_of(tmp_path, [op("a", 100, 10), kernel("k", 300, 50)])
     assert steps(evidence).found_by == "span"
     assert steps(evidence).durations_ns == (250 * US,)
-    assert any("marks no steps" in text and "warm-up" in text for text in evidence.notes)
+    assert any(
+        "marks no steps" in text and "warm-up" in text
+        for text in (note.text for note in evidence.notes)
+    )
 
 
 def test_warm_up_is_set_aside_and_said(tmp_path: Path) -> None:
@@ -55,7 +58,7 @@ def test_warm_up_is_set_aside_and_said(tmp_path: Path) -> None:
     events = [step(i, a, b - a) for i, (a, b) in enumerate(pairwise(ends))]
     evidence = evidence_of(tmp_path, events)
     assert steps(evidence).durations_ns == (100 * US, 110 * US, 90 * US)
-    assert any("2 warm-up steps" in text for text in evidence.notes)
+    assert any("2 warm-up steps" in text for text in (note.text for note in evidence.notes))
 
 
 def test_ordinary_variation_is_no_warm_up(tmp_path: Path) -> None:

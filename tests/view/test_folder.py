@@ -74,9 +74,10 @@ def test_scalars_are_the_steps_the_budget_and_the_machine(run: Path, tmp_path: P
 def test_each_finding_is_a_text_of_its_own_with_its_evidence_unfolded() -> None:
     texts = curves.report_texts(CPU_BOUND)
     assert [tag.split("/")[1][:8] for tag in texts] == [
-        "00 verdi", "01 TD201", "02 TD207", "03 worth", "04 could",
+        "00 verdi", "01 step ", "02 TD201", "03 TD207", "04 worth", "05 large", "06 could",
+        "07 how i",
     ]  # fmt: skip
-    assert "**Evidence**\n\n| | | |" in texts["report/01 TD201 loader-in-training-process"]
+    assert "**Evidence**\n\n| | | |" in texts["report/02 TD201 loader-short-of-workers"]
     assert not any("details>" in text for text in texts.values())
 
 

@@ -34,6 +34,7 @@ from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
 from tdiag.evidence.history import History
 from tdiag.evidence.kinds import Stacks, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.model.notes import Note
 from tdiag.probe.wire import BY_CLOSURE, BY_MICRO_BATCH, CONFIG, RUN, SAMPLE
 
 SCHEMA = 1
@@ -69,7 +70,7 @@ def load_run(run_dir: Path) -> Evidence:
     config = _read_json(run_dir / CONFIG)
     processes = read_events(run_dir)
     lead = lead_of(processes)
-    evidence = Evidence(notes=[str(note) for note in run.get("notes") or ()])
+    evidence = Evidence(notes=[Note("program", str(text)) for text in run.get("notes") or ()])
     evidence.add(make_environment(run, lead))
     torch = lead.last(TorchRecord) if lead else None
     allowed = torch.cpus_allowed if torch else None
@@ -103,11 +104,11 @@ def load_run(run_dir: Path) -> Evidence:
             evidence.missing[Stacks] = f"stacks were not sampled in rank {judged.rank}"
         add_trace(evidence, run_dir, traced, processes, spans)
     if run.get("exit_code") and evidence.get(Steps) is None and evidence.notes:
-        evidence.missing[Steps] = evidence.notes.pop(0)  # how the program failed is the reason
+        evidence.missing[Steps] = evidence.notes.pop(0).text  # how the program failed is the reason
     say_capture(evidence, lead, config)
     if broken := sum(process.broken_lines for process in processes):
         lines = f"{broken} line{'s' * (broken > 1)}"
-        evidence.notes.append(f"{lines} of the event file could not be read")
+        evidence.note("events-unread", f"{lines} of the event file could not be read", "warning")
     return evidence
 
 
@@ -131,9 +132,9 @@ def _add_steps(
     judged = rank_to_judge(evidence, run_dir, mine, processes)
     clean, process = judged.clean, judged.process
     if note := DIVIDED.get(judged.boundary):
-        evidence.notes.append(note)
+        evidence.note("step-boundary", note)
     if clean.note:
-        evidence.notes.append(clean.note)
+        evidence.note("clean-steps", clean.note, "warning")
     evidence.add(
         make_steps(process, clean, judged.boundary),
         make_step_history(process, clean, judged.roles.loaders),

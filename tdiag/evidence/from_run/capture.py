@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tdiag.evidence.data import Inputs
+from tdiag.evidence.data import Inputs, Loaders
 from tdiag.evidence.device import (
     Communication,
     DeviceTime,
@@ -26,8 +26,6 @@ from tdiag.evidence.kinds import (
     Calls,
     Dispatch,
     Flags,
-    Kind,
-    Loaders,
     Modules,
     Ops,
     Optimizers,
@@ -52,6 +50,8 @@ from tdiag.evidence.training import (
     Schedulers,
     Startup,
 )
+from tdiag.model.kind import Kind
+from tdiag.model.notes import Capture, Note
 from tdiag.probe.wire import (
     BASELINE,
     CALLS,
@@ -64,8 +64,8 @@ from tdiag.probe.wire import (
     WINDOWS,
 )
 
-CAPTURED, NOT_REQUESTED = "captured", "not requested"
-CUT_OFF = f"{CAPTURED} in part: the program's own record breaks off"
+CAPTURED, NOT_REQUESTED = Capture("captured"), Capture("not requested")
+CUT_OFF = Capture("partial", "the program's own record breaks off")
 
 # What is known from each window, for saying why it is not there. The first kind tells whether the
 # window gave anything.
@@ -91,9 +91,9 @@ def say_capture(evidence: Evidence, lead: Process | None, config: Mapping[str, A
         elif window not in wanted or (window == SAMPLE and config.get("sampler") == OFF):
             evidence.capture[window] = NOT_REQUESTED
         else:
-            evidence.capture[window] = f"failed: {_why(window, windows, evidence)}"
+            evidence.capture[window] = Capture("failed", _why(window, windows, evidence))
     no_samples = evidence.missing.get(Steps, "no samples")
-    evidence.capture["system"] = CAPTURED if evidence.get(System) else f"failed: {no_samples}"
+    evidence.capture["system"] = CAPTURED if evidence.get(System) else Capture("failed", no_samples)
     for kind, reason in _reasons(evidence):
         if kind not in evidence.facts:
             evidence.missing.setdefault(kind, reason)
@@ -125,36 +125,41 @@ def _reasons(evidence: Evidence) -> Iterator[tuple[type[Kind], str]]:
     """For every kind the reason it would be missing for."""
     for kind, window in ((kind, window) for window, kinds in _KINDS_OF.items() for kind in kinds):
         state = evidence.capture[window]
-        if state.startswith(CAPTURED):  # its window ran: then this part of it was not recorded
+        if state.state in ("captured", "partial"):  # its window ran, without this part
             yield kind, f"the probe recorded no {kind.__name__.lower()}"
-        elif state == f"failed: {evidence.missing.get(Steps)}":
-            yield kind, evidence.missing[Steps]
+        elif state.why and state.why == evidence.missing.get(Steps):
+            yield kind, state.why
         else:
-            yield kind, f"{WINDOWS[window].absent}: {state.removeprefix('failed: ')}"
+            yield kind, f"{WINDOWS[window].absent}: {state.why or state.state}"
     for kind, window, why in (
         (SyncLines, OPS, "implicit synchronisations are only reported on CUDA"),
         *((kind, TRACE, "no device activity was traced") for kind in _DEVICE),
     ):
         state = evidence.capture[window]
-        reason = state.removeprefix("failed: ")
+        reason = state.why or state.state
         lost = (
             reason
             if reason == evidence.missing.get(Steps)
             else f"{WINDOWS[window].absent}: {reason}"
         )
-        yield kind, why if state.startswith(CAPTURED) else lost
+        yield kind, why if state.state in ("captured", "partial") else lost
     yield System, evidence.missing.get(Steps, "the machine was not sampled")
 
 
-def _notes(lead: Process | None) -> Iterator[str]:
+def _notes(lead: Process | None) -> Iterator[Note]:
     if lead is None:
         return
     for fallback in lead.all(SamplerRecord)[-1:]:
-        yield f"stacks were sampled in-process, workers unseen: {fallback.why}"
+        text = f"stacks were sampled in-process, workers unseen: {fallback.why}"
+        yield Note("sampled-in-process", text)
     for failure in lead.all(FailureRecord)[:3]:
-        yield f"tdiag's probe failed in {failure.where}: {failure.what}"
+        text = f"tdiag's probe failed in {failure.where}: {failure.what}"
+        yield Note("probe-failed", text, "warning")
     finish = lead.last(FinishRecord)
     if finish is None:
-        yield "the program ended without letting the probe finish: the last steps may be missing"
+        text = "the program ended without letting the probe finish: the last steps may be missing"
+        yield Note("cut-off", text, "warning")
     elif finish.why == "error":
-        yield "the program ended with an error; judged by the steps before it"
+        yield Note(
+            "program-error", "the program ended with an error; judged by the steps before it"
+        )

@@ -22,7 +22,6 @@ from tdiag.evidence.kinds import (
     CallRow,
     Calls,
     Dispatch,
-    Kind,
     ModuleMove,
     OpLine,
     Ops,
@@ -30,6 +29,7 @@ from tdiag.evidence.kinds import (
     SyncLines,
 )
 from tdiag.evidence.syscalls import SyscallRow, Syscalls
+from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 from tdiag.probe.wire import syscalls_file
 

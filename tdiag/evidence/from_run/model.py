@@ -18,7 +18,6 @@ from tdiag.evidence.from_run.records import (
     WindowRecord,
     location,
 )
-from tdiag.evidence.kinds import Kind
 from tdiag.evidence.training import (
     Activation,
     BiasedLayer,
@@ -35,6 +34,7 @@ from tdiag.evidence.training import (
     Recomputations,
     Table,
 )
+from tdiag.model.kind import Kind
 from tdiag.probe.wire import BASELINE, MOST_GRAPH_NODES
 
 # Variables of a loop hold the last step's tensors until the next one has its own.

@@ -79,7 +79,7 @@ def rank_to_judge(
         who = f"process {judged.process.pid}, which took most steps"
     if judged is not lead:
         more = f"the others wait for it; torch calls and Python functions are those of rank {rank}"
-    evidence.notes.append(f"judged is {who}; {more}")
+    evidence.note("rank", f"judged is {who}; {more}")
     return judged
 
 

@@ -30,7 +30,6 @@ from tdiag.evidence.from_run.slices import Slices
 from tdiag.evidence.kinds import (
     Environment,
     Flags,
-    Kind,
     Module,
     Modules,
     Optimizer,
@@ -38,6 +37,7 @@ from tdiag.evidence.kinds import (
     Threads,
 )
 from tdiag.evidence.training import Gradients, Scheduler, Schedulers
+from tdiag.model.kind import Kind
 from tdiag.probe.wire import GRAD_ON, MODULE_SHIFT, TRAINING_MODE
 
 

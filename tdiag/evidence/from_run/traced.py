@@ -49,7 +49,7 @@ def add_trace(
         try:
             trace = read_trace(path)
         except TdiagError as error:
-            evidence.notes.append(f"a trace could not be read: {error.message}")
+            evidence.note("trace-unread", f"a trace could not be read: {error.message}", "warning")
             continue
         shift = clock_shift(trace, record, traced)
         known = [] if shift is None else [(name, b + shift, e + shift) for name, b, e in spans]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tdiag.evidence.device import (
     Communication,
@@ -29,9 +29,10 @@ from tdiag.evidence.from_trace.replaying import Unexplained, replay
 from tdiag.evidence.from_trace.view import TraceView, one_process, view
 from tdiag.evidence.from_trace.window import TracedWindow, find_window
 from tdiag.evidence.history import StepEvents
-from tdiag.evidence.kinds import Kind
 from tdiag.evidence.replay import Replay
 from tdiag.evidence.store import Evidence
+from tdiag.model.kind import Kind
+from tdiag.model.notes import Note
 from tdiag.model.timeline import Timeline
 from tdiag.trace import Trace
 
@@ -55,10 +56,10 @@ def device_evidence(
     """
     evidence = Evidence()
     if damage := trace.damage.describe():
-        evidence.notes.append(damage)
+        evidence.note("trace-damaged", damage, "warning")
     seen, others = one_process(view(trace))
     if others:
-        evidence.notes.append(others)
+        evidence.note("one-process-of-many", others)
     window = find_window(seen, steps)
     if window is None:
         why = "the trace holds no host and no device events"
@@ -117,21 +118,24 @@ def _put(evidence: Evidence, kind: type[Kind], found: Kind | None, why: str) -> 
         evidence.add(found)
 
 
-def _notes(seen: TraceView, window: TracedWindow) -> list[str]:
-    notes = []
+def _notes(seen: TraceView, window: TracedWindow) -> Iterator[Note]:
     if window.warm_up:
         steps = f"{window.warm_up} warm-up step{'s' * (window.warm_up > 1)}"
-        notes.append(f"set aside: {steps} at the start of the trace")
+        yield Note("warm-up", f"set aside: {steps} at the start of the trace")
     if window.found_by == "span":
-        notes.append(
-            "the trace marks no steps: it counts as one step, in which warm-up may dominate"
+        yield Note(
+            "no-steps-marked",
+            "the trace marks no steps: it counts as one step, in which warm-up may dominate",
+            "warning",
         )
     if window.sampled:
-        notes.append(
+        yield Note(
+            "host-events-missing",
             "most host events are missing from the trace (it was sampled): device idle time"
-            " cannot be attributed"
+            " cannot be attributed",
+            "warning",
         )
     unlaunched = int((seen.launch < 0).sum())
     if len(seen.runtime) and unlaunched:
-        notes.append(f"{unlaunched:,} device events were launched outside the traced window")
-    return notes
+        text = f"{unlaunched:,} device events were launched outside the traced window"
+        yield Note("launched-outside", text)

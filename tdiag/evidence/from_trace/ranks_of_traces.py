@@ -26,7 +26,7 @@ def merge_ranks(by_rank: Mapping[int, Evidence]) -> Evidence:
     evidence = by_rank[chosen]
     if len(by_rank) > 1:
         evidence.add(ranks)
-        evidence.notes.append(f"the report shows rank {chosen} of {len(by_rank)} traced ranks")
+        evidence.note("rank", f"the report shows rank {chosen} of {len(by_rank)} traced ranks")
     return evidence
 
 

@@ -20,6 +20,7 @@ from tdiag.evidence.device import TracedSteps
 from tdiag.evidence.from_trace import device_evidence
 from tdiag.evidence.kinds import Environment
 from tdiag.evidence.store import Evidence
+from tdiag.model.notes import Capture
 from tdiag.trace import Trace, read_trace
 from tdiag.trace.inflate import Progress
 from tdiag.trace.parallel import cores
@@ -91,7 +92,7 @@ def read_file(path: Path, progress: Progress | None = None, *, alone: bool = Tru
     evidence.otherwise = NOT_IN_A_TRACE
     rank = _rank(trace)
     evidence.add(_environment(trace, rank or 0))
-    evidence.capture["trace"] = "captured"
+    evidence.capture["trace"] = Capture("captured")
     return TracedFile(path, rank, evidence)
 
 

@@ -1,18 +1,19 @@
 """One self-contained page: no request leaves it, and without scripts all but the charts reads.
 
-``parts.html`` and ``core.css`` say what a notebook shows, too; ``page.*`` is the rest.
+``parts.html`` and ``core.css`` say what a notebook shows, too; ``page.*`` is the rest. The page
+alone draws charts, from the document's evidence: a terminal and a comment have no room for them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tdiag.diagnose.details import Details
 from tdiag.model.diagnosis import Diagnosis
+from tdiag.report.document import Document, Trend
 from tdiag.report.html.parts import Chart
 from tdiag.report.page import Page
 
@@ -20,61 +21,67 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 HERE = Path(__file__).parent
+# Sections that stand elsewhere on the page, and those that a chart or a longer table says better.
+_PLACED = ("budget", "findings", "advisories", "along-time")
+_DRAWN = ("top", "ranks-table")
 
 
-def render(diagnosis: Diagnosis, page: Page) -> str:
-    """The whole page. ``page.details`` is what its charts and tables show; without it the page
-    holds what the diagnosis does."""
-    from tdiag.report.html.source import source
-    from tdiag.report.html.tables import tables
-
-    details = page.details or Details()
-    return charted(
-        "page.html",
-        list(_charts(details)),
-        diagnosis=diagnosis,
-        details=details,
-        page=page,
-        tables=list(tables(details, diagnosis, page.base_dir)) if page.details else [],
-        source=lambda place: source(place, details, page.base_dir),
-    )
-
-
-def charted(template: str, charts: Sequence[Chart], **told: object) -> str:
-    """A page with its charts, what draws them and its styles. ``told``: the template's own."""
+def render(document: Document, page: Page) -> str:
+    """The whole page. Without ``document.evidence`` it holds no charts but those of a history."""
     from tdiag.report.html.library import digest, pack, plotly
+    from tdiag.report.html.source import source
 
+    drawn = list(_charts(document))
+    charts = {chart.id: chart for chart in (*drawn, *_trends(document))}
     library = plotly() if charts else None
     script = _text("inflate.js", "page.js")
     allowed = [digest(script.encode()), *([library.sha256] if library else [])]
-    return _templates().get_template(template).render(
-        **told,
-        charts={chart.id: chart for chart in charts},
-        figures=pack(_json({chart.id: chart.figure for chart in charts})),
+    elsewhere = (*_PLACED, *(_DRAWN if document.evidence else ()))
+    text = _templates().get_template("page.html").render(
+        doc=document,
+        page=page,
+        ids={section.id: section for section in document.sections},
+        rest=[section for section in document.sections if section.id not in elsewhere],
+        drawn=drawn,
+        charts=charts,
+        source=lambda place: source(place, document, page.base_dir),
+        figures=pack(_json({chart.id: chart.figure for chart in charts.values()})),
         library=library,
         script=script,
         styles=_text("core.css", "page.css"),
         policy=_policy(allowed),
     )  # fmt: skip
+    return text.rstrip() + "\n"
 
 
-def fragment(diagnosis: Diagnosis, base_dir: Path | None = None) -> str:
+def fragment(document: Document, base_dir: Path | None = None) -> str:
     """The verdict, the budget and the findings for a notebook's cell; no script."""
     return _templates().get_template("fragment.html").render(
-        diagnosis=diagnosis,
+        doc=document,
         page=Page(base_dir=base_dir),
         source=lambda place: None,
         styles=_text("core.css"),
     )  # fmt: skip
 
 
-def _charts(details: Details) -> Iterator[Chart]:
+def _charts(document: Document) -> Iterator[Chart]:
     from tdiag.report.html.charts import flame, ranks, steps, system, timeline
 
-    for chart in (ranks.chart, steps.chart, timeline.chart, system.chart):
-        if found := chart(details):
+    if document.evidence is None:
+        return
+    if isinstance(document.data, Diagnosis) and document.data.ranks:
+        yield ranks.chart(document.data.ranks)
+    for chart in (steps.chart, timeline.chart, system.chart):
+        if found := chart(document.evidence):
             yield found
-    yield from flame.charts(details)
+    yield from flame.charts(document.evidence)
+
+
+def _trends(document: Document) -> Iterator[Chart]:
+    from tdiag.report.html.charts import trend
+
+    for section in document.sections:
+        yield from (trend.chart(block) for block in section.blocks if isinstance(block, Trend))
 
 
 def _policy(scripts: list[str]) -> str:

@@ -1,35 +1,12 @@
-"""What the page is made of besides the diagnosis: charts, and tables of anything countable."""
+"""A chart of the page, and the table that says the same."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-NOTHING = "–"
-
-
-class Cell(NamedTuple):
-    """``text`` is shown; ``value`` (a number, or None for a text) is what it is sorted by."""
-
-    text: str
-    value: float | None = None
-
-
-@dataclass(frozen=True)
-class Table:
-    """``columns``: title → what it means; a column of numbers is one whose cells have values.
-    ``note``: what its numbers are parts of. Without rows, ``why`` there are none."""
-
-    id: str
-    title: str
-    columns: dict[str, str]
-    rows: Sequence[Sequence[Cell]]
-    note: str = ""
-    why: str = ""
-
-    def is_number(self, index: int) -> bool:
-        return any(row[index].value is not None for row in self.rows)
+from tdiag.report.document import Cell, Column, Table
 
 
 @dataclass(frozen=True)
@@ -46,3 +23,17 @@ class Chart:
     note: str = ""
     table: Table | None = None
     searchable: bool = False
+
+
+def sheet(id: str, title: str, columns: Mapping[str, str], rows: Sequence[Sequence[Cell]]) -> Table:
+    """A chart's numbers. ``columns``: title → what it means; numbers where a cell has a value."""
+    kinds = [any(row[i].value is not None for row in rows) for i in range(len(columns))]
+    return Table(
+        id=id,
+        title=title,
+        columns=tuple(
+            Column(name, "number" if number else "end", hint)
+            for (name, hint), number in zip(columns.items(), kinds, strict=True)
+        ),
+        rows=tuple(tuple(row) for row in rows),
+    )

@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tdiag.diagnose.details import Details, Excerpt, StackLine
+from tdiag.evidence.kinds import Ops, StackLine, Stacks
+from tdiag.evidence.sources import Excerpt
+from tdiag.evidence.store import Evidence
 from tdiag.model.place import Place
+from tdiag.report.document import Document
 from tdiag.report.text import inert, relative
 
 HOT_FRAC = (
@@ -38,15 +41,16 @@ class Source:
     changed: bool
 
 
-def source(place: Place | None, details: Details, base: Path | None) -> Source | None:
+def source(place: Place | None, document: Document, base: Path | None) -> Source | None:
     """None where the lines could not be read."""
-    found = _excerpt(place, details.excerpts) if place else None
+    found = _excerpt(place, document.excerpts) if place else None
     if place is None or found is None:
         return None
-    stacks = details.stacks
+    evidence = document.evidence or Evidence()
+    stacks, ops = evidence.get(Stacks), evidence.get(Ops)
     samples = _shares(place.file, (*stacks.training, *stacks.workers) if stacks else ())
     calls: dict[int, float] = {}
-    for line in details.op_lines.lines if details.op_lines else ():
+    for line in ops.lines if ops else ():
         if line.at.file == place.file:
             calls[line.at.line] = calls.get(line.at.line, 0.0) + line.calls
     numbered = enumerate(found.lines, found.first)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from tdiag import units
-from tdiag.model.diagnosis import Component, Diagnosis
+from tdiag.model.diagnosis import Component
 from tdiag.report import summary, words
+from tdiag.report.document import Budget, Cell, Column, Table
 from tdiag.report.html.text import rgb
-from tdiag.report.text import inert, spot
+from tdiag.report.page import Page
+from tdiag.report.text import clip_head, clip_middle, inert, kernel_name, spot
 
-LAST = ("other", "unattributed")  # what is not a named activity closes the budget
 _CODE = re.compile(r"`([^`]+)`")
 MOST_CHARACTERS = 2_000
+ROOM = 160  # characters of a name
+MOST_ROWS = 150  # of a table: no one reads further, and the page stays small
 
 
 def environment(folder: Path) -> Environment:
@@ -35,35 +38,22 @@ def environment(folder: Path) -> Environment:
         "duration": units.duration,
         "percent": units.percent,
         "count": units.count,
-        "disturbance": units.disturbance,
         "prose": prose,
         "paragraphs": paragraphs,
-        "basename": lambda path: Path(path).name,
+        "lines": lambda text: escape(inert_lines(text)),
+        "kind_of": _kind,
         "trusted": Markup,
         "markdown": markdown,
     }
     templates.globals |= {
-        "headline": summary.headline,
-        "best": summary.best,
-        "ranked": summary.ranked,
-        "advisories": summary.advisories,
-        "doubtful": summary.doubtful,
-        "doubts": summary.doubts,
-        "unchecked": summary.unchecked,
-        "failed": summary.failed,
-        "what_to_do": summary.what_to_do,
         "measure_name": summary.measure_name,
         "measure_value": summary.measure_value,
-        "why": summary.why,
-        "together": summary.together,
-        "faster": units.faster,
         "plural": units.plural,
-        "safety": words.SAFETY,
         "budget": budget,
-        "tone": tone,
+        "total": lambda found: sum(part.ns for part in found.parts),
+        "cells": cells,
         "place": spot,
-        "environment_rows": environment_rows,
-        "no_share": summary.NO_SHARE,
+        "kind": _kind,
     }
     return templates
 
@@ -107,24 +97,30 @@ def paragraphs(text: str) -> list[Markup]:
     return [prose(line) for line in text.splitlines() if line.strip()]
 
 
-def tone(diagnosis: Diagnosis) -> str:
-    """How the verdict is coloured: good, bad, or unsure."""
-    verdict = diagnosis.verdict
-    if verdict.healthy:
-        return "good"
-    if verdict.cls in summary.NO_SHARE or summary.doubtful(verdict):
-        return "unsure"
-    return "bad"
+def _kind(block: object) -> str:
+    return type(block).__name__
 
 
-def budget(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+def cells(table: Table, page: Page) -> Iterator[list[tuple[str, float | None]]]:
+    """The text and the value of each cell of a row."""
+    for row in table.rows[:MOST_ROWS]:
+        yield [
+            (_cell(cell, column, page), cell.value)
+            for cell, column in zip(row, table.columns, strict=True)
+        ]
+
+
+def _cell(cell: Cell, column: Column, page: Page) -> str:
+    if cell.place:
+        return clip_head(spot(cell.place, page.base_dir), ROOM)
+    text = inert(cell.text, 1_000)
+    return clip_middle(kernel_name(text, ROOM) if column.kind == "kernel" else text, ROOM)
+
+
+def budget(found: Budget) -> list[dict[str, Any]]:
     """A row a component, times and shares so rounded that they add up to the step's."""
-    parts = sorted(
-        (c for c in diagnosis.budget if c.ns > 0), key=lambda c: (c.component in LAST, -c.ns)
-    )
+    parts = found.parts
     total = sum(c.ns for c in parts)
-    if not total:
-        return []
     unit, decimals, ns_per_digit = units.scale_for(total)
     digits = units.apportion([c.ns for c in parts], round(total / ns_per_digit))
     tenths = units.apportion([c.ns for c in parts], 1000)
@@ -138,15 +134,3 @@ def _row(part: Component, time: str, percent: float) -> dict[str, Any]:
     said = words.component(part.component)
     return {"label": said.label, "meaning": said.meaning, "color": rgb(said.color), "time": time,
             "percent": percent, "ns": part.ns}  # fmt: skip
-
-
-def environment_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """What ran where; what is not known is left out."""
-    rows = []
-    for name, value in found.items():
-        if value in (None, "", [], ()):
-            continue
-        if isinstance(value, list | tuple):
-            value = shlex.join(map(str, value))
-        rows.append((name.replace("_", " "), str(value)))
-    return rows

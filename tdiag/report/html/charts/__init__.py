@@ -1,4 +1,4 @@
-"""The page's charts, one file each: ``chart(details, …)`` gives it, or None without evidence.
+"""The page's charts, one file each: ``chart(evidence)`` gives it, or None.
 
 Colours of the text, of lines and of the background are the page's, set when it is drawn.
 """

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tdiag.diagnose.details import Details, Frame
+from tdiag.evidence.history import CallTrees, Frame
+from tdiag.evidence.kinds import Stacks
+from tdiag.evidence.store import Evidence
 from tdiag.report.html.parts import Chart
 from tdiag.report.html.text import label, rgb
 from tdiag.report.text import clip_head, inert
@@ -19,8 +21,8 @@ PARTS = 10**9  # that all samples together are drawn as
 USER, TORCH, LIBRARY, ROOT = (rgb(f"color({n})") for n in (166, 32, 244, 240))
 
 
-def charts(details: Details) -> Iterator[Chart]:
-    trees, stacks = details.call_trees, details.stacks
+def charts(evidence: Evidence) -> Iterator[Chart]:
+    trees, stacks = evidence.get(CallTrees), evidence.get(Stacks)
     if trees is None or stacks is None:
         return
     for name, title, frames, samples in (

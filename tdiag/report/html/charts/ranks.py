@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from tdiag.diagnose.details import Details, Ranks
-from tdiag.report.html.parts import NOTHING, Cell, Chart, Table
+from tdiag.model.diagnosis import RankStep
+from tdiag.report.document import Cell, Table
+from tdiag.report.html.parts import Chart, sheet
 from tdiag.report.html.text import label, rgb
-from tdiag.report.words import component
+from tdiag.report.words import NOTHING, component
 from tdiag.units import duration, plural
 
 RANK_PX, AXIS_PX, LEAST_PX, MOST_PX = 26, 110, 200, 900
 
 
-def chart(details: Details) -> Chart | None:
-    ranks = details.ranks
-    if ranks is None:
-        return None
+Ranks = tuple[RankStep, ...]
+
+
+def chart(ranks: Ranks) -> Chart:
     names = _components(ranks)
-    late = details.late_rank
-    why = ": it communicates least" if ranks.source == "trace" else ""
-    said = "" if late is None else f"The others wait for rank {late}{why}."
+    late = next((rank.rank for rank in ranks if rank.late), None)
+    said = "" if late is None else f"The others wait for rank {late}: it communicates least."
     return Chart(
         id="ranks",
         title="Ranks",
@@ -37,8 +37,8 @@ def chart(details: Details) -> Chart | None:
                 "margin": {"t": 60},
             },
         },
-        summary=f"{plural(len(ranks.ranks), 'rank')}. {said}".strip(),
-        height=min(MOST_PX, max(LEAST_PX, len(ranks.ranks) * RANK_PX + AXIS_PX)),
+        summary=f"{plural(len(ranks), 'rank')}. {said}".strip(),
+        height=min(MOST_PX, max(LEAST_PX, len(ranks) * RANK_PX + AXIS_PX)),
         note=said,
         table=_table(ranks, names),
     )  # fmt: skip
@@ -47,9 +47,9 @@ def chart(details: Details) -> Chart | None:
 def _components(ranks: Ranks) -> list[str]:
     """Largest in any rank first."""
     most: dict[str, float] = {}
-    for rank in ranks.ranks:
-        for name, ns in rank.components_ns.items():
-            most[name] = max(most.get(name, 0.0), ns)
+    for rank in ranks:
+        for part in rank.components:
+            most[part.component] = max(most.get(part.component, 0.0), part.ns)
     return sorted((name for name in most if most[name] > 0), key=lambda name: -most[name])
 
 
@@ -59,8 +59,8 @@ def _bars(ranks: Ranks, name: str) -> dict[str, Any]:
         "type": "bar",
         "orientation": "h",
         "name": label(words.label),
-        "y": [str(rank.rank) for rank in ranks.ranks],
-        "x": [round(rank.components_ns.get(name, 0.0) / 1e6, 4) for rank in ranks.ranks],
+        "y": [str(rank.rank) for rank in ranks],
+        "x": [round(_ns(rank, name) / 1e6, 4) for rank in ranks],
         "marker": {"color": rgb(words.color)},
         "hovertemplate": f"rank %{{y}}: %{{x}} ms<extra>{label(words.label)}</extra>",
     }
@@ -68,21 +68,25 @@ def _bars(ranks: Ranks, name: str) -> dict[str, Any]:
 
 def _table(ranks: Ranks, names: list[str]) -> Table:
     rows = []
-    for rank in ranks.ranks:
+    for rank in ranks:
         told = rank.communication_ns
         rows.append(
             [Cell(str(rank.rank), rank.rank), Cell(duration(rank.step_ns), rank.step_ns),
              Cell(NOTHING if told is None else duration(told), told),
-             *(_time(rank.components_ns.get(name)) for name in names)]
+             *(_time(_ns(rank, name)) for name in names)]
         )  # fmt: skip
     columns = {"rank": "", "step": "", "all communication": "overlapped or not"}
-    return Table(
-        "ranks-table",
+    return sheet(
+        "ranks-chart-table",
         "Ranks, per step",
         columns | {component(name).label: component(name).meaning for name in names},
         rows,
     )
 
 
-def _time(ns: float | None) -> Cell:
-    return Cell(NOTHING) if ns is None else Cell(duration(ns), ns)
+def _ns(rank: RankStep, name: str) -> int:
+    return sum(part.ns for part in rank.components if part.component == name)
+
+
+def _time(ns: int) -> Cell:
+    return Cell(duration(ns), ns) if ns else Cell(NOTHING)

@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.diagnose.details import Details, StepHistory
+from tdiag.evidence.device import TracedSteps
+from tdiag.evidence.history import StepHistory
+from tdiag.evidence.store import Evidence
 from tdiag.probe import wire
-from tdiag.report.html.parts import Cell, Chart, Table
+from tdiag.report.document import Cell, Table
+from tdiag.report.html.parts import Chart, sheet
 from tdiag.report.html.text import label, rgb
 from tdiag.units import duration, plural
 
@@ -32,11 +35,12 @@ WINDOWS = {
 }
 
 
-def chart(details: Details) -> Chart | None:
+def chart(evidence: Evidence) -> Chart | None:
     """Of a run every step, of a bare trace the traced ones."""
-    steps = details.steps
-    if steps is None and details.traced_steps is not None:
-        durations = details.traced_steps.durations_ns
+    steps = evidence.get(StepHistory)
+    traced = evidence.get(TracedSteps)
+    if steps is None and traced is not None:
+        durations = traced.durations_ns
         count = len(durations)
         steps = StepHistory(
             end_ns=tuple(np.cumsum(durations).tolist()),
@@ -181,4 +185,4 @@ def _table(names: npt.NDArray[np.str_], times: Ints, measured: npt.NDArray[np.bo
             cells = [Cell(duration(float(ns)), float(ns)) for ns in numbers]
             rows.append([Cell(said), Cell(f"{len(mine):,}", len(mine)), *cells])
     columns = dict.fromkeys(("window", "steps", "median", "p90", "longest"), "")
-    return Table("steps-table", "Step times by window", columns, rows)
+    return sheet("steps-table", "Step times by window", columns, rows)

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from tdiag.diagnose.details import Details, History, StepHistory, Strip
+from tdiag.evidence.history import History, StepHistory, Strip
+from tdiag.evidence.store import Evidence
 from tdiag.probe.wire import PROFILED
+from tdiag.report.document import Cell, Table
 from tdiag.report.html.charts.steps import WINDOWS
-from tdiag.report.html.parts import NOTHING, Cell, Chart, Table
+from tdiag.report.html.parts import Chart, sheet
 from tdiag.report.html.text import label, rgb
+from tdiag.report.words import NOTHING
 from tdiag.units import plural, quantity
 
 MOST_POINTS = 600  # of a strip
@@ -24,8 +27,8 @@ _SCALES = {"cores": 1.0, "frac": 0.01, "bytes": 2.0**30, "bytes_per_s": 2.0**20}
 _UNITS = {"cores": "cores", "frac": "%", "bytes": "GiB", "bytes_per_s": "MiB/s"}
 
 
-def chart(details: Details) -> Chart | None:
-    history = details.system
+def chart(evidence: Evidence) -> Chart | None:
+    history = evidence.get(History)
     if history is None or not history.strips:
         return None
     strips = history.strips
@@ -37,8 +40,8 @@ def chart(details: Details) -> Chart | None:
         data.append(_line(strip, seconds, axis))
         layout["yaxis" + axis[1:]] = _axis(strip, number, len(strips))
         layout["annotations"].append(_title(strip, axis))
-    if details.steps is not None:
-        layout["shapes"] = _windows(details.steps, history)
+    if steps := evidence.get(StepHistory):
+        layout["shapes"] = _windows(steps, history)
     return Chart(
         id="system",
         title="The machine over the run",
@@ -155,7 +158,7 @@ def _table(history: History) -> Table:
         ]
         rows.append([Cell(strip.name), *cells])
     columns = {"measure": "", "least": "", "mean": "of the samples", "most": "", "limit": ""}
-    return Table("system-table", "The machine over the run", columns, rows)
+    return sheet("system-table", "The machine over the run", columns, rows)
 
 
 def _number(value: float, unit: str) -> str:

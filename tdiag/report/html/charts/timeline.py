@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from tdiag.diagnose.details import Details, Event, EventLane, StepEvents
-from tdiag.report.html.parts import Cell, Chart, Table
+from tdiag.evidence.history import Event, EventLane, StepEvents
+from tdiag.evidence.store import Evidence
+from tdiag.report.document import Cell, Table
+from tdiag.report.html.parts import Chart, sheet
 from tdiag.report.html.text import label, rgb
 from tdiag.report.text import clip
 from tdiag.report.words import component
@@ -27,8 +29,8 @@ ROLES = {
 }
 
 
-def chart(details: Details) -> Chart | None:
-    step = details.step_events
+def chart(evidence: Evidence) -> Chart | None:
+    step = evidence.get(StepEvents)
     if step is None or not step.lanes:
         return None
     lanes = _shown(step)
@@ -145,4 +147,4 @@ def _table(step: StepEvents, lanes: list[EventLane]) -> Table:
         "lane": "", "name": "… = and others too short to be told apart", "events": "",
         "time": "in this step", "share": "of this step",
     }  # fmt: skip
-    return Table("timeline-table", "One median step", columns, rows[:MOST_ROWS])
+    return sheet("timeline-table", "One median step", columns, rows[:MOST_ROWS])

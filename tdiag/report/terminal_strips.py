@@ -9,16 +9,15 @@ import numpy.typing as npt
 from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from tdiag.evidence.history import History, Strip
-from tdiag.evidence.store import Evidence
-from tdiag.report.page import Page, heading
+from tdiag.report.page import Page
+from tdiag.report.terminal_table import GAP, LEFT, RIGHT
 from tdiag.report.words import ACCENT, QUIET
-from tdiag.tables.grid import GAP, LEFT, RIGHT, absent, empty_table, note
-from tdiag.units import count, duration, plural, quantity, significant
+from tdiag.units import count, duration, quantity, significant
 
-HOW = "`tdiag run` samples it every half second: let the script run for longer."
 BARS = "▁▂▃▄▅▆▇█"
 NUMBERS = ("min", "mean", "max", "of", "")  # the last one is the unit of all
 FEWEST_CELLS = 8  # of a strip
@@ -26,13 +25,9 @@ FEWEST_CELLS = 8  # of a strip
 Floats = npt.NDArray[np.float64]
 
 
-def parts(evidence: Evidence, page: Page) -> Iterable[RenderableType]:
+def strips(history: History, page: Page) -> Iterable[RenderableType]:
     """Time goes from left to right over the whole run, each cell the mean of its time. A full bar
     is the limit, where there is none the most that was seen; a blank was not measured."""
-    history = evidence.get(History)
-    if history is None:
-        yield from absent("system samples", History, evidence, HOW)
-        return
     rows = [(strip.name, *_numbers(strip, history.t_ns)) for strip in history.strips]
     widths = [
         max([cell_len(title), *(cell_len(row[i]) for row in rows)])
@@ -40,7 +35,7 @@ def parts(evidence: Evidence, page: Page) -> Iterable[RenderableType]:
     ]
     room = page.width - LEFT - RIGHT - sum(widths) - GAP * len(widths)
     cells = max(FEWEST_CELLS, room)
-    table = empty_table()
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style=QUIET)
     table.add_column("", no_wrap=True)
     table.add_column(_axis(history, cells), no_wrap=True, min_width=cells)
     for title in NUMBERS:
@@ -48,13 +43,7 @@ def parts(evidence: Evidence, page: Page) -> Iterable[RenderableType]:
     for strip, (name, *numbers) in zip(history.strips, rows, strict=True):
         drawn = Text(bars(means(strip.values, history.t_ns, cells), _top(strip)), ACCENT)
         table.add_row(Text(name), drawn, *(Text(number) for number in numbers))
-    yield from heading("System", plural(len(history.t_ns), "sample"), page)
     yield Padding(table, (0, RIGHT, 0, LEFT))
-    yield note(
-        'The whole run, profiled steps too. A full bar is the limit under "of", without one the'
-        " most seen. Memory shared by several processes counts once for each.",
-        f"No GPU: {history.no_gpu}." if history.no_gpu else "",
-    )
 
 
 def means(values: Sequence[float | None], t_ns: Sequence[int], cells: int) -> Floats:

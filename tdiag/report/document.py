@@ -1,0 +1,230 @@
+"""The one report document: what a diagnosis, a check, a comparison or a history says.
+
+Built once (``of_diagnosis``, ``of_comparison``, ``gate.document``), rendered once by each format. A
+text may hold code between backticks. Names from the run are as they were given: each format makes
+them harmless for its reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Literal, NamedTuple, TypeAlias
+
+from tdiag.evidence.history import History
+from tdiag.evidence.sources import Excerpt
+from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Component, Measure
+from tdiag.model.notes import Note
+from tdiag.model.place import Place
+from tdiag.model.timeline import Timeline
+
+Tone = Literal["", "good", "bad", "unsure", "quiet", "accent"]
+Level = Literal["error", "warning", "note", "skipped", "passed"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A sentence, with what it is about before it (``Not sure``). ``minor``: shown where all is
+    asked for or there is room. ``place``: where, and ``gain`` what it wins."""
+
+    text: str
+    label: str = ""
+    tone: Tone = ""
+    minor: bool = False
+    place: Place | None = None
+    gain: str = ""
+
+    @property
+    def at(self) -> Place | None:
+        """``place``, unless the text names it already."""
+        place = self.place
+        named = place is not None and f"{PurePath(place.file).name}:{place.line}" in self.text
+        return None if named else place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """``share``: how much of the step. ``aside``: how sure. ``sign``: one character for ``tone``.
+    ``level``: of the verdict in a log of CI; ``rule``: what it is a result of, where a log of
+    results has it. ``brief``: the whole on one line."""
+
+    title: str
+    share: str = ""
+    aside: str = ""
+    tone: Tone = ""
+    sign: str = ""
+    level: Level = "note"
+    lines: tuple[Line, ...] = ()
+    brief: str
+    rule: Rule | None = None
+
+
+class Cell(NamedTuple):
+    """``text`` is shown; ``value`` (None for a text) is what it is sorted by. A ``place`` is shown
+    in place of the text."""
+
+    text: str
+    value: float | None = None
+    place: Place | None = None
+
+
+class Column(NamedTuple):
+    """``kind``: a number is never cut; a text is cut at its ``start`` or ``end``, a ``kernel``'s
+    name where it says least. ``wide``: for wide pages only, since another column tells it too."""
+
+    title: str
+    kind: Literal["number", "start", "end", "kernel"] = "number"
+    hint: str = ""
+    wide: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """``first``: rows shown unless all are asked for, ``what`` one of them is. ``note``: what its
+    numbers are parts of. Without rows, ``absent`` says why, and how to get them. ``minor``: shown
+    where all is asked for."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    id: str = ""
+    aside: str = ""
+    note: str = ""
+    absent: str = ""
+    first: int = 25
+    minor: bool = False
+    what: str = "row"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The parts of the step, largest first, what is not a named activity last."""
+
+    parts: tuple[Component, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A finding as it is read: the change and its ``gain``, then the rule and the place, then what
+    was measured. ``number``: its rank, None for an advisory. ``change``: the fix in whole
+    sentences, "" where ``action`` says it all. ``code``: lines to paste."""
+
+    number: int | None
+    action: str
+    gain: str
+    rule: str
+    name: str
+    place: Place | None
+    summary: str
+    change: str
+    code: str
+    safety: str
+    why: str
+    evidence: tuple[Measure, ...] = ()
+    explained: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Labelled lines, aligned."""
+
+    rows: tuple[Line, ...]
+
+
+class Point(NamedTuple):
+    """One check of a history. Times in ns; ``low`` and ``high``: its interval."""
+
+    label: str
+    day: str
+    subject: str
+    verdict: str
+    tone: Tone
+    ns: float
+    low: float
+    high: float
+    change: str
+    against: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """Checks by time on one scale, ns. ``shifts``: index → what changed there for good, and by how
+    much (share); ``levels``: medians of the stretches between shifts."""
+
+    id: str
+    title: str
+    summary: str
+    points: tuple[Point, ...]
+    low: float
+    high: float
+    shifts: Mapping[int, tuple[str, float]]
+    levels: tuple[float, ...]
+
+
+Block: TypeAlias = Line | Facts | Table | Budget | Item | Trend | Timeline | History
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """``first``: items shown unless all are asked for, ``what`` (one, many) names them. ``folded``:
+    for who asks. ``page_only``: too much for a terminal or a comment. ``beside``: its tables are
+    narrow enough to stand side by side on a wide page."""
+
+    id: str
+    title: str
+    blocks: tuple[Block, ...]
+    aside: str = ""
+    first: int | None = None
+    what: tuple[str, str] = ("item", "items")
+    folded: bool = False
+    page_only: bool = False
+    beside: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What an annotation is an instance of. ``explained``: its documentation in Markdown."""
+
+    id: str
+    name: str
+    text: str
+    tags: tuple[str, ...] = ()
+    explained: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotation:
+    """What programs are told, for the user's lines. ``level``: ``skipped`` could not be checked,
+    ``passed`` is only counted. ``title``: one line; ``lines``: more. ``places``: each with what is
+    said of it besides. ``share``: of the step, what it wins."""
+
+    rule: Rule
+    level: Level
+    title: str
+    lines: tuple[str, ...] = ()
+    places: tuple[tuple[Place, str], ...] = ()
+    group: str = ""
+    name: str = ""
+    share: float | None = None
+    properties: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """``name``: of the tool and its command. ``title``: what it is about; ``about``: where that
+    ran. ``data``: what the json format dumps. ``evidence`` and ``excerpts``: what a page draws its
+    charts and source lines from."""
+
+    name: str
+    title: str
+    data: object
+    headline: Headline | None = None
+    about: tuple[str, ...] = ()
+    sections: tuple[Section, ...] = ()
+    annotations: tuple[Annotation, ...] = ()
+    notes: tuple[Note, ...] = ()
+    version: str = ""
+    evidence: Evidence | None = None
+    excerpts: tuple[Excerpt, ...] = ()

@@ -1,0 +1,86 @@
+"""A finding as a person reads it, and as programs are told of it."""
+
+from __future__ import annotations
+
+import re
+
+from tdiag.model.diagnosis import Diagnosis, Finding
+from tdiag.report.document import Annotation, Item, Rule
+from tdiag.report.summary import measure_name, measure_value, why
+from tdiag.report.words import SAFETY
+from tdiag.units import faster
+
+_SENTENCE_END = re.compile(r"\.(?=\s|$)|\n")
+
+
+def action(finding: Finding) -> str:
+    """The change in one line: the fix's own, else the first sentence of its text."""
+    fix = finding.fix
+    return fix.action or _SENTENCE_END.split(fix.text.strip(), maxsplit=1)[0]
+
+
+def _gain(finding: Finding) -> str:
+    gain = finding.speedup
+    return f"{faster(gain.low, gain.high)} faster" if gain else ""
+
+
+def item(
+    finding: Finding,
+    number: int | None = None,
+    diagnosis: Diagnosis | None = None,
+    explained: str = "",
+) -> Item:
+    """``number``: its rank, None for an advisory; ``diagnosis``: the one it is ranked in."""
+    said = action(finding)
+    change = finding.fix.text.strip()
+    return Item(
+        number=number,
+        action=said,
+        gain=_gain(finding) if number else "",
+        rule=finding.code,
+        name=finding.name,
+        place=finding.location,
+        summary=finding.summary,
+        change="" if change.rstrip(".") == said.rstrip(".") else change,
+        code=finding.fix.code,
+        safety=SAFETY[finding.fix.safety],
+        why=why(finding, diagnosis) if diagnosis else "",
+        evidence=finding.evidence,
+        explained=explained,
+    )
+
+
+def finding_annotation(
+    finding: Finding, diagnosis: Diagnosis | None, explained: str = ""
+) -> Annotation:
+    """A finding for the user's line: the change and its gain first, then what was measured."""
+    gain = _gain(finding)
+    fix = finding.fix
+    lines = [finding.summary, f"Fix: {fix.text}", *fix.code.splitlines()]
+    if diagnosis:
+        lines.append(why(finding, diagnosis))
+    lines += [f"{measure_name(m)}: {measure_value(m)} ({m.source})" for m in finding.evidence]
+    step = diagnosis.step if diagnosis else None
+    rule = Rule(
+        id=finding.code,
+        name=finding.name,
+        text=finding.name.replace("-", " "),
+        tags=("performance", finding.cls),
+        explained=explained,
+    )
+    return Annotation(
+        rule=rule,
+        level="note" if finding.advisory else "warning",
+        title=action(finding) + (f" ({gain})" if gain else ""),
+        lines=tuple(line for line in lines if line),
+        places=((finding.location, ""),) if finding.location else (),
+        group=finding.cls,
+        name=f"{finding.code} {finding.name}",
+        share=finding.recoverable_ns / step.mean_ns if step else None,
+        properties={
+            "recoverable_ns_per_step": finding.recoverable_ns,
+            "evidence": {
+                measure_name(m): f"{measure_value(m)} ({m.source})" for m in finding.evidence
+            },
+        },
+    )
