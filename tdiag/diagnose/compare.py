@@ -10,19 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tdiag.evidence.device import (
-    Communication,
-    DeviceMemory,
-    DeviceParts,
-    DeviceTime,
-    HostOps,
-    Kernels,
-    Syncs,
-    TracedSteps,
-    Transfers,
-)
+from tdiag.evidence.device import DeviceParts, DeviceTime, Kernels, Syncs, Transfers
 from tdiag.evidence.from_trace.device_work import TOP
 from tdiag.evidence.from_trace.host_ops import TOP_OPS
+from tdiag.evidence.memory import DeviceMemory
+from tdiag.evidence.ops import HostOps
+from tdiag.evidence.ranks import Communication
+from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.comparison import Change, ChangeTable, Comparison
 from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis

@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from tdiag.diagnose.replayed import replayed
-from tdiag.evidence.kinds import Budget, Phases
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding, Speedup
 from tdiag.model.place import Place

@@ -12,9 +12,9 @@ import numpy as np
 
 from tdiag.diagnose.costs import HIGH_FRAC, Costs, family_of, undisturbed, weigh
 from tdiag.diagnose.places import fetched_by, sampled_there, unexplained_place
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.device import HostOps, TracedSteps
-from tdiag.evidence.kinds import Budget, Steps
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.ops import HostOps
+from tdiag.evidence.steps import Budget, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding, Verdict
 from tdiag.model.threshold import Threshold

@@ -16,7 +16,7 @@ from tdiag.duel.group import Pace, Taken
 from tdiag.duel.side import Program
 from tdiag.errors import UsageError
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.kinds import Ops
+from tdiag.evidence.ops import Ops
 from tdiag.gate.counters import compare, counters
 from tdiag.gate.counting import Counted, count
 from tdiag.gate.judge import Case, Measured, Side, findings_of, judge

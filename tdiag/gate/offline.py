@@ -16,7 +16,8 @@ from tdiag.diagnose import diagnose
 from tdiag.diagnose.budget import make_budget
 from tdiag.duel.estimate import Ratios, unpaired
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.kinds import Environment, Steps
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
 from tdiag.gate.counters import counters
 from tdiag.gate.judge import Case, Measured, Side, findings_of, judge

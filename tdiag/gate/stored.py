@@ -16,7 +16,7 @@ from pathlib import Path
 import tdiag
 from tdiag.duel.side import ProgramFailed
 from tdiag.errors import UsageError
-from tdiag.evidence.kinds import Steps
+from tdiag.evidence.steps import Steps
 from tdiag.gate import baseline as files
 from tdiag.gate.against import TOLERANCE, Options, both, here, interpreter, side, timed, uncounted
 from tdiag.gate.baseline import Entry

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Literal, NamedTuple, TypeAlias
 
-from tdiag.evidence.history import History
+from tdiag.evidence.machine import SystemHistory
 from tdiag.evidence.sources import Excerpt
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Component, Measure
@@ -163,7 +163,7 @@ class Trend:
     levels: tuple[float, ...]
 
 
-Block: TypeAlias = Line | Facts | Table | Budget | Item | Trend | Timeline | History
+Block: TypeAlias = Line | Facts | Table | Budget | Item | Trend | Timeline | SystemHistory
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tdiag.evidence.history import History
+from tdiag.evidence.machine import SystemHistory
 from tdiag.model.timeline import Timeline
 from tdiag.report.document import (
     Block,
@@ -108,7 +108,7 @@ def _block(block: Block, page: Page) -> Iterator[str]:
     elif isinstance(block, Trend):
         yield from _trend(block)
     else:  # what is drawn along time is for a terminal and a page
-        assert isinstance(block, Timeline | History)
+        assert isinstance(block, Timeline | SystemHistory)
 
 
 def _item(item: Item, page: Page) -> Iterator[str]:

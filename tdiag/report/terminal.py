@@ -16,7 +16,7 @@ from rich.style import Style
 from rich.table import Table as Grid
 from rich.text import Text
 
-from tdiag.evidence.history import History
+from tdiag.evidence.machine import SystemHistory
 from tdiag.model.diagnosis import Measure
 from tdiag.model.timeline import Timeline
 from tdiag.report.document import (
@@ -186,7 +186,7 @@ _DRAWN: dict[type, Callable[[Any, Page], Iterable[RenderableType]]] = {
     Table: table,
     Budget: budget,
     Timeline: timeline,
-    History: strips,
+    SystemHistory: strips,
     Trend: trend,
 }
 

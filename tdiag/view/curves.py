@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.device import TracedSteps
 from tdiag.evidence.from_run.clean import Clean, find_clean
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.phases import PHASES, phases_per_step
-from tdiag.evidence.history import History
+from tdiag.evidence.machine import SystemHistory
+from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Diagnosis
 from tdiag.probe.wire import PROFILED
@@ -89,7 +89,7 @@ def of_budget(components_ns: Mapping[str, float], steps: Curves) -> Curves:
     }
 
 
-def of_system(history: History, offset_ns: int) -> Curves:
+def of_system(history: SystemHistory, offset_ns: int) -> Curves:
     """What the machine did over the whole run. x is in ms since the first sample."""
     curves: Curves = {}
     for strip in history.strips:

@@ -20,7 +20,7 @@ from tdiag.evidence.from_run.records import (
 from tdiag.evidence.from_run.roles import assign_roles
 from tdiag.evidence.from_run.slices import Ints, Slices, cut
 from tdiag.evidence.from_run.traced import Span, phase_spans
-from tdiag.evidence.history import History
+from tdiag.evidence.machine import SystemHistory
 from tdiag.probe.wire import BY_BATCH
 from tdiag.view.events import Event, complete, counter, named
 
@@ -79,13 +79,13 @@ def worker_name(worker: Process, loader: int) -> str:
     return f"worker{number} of loader {loader}"
 
 
-def counters(history: History, clock: Clock) -> list[Event]:
+def counters(history: SystemHistory, clock: Clock) -> list[Event]:
     """The system's curves over the whole run, as counters of a process called machine."""
     events = [event for i in range(len(history.strips)) for event in _counter(history, i, clock)]
     return [*_process(MACHINE, "machine", -1), *events]
 
 
-def _counter(history: History, number: int, clock: Clock) -> Iterator[Event]:
+def _counter(history: SystemHistory, number: int, clock: Clock) -> Iterator[Event]:
     strip = history.strips[number]
     unit, scale = UNITS.get(strip.unit, (strip.unit, 1.0))
     for (begin, end), value in zip(pairwise(history.t_ns), strip.values, strict=True):

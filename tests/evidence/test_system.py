@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tdiag.evidence.clocks import DeviceClocks, HeldDown
+from tdiag.evidence.device import DeviceClocks, HeldDown
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.kinds import System
+from tdiag.evidence.machine import System
 
 from .making import MS, Run, plain
 

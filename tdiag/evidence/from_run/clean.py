@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.records import IteratorRecord, LoaderRecord, WindowRecord
-from tdiag.evidence.history import StepHistory
-from tdiag.evidence.kinds import Steps
+from tdiag.evidence.steps import StepHistory, Steps
 from tdiag.probe.wire import BASELINE, PROFILED
 
 # The second pass comes later, lasts longer and is stretched to whole epochs, so it is used alone

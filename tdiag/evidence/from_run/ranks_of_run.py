@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tdiag.errors import RunError
-from tdiag.evidence.device import Ranks, RankTime
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.events import Process, training_of
 from tdiag.evidence.from_run.phases import MAJORITY_FRAC, PHASES, phases_per_step
@@ -41,9 +40,9 @@ from tdiag.evidence.from_run.timed import Timed, timed
 from tdiag.evidence.from_run.traced import trace_file
 from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
 from tdiag.evidence.from_trace.trace_files import read_files
-from tdiag.evidence.kinds import Environment
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.ranks import CollectiveLine, Collectives, Ranks, RankTime
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Collective, Collectives
 from tdiag.probe.wire import BASELINE, SETTLE
 
 # Means of the same steps: a rank whose step is further from the lead's does not step with it. Ours.
@@ -264,5 +263,5 @@ def make_collectives(process: Process, timeline: Slices, clean: Clean) -> Collec
             wall = float(spent[mine].sum()) / steps
             at = location(record.at)
             count = len(mine) / steps
-            lines.append(Collective(name=record.name, at=at, count=count, wall_ns=wall))
+            lines.append(CollectiveLine(name=record.name, at=at, count=count, wall_ns=wall))
     return Collectives(lines=tuple(sorted(lines, key=lambda line: -line.wall_ns)))

@@ -11,8 +11,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from tdiag.evidence.from_run.events import Process, workers_of
-from tdiag.evidence.history import CallTrees, Frame
-from tdiag.evidence.kinds import StackLine, Stacks
+from tdiag.evidence.sampled import CallFrame, CallTrees, StackLine, Stacks
 from tdiag.model.place import Place
 from tdiag.probe.wire import IN_PROCESS, PY_SPY, is_user_file, stacks_file
 
@@ -224,7 +223,7 @@ def _from_fetch(frames: Sequence[SampledFrame]) -> Sequence[SampledFrame]:
     return frames[next(i for i, frame in enumerate(frames) if frame.fetches()) :]
 
 
-def _tree(stacks: Sequence[Stack]) -> tuple[Frame, ...]:
+def _tree(stacks: Sequence[Stack]) -> tuple[CallFrame, ...]:
     total = sum(weight for _, weight in stacks)
     if not total:
         return ()
@@ -244,7 +243,7 @@ def _tree(stacks: Sequence[Stack]) -> tuple[Frame, ...]:
                 weights.append(0.0)
             weights[parent] += weight
     return tuple(
-        Frame(
+        CallFrame(
             name=name,
             file=file,
             line=line,

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tdiag.evidence.kinds import Ops, StackLine, Stacks
+from tdiag.evidence.ops import Ops
+from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.sources import Excerpt
 from tdiag.evidence.store import Evidence
 from tdiag.model.place import Place
