@@ -27,7 +27,9 @@ class DeviceTime(Kind, frozen=True, kw_only=True):
     busy_frac: float  # union of everything that runs on the device ÷ step
     kernels_per_step: float
     mean_kernel_ns: float
-    launch_starved_ns: float  # idle before kernels that start as soon as they are launched
+    # Idle before kernels that start as soon as they are launched, between ordinary launches: what
+    # takes more than ten times as long as from one launch to the next usually is something else.
+    launch_starved_ns: float
     streams: int
     # Host time in each of these states, whether the device was busy or not, ns per step.
     host_ns: dict[str, float] = msgspec.field(default_factory=dict)

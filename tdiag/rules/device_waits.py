@@ -28,6 +28,13 @@ def starved_ns(budget: Budget, device: DeviceTime) -> float:
     return min(device.launch_starved_ns * budget.step_ns / device.step_ns, held(budget, *ISSUING))
 
 
+def issuing_cuts(budget: Budget, starved: float, left: float) -> dict[str, float]:
+    """What a replay cuts of the host's issuing where ``left`` stays of the ``starved`` ns: the rest
+    of the time in which the host issues work is no launching and stays whole."""
+    share = starved / max(starved, held(budget, *ISSUING))
+    return dict.fromkeys(ISSUING_TAGS, 1 - share * (1 - left))
+
+
 def exposed(copies: Sequence[Copy], budget: Budget, device: DeviceTime) -> float:
     """Time of these copies that no compute overlaps, ns per clean step."""
     return sum(copy.exposed_ns for copy in copies) * budget.step_ns / device.step_ns

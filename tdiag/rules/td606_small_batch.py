@@ -69,7 +69,7 @@ def check(
             bytes_("device memory in use, peak", used, "system"),
             bytes_("device memory", total, "system"),
             count("batch_size", loader.batch_size, "probe"),
-            ns("device idle, waiting for a launch", device.launch_starved_ns, "trace"),
+            ns("device idle, waiting for a launch", starved, "trace"),
             *_occupancy(kernels),
         ),
         fix=Fix(
