@@ -35,6 +35,9 @@ ON_DEVICE: tuple[type[Kind], ...] = (
     *(DeviceParts, DeviceMemory, Replay),
 )
 
+# As the verdict's line between what matters and what does not (rules/thresholds.py).
+WORTH_SAYING_FRAC = 0.05
+
 
 def device_evidence(
     trace: Trace, phases: Sequence[Phase] = (), steps: Sequence[int] = ()
@@ -120,6 +123,9 @@ def _notes(seen: TraceView, window: TracedWindow) -> Iterator[Note]:
             "the trace marks no steps: it counts as one step, in which warm-up may dominate",
             "warning",
         )
+    if window.head_ns > WORTH_SAYING_FRAC * (window.end - window.begin):
+        before = f"{window.head_ns / 1e6:,.1f} ms before the first device work"
+        yield Note("head", f"set aside: {before}, which nothing in the trace explains")
     if window.sampled:
         yield Note(
             "host-events-missing",

@@ -134,13 +134,13 @@ OF_PHASE = {"data_wait": "data_wait", "loss": "python_loss", "evaluation": "eval
 
 
 def blocking_calls(view: TraceView, window: TracedWindow) -> Rows:
-    """Runtime calls that wait for the device: synchronisations, and copies to the host that
-    last until the copy itself has ended (from pageable memory: a synchronisation in disguise).
+    """Runtime calls that wait for the device: synchronisations, and copies to or from the host
+    that last until the copy itself has ended (pageable memory: a synchronisation in disguise).
 
     Only those of the host's own steps: the profiler synchronises when it stops.
     """
     syncs = view.matching(view.runtime, SYNC_CALL)
-    copied = (view.work_kind == D2H) & (view.launch >= 0)
+    copied = np.isin(view.work_kind, (H2D, D2H)) & (view.launch >= 0)
     calls, copies = view.launch[copied], view.work[copied]
     waited = view.trace.ends(calls) >= view.trace.ends(copies)
     rows: Rows = np.union1d(syncs, calls[waited])
