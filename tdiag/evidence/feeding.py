@@ -136,6 +136,29 @@ class Loaders(Kind, frozen=True, kw_only=True):
         return max(mine, key=lambda x: sum(x.fetch_ns), default=None)
 
 
+class FetchPart(Kind, frozen=True, kw_only=True):
+    """A Python function and its time per step in which it called no other one. ``at``: the user's
+    innermost function around it."""
+
+    name: str
+    ns: float
+    at: Place | None
+
+
+class TracedFetches(Kind, frozen=True, kw_only=True):
+    """Requests for a batch in a trace (``enumerate(DataLoader)``), per step.
+
+    ``workers``: whether the loader has any, by the name of its iterator; None where it has both
+    kinds or another. ``parts``: where the requesting thread spent most of its time, longest first;
+    empty where no Python functions were recorded (``with_stack``).
+    """
+
+    workers: bool | None
+    count: float
+    wall_ns: float
+    parts: tuple[FetchPart, ...]
+
+
 class Storage(Kind, frozen=True, kw_only=True):
     """Some files of the folder that fetches opened most files in, read cold there and, as copies,
     on a disk of the machine's own.

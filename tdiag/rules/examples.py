@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tdiag.evidence.device import Copy, DeviceTime, KernelFamily, Kernels, Sync
-from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.feeding import FetchPart, Loader, Loaders, TracedFetches
 from tdiag.evidence.machine import Environment, System, Threads
 from tdiag.evidence.ops import HostOp, HostOps, MatrixOp, OpLine, Ops
 from tdiag.evidence.ranks import Ddp, Ranks, RankTime
@@ -155,6 +155,13 @@ def host_ops(*ops: HostOp) -> HostOps:
 
 def host_op(name: str, count: float, total_ns: float) -> HostOp:
     return HostOp(name=name, count=count, self_ns=total_ns, total_ns=total_ns)
+
+
+def traced_fetches(**changes: Any) -> TracedFetches:
+    """A batch a step, made in 61 ms by the training process, which spends 50 in Pillow."""
+    part = FetchPart(name="resize (PIL/Image.py)", ns=50.0 * MS, at=at(29))
+    plain = TracedFetches(workers=False, count=1.0, wall_ns=61.0 * MS, parts=(part,))
+    return replace(plain, **changes)
 
 
 def traced(step_ms: float) -> TracedSteps:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tdiag.evidence.device import DeviceParts, DeviceTime, Kernels, Syncs, Transfers
+from tdiag.evidence.feeding import TracedFetches
 from tdiag.evidence.from_trace.copies_and_syncs import syncs, transfers
 from tdiag.evidence.from_trace.device_time import busy_spans, device_time, host_states, idle_causes
 from tdiag.evidence.from_trace.device_work import device_memory, device_parts, kernels
+from tdiag.evidence.from_trace.fetching import traced_fetches
 from tdiag.evidence.from_trace.host_ops import Phase, host_ops, matrix_ops
 from tdiag.evidence.from_trace.intervals import Spans
 from tdiag.evidence.from_trace.median_step import step_events, timeline
@@ -46,8 +48,8 @@ def device_evidence(
 
     ``phases``: ``(name, start_ns, end_ns)`` of the host phases (keys of ``Phases.wall_ns``) and
     ``steps``: step boundaries, both on the trace's own clock (``trace.ts_ns``), where the caller
-    knows them. Kinds: TracedSteps, Timeline, StepEvents, HostOps, MatrixOps; of a device
-    DeviceTime, Transfers, Syncs, Kernels, Communication, DeviceParts, Replay, DeviceMemory.
+    knows them. Kinds: TracedSteps, Timeline, StepEvents, HostOps, MatrixOps, TracedFetches; of a
+    device DeviceTime, Transfers, Syncs, Kernels, Communication, DeviceParts, Replay, DeviceMemory.
     """
     evidence = Evidence()
     if damage := trace.damage.describe():
@@ -58,7 +60,7 @@ def device_evidence(
     window = find_window(seen, steps)
     if window is None:
         why = "the trace holds no host and no device events"
-        on_host = (TracedSteps, Timeline, StepEvents, HostOps, MatrixOps)
+        on_host = (TracedSteps, Timeline, StepEvents, HostOps, MatrixOps, TracedFetches)
         evidence.missing = dict.fromkeys((*on_host, *ON_DEVICE), why)
         return evidence
     evidence.add(window.traced_steps())
@@ -71,12 +73,20 @@ def device_evidence(
     evidence.add(timeline(seen, window, states))
     sampled = "the trace holds only a sample of the events"
     _put(evidence, StepEvents, step_events(seen, window, states, phases), sampled)
-    _on_device(evidence, seen, ops, window, states)
+    stacks = PythonStacks(seen)
+    fetches = traced_fetches(seen, window, stacks)
+    _put(evidence, TracedFetches, fetches, "the trace annotates no request for a batch")
+    _on_device(evidence, seen, ops, stacks, window, states)
     return evidence
 
 
 def _on_device(
-    evidence: Evidence, seen: TraceView, ops: Nested, window: TracedWindow, states: dict[str, Spans]
+    evidence: Evidence,
+    seen: TraceView,
+    ops: Nested,
+    stacks: PythonStacks,
+    window: TracedWindow,
+    states: dict[str, Spans],
 ) -> None:
     busy = busy_spans(seen, window)
     if not len(busy):
@@ -84,7 +94,6 @@ def _on_device(
         evidence.missing |= dict.fromkeys(ON_DEVICE, why)
         return
     idle = idle_causes(seen, window, busy, states)
-    stacks = PythonStacks(seen)
     evidence.add(
         device_time(seen, window, idle, states),
         transfers(seen, window, stacks),
