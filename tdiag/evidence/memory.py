@@ -14,6 +14,17 @@ class DeviceMemory(Kind, frozen=True, kw_only=True):
     capacity_bytes: int | None
 
 
+class AllocatorCalls(Kind, frozen=True, kw_only=True):
+    """Calls that allocate or free device memory (cudaMalloc, cudaFree, hipMalloc, …; not those of
+    pinned host memory), per traced step. ``retries``: allocations that came right after another
+    one and the freeing of memory, with no launch between: the first one had failed."""
+
+    mallocs: float
+    frees: float
+    retries: float
+    host_ns: float
+
+
 class Kept(Kind, frozen=True, kw_only=True):
     """Tensors made at this line that outlive their step. Per step."""
 

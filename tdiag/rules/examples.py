@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tdiag.evidence.device import Copy, DeviceTime, KernelFamily, Kernels, Sync
 from tdiag.evidence.feeding import FetchPart, Loader, Loaders, TracedFetches
 from tdiag.evidence.machine import Environment, System, Threads
+from tdiag.evidence.memory import AllocatorCalls
 from tdiag.evidence.ops import HostOp, HostOps, MatrixOp, OpLine, Ops
 from tdiag.evidence.ranks import Ddp, Ranks, RankTime
 from tdiag.evidence.sampled import StackLine, Stacks
@@ -161,6 +162,12 @@ def traced_fetches(**changes: Any) -> TracedFetches:
     """A batch a step, made in 61 ms by the training process, which spends 50 in Pillow."""
     part = FetchPart(name="resize (PIL/Image.py)", ns=50.0 * MS, at=at(29))
     plain = TracedFetches(workers=False, count=1.0, wall_ns=61.0 * MS, parts=(part,))
+    return replace(plain, **changes)
+
+
+def allocator_calls(**changes: Any) -> AllocatorCalls:
+    """Every tensor of the step is allocated and freed: 300 times each."""
+    plain = AllocatorCalls(mallocs=300.0, frees=300.0, retries=0.0, host_ns=40.0 * MS)
     return replace(plain, **changes)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tdiag.evidence.device import DeviceParts, DeviceTime, Kernels, Syncs, Transfers
 from tdiag.evidence.feeding import TracedFetches
+from tdiag.evidence.from_trace.allocating import allocator_calls
 from tdiag.evidence.from_trace.copies_and_syncs import syncs, transfers
 from tdiag.evidence.from_trace.device_time import busy_spans, device_time, host_states, idle_causes
 from tdiag.evidence.from_trace.device_work import device_memory, device_parts, kernels
@@ -19,7 +20,7 @@ from tdiag.evidence.from_trace.ranks_of_traces import communication
 from tdiag.evidence.from_trace.replaying import Unexplained, replay
 from tdiag.evidence.from_trace.view import TraceView, one_process, view
 from tdiag.evidence.from_trace.window import TracedWindow, find_window
-from tdiag.evidence.memory import DeviceMemory
+from tdiag.evidence.memory import AllocatorCalls, DeviceMemory
 from tdiag.evidence.ops import HostOps, MatrixOps
 from tdiag.evidence.ranks import Communication
 from tdiag.evidence.replay import Replay
@@ -34,7 +35,7 @@ __all__ = ["device_evidence"]
 
 ON_DEVICE: tuple[type[Kind], ...] = (
     *(DeviceTime, Transfers, Syncs, Kernels, Communication),
-    *(DeviceParts, DeviceMemory, Replay),
+    *(DeviceParts, DeviceMemory, AllocatorCalls, Replay),
 )
 
 # As the verdict's line between what matters and what does not (rules/thresholds.py).
@@ -49,7 +50,8 @@ def device_evidence(
     ``phases``: ``(name, start_ns, end_ns)`` of the host phases (keys of ``Phases.wall_ns``) and
     ``steps``: step boundaries, both on the trace's own clock (``trace.ts_ns``), where the caller
     knows them. Kinds: TracedSteps, Timeline, StepEvents, HostOps, MatrixOps, TracedFetches; of a
-    device DeviceTime, Transfers, Syncs, Kernels, Communication, DeviceParts, Replay, DeviceMemory.
+    device DeviceTime, Transfers, Syncs, Kernels, Communication, DeviceParts, Replay, DeviceMemory,
+    AllocatorCalls.
     """
     evidence = Evidence()
     if damage := trace.damage.describe():
@@ -106,6 +108,8 @@ def _on_device(
         evidence.missing[Replay] = str(why)
     memory = device_memory(seen, window)
     _put(evidence, DeviceMemory, memory, "no allocator events of a device (profile_memory=True)")
+    calls = allocator_calls(seen, window)
+    _put(evidence, AllocatorCalls, calls, "the trace holds no runtime calls")
     _put(evidence, Kernels, kernels(seen, window), "no kernels ran in the traced steps")
     _put(
         evidence,
