@@ -45,12 +45,18 @@ class Ranks(Kind, frozen=True, kw_only=True):
 
 class Communication(Kind, frozen=True, kw_only=True):
     """``collectives``: each in turn, ``(end_ns, exposed_ns)``: when it ended, on the trace's clock,
-    and how much of it ran with no compute beside it. Empty where there were more than 10,000."""
+    and how much of it ran with no compute beside it. Empty where there were more than 10,000.
+
+    ``most``: what most of the exposed time goes to: "all_reduce", "all_gather", "reduce_scatter",
+    "all_to_all", "send_recv", "broadcast"; "" where no name says. ``ddp``: the trace shows
+    DistributedDataParallel at work."""
 
     total_ns: float
     exposed_ns: float
     count: float
     collectives: tuple[tuple[int, int], ...] = ()
+    most: str = ""
+    ddp: bool = False
 
 
 class Ddp(Kind, frozen=True, kw_only=True):

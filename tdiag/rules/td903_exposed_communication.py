@@ -13,7 +13,9 @@ after that makes every rank idle.
 ## What to do
 Overlap more (`gradient_as_bucket_view=True`, `bucket_cap_mb`), reduce less often (`no_sync()` while
 accumulating) or send less (a compression hook: bf16 on devices, fp16 on a CPU, where DDP refuses
-bf16). For your own collectives: `async_op=True` before work that does not need the result, one call
+bf16). That is for DistributedDataParallel; sharded parameters (FSDP), all-to-all (experts, sharded
+embeddings) and pipelines have advice of their own, by the collective that takes most of the time.
+For your own collectives: `async_op=True` before work that does not need the result, one call
 for many tensors.
 
 ## How the gain is computed
@@ -56,6 +58,34 @@ _ASYNC = (
     "...  # work that does not need the result\n"
     "work.wait()"
 )
+# What sends it, where DistributedDataParallel does not: (action, text).
+_OWN_WORDS = {
+    "all_gather": (
+        "Gather parameters before they are needed",
+        "Sharded parameters (FSDP) are gathered just before their layer: use forward prefetching,"
+        " wrap larger parts of the model, or keep parameters between forward and backward"
+        " (reshard_after_forward=False). In tensor or sequence parallelism, overlap the gathering"
+        " with the matrix product that needs it (asynchronous tensor parallelism).",
+    ),
+    "reduce_scatter": (
+        "Scatter gradients during backward",
+        "Sharded gradients (FSDP) are reduced after their layer's backward: wrap larger parts of"
+        " the model, and reduce them in bf16. While accumulating, skip all reductions but the last"
+        " (set_requires_gradient_sync(False)).",
+    ),
+    "all_to_all": (
+        "Overlap the all-to-all with other work",
+        "An all-to-all (experts, sharded embedding tables, sequence parallelism) sends tokens or"
+        " rows where their weights are: let the dense part of the model, a shared expert or another"
+        " micro-batch run meanwhile, send narrower types, and balance what each rank receives.",
+    ),
+    "send_recv": (
+        "Fill the pipeline",
+        "Stages of a pipeline send activations to one another, and wait: use more micro-batches, or"
+        " an interleaved or zero-bubble schedule (torch.distributed.pipelining), and give each"
+        " stage as much work as the others.",
+    ),
+}
 
 
 def check(
@@ -69,7 +99,7 @@ def check(
     steps: Steps | None,
 ) -> Found | None:
     if budget.has_device and communication is not None and device is not None:
-        return _on_device(budget, communication, device, ranks, _buckets(ddp, steps))
+        return _on_device(budget, communication, device, ranks, _advice(communication, ddp, steps))
     if not budget.has_device and collectives is not None:
         return _on_cpu(budget, collectives, ranks, ddp)
     abstain_unless_alone(environment, "no communication of this rank was seen")
@@ -105,21 +135,25 @@ def _on_device(
     )
 
 
-def _buckets(ddp: Ddp | None, steps: Steps | None) -> Fix:
-    """A run knows whether there is a DistributedDataParallel; a bare trace does not."""
-    if ddp is None and steps is not None:
-        return _by_hand("")
-    first = "" if ddp is not None else "Where DistributedDataParallel is used: "
-    return Fix(
-        f"{first}Set gradient_as_bucket_view=True and try smaller and larger bucket_cap_mb; use"
-        " no_sync() while accumulating, or a bf16 compression hook."
-        + ("" if ddp is not None else f" {_by_hand('').text}"),
-        "review",
-        action="Overlap communication with backward",
-        code="model = torch.nn.parallel.DistributedDataParallel(\n"
-        "    model, gradient_as_bucket_view=True, bucket_cap_mb=50\n"
-        ")",
-    )
+def _advice(communication: Communication, ddp: Ddp | None, steps: Steps | None) -> Fix:
+    """A run knows whether there is a DistributedDataParallel; a trace may show one at work."""
+    if ddp is not None or (steps is None and communication.ddp and _of_ddp(communication)):
+        return Fix(
+            "Set gradient_as_bucket_view=True and try smaller and larger bucket_cap_mb; use"
+            " no_sync() while accumulating, or a bf16 compression hook.",
+            "review",
+            action="Overlap communication with backward",
+            code="model = torch.nn.parallel.DistributedDataParallel(\n"
+            "    model, gradient_as_bucket_view=True, bucket_cap_mb=50\n"
+            ")",
+        )
+    own = _OWN_WORDS.get(communication.most)
+    return Fix(own[1], "review", action=own[0]) if own else _by_hand("")
+
+
+def _of_ddp(communication: Communication) -> bool:
+    """It reduces gradients; what else ranks send one another is not its."""
+    return communication.most in ("all_reduce", "")
 
 
 def _by_hand(place: str) -> Fix:
