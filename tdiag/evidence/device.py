@@ -65,6 +65,9 @@ class Sync(Kind, frozen=True, kw_only=True):
     ``idle_after_ns``: device idle that they caused, while the host waited and in the gaps that
     follow, no longer than the lead over the device that the waiting cost the host. The runtime
     calls add up to the budget's ``sync``; ``aten::item`` repeats those of its own calls.
+
+    ``op``: the outermost and the innermost op around it ("aten::to > aten::copy_"), "" for none.
+    ``within``: the innermost annotation of the user's around it (``record_function``), likewise.
     """
 
     name: str  # "cudaStreamSynchronize", "aten::item", …
@@ -72,6 +75,8 @@ class Sync(Kind, frozen=True, kw_only=True):
     host_ns: float
     idle_after_ns: float
     at: Place | None
+    op: str = ""
+    within: str = ""
 
 
 class Syncs(Kind, frozen=True, kw_only=True):

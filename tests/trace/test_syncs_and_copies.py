@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tdiag.diagnose import diagnose
 from tdiag.evidence.device import DeviceTime, Sync, Syncs, Transfers
 from tdiag.evidence.store import Evidence
-from tests.trace.making import Event, call, copy, evidence_of, kernel, launched, op, step
+from tests.trace.making import Event, call, copy, evidence_of, kernel, launched, note, op, step
 
 US = 1000
 
@@ -181,3 +182,27 @@ def test_marked_steps_keep_their_head(tmp_path: Path) -> None:
     events = [step(1, 0, 3130), *cropped(TO_HOST)]
     found = evidence_of(tmp_path, events).get(DeviceTime)
     assert found is not None and found.step_ns == 3130 * US
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "advice"),
+    [
+        ("aten::to", "aten::copy_", "non_blocking=True"),
+        ("aten::index", "aten::nonzero", "depends on values"),
+        ("aten::is_nonzero", "aten::_local_scalar_dense", "torch.where"),
+        ("aten::item", "aten::_local_scalar_dense", "total.item()"),
+    ],
+)
+def test_a_synchronisation_names_its_op_and_annotation(
+    tmp_path: Path, outer: str, inner: str, advice: str
+) -> None:
+    events = [
+        step(1, 0, 1000), note("generate masks", 50, 900),
+        *launched("k", 0, 10, 100, 1),
+        op(outer, 60, 80), op(inner, 65, 70), call("cudaStreamSynchronize", 70, 60),
+        *launched("k", 500, 510, 100, 2),
+    ]  # fmt: skip
+    evidence = evidence_of(tmp_path, events)
+    found = next(f for f in diagnose(evidence).findings if f.code == "TD401")
+    assert f"mostly in {outer} > {inner} (generate masks)" in found.summary
+    assert advice in found.fix.text + found.fix.code

@@ -99,7 +99,7 @@ def _on_device(
     evidence.add(
         device_time(seen, window, idle, states),
         transfers(seen, window, stacks),
-        syncs(seen, window, idle, stacks),
+        syncs(seen, window, idle, ops, stacks),
         device_parts(seen, ops, stacks, window),
     )
     try:
