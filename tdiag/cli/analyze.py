@@ -113,7 +113,7 @@ def read_ranks(paths: list[Path]) -> tuple[dict[int, TracedFile], Evidence]:
     """
     from tdiag.errors import RunError, UsageError
     from tdiag.evidence.from_trace.ranks_of_traces import merge_ranks
-    from tdiag.evidence.from_trace.trace_files import find_traces, read_files
+    from tdiag.evidence.from_trace.trace_files import find_traces, read_files, unrelated
 
     files = find_traces(paths)
     with _progress(files) as progress:
@@ -126,6 +126,11 @@ def read_ranks(paths: list[Path]) -> tuple[dict[int, TracedFile], Evidence]:
     if len(by_rank) < len(read):
         raise UsageError(
             "these traces are not the ranks of one job: some have the same rank number",
+            "analyze them one by one, or compare two with --against",
+        )
+    if why := unrelated(read):
+        raise UsageError(
+            f"these traces are not the ranks of one job: {why}",
             "analyze them one by one, or compare two with --against",
         )
     evidence = merge_ranks({rank: found.evidence for rank, found in by_rank.items()})
