@@ -31,11 +31,12 @@ import math
 from tdiag.evidence.feeding import Loader, Loaders
 from tdiag.evidence.machine import System
 from tdiag.evidence.sampled import StackLine, Stacks
-from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.steps import Budget, Phases, StepHistory
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
+from tdiag.rules.evaluation import clean_span
 from tdiag.rules.examples import GB, budget, loaders, stack, stacks, system
 from tdiag.rules.feed import RAM_FOR_DATA_FRAC, Feed, feed_of
 from tdiag.rules.fetch_lines import fetch_place, top_fetch_lines
@@ -66,6 +67,7 @@ def check(
     system: System,
     phases: Phases | None,
     stacks: Stacks | None,
+    history: StepHistory | None,
 ) -> Found | None:
     fed = feed_of(budget, loaders, phases, system)
     if fed is None or not fed.blocked_mostly:
@@ -80,6 +82,9 @@ def check(
     workers = _workers(fed, system)
     cached = _bytes_to_cache(fed, system)
     low, high, why = _gain(fed, workers, cached is not None, system)
+    if _reads_once(fed.loader, cached is not None, history):
+        low, why = 0.0, f"{why.split('; low end:')[0]}; low end: from the second epoch on the page"
+        why += " cache serves the files in any case."
     return Found(
         summary=(
             f"{percent(fed.wait / fed.step)} of the step waits for data, and fetching it"
@@ -95,6 +100,16 @@ def check(
         gain=Gain(low, high, why, DATA_WAIT),
         at=fetch_place(fed, lines),
     )
+
+
+def _reads_once(loader: Loader, fits: bool, history: StepHistory | None) -> bool:
+    """What is read from storage fits into memory, and most of the clean steps are of the first
+    epoch: nothing shows that a later one reads it again."""
+    clean = clean_span(history)
+    if history is None or clean is None or not fits or (loader.read_bytes or 0.0) < MIN_READ_BYTES:
+        return False
+    later = history.epochs_ns[1:]
+    return not later or later[0] > sum(clean) / len(clean)
 
 
 def _on_what(read: float | None, lines: list[StackLine]) -> str:

@@ -49,7 +49,7 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
     workers, queued = fed.loader.num_workers, fed.queued / fed.wall
     if workers <= system.cores_allowed or queued < QUEUED_FRAC:
         return None
-    enough = max(1, int(system.cores_allowed))
+    enough = max(1, min(fed.workers_free(system.cores_allowed), int(system.cores_allowed) - 1))
     return Found(
         summary=(
             f"{workers} workers share {system.cores_allowed:g} cores: they queue for a core"

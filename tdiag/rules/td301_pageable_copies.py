@@ -89,7 +89,9 @@ def _advice(loader: Loader | None, at: Place | None) -> str:
     if loader.pin_memory:
         return (
             "The loader pins its batches, so these copies are of other tensors: a custom batch type"
-            f" without pin_memory(), or tensors created later. Pin them before {move}."
+            " without pin_memory(), or tensors created later. Give the batch type a pin_memory()"
+            f" method, which the loader's own thread calls; then {move}. Pinning in the loop itself"
+            " takes as long as the copy."
         )
     return f"DataLoader(..., pin_memory=True){where(loader.created_at)}. Then {move}."
 

@@ -24,13 +24,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.steps import Budget, Phases, StepHistory
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, held
-from tdiag.rules.evaluation import evaluation_place, over
+from tdiag.rules.evaluation import abstain_unless_epoch_ended, evaluation_place, over
 from tdiag.rules.examples import at, budget, loaders, phases
 from tdiag.rules.measures import count, frac, ns
 from tdiag.units import duration, percent
@@ -51,10 +51,15 @@ RECORDING_LOW_FRAC = Threshold(
 
 
 def check(
-    budget: Budget, phases: Phases, loaders: Loaders | None, modules: Modules | None
+    budget: Budget,
+    phases: Phases,
+    loaders: Loaders | None,
+    modules: Modules | None,
+    history: StepHistory | None,
 ) -> Found | None:
     evaluating = held(budget, "evaluation")
     if not evaluating:
+        abstain_unless_epoch_ended(history, "evaluation")
         return None
     if phases.eval_grad_frac is None:
         raise Abstain("whether evaluation records gradients was not measured")
