@@ -27,7 +27,7 @@ from tdiag.cli import (
 from tdiag.errors import RunError, TdiagError
 
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says
-# New objects between two looks for garbage in cycles. Python's own 700 to 2,000 are for programs
+# New objects between two garbage collections. Python's own 700 to 2,000 are for programs
 # that make some; importing makes none, and they were looked for some hundred times (40 ms).
 COLLECT_EVERY = 100_000
 
@@ -67,10 +67,10 @@ app.command("doctor")(doctor.doctor)
 
 
 def main() -> NoReturn:
-    """Entry point: one clear message and the right exit code, never a traceback of ours.
+    """Entry point: one clear message and the right exit code, never a traceback of tdiag.
 
     The process ends here at once. To take apart what it holds, as Python does in the end, took
-    0.1 s of the 0.7 s that a report of an 80 MB trace takes; nothing of ours waits for that.
+    0.1 s of the 0.7 s that a report of an 80 MB trace takes; nothing needs that.
     """
     gc.set_threshold(COLLECT_EVERY)
     streams.stand_in()

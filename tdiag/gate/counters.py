@@ -2,7 +2,7 @@
 
 Counted per step in the windows of a short run (probe/plan.py, COUNTS). A count that varies from
 step to step, or from batch to batch, is kept as its range: it has moved only where the ranges lie
-apart. Lines are told apart by file, function and their own text, since their numbers change with
+apart. Lines are identified by file, function and their own text, since their numbers change with
 every edit above them. Where the source of then is gone (two finished runs), the function must do.
 """
 
@@ -139,7 +139,7 @@ def _window(record: OpsRecord, root: Path, source: bool) -> dict[str, dict[str, 
     places: dict[str, Place | None] = {}
     most: dict[str, float] = {}  # of one line's calls: where a key is a function, its busiest line
     values[TORCH_CALLS], values[FROM_PYTHON] = defaultdict(float), defaultdict(float)
-    for name in CONVERSIONS.values():  # never seen is none, and one that comes is told
+    for name in CONVERSIONS.values():  # one never seen counts as 0, and a new one is reported
         values[name] = defaultdict(float)
     for line in record.lines:
         key = _key(line.at, root, source)

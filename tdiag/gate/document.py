@@ -54,7 +54,7 @@ def document(outcome: Outcome) -> Document:
 
 def _headline(outcome: Outcome) -> Headline:
     slower = outcome.step is not None and outcome.step.answer == "slower"
-    told = outcome.verdict == "inconclusive" or (outcome.verdict == "regressed" and slower)
+    reported = outcome.verdict == "inconclusive" or (outcome.verdict == "regressed" and slower)
     return Headline(
         title=title(outcome),
         aside=f"{outcome.command} against {outcome.against}",
@@ -67,7 +67,7 @@ def _headline(outcome: Outcome) -> Headline:
             *(Line(text, tone="accent") for text in advice(outcome)),
         ),
         brief=f"{title(outcome)}: {summary(outcome)}",
-        rule=STEP_TIME if told else None,
+        rule=STEP_TIME if reported else None,
     )
 
 
@@ -145,10 +145,10 @@ def _annotations(outcome: Outcome) -> Iterator[Annotation]:
             name=counter.what,
         )
     for found in outcome.findings:
-        told = finding_annotation(found, None)
+        note = finding_annotation(found, None)
         yield Annotation(
-            rule=NEW, level="warning", title=f"{told.name}: {told.title}", lines=told.lines,
-            places=told.places, name=told.name,
+            rule=NEW, level="warning", title=f"{note.name}: {note.title}", lines=note.lines,
+            places=note.places, name=note.name,
         )  # fmt: skip
 
 

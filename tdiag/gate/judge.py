@@ -86,7 +86,7 @@ def judge(case: Case) -> Outcome:
     of_time = () if failing and answer == "unclear" else _of_time(case, answer)
     reasons = [*of_time, *(_of_counter(c, case.now.root) for c in named)]
     new = [f for f in case.now_findings if f.code not in case.before.rules]
-    told = verdict == "regressed"  # a rule near its threshold comes and goes by itself
+    reported = verdict == "regressed"  # a rule near its threshold comes and goes by itself
     return Outcome(
         verdict=verdict,
         command=case.command,
@@ -99,7 +99,7 @@ def judge(case: Case) -> Outcome:
         components=_components(case.before.components_ns, case.now.components_ns),
         side_costs=tuple(_side_costs(case)),
         counters=counters,
-        findings=tuple(new) if told else (),
+        findings=tuple(new) if reported else (),
         changed_files=tuple(case.changed),
         improved=answer == "faster" and not failing,
         settle=_settle(case) if verdict == "inconclusive" or not case.step else "",

@@ -28,7 +28,7 @@ from tdiag.gate.outcome import Outcome
 from tdiag.gate.revision import head
 from tdiag.launch.target import Target
 
-THRESHOLD = 0.05  # ours: a baseline stands for months, and many small steps add up against it
+THRESHOLD = 0.05  # heuristic: a baseline stands for months, and many small steps add up against it
 LIVE = "to compare with another revision: tdiag check --against REV"
 _FILES = 3  # of those not committed, named
 
@@ -41,7 +41,7 @@ def limits(target: Target, path: Path) -> tuple[float, float]:
 
 def update(target: Target, path: Path, options: Options) -> str:
     """Count and write the script's entry, all others kept. Returns what was done, in words."""
-    entries = files.read(path)  # a file that cannot be read is told before the run
+    entries = files.read(path)  # an unreadable file is reported before the run
     at = head(path)  # the run takes a while: edits may follow
     options.told("counting what a step does")
     counted = _counted(target, options)

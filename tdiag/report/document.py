@@ -196,7 +196,7 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Annotation:
-    """What programs are told, for the user's lines. ``level``: ``skipped`` could not be checked,
+    """A message for programs, at a line of the user's. ``level``: ``skipped`` could not be checked,
     ``passed`` is only counted. ``title``: one line; ``lines``: more. ``places``: each with what is
     said of it besides. ``share``: of the step, what it wins."""
 

@@ -71,7 +71,7 @@ def document(
     besides; ``began_unix_ns``: when the run began, to tell whether its files have changed since.
     """
     env = diagnosis.environment
-    told = explained or {}
+    explanations = explained or {}
     places = {f.location for f in diagnosis.findings if f.location} if evidence else set()
     read = (excerpt(at.file, at.line, began_unix_ns) for at in places)
     return Document(
@@ -89,8 +89,8 @@ def document(
         ),
         data=diagnosis,
         headline=_headline(diagnosis),
-        sections=tuple(_sections(diagnosis, hourly_cost, told, evidence)),
-        annotations=tuple(_annotations(diagnosis, told)),
+        sections=tuple(_sections(diagnosis, hourly_cost, explanations, evidence)),
+        annotations=tuple(_annotations(diagnosis, explanations)),
         notes=diagnosis.notes if diagnosis.verdict.cls != "unknown" else (),
         version=str(env.get("tdiag", "unknown")),
         evidence=evidence,
@@ -251,8 +251,8 @@ def _annotations(diagnosis: Diagnosis, explained: Mapping[str, str]) -> Iterator
 
 
 def _ranks(ranks: tuple[RankStep, ...]) -> Table:
-    """Each rank's budget side by side; ``all comm``: overlapped or not, by which the straggler is
-    told."""
+    """Each rank's budget side by side; ``all comm``: overlapped or not; the straggler has
+    the least."""
     largest: dict[str, float] = {}
     for rank in ranks:
         for part in rank.components:

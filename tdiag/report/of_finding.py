@@ -1,4 +1,4 @@
-"""A finding as a person reads it, and as programs are told of it."""
+"""A finding for a person to read, and its annotation for programs."""
 
 from __future__ import annotations
 
