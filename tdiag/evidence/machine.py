@@ -23,7 +23,7 @@ class System(Kind, frozen=True, kw_only=True):
     """The machine during the clean window.
 
     ``cores_allowed``: min(affinity, cgroup quota); may be fractional. ``cores_used``: CPU
-    seconds of the whole process tree ÷ wall seconds. ``machine_busy_cores``: of everybody.
+    seconds of the whole process tree ÷ wall seconds. ``machine_busy_cores``: of all processes.
     """
 
     cores_allowed: float

@@ -11,6 +11,7 @@ from tdiag.model.comparison import Change, ChangeTable
 from tdiag.model.notes import Note
 from tdiag.report.document import (
     Annotation,
+    AnnotationRule,
     Block,
     Cell,
     Column,
@@ -18,7 +19,6 @@ from tdiag.report.document import (
     Headline,
     Level,
     Line,
-    Rule,
     Section,
     Table,
     Tone,
@@ -31,9 +31,11 @@ TITLES = {"pass": "Pass", "regressed": "Regressed", "inconclusive": "Inconclusiv
 TONES: dict[str, Tone] = {"pass": "good", "regressed": "bad", "inconclusive": "unsure"}
 LEVELS: dict[str, Level] = {"pass": "note", "regressed": "error", "inconclusive": "warning"}
 SIGNS = {"pass": "✓", "regressed": "●", "inconclusive": "?"}
-STEP_TIME = Rule(id="step-time", name="step-time", text="The training step takes longer")
-WORK = Rule(id="work-counter", name="work-counter", text="A step does more work")
-NEW = Rule(id="new-finding", name="new-finding", text="A rule of tdiag fires that did not before")
+STEP_TIME = AnnotationRule(id="step-time", name="step-time", text="The training step takes longer")
+WORK = AnnotationRule(id="work-counter", name="work-counter", text="A step does more work")
+NEW = AnnotationRule(
+    id="new-finding", name="new-finding", text="A rule of tdiag fires that did not before"
+)
 _FILES = 5  # of the diff, named; the rest are counted
 
 

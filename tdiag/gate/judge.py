@@ -13,12 +13,11 @@ from tdiag.duel.estimate import Answer, Estimate, Ratios
 from tdiag.gate.counters import Counter, Moved, compare
 from tdiag.gate.outcome import CounterChange, LineChange, Outcome, StepChange, Verdict
 from tdiag.model.comparison import Change
-from tdiag.model.diagnosis import Diagnosis, Finding
+from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis, Finding
 from tdiag.model.place import Place
 from tdiag.report.text import relative
 from tdiag.units import count, duration, percent, plural, size
 
-MINOR_FRAC = 0.005  # of the step: components that changed by less are not listed, as in the budget
 MOST_LINES = 5  # of a counter; the first explains it as a rule
 
 
@@ -35,7 +34,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Side:
+class SideCounts:
     """What is known of one side beside its step time. ``root``: its files are named relative to
     it. ``rules``: codes that fire, with a measured cost. ``components_ns``: of the clean step."""
 
@@ -57,8 +56,8 @@ class Case:
     against: str
     threshold: float
     tolerance: float
-    before: Side
-    now: Side
+    before: SideCounts
+    now: SideCounts
     step: Measured | None = None
     why_no_step: str = ""
     settle: str = ""

@@ -12,15 +12,15 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis, RankStep, Top
 from tdiag.report.document import (
     Annotation,
+    AnnotationRule,
     Block,
-    Budget,
     Cell,
     Column,
     Document,
     Facts,
     Headline,
     Line,
-    Rule,
+    Parts,
     Section,
     Table,
 )
@@ -176,7 +176,7 @@ def _sections(
     if parts := [c for c in diagnosis.budget if c.ns > 0]:
         parts.sort(key=lambda c: (c.component in LAST, -c.ns))
         yield Section(id="budget", title="Step time", aside=_step(diagnosis),
-                      blocks=(Budget(tuple(parts)),))  # fmt: skip
+                      blocks=(Parts(tuple(parts)),))  # fmt: skip
     if (drawn := diagnosis.timeline) and drawn.lanes and drawn.step_ns:
         title = "The median step along time" if drawn.steps else "The whole trace along time"
         aside = _SOURCES.get(drawn.source, drawn.source)
@@ -242,7 +242,7 @@ def _annotations(diagnosis: Diagnosis, explained: Mapping[str, str]) -> Iterator
         yield finding_annotation(finding, diagnosis, explained.get(finding.code, ""))
     for rule in diagnosis.abstained:
         yield Annotation(
-            rule=Rule(id=rule.code, name=rule.name, text=rule.name),
+            rule=AnnotationRule(id=rule.code, name=rule.name, text=rule.name),
             level="skipped",
             title=rule.missing,
             group="could not check",

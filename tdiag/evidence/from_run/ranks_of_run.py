@@ -45,8 +45,8 @@ from tdiag.evidence.ranks import CollectiveLine, Collectives, Ranks, RankTime
 from tdiag.evidence.store import Evidence
 from tdiag.probe.wire import BASELINE, SETTLE
 
-# Means of the same steps: a rank whose step is further from the lead's does not step with it. Ours.
-TOGETHER_FRAC = 0.05
+# Means of the same steps: a rank whose step is further from the lead's does not step with it. Heuristic.
+SAME_STEP_FRAC = 0.05
 # What makes another rank than the lead, which alone was profiled, worth judging: TensorFlow's
 # input-pipeline analysis calls a program "moderately" bound by 5 % of its step
 # (rules/thresholds.py).
@@ -108,7 +108,7 @@ def together(lead: Timed, processes: Iterable[Process]) -> tuple[Ranks, Timed] |
     ranks = {lead.process.rank: lead}
     for rank, process in sorted(_others(lead.process, processes).items()):
         mine = beside(lead.process, process)
-        if mine is not None and abs(_step(mine) / _step(lead) - 1) <= TOGETHER_FRAC:
+        if mine is not None and abs(_step(mine) / _step(lead) - 1) <= SAME_STEP_FRAC:
             ranks[rank] = mine
     if len(ranks) < 2:
         return None
