@@ -45,7 +45,7 @@ from tdiag.evidence.ranks import CollectiveLine, Collectives, Ranks, RankTime
 from tdiag.evidence.store import Evidence
 from tdiag.probe.wire import BASELINE, SETTLE
 
-# Means of the same steps: a rank whose step is further from the lead's does not step with it. Heuristic.
+# Heuristic: a rank whose mean step is further from the lead's does not step with it.
 SAME_STEP_FRAC = 0.05
 # What makes another rank than the lead, which alone was profiled, worth judging: TensorFlow's
 # input-pipeline analysis calls a program "moderately" bound by 5 % of its step
