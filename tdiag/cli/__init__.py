@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -18,9 +19,11 @@ from tdiag.cli import (
     doctor,
     explain,
     history,
+    mcp,
     report,
     rules,
     run,
+    settings,
     streams,
     view,
 )
@@ -34,7 +37,6 @@ COLLECT_EVERY = 100_000
 app = typer.Typer(
     help="Find out why PyTorch training is slow. Measures an unmodified script.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -48,10 +50,13 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
     ] = False,
-) -> None: ...
+) -> None:
+    group = context.command
+    context.default_map = settings.defaults(Path.cwd(), getattr(group, "commands", {}))
 
 
 app.command("run", cls=run.RunCommand)(run.run)
@@ -64,6 +69,7 @@ app.command("view")(view.view)
 app.command("explain")(explain.explain)
 app.command("rules")(rules.rules)
 app.command("doctor")(doctor.doctor)
+app.command("mcp")(mcp.mcp)
 
 
 def main() -> NoReturn:
