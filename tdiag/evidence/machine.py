@@ -67,6 +67,7 @@ class Environment(Kind, frozen=True, kw_only=True):
     platform: str
     rank: int = 0
     world_size: int = 1
+    framework: tuple[str, str] | None = None  # package and version that calls the optimizer
     exit_code: int | None = None  # the program's own; None while it runs and for a bare trace
 
 

@@ -341,6 +341,8 @@ def _measured(diagnosis: Diagnosis) -> Iterator[Line]:
 def _machine(env: dict[str, Any]) -> str:
     """The machine in one line; what is not known is left out."""
     parts = [f"{name} {env[name]}" for name in ("torch", "python", "tdiag") if env.get(name)]
+    if framework := env.get("framework"):
+        parts.insert(1, " ".join(framework))
     if device := env.get("device"):
         many = env.get("device_count") or 1
         parts.insert(0, f"{many} × {device}" if many > 1 else str(device))
