@@ -29,7 +29,7 @@ R = TypeVar("R", bound=Record)
 SAME_CLOCK_NS = 1_000_000_000
 
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(
-    reduce(or_, Record.__subclasses__())  # a union of all kinds, told apart by their tags
+    reduce(or_, Record.__subclasses__())  # a union of all kinds, distinguished by their tags
 )
 
 

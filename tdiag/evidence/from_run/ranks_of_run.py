@@ -85,7 +85,7 @@ def rank_to_judge(
 def on_devices(
     run_dir: Path, lead: Timed, processes: Iterable[Process]
 ) -> tuple[Ranks, Timed] | str:
-    """As :func:`together`, or why that cannot be told."""
+    """As :func:`together`, or why that is unknown."""
     everybody = {lead.process.rank: lead.process, **_others(lead.process, processes)}
     ranks = by_traces(run_dir, lead.process, everybody.values())
     if ranks is None or ranks.slowest is None or ranks.waited_ns is None:
@@ -181,8 +181,8 @@ def _step_by_step(ranks: list[Timed]) -> npt.NDArray[np.float64] | None:
 
 def beside(lead: Process, other: Process) -> Timed | None:
     """``other`` in the lead's clean windows; None of another machine, whose clock is another."""
-    told = in_windows_of(lead, other)
-    return timed(told) if told.steps.inside({BASELINE}).any() else None
+    same = in_windows_of(lead, other)
+    return timed(same) if same.steps.inside({BASELINE}).any() else None
 
 
 def in_windows_of(lead: Process, other: Process) -> Process:
