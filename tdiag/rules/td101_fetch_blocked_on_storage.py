@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 
 from tdiag.evidence.feeding import Loader, Loaders
-from tdiag.evidence.machine import System
+from tdiag.evidence.machine import System, Threads
 from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, StepHistory
 from tdiag.evidence.store import Evidence
@@ -38,7 +38,7 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.evaluation import clean_span
 from tdiag.rules.examples import GB, budget, loaders, stack, stacks, system
-from tdiag.rules.feed import RAM_FOR_DATA_FRAC, Feed, feed_of
+from tdiag.rules.feed import RAM_FOR_DATA_FRAC, Feed, feed_of, share_of_rank
 from tdiag.rules.fetch_lines import fetch_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, frac
 from tdiag.rules.snippets import files_in_memory
@@ -68,7 +68,9 @@ def check(
     phases: Phases | None,
     stacks: Stacks | None,
     history: StepHistory | None,
+    threads: Threads | None,
 ) -> Found | None:
+    system = share_of_rank(system, threads)
     fed = feed_of(budget, loaders, phases, system)
     if fed is None or not fed.blocked_mostly:
         return None

@@ -12,7 +12,7 @@ from tdiag.evidence.sampled import StackLine
 from tdiag.evidence.steps import StepHistory
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import at, budget, loaders, phases, stack, stacks, system
+from tdiag.rules.examples import at, budget, loaders, phases, stack, stacks, system, threads
 from tdiag.rules.log_lines import logs
 
 
@@ -79,3 +79,34 @@ def test_fewer_workers_leave_a_core_to_the_training() -> None:
     assert isinstance(found, Finding)
     assert found.fix.intervention is not None
     assert int(found.fix.intervention.removeprefix("num_workers=")) <= 3
+
+
+def test_four_ranks_share_the_cores_that_workers_are_asked_of() -> None:
+    """Three cores are free: for one process two workers, not for each of four."""
+    evidence = find("TD201").fires().add(system(cores_allowed=4.0, cores_used=1.0))
+    assert isinstance(run_rule(find("TD201"), evidence), Finding)
+    evidence.add(threads(1, processes=4), system(cores_allowed=4.0, cores_used=3.9))
+    assert run_rule(find("TD201"), evidence) is None
+
+
+@pytest.mark.parametrize("code", ["TD101", "TD103", "TD209"])
+def test_memory_for_cached_data_is_shared_by_the_ranks(code: str) -> None:
+    evidence = find(code).fires()
+    alone = run_rule(find(code), evidence)
+    shared = run_rule(find(code), evidence.add(threads(1, processes=100_000)))
+    assert isinstance(alone, Finding)
+    assert not isinstance(shared, Finding) or "memory" not in shared.fix.action
+
+
+def test_batches_in_flight_of_all_ranks_fill_the_memory() -> None:
+    evidence = find("TD211").clear()
+    assert run_rule(find("TD211"), evidence) is None
+    assert isinstance(run_rule(find("TD211"), evidence.add(threads(1, processes=64))), Finding)
+
+
+def test_a_rate_set_by_hand_each_epoch_has_no_occasion_in_the_first() -> None:
+    missed = run_rule(find("TD001"), find("TD001").fires().add(history(5)))
+    assert isinstance(missed, Abstained) and "no second epoch" in missed.missing
+    assert isinstance(run_rule(find("TD001"), find("TD001").fires().add(history(5, 650))), Finding)
+    streaming = find("TD001").fires().add(history())  # without a loader nothing counts epochs
+    assert isinstance(run_rule(find("TD001"), streaming), Finding)
