@@ -110,3 +110,11 @@ def test_a_rate_set_by_hand_each_epoch_has_no_occasion_in_the_first() -> None:
     assert isinstance(run_rule(find("TD001"), find("TD001").fires().add(history(5, 650))), Finding)
     streaming = find("TD001").fires().add(history())  # without a loader nothing counts epochs
     assert isinstance(run_rule(find("TD001"), streaming), Finding)
+
+
+def test_a_short_evaluation_that_records_gradients_still_holds_their_memory() -> None:
+    """It takes 1 % of the time: there is little to gain, but the graphs fill memory."""
+    evidence = find("TD801").fires().add(budget(forward=99, evaluation=1))
+    found = run_rule(find("TD801"), evidence)
+    assert isinstance(found, Finding)
+    assert found.advisory and found.recoverable_ns == 0
