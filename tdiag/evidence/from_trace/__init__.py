@@ -17,10 +17,12 @@ from tdiag.evidence.from_trace.ranks_of_traces import communication
 from tdiag.evidence.from_trace.replaying import Unexplained, replay
 from tdiag.evidence.from_trace.view import TraceView, one_process, view
 from tdiag.evidence.from_trace.window import TracedWindow, find_window
+from tdiag.evidence.from_trace.work import work
 from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.ops import HostOps, MatrixOps
 from tdiag.evidence.ranks import Communication
 from tdiag.evidence.replay import Replay
+from tdiag.evidence.roofline import Work
 from tdiag.evidence.steps import StepEvents, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.kind import Kind
@@ -43,7 +45,7 @@ def device_evidence(
 
     ``phases``: ``(name, start_ns, end_ns)`` of the host phases (keys of ``Phases.wall_ns``) and
     ``steps``: step boundaries, both on the trace's own clock (``trace.ts_ns``), where the caller
-    knows them. Kinds: TracedSteps, Timeline, StepEvents, HostOps, MatrixOps; of a device
+    knows them. Kinds: TracedSteps, Timeline, StepEvents, HostOps, MatrixOps, Work; of a device
     DeviceTime, Transfers, Syncs, Kernels, Communication, DeviceParts, Replay, DeviceMemory.
     """
     evidence = Evidence()
@@ -55,7 +57,7 @@ def device_evidence(
     window = find_window(seen, steps)
     if window is None:
         why = "the trace holds no host and no device events"
-        on_host = (TracedSteps, Timeline, StepEvents, HostOps, MatrixOps)
+        on_host = (TracedSteps, Timeline, StepEvents, HostOps, MatrixOps, Work)
         evidence.missing = dict.fromkeys((*on_host, *ON_DEVICE), why)
         return evidence
     evidence.add(window.traced_steps())
@@ -64,16 +66,24 @@ def device_evidence(
     _put(evidence, HostOps, host_ops(seen, ops, window, phases), "the trace holds no host ops")
     matrices = matrix_ops(seen, ops, window)
     _put(evidence, MatrixOps, matrices, "no shapes were recorded (record_shapes=True)")
+    stacks = PythonStacks(seen)
+    found = work(seen, ops, window, stacks, phases)
+    _put(evidence, Work, found, "no shapes were recorded (record_shapes=True)")
     states = host_states(seen, window, phases)
     evidence.add(timeline(seen, window, states))
     sampled = "the trace holds only a sample of the events"
     _put(evidence, StepEvents, step_events(seen, window, states, phases), sampled)
-    _on_device(evidence, seen, ops, window, states)
+    _on_device(evidence, seen, ops, window, states, stacks)
     return evidence
 
 
 def _on_device(
-    evidence: Evidence, seen: TraceView, ops: Nested, window: TracedWindow, states: dict[str, Spans]
+    evidence: Evidence,
+    seen: TraceView,
+    ops: Nested,
+    window: TracedWindow,
+    states: dict[str, Spans],
+    stacks: PythonStacks,
 ) -> None:
     busy = busy_spans(seen, window)
     if not len(busy):
@@ -81,7 +91,6 @@ def _on_device(
         evidence.missing |= dict.fromkeys(ON_DEVICE, why)
         return
     idle = idle_causes(seen, window, busy, states)
-    stacks = PythonStacks(seen)
     evidence.add(
         device_time(seen, window, idle, states),
         transfers(seen, window, stacks),
