@@ -73,7 +73,7 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
         roofline = make_roofline(evidence, budget)
         if roofline is None:
             certainty = min(certainty, GUESS_CONFIDENCE)
-        elif not costs.doubts and (waste := _wasted(roofline, costs, findings)):
+        elif _alone(evidence, costs) and (waste := _wasted(roofline, costs, findings)):
             share, words = waste
             confidence = min(1.0, share / candidate.share) * certainty * roofline.certainty
             wasteful = _Candidate("overhead", share, confidence, "compute", candidate.share - share)
@@ -188,6 +188,12 @@ def _candidate(costs: Costs, cls: str, cost: float) -> _Candidate:
 def _largest(costs: Costs, family: str) -> str:
     members = costs.family(family)
     return max(members, key=lambda name: members[name])
+
+
+def _alone(evidence: Evidence, costs: Costs) -> bool:
+    """Whether calls took the program's own time: threads that wait for each other lose more to
+    other programs than the run queue shows."""
+    return not costs.doubts and undisturbed(evidence) >= MAJORITY_FRAC
 
 
 def _wasted(
