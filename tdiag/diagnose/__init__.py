@@ -10,6 +10,7 @@ from tdiag.diagnose.budget import make_budget
 from tdiag.diagnose.costs import undisturbed
 from tdiag.diagnose.engine import run_rules
 from tdiag.diagnose.ranks import of_ranks, rank_steps
+from tdiag.diagnose.roofline import make_roofline
 from tdiag.diagnose.top import top_parts
 from tdiag.diagnose.verdict import judge
 from tdiag.evidence.device import DeviceTime
@@ -69,6 +70,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         timeline=evidence.get(Timeline),
         top=tuple(top_parts(evidence)),
         ranks=rank_steps(evidence.get(Ranks)),
+        roofline=make_roofline(evidence, budget),
     )
 
 

@@ -109,6 +109,7 @@ CONFIG, RUN = "config.json", "run.json"
 EVENTS, CONTROL, TENSORBOARD = "events", "control", "tensorboard"
 PROBE_ERROR = "probe-error.txt"
 CPROFILE = "cprofile.pstats"
+ROOF = "roof.json"  # what the machine reaches, by tdiag.launch.roof
 PY_SPY, IN_PROCESS, OFF = "py-spy", "in-process", "off"  # `sampler` of the configuration
 
 

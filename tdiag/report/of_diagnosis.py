@@ -9,7 +9,7 @@ from typing import Any
 
 from tdiag.evidence.sources import excerpt
 from tdiag.evidence.store import Evidence
-from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis, RankStep, Top
+from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis, RankStep, Roofline, Top
 from tdiag.report.document import (
     Annotation,
     AnnotationRule,
@@ -203,13 +203,17 @@ def _sections(
             first=FIRST_ADVISORIES,
             what=("advisory", "advisories"),
         )
+    if found := diagnosis.roofline:
+        reached = f"{percent(found.efficiency)} reached"
+        yield Section(id="roofline", title="What this machine reaches", aside=reached,
+                      blocks=tuple(_roofline(found)), folded=healthy)  # fmt: skip
     if diagnosis.ranks:
         yield Section(id="ranks-table", title="Ranks", aside="ms per step",
                       blocks=(_ranks(diagnosis.ranks),))  # fmt: skip
     on_device = any(x.of == "kernels" for x in diagnosis.top)
-    if found := [_top(x, on_device) for x in diagnosis.top]:
+    if parts_table := [_top(x, on_device) for x in diagnosis.top]:
         yield Section(id="top", beside=True, title="Largest parts", aside="per traced step",
-                      blocks=tuple(found))  # fmt: skip
+                      blocks=tuple(parts_table))  # fmt: skip
     if evidence:
         yield Section(id="tables", title="What the profilers saw", page_only=True,
                       blocks=tuple(every_table(evidence)))  # fmt: skip
@@ -248,6 +252,44 @@ def _annotations(diagnosis: Diagnosis, explained: Mapping[str, str]) -> Iterator
             group="could not check",
             name=f"{rule.code} {rule.name}".strip(),
         )
+
+
+def _roofline(found: Roofline) -> Iterator[Block]:
+    """The step against the machine's rates, then its heaviest ops."""
+    used = "" if found.threads is None else f" with {plural(found.threads, 'thread')}"
+    yield Facts(
+        (
+            Line(duration(found.step_ns), "computing"),
+            Line(f"{duration(found.compute_ns)} at best{used}", "arithmetic"),
+            Line(f"{duration(found.memory_ns)} at best{used}", "memory traffic"),
+            Line(f"{duration(found.dispatch_ns)} for {count(found.calls)} calls", "dispatch"),
+            Line(found.source, "rates", minor=True),
+        )
+    )
+    if not found.lines:
+        return
+    yield Table(
+        title="",
+        columns=(
+            Column("op", "kernel"), Column("called in", "start"), Column("calls"), Column("time"),
+            Column("at best"), Column("reached"), Column("bound", "end"),
+        ),
+        rows=tuple(
+            (
+                Cell(line.name), Cell("", place=line.at), Cell(count(line.count), line.count),
+                Cell(duration(line.ns), line.ns), Cell(duration(line.best_ns), line.best_ns),
+                _share(line.best_ns, line.ns), Cell(line.bound),
+            )
+            for line in found.lines
+        ),
+        note="Times are as traced.",
+        what="op",
+    )  # fmt: skip
+
+
+def _share(part: int, whole: int) -> Cell:
+    share = min(1.0, part / whole) if whole else 0.0
+    return Cell(percent(share), share)
 
 
 def _ranks(ranks: tuple[RankStep, ...]) -> Table:

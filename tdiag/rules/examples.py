@@ -13,6 +13,7 @@ from tdiag.evidence.machine import Environment, System, Threads
 from tdiag.evidence.memory import AllocatorCalls
 from tdiag.evidence.ops import HostOp, HostOps, MatrixOp, OpLine, Ops
 from tdiag.evidence.ranks import Ddp, Ranks, RankTime
+from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, TracedSteps
 from tdiag.evidence.training import Flags, Module, Optimizer, Optimizers
@@ -183,6 +184,19 @@ def matrix_op(name: str, *dims: tuple[int, ...], **changes: Any) -> MatrixOp:
         name=name, dims=dims, dtypes=narrow, count=12.0, host_ns=0.3 * MS, device_ns=MS
     )
     return replace(plain, **changes)
+
+
+def roofline(best_ms: float) -> tuple[Roof, Work]:
+    """A machine's rates, and products whose arithmetic takes so long at them."""
+    roof = Roof(
+        flops_per_s={"float32": 1e9}, bytes_per_s=((1 << 30, 1e10),), source="measured",
+        op_ns=1500, threads=2,
+    )  # fmt: skip
+    product = OpWork(
+        name="aten::mm", dims=((512, 512), (512, 512)), dtype="float32", count=24.0,
+        flops=best_ms * 1e6, moved=3e6, host_ns=best_ms * MS, device_ns=None,
+    )  # fmt: skip
+    return roof, Work(ops=(product,), calls=60.0)
 
 
 def optimizers(name: str, **config: float | int | bool | str | None) -> Optimizers:

@@ -104,7 +104,7 @@ class Trace:
     bytes          int64   of a copy or memset
     occupancy      float32 ``est. achieved occupancy %``, NaN where absent
     stack          int32   index into ``stacks`` (old ``Call stack`` arguments)
-    shapes         int32   index into ``shape_texts``: (dims, dtypes) of matrix ops, JSON
+    shapes         int32   index into ``shape_texts``: (dims, dtypes) of an op, JSON; none of views
     ============== ======= ==========================================================
 
     Integers are −1 where the event has no such argument. ``counts`` has every event of the file

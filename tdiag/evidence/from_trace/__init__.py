@@ -20,10 +20,12 @@ from tdiag.evidence.from_trace.ranks_of_traces import communication
 from tdiag.evidence.from_trace.replaying import Unexplained, replay
 from tdiag.evidence.from_trace.view import TraceView, one_process, view
 from tdiag.evidence.from_trace.window import TracedWindow, find_window
+from tdiag.evidence.from_trace.work import work
 from tdiag.evidence.memory import AllocatorCalls, DeviceMemory
 from tdiag.evidence.ops import HostOps, MatrixOps
 from tdiag.evidence.ranks import Communication
 from tdiag.evidence.replay import Replay
+from tdiag.evidence.roofline import Work
 from tdiag.evidence.steps import StepEvents, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.kind import Kind
@@ -49,9 +51,9 @@ def device_evidence(
 
     ``phases``: ``(name, start_ns, end_ns)`` of the host phases (keys of ``Phases.wall_ns``) and
     ``steps``: step boundaries, both on the trace's own clock (``trace.ts_ns``), where the caller
-    knows them. Kinds: TracedSteps, Timeline, StepEvents, HostOps, MatrixOps, TracedFetches; of a
-    device DeviceTime, Transfers, Syncs, Kernels, Communication, DeviceParts, Replay, DeviceMemory,
-    AllocatorCalls.
+    knows them. Kinds: TracedSteps, Timeline, StepEvents, HostOps, MatrixOps, Work, TracedFetches;
+    of a device DeviceTime, Transfers, Syncs, Kernels, Communication, DeviceParts, Replay,
+    DeviceMemory, AllocatorCalls.
     """
     evidence = Evidence()
     if damage := trace.damage.describe():
@@ -62,7 +64,7 @@ def device_evidence(
     window = find_window(seen, steps)
     if window is None:
         why = "the trace holds no host and no device events"
-        on_host = (TracedSteps, Timeline, StepEvents, HostOps, MatrixOps, TracedFetches)
+        on_host = (TracedSteps, Timeline, StepEvents, HostOps, MatrixOps, Work, TracedFetches)
         evidence.missing = dict.fromkeys((*on_host, *ON_DEVICE), why)
         return evidence
     evidence.add(window.traced_steps())
@@ -71,11 +73,13 @@ def device_evidence(
     _put(evidence, HostOps, host_ops(seen, ops, window, phases), "the trace holds no host ops")
     matrices = matrix_ops(seen, ops, window)
     _put(evidence, MatrixOps, matrices, "no shapes were recorded (record_shapes=True)")
+    stacks = PythonStacks(seen)
+    found = work(seen, ops, window, stacks, phases)
+    _put(evidence, Work, found, "no shapes were recorded (record_shapes=True)")
     states = host_states(seen, window, phases)
     evidence.add(timeline(seen, window, states))
     sampled = "the trace holds only a sample of the events"
     _put(evidence, StepEvents, step_events(seen, window, states, phases), sampled)
-    stacks = PythonStacks(seen)
     fetches = traced_fetches(seen, window, stacks)
     _put(evidence, TracedFetches, fetches, "the trace annotates no request for a batch")
     _on_device(evidence, seen, ops, stacks, window, states)
