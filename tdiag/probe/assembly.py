@@ -1,8 +1,8 @@
 """Puts the probe of one process together: its core, what watches the training, the windows.
 
 An import goes only down this list: assembly, captures, windows, watchers (loaders, phases,
-collectives, looks), boundary, facts, core, wire. What is above is reached through callbacks that
-are set here. A test (tests/test_architecture.py) finds every circle.
+collectives, looks), boundary, facts, device, core, wire. What is above is reached through callbacks
+that are set here. A test (tests/test_architecture.py) finds every circle.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import facts, places
+from . import device, facts, places
 from .core import now_ns
 from .patches import hidden
 from .record import here, wall_ns
@@ -53,8 +53,6 @@ UNKNOWN = (-1, None)  # an optimizer made before the probe came
 
 # False, but for dynamo, which takes it as True and so leaves the wrappers out of its graphs.
 is_compiling = getattr(getattr(torch, "compiler", None), "is_dynamo_compiling", lambda: False)
-
-_any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: False)
 
 
 class Boundary:
@@ -132,10 +130,7 @@ class Boundary:
 
     def look_at_autocast(self) -> None:
         """Called while modules are discovered and calls are counted: too dear for every step."""
-        if _any_autocast():
-            device = "cuda" if torch._C.is_autocast_enabled() else "cpu"
-            get = getattr(torch, "get_autocast_dtype", None)
-            self.autocast = str(get(device)) if get else "on"
+        self.autocast = device.autocast() or self.autocast
 
     # --- optimizers -------------------------------------------------------------------------
 

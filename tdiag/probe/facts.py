@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import places
+from . import device, places
 from .patches import hidden
 
 if TYPE_CHECKING:
@@ -63,17 +63,14 @@ def clocks() -> tuple[int, int]:
 def write_training(probe: Probe) -> None:
     """The `role` and `torch` records, once the process has trained a step."""
     write_role(probe)
-    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-    devices = (
-        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else []
-    )
     affinity = getattr(os, "sched_getaffinity", None)
     probe.recorder.write(
         "torch",
         version=torch.__version__,
         cuda=torch.version.cuda,
         hip=torch.version.hip,
-        devices=devices,
+        devices=device.names(),
+        device=device.describe(),
         intra_op=torch.get_num_threads(),
         inter_op=torch.get_num_interop_threads(),
         omp=os.environ.get("OMP_NUM_THREADS", ""),
@@ -118,12 +115,6 @@ def flags(autocast: str, scaled: bool) -> dict[str, Any]:
         "scaler": scaled,
         "agent": sorted(AGENTS & sys.modules.keys())[:1],
     }
-
-
-def device_bytes() -> int | None:
-    """Allocated on the current CUDA device; None without one."""
-    used = torch.cuda.is_available() and torch.cuda.is_initialized()
-    return int(torch.cuda.memory_allocated()) if used else None
 
 
 def profiler_is_on() -> bool:

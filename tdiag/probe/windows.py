@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import facts, plan
+from . import device, facts, plan
 from .control import POLL_NS, Joint, StopSign
 from .core import now_ns
 from .facts import measure_dispatch
@@ -336,8 +336,8 @@ class Windows:
             name=self.window.name,
             state=state,
             step=self.probe.step,
-            allocated=facts.device_bytes(),
             compiles=facts.compiles(),
+            **device.memory(),
             **{"pass": self.window.number},
             **more,
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import facts
+from .. import device, facts
 from ..core import now_ns
 from ..wire import TENSORBOARD
 from .base import Capture
@@ -88,8 +88,8 @@ class TraceCapture(Capture):
             self.stacks = per_step < MOST_EVENTS_WITH_STACKS
         stacks = bool(self.stacks)
         activities = [torch.profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        if (of_device := device.activity()) is not None:
+            activities.append(of_device)
         self.profiler: Any = torch.profiler.profile(
             activities=activities, record_shapes=True, with_stack=stacks
         )

@@ -16,9 +16,7 @@ import os
 import sys
 from typing import Any
 
-import torch
-
-from .. import facts
+from .. import device, facts
 from ..boundary import BATCH
 from ..control import STEPS_UNTIL_ALL_STOP
 from ..core import now_ns
@@ -68,14 +66,14 @@ class TurnsCapture(Capture):
         now = self.probe.marks.start  # where the step that now begins begins
         if self.probe.window == COLD:
             self.probe.window = self.window.name
-            self.last = _synchronised() or now
+            self.last = device.synchronised() or now
             return
         self.durations.append(now - self.last)
         self.last = now
         if len(self.durations) < self.steps:
             return
         turn = self.durations
-        if end := _synchronised():
+        if end := device.synchronised():
             turn = [(sum(turn) + end - now) // len(turn)]
         self._tell(self.pipes[1], {"turn": turn})
         self._wait()
@@ -145,14 +143,6 @@ class TurnsCapture(Capture):
             self.probe.ranks = 1  # all ranks are held at this step: nothing to arrange
             windows.stop.asked = True
             windows.finish("asked")
-
-
-def _synchronised() -> int:
-    """Wait for the device, and say when it was done (ns); 0 without one."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-        return now_ns()
-    return 0
 
 
 def _modules_below(folder: str) -> list[str]:
