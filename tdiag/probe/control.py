@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from . import device
 from .plan import PlannedWindow
 from .wire import (
     ANSWER_WITHIN_S,
@@ -152,8 +153,10 @@ class Joint:
         if done > 0:
             self.capture.step()
         if done == 0:
+            device.synchronised()
             self.capture.begin()
         elif done >= self.capture.window.steps:
+            device.synchronised()
             capture, self.capture = self.capture, None
             self.probe.guard(capture.end)(done)
         else:

@@ -69,6 +69,7 @@ class Windows:
         how long the step was that ended there, ns."""
         self.leave()
         self.probe.window = WARMUP
+        self.on_device = bool(device.kind())
         self.plan = plan.windows(self.probe.config, slow=took > plan.SLOW_NS)
         # Of long steps none is left out for warming up or settling. Loader workers may have filled
         # their queue before the first step; a long step uses little of that up, or none.
@@ -154,7 +155,7 @@ class Windows:
                 self.capture.step()
             if self._complete(now):
                 if self.capture is None:
-                    self._keep_pace(now)
+                    self._keep_pace(device.synchronised() or now)
                 self._end()
                 self._next(now)
             elif self.capture is None and self.stop.steps is None:
@@ -191,6 +192,8 @@ class Windows:
         window = self.window
         assert window is not None and self.began_ns is not None
         steps, seconds = self.probe.step - self.began_step, (now - self.began_ns) / 1e9
+        if self.on_device and self.step_ns:  # most of them may still be queued
+            seconds = max(seconds, steps * self.step_ns / 1e9)
         least, most_s = window.steps, window.most_s
         if window.name == plan.WHOLE_EPOCHS:
             least = max(least, self.round)
@@ -218,7 +221,12 @@ class Windows:
     def _nothing_before(self, now: int) -> int:
         """Until then the clean window in progress neither ends nor has anybody to ask."""
         assert self.window is not None and self.began_ns is not None
-        return min(now + POLL_NS, self.began_ns + int(self.window.seconds * 1e9))
+        due = self.began_ns + int(self.window.seconds * 1e9)
+        steps = self.probe.step - self.began_step
+        if self.on_device and self.step_ns and steps:  # launched faster than they are done
+            wanted = max(self.window.steps, self.window.seconds * 1e9 / self.step_ns)
+            due = now + int((wanted - steps) * (now - self.began_ns) / steps)
+        return min(now + POLL_NS, due)
 
     def _epoch_steps(self) -> int:
         """Steps from one new iterator of the busiest loader to the next; 1 if none was seen."""
@@ -286,6 +294,8 @@ class Windows:
             self.resettled = True  # attaching held the process up
             self.settle = self._settle_steps()
             return
+        if done := device.synchronised():  # what is launched so far belongs to the steps before
+            now, self.changed = done, True
         self.probe.window = self.window.name
         self.began_step, self.began_ns = self.probe.step, now
         self.calm = (now, self.probe.step)
@@ -295,11 +305,12 @@ class Windows:
         self._record("begin")
 
     def _end(self, look: bool = True) -> None:
-        """Close the window in progress; one that had not begun leaves nothing."""
+        """Close the window in progress; one that had not begun leaves nothing. ``look``: at a step
+        boundary, and not while the program ends."""
         capture, self.capture = self.capture, None
         begun = self.window is not None and self.probe.window == self.window.name
         if begun and self.probe.window != WARMUP:
-            self._record("end", **facts.recompiled())
+            self._record("end", drained=self._drained() if look else None, **facts.recompiled())
         if begun and self.probe.window == BASELINE:
             self.probe.recorder.write(
                 "flags", **facts.flags(self.boundary.autocast, self.boundary.scaled)
@@ -315,6 +326,13 @@ class Windows:
         if begun and look:
             self.changed = True
             self.probe.guard(self.looks.look)(self.probe.window)
+
+    def _drained(self) -> int | None:
+        """Wait for the device, and say for how long after the last step (ns); None without one. A
+        thousand launches may be queued, so that steps without a synchronisation take as long as
+        their launching: only with this their mean is what they take."""
+        done = device.synchronised()
+        return done - self.probe.marks.start if done else None
 
     def _measure_dispatch(self) -> None:
         if torch._C._current_graph_task_id() != -1:
