@@ -42,6 +42,7 @@ def install(run_dir: str, *times: int) -> None:
     ):
         probe.guard(watcher.install)()
     probe.guard(facts.watch_threads)(probe)
+    probe.guard(facts.watch_profiler)(probe)
     probe.marks.watch_gc()
     os.register_at_fork(after_in_child=probe.after_fork)
     os.register_at_fork(after_in_child=windows.leave)

@@ -99,6 +99,25 @@ def watch_threads(probe: Probe) -> None:
     probe.patches.set(torch, "set_num_threads", hidden(set_num_threads))
 
 
+def watch_profiler(probe: Probe) -> None:
+    """Remember whether a torch profiler is prepared. One that profiles on a schedule is, long
+    before it records, and a second preparation would take its recording away."""
+    profiler = torch.autograd.profiler
+
+    def watched(name: str, prepared: bool) -> None:
+        original = getattr(profiler, name)
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            probe.profiler_prepared = prepared
+            return original(*args, **kwargs)
+
+        probe.patches.set(profiler, name, hidden(call))
+
+    watched("_prepare_profiler", True)
+    watched("_disable_profiler", False)
+
+
 def flags(autocast: str, scaled: bool) -> dict[str, Any]:
     """Switches of torch that cost time, as they stand now. ``autocast``: dtype of the region last
     seen; ``scaled``: an enabled GradScaler has stepped."""

@@ -32,7 +32,9 @@ def test_the_mean_step_is_what_the_device_takes(
     number: int, work_ns: int, waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = launches(number, work_ns, waits)
-    run = Loop(tmp_path, monkeypatch, body, windows=["baseline"]).train(min(3000, 200_000 // number))
+    run = Loop(tmp_path, monkeypatch, body, windows=["baseline"]).train(
+        min(3000, 200_000 // number)
+    )
     steps = run.evidence().get(Steps)
     assert steps is not None
     assert steps.mean_ns / truth(body) == pytest.approx(1.0, abs=0.01)

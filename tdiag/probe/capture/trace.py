@@ -75,7 +75,7 @@ class TraceCapture(Capture):
         self.stacks = stacks
 
     def start(self) -> str:
-        if facts.profiler_is_on():
+        if facts.profiler_is_on() or self.probe.profiler_prepared:
             return OWN_PROFILER
         if torch._C._current_graph_task_id() != -1:
             return "the steps end inside a backward pass, where no profiler can be switched"
@@ -95,8 +95,9 @@ class TraceCapture(Capture):
         )
         with kineto_unheard():
             self.profiler.prepare_trace()
+        self.prepared, self.recording = True, False
+        self._watch_for_another()
         self.span: Any = None
-        self.recording = False
         self.began_ns = 0
         if leads:
             self.windows.joint.announce(
@@ -104,17 +105,25 @@ class TraceCapture(Capture):
             )
         return ""
 
+    def _watch_for_another(self) -> None:
+        """Two Kineto sessions cannot nest: if the script prepares or starts one, ours ends."""
+        for name in ("_prepare_profiler", "_enable_profiler"):
+            self.give_way(torch.autograd.profiler, name, OWN_PROFILER)
+
     def ready(self) -> bool:
-        return self.probe.step >= self.windows.joint.at
+        return bool(self.lost) or self.probe.step >= self.windows.joint.at
 
     def begin(self) -> None:
+        self.patches.undo()  # the start that follows is ours
+        if facts.profiler_is_on():
+            self.lost = self.lost or OWN_PROFILER
+        if self.lost:
+            return
         with kineto_unheard():
             self.profiler.start_trace()
         self.recording = True
         self.began_ns = now_ns()
-        # Two Kineto sessions cannot nest: if the script starts one, ours ends.
-        for name in ("_prepare_profiler", "_enable_profiler"):
-            self.give_way(torch.autograd.profiler, name, OWN_PROFILER)
+        self._watch_for_another()
         self._next_span()
 
     def step(self) -> None:
@@ -133,7 +142,7 @@ class TraceCapture(Capture):
         self._close_span()
         with kineto_unheard():
             self.profiler.stop_trace()
-        self.recording = False
+        self.prepared = self.recording = False
         done = self.window.steps - max(0, self.steps_left)
         results = self.profiler.profiler.kineto_results
         events = len(results.events()) if results is not None else 0
@@ -156,10 +165,14 @@ class TraceCapture(Capture):
     def abort(self) -> None:
         self.patches.undo()
         self._close_span()
+        prepared, self.prepared = self.prepared, False
+        if not prepared or (facts.profiler_is_on() and not self.recording):
+            return  # what is on is the script's
         with kineto_unheard():
             if not self.recording:
                 self.profiler.start_trace()  # Kineto leaves its prepared state only this way
             self.profiler.stop_trace()
+        self.recording = False
 
     def _next_span(self) -> None:
         self.span = torch.profiler.record_function(f"ProfilerStep#{self.probe.step}")
