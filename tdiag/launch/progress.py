@@ -33,6 +33,10 @@ class Reported:
         self.role = ""
         self.torch = ""
         self.finish = ""
+        self.on_device = False
+        self.residue: float | None = (
+            None  # of a trace, share of the clean step; None = not measured
+        )
         self.world_size = 1
         self.stopped = False  # the probe has ended the program here
         self.forced = False  # the probe had to end it with a signal
@@ -80,9 +84,11 @@ class Reported:
 
     def _torch(self, record: dict[str, Any]) -> None:
         self.torch = str(record["version"])
+        self.on_device = bool(record.get("device"))
 
     def _finish(self, record: dict[str, Any]) -> None:
         self.finish = str(record["why"])
+        self.residue = record.get("residue")
 
     def _stop(self, record: dict[str, Any]) -> None:
         self.stopped = True

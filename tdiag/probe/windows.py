@@ -20,7 +20,17 @@ from .control import POLL_NS, Joint, StopSign
 from .core import now_ns
 from .facts import measure_dispatch
 from .procfs import ThreadCounters
-from .wire import BASELINE, DONE, FOLLOW, LONG_STEP_NS, SETTLE, TURNS, WARMUP
+from .wire import (
+    BASELINE,
+    DONE,
+    FOLLOW,
+    LONG_STEP_NS,
+    RESIDUE,
+    SETTLE,
+    TRACE,
+    TURNS,
+    WARMUP,
+)
 
 if TYPE_CHECKING:
     from .boundary import Boundary
@@ -70,7 +80,9 @@ class Windows:
         self.leave()
         self.probe.window = WARMUP
         self.on_device = bool(device.kind())
-        self.plan = plan.windows(self.probe.config, slow=took > plan.SLOW_NS)
+        self.plan = plan.windows(
+            self.probe.config, slow=took > plan.SLOW_NS, on_device=self.on_device
+        )
         # Of long steps none is left out for warming up or settling. Loader workers may have filled
         # their queue before the first step; a long step uses little of that up, or none.
         least = LONG_STEP_NS if any(self.queue.values()) else plan.SLOW_NS
@@ -83,6 +95,9 @@ class Windows:
         self.settle = 0
         self.resettled = False
         self.calm = (now_ns(), self.probe.step)  # until then queues were as the loop keeps them
+        self.clean_ns: float | None = None  # mean step of the last clean window on a device
+        self.traced = False
+        self.residue: float | None = None  # what a trace has left behind, a share of the clean step
         self.step_ns: float | None = None  # in the last window without a profiler, warm-up included
         self.batches_before = self.boundary.batches
         self.probe.marks.due_ns = 0
@@ -171,7 +186,7 @@ class Windows:
         self._end(look=why not in ("exit", "error"))
         self.probe.window = DONE
         self.changed = True
-        self.probe.recorder.write("finish", t=now_ns(), why=why)
+        self.probe.recorder.write("finish", t=now_ns(), why=why, residue=self.residue)
         self.probe.recorder.flush()
         if why in ("exit", "error"):
             return
@@ -240,6 +255,8 @@ class Windows:
             return
         while self.plan:
             self.window = self.plan.pop(0)
+            if self.window.name == RESIDUE and not self.traced:
+                continue  # a trace that was not made leaves nothing behind
             self.capture = self.make_capture(self, self.window)
             if self.capture is not None and (why := self.capture.start()):
                 self._record("skipped", why=why)
@@ -310,7 +327,9 @@ class Windows:
         capture, self.capture = self.capture, None
         begun = self.window is not None and self.probe.window == self.window.name
         if begun and self.probe.window != WARMUP:
-            self._record("end", drained=self._drained() if look else None, **facts.recompiled())
+            drained = self._drained() if look else None
+            more = {} if drained is None else self._lengths(drained)
+            self._record("end", drained=drained, **more, **facts.recompiled())
         if begun and self.probe.window == BASELINE:
             self.probe.recorder.write(
                 "flags", **facts.flags(self.boundary.autocast, self.boundary.scaled)
@@ -320,6 +339,7 @@ class Windows:
         if capture is not None:
             self.changed = True
             if begun:
+                self.traced = self.traced or self.probe.window == TRACE
                 self.probe.guard(capture.end)(self.probe.step - self.began_step)
             else:
                 self.probe.guard(capture.abort)()
@@ -333,6 +353,19 @@ class Windows:
         their launching: only with this their mean is what they take."""
         done = device.synchronised()
         return done - self.probe.marks.start if done else None
+
+    def _lengths(self, drained: int) -> dict[str, Any]:
+        """Of a window on a device: its mean step; after a trace also how much longer that is than
+        before it (a share of the clean step)."""
+        assert self.began_ns is not None
+        steps = self.probe.step - self.began_step
+        mean = (self.probe.marks.start + drained - self.began_ns) / max(1, steps)
+        if self.probe.window == BASELINE:
+            self.clean_ns = mean
+        if self.probe.window == RESIDUE and self.clean_ns:
+            self.residue = mean / self.clean_ns - 1
+            return {"residue": self.residue}
+        return {}
 
     def _measure_dispatch(self) -> None:
         if torch._C._current_graph_task_id() != -1:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from tdiag.evidence.kinds import Steps
+from tdiag.probe import plan
+from tdiag.probe.capture.trace import TraceCapture
 from tests.simulated.device import SimulatedCuda
 from tests.simulated.loop import Loop, truth
 
@@ -74,6 +76,63 @@ def test_no_window_begins_or_ends_with_work_of_other_steps(
     loop.train(400)
     assert {"beginbaseline", "endbaseline", "begintrace", "endtrace", "beginops"} <= set(left)
     assert set.union(*left.values()) == {0}
+
+
+ALL = ["baseline", "trace", "calls", "ops", "sample"]
+
+
+def test_no_clean_step_comes_after_a_trace_and_what_it_leaves_behind_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As CUPTI does, our trace stays attached: kernels take 15 % longer from then on."""
+    longer = [1.0]
+
+    def body(cuda: SimulatedCuda) -> None:
+        for _ in range(60):
+            cuda.launch(round(MS // 2 * longer[0]))
+
+    begin = TraceCapture.begin
+
+    def attached(self: TraceCapture) -> None:
+        longer[0] = 1.15
+        begin(self)
+
+    monkeypatch.setattr(TraceCapture, "begin", attached)
+    run = Loop(tmp_path, monkeypatch, body, windows=ALL, sampler="off").train(1000)
+    assert run.windows() == [
+        "baseline1", "calls1", "ops1", "baseline2", "trace1", "residue1",
+        "trace2", "calls2", "ops2",
+    ]  # fmt: skip
+    steps = run.evidence().get(Steps)
+    assert steps is not None and steps.count == 100
+    assert steps.mean_ns / truth(launches(60, MS // 2)) == pytest.approx(1.0, abs=0.01)
+    residue = next(r["residue"] for r in run.of("window") if "residue" in r)
+    assert residue == pytest.approx(0.15, abs=0.01)
+    assert [r["residue"] for r in run.of("finish")] == [residue]
+    assert run.of("failure") == []
+
+
+def test_without_a_trace_nothing_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TraceCapture, "start", lambda self: "the script profiles itself")
+    loop = Loop(tmp_path, monkeypatch, launches(60, MS // 2), windows=["baseline", "trace"])
+    run = loop.train(400)
+    assert run.windows() == ["baseline1", "baseline2"]
+    assert [r["residue"] for r in run.of("finish")] == [None]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_every_window_of_the_plan_is_there_on_a_device_too(slow: bool) -> None:
+    config = {"windows": [*ALL, "syscalls"]}
+    usual = plan.windows(config, slow)
+    device = plan.windows(config, slow, on_device=True)
+    names = [window.name for window in device]
+    assert sorted(w for w in device if w.name != "residue") == sorted(usual)
+    assert max(n for n, name in enumerate(names) if name == "baseline") < names.index("trace")
+    assert names[names.index("trace") + 1] == "residue"
+    others = plan.windows({"windows": ["ops"]}, slow, on_device=True)
+    assert sorted(others) == sorted(plan.windows({"windows": ["ops"]}, slow))
 
 
 def test_a_loop_on_the_cpu_has_nothing_to_drain(tmp_path: Path) -> None:
