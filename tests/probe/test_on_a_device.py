@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,35 @@ def test_every_window_of_the_plan_is_there_on_a_device_too(slow: bool) -> None:
     assert names[names.index("trace") + 1] == "residue"
     others = plan.windows({"windows": ["ops"]}, slow, on_device=True)
     assert sorted(others) == sorted(plan.windows({"windows": ["ops"]}, slow))
+
+
+def reads_a_value(cuda: SimulatedCuda) -> None:
+    cuda.launch(30 * MS)
+    cuda.item()
+
+
+@pytest.mark.parametrize("action", ["default", "error"])
+def test_the_warning_that_counting_synchronisations_brings_is_not_the_scripts(
+    action: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = Loop(tmp_path, monkeypatch, reads_a_value, windows=["baseline", "ops"])
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter(action)
+        run = loop.train(300)
+    assert [str(w.message) for w in shown] == []
+    assert run.of("failure") == []
+    counted = [sum(n for _, n in r["syncs"]) / r["steps"] for r in run.of("ops")]
+    assert counted == [1.0, 1.0]
+    assert loop.cuda.sync_debug_mode == 0
+
+
+def test_a_mode_of_the_scripts_own_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(tmp_path, monkeypatch, launches(1, 30 * MS), windows=["baseline", "ops"])
+    loop.cuda.warned = True
+    loop.cuda.set_sync_debug_mode("error")
+    run = loop.train(300)
+    assert loop.cuda.sync_debug_mode == 2
+    assert [r["syncs"] for r in run.of("ops")] == [None, None]
 
 
 def test_a_loop_on_the_cpu_has_nothing_to_drain(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections import deque
 from types import SimpleNamespace
 
@@ -30,6 +31,7 @@ class SimulatedCuda:
         self.busy = 0
         self.capturing = False
         self.sync_debug_mode: int | str = 0
+        self.warned = False
         self.synchronised: list[int] = []  # when the host had waited for all
 
     def host(self, ns: int) -> None:
@@ -55,7 +57,25 @@ class SimulatedCuda:
         self.synchronised.append(self.now)
 
     def set_sync_debug_mode(self, mode: int | str) -> None:
-        self.sync_debug_mode = mode
+        """Warns as torch does, at the first change of a process."""
+        if not self.warned:
+            self.warned = True
+            warnings.warn(
+                "Synchronization debug mode is a prototype feature and does not yet detect all"
+                " synchronizing operations",
+                UserWarning,
+                stacklevel=2,
+            )
+        self.sync_debug_mode = {"default": 0, "warn": 1, "error": 2}.get(str(mode), mode)
+
+    def item(self) -> None:
+        """``loss.item()``: a synchronisation that the script did not ask for by name."""
+        mode = self.sync_debug_mode
+        if mode == 2:
+            raise RuntimeError("called a synchronizing CUDA operation")
+        if mode == 1:
+            warnings.warn("called a synchronizing CUDA operation", UserWarning, stacklevel=2)
+        self.synchronize()
 
     def _retire(self) -> None:
         while self.queue and self.queue[0] <= self.now:

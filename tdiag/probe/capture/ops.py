@@ -21,8 +21,12 @@ from .lines import Lines
 MESSAGE = "called a synchronizing CUDA operation"
 
 
+PROTOTYPE = "Synchronization debug mode is a prototype"  # of torch, once in a process
+
+
 class SyncWarnings:
-    """``torch.cuda.set_sync_debug_mode("warn")`` for a while; every other warning passes on."""
+    """``torch.cuda.set_sync_debug_mode("warn")`` for a while; every other warning passes on. A mode
+    that the script has set stays: there nothing is counted."""
 
     def __init__(self) -> None:
         self.on = False
@@ -30,21 +34,22 @@ class SyncWarnings:
         self.seen = False
 
     def start(self) -> None:
-        if device.kind() != "cuda":  # no other kind warns
+        if device.kind() != "cuda" or torch.cuda.get_sync_debug_mode():  # no other kind warns
             return
+        with warnings.catch_warnings():  # an error where the script makes all warnings errors
+            warnings.filterwarnings("ignore", message=PROTOTYPE)
+            torch.cuda.set_sync_debug_mode("warn")
         self.on = self.seen = True
-        self.mode = torch.cuda.get_sync_debug_mode()
         self.show = warnings.showwarning
         warnings.filterwarnings("always", message=f".*{MESSAGE}")
         self.filter = warnings.filters[0]
         warnings.showwarning = self._show
-        torch.cuda.set_sync_debug_mode("warn")
 
     def stop(self) -> None:
         if not self.on:
             return
         self.on = False
-        torch.cuda.set_sync_debug_mode(self.mode)
+        torch.cuda.set_sync_debug_mode("default")
         if warnings.showwarning == self._show:
             warnings.showwarning = self.show
         if self.filter in warnings.filters:
