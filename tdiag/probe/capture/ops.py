@@ -77,7 +77,7 @@ CONVERSIONS = {
 }  # fmt: skip
 # Reading .grad, .shape or .data issues no op; backward's own ops are not Python's.
 NOT_OPS = {"__get__", "__set__", "backward", "requires_grad_", "register_hook"}
-CONSTRUCTIONS = {"tensor", "as_tensor", "from_numpy", "asarray", "stack", "FloatTensor"}
+CONSTRUCTIONS = {"tensor", "as_tensor", "from_numpy", "asarray", "FloatTensor"}
 
 
 class _Counter(TorchFunctionMode):
@@ -185,8 +185,8 @@ class OpsCapture(Capture):
             self.lines.uses_weights(line, args, kwargs)
         if name in CONVERSIONS:
             line.conversions[CONVERSIONS[name]] += 1
-        elif name in CONSTRUCTIONS and callee is None:  # not torch's collate_fn, under the loop
-            line.constructions += 1
+        elif name in CONSTRUCTIONS and callee is None and not _of_tensor(args, kwargs):
+            line.constructions += 1  # not torch's collate_fn, under the loop
 
     def _watch_module_moves(self) -> None:
         """``module.to(…)`` in a step: counted while the window lasts, outermost calls only."""
@@ -217,3 +217,9 @@ class OpsCapture(Capture):
         if stack and torch._C._get_function_stack_at(stack - 1) is self.mode:
             self.mode.__exit__(None, None, None)
         # else: a mode of the script's own lies on top; ours stays below it, doing nothing
+
+
+def _of_tensor(args: Any, kwargs: Any) -> bool:
+    """``torch.as_tensor(tensor)``: nothing of Python's or numpy's becomes a tensor here."""
+    given = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+    return isinstance(given, torch.Tensor)
