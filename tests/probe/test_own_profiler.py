@@ -54,3 +54,38 @@ def test_what_was_traced_between_its_sessions_is_kept(tmp_path: Path) -> None:
     run = watch_code(tmp_path, CODE, "80", "1", "1", "1", windows=["baseline", "trace"])
     assert run.out == "1 1\n", run.err
     assert len(run.of("trace")) >= 1
+
+
+LOUD = """
+import os, torch
+profiler = torch.autograd.profiler
+enable = profiler._enable_profiler
+FAULT = "CUPTI initialization failed - CUDA profiler activities will be missing"
+def loud(*args):
+    os.write(2, (
+        "USDT:2026-11-23 12:00:00 77:77 SyncActivityProfilerHandler.cpp:52] profiler_start\\n"
+        "INFO:2026-11-23 12:00:00 77:77 CuptiActivityProfiler.cpp:241] CUDA versions\\n"
+        f"WARNING:2026-11-23 12:00:00 77:77 init.cpp:176] {FAULT}\\n"
+        f"WARNING:2026-11-23 12:00:01 77:77 init.cpp:176] {FAULT}\\n"
+        "the script's own\\n"
+    ).encode())
+    return enable(*args)
+profiler._enable_profiler = loud
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(60):
+    optimizer.zero_grad()
+    model(torch.randn(8, 8)).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_what_kept_the_device_out_of_a_trace_is_written_down(tmp_path: Path) -> None:
+    run = watch_code(tmp_path, LOUD, windows=["baseline", "trace"])
+    traces = run.of("trace")
+    assert run.err == "the script's own\n" * len(traces)
+    assert [(t["device"], t["faults"]) for t in traces] == [
+        (False, ["WARNING:2026-11-23 12:00:00 77:77 init.cpp:176] CUPTI initialization failed -"
+                 " CUDA profiler activities will be missing"])
+    ] * len(traces)  # fmt: skip
+    assert traces

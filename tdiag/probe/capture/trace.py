@@ -33,9 +33,15 @@ _KINETO = re.compile(
 )
 
 
+# Kineto's levels that are no fault.
+_INFORMATION = (b"USDT:", b"VERBOSE:", b"INFO:", b"STAGE:")
+MOST_MESSAGES, LONGEST_MESSAGE = 20, 300
+
+
 @contextlib.contextmanager
-def kineto_unheard() -> Iterator[None]:
-    """Hold file descriptor 2 for a few milliseconds; all that is not Kineto's goes through.
+def kineto_unheard(faults: list[str]) -> Iterator[None]:
+    """Hold file descriptor 2 for a few milliseconds; all that is not Kineto's goes through. What it
+    says went wrong (CUPTI is missing, another tool holds it) is added to ``faults``.
 
     An environment variable (KINETO_LOG_LEVEL) would silence a profiler of the script's own too.
     """
@@ -49,10 +55,21 @@ def kineto_unheard() -> Iterator[None]:
         finally:
             os.dup2(real, 2)
             held.seek(0)
-            rest = _KINETO.sub(b"", held.read())
-            if rest:
+            said = held.read()
+            _add_faults(faults, _KINETO.findall(said))
+            if rest := _KINETO.sub(b"", said):
                 os.write(real, rest)
             os.close(real)
+
+
+def _add_faults(faults: list[str], lines: list[bytes]) -> None:
+    for line in lines:
+        text = line.decode(errors="replace").strip()[:LONGEST_MESSAGE]
+        if line.startswith(_INFORMATION) or len(faults) >= MOST_MESSAGES:
+            continue
+        without_time = text.partition("] ")[2] or text
+        if not any(known.endswith(without_time) for known in faults):
+            faults.append(text)
 
 
 # A trace stays readable and quick to write: about 100 bytes an event, so 60 MB at most.
@@ -87,13 +104,15 @@ class TraceCapture(Capture):
             self.steps_left = max(1, min(self.steps_left, MOST_EVENTS // per_step))
             self.stacks = per_step < MOST_EVENTS_WITH_STACKS
         stacks = bool(self.stacks)
+        self.faults: list[str] = []  # of Kineto's, as it says them
         activities = [torch.profiler.ProfilerActivity.CPU]
-        if (of_device := device.activity()) is not None:
-            activities.append(of_device)
+        self.of_device = device.activity()
+        if self.of_device is not None:
+            activities.append(self.of_device)
         self.profiler: Any = torch.profiler.profile(
             activities=activities, record_shapes=True, with_stack=stacks
         )
-        with kineto_unheard():
+        with kineto_unheard(self.faults):
             self.profiler.prepare_trace()
         self.prepared, self.recording = True, False
         self._watch_for_another()
@@ -119,7 +138,7 @@ class TraceCapture(Capture):
             self.lost = self.lost or OWN_PROFILER
         if self.lost:
             return
-        with kineto_unheard():
+        with kineto_unheard(self.faults):
             self.profiler.start_trace()
         self.recording = True
         self.began_ns = now_ns()
@@ -140,7 +159,7 @@ class TraceCapture(Capture):
             self.skipped(self.lost)
             return
         self._close_span()
-        with kineto_unheard():
+        with kineto_unheard(self.faults):
             self.profiler.stop_trace()
         self.prepared = self.recording = False
         done = self.window.steps - max(0, self.steps_left)
@@ -151,7 +170,7 @@ class TraceCapture(Capture):
         name = f"{TENSORBOARD}/{worker}.{time.time_ns()}.pt.trace.json"
         path = os.path.join(self.probe.run_dir, name)
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with kineto_unheard():
+        with kineto_unheard(self.faults):
             self.profiler.export_chrome_trace(path)
         self.probe.recorder.write(
             "trace",
@@ -159,6 +178,8 @@ class TraceCapture(Capture):
             steps=done,
             events=events,
             t=self.began_ns,
+            device=self.of_device is not None,
+            faults=self.faults,
             **{"pass": self.window.number},
         )
 
@@ -168,7 +189,7 @@ class TraceCapture(Capture):
         prepared, self.prepared = self.prepared, False
         if not prepared or (facts.profiler_is_on() and not self.recording):
             return  # what is on is the script's
-        with kineto_unheard():
+        with kineto_unheard(self.faults):
             if not self.recording:
                 self.profiler.start_trace()  # Kineto leaves its prepared state only this way
             self.profiler.stop_trace()
