@@ -11,6 +11,7 @@ a backend of somebody else's) only what they offer is read; the rest is None, no
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -98,7 +99,7 @@ def describe() -> dict[str, Any] | None:
         "kind": name,
         "index": index,
         "name": str(_ask(module, "get_device_name", index) or ""),
-        "uuid": None if uuid is None else str(uuid),
+        "uuid": None if uuid is None else re.sub("^(GPU|MIG)-", "", str(uuid)),
         "memory": size if isinstance(size, int) else None,
     }
 
