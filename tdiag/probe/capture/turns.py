@@ -113,6 +113,7 @@ class TurnsCapture(Capture):
         os.set_blocking(done, True)
         message: dict[str, Any] = {"ready": now_ns(), "step": self.probe.step}
         message.update(world_size=self.world, local=self.local, pid=os.getpid(), outside=[])
+        message["device"] = device.kind()
         if self.rank == 0:
             message["outside"] = _modules_below(self.probe.config.get("outside") or "")
         if apart:
