@@ -5,6 +5,9 @@ outermost ``backward``; where there is no backward either, with each DataLoader 
 seen first may be the weaker kind (an evaluation before training, the first micro-batches of an
 accumulation): a stronger one takes over when it comes, and all before it is void.
 
+What is called while a CUDA graph is captured only describes a step: it ends none. A graph that
+holds the step then ends one whenever it is replayed.
+
 An optimizer step that takes long and holds many backward passes (LBFGS calls its closure some 20
 times, a large batch is accumulated in parts) is divided: each of these passes ends a step.
 """
@@ -12,6 +15,7 @@ times, a large batch is accumulated in parts) is divided: each of these passes e
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +77,10 @@ class Boundary:
         self.passes_ns = 0  # when the first of them began
         self.began_ns = 0  # the first step
         self.divided = False  # each backward pass ends a step
+        self.capturing = False  # a CUDA graph is being captured
+        self.captured = -1  # the strongest end of a step in it: index into SOURCES, -1 for none
+        self.graphs: Any = weakref.WeakKeyDictionary()  # graph → the same
+        self.unreplayed: int | None = None  # batches when the step was captured, until a replay
         self.losses: set[int] = set()  # numbers of modules that are a loss (no parameters)
         self.autocast = ""  # dtype of the autocast region last seen
         self.scaled = False  # an enabled GradScaler has stepped
@@ -98,10 +106,14 @@ class Boundary:
         self.probe.patches.set(optimizer, "_patch_step_function", hidden(patch_step))
         self._watch_backward()
         self._watch_scaler()
+        self._watch_graphs()
 
     def ended(self, rank: int) -> None:
         """Something that could end a step just happened; ``rank``: index into SOURCES."""
-        if rank == self.rank:
+        if self.capturing:
+            self.captured = max(self.captured, rank)
+        elif rank == self.rank:
+            self.unreplayed = None
             self.probe.end_step()
         elif rank > self.rank:
             self.rank = rank
@@ -124,8 +136,12 @@ class Boundary:
         return now_ns() - self.began_ns if self.began_ns else 0
 
     def batch(self) -> None:
-        """A DataLoader handed out a batch, and nothing stronger has ended a step yet."""
-        if self.batches > BATCHES_BEFORE_THEY_COUNT:
+        """A DataLoader handed out a batch."""
+        if self.unreplayed is not None:  # the step is in a graph, whose replays we may not see
+            if self.batches - self.unreplayed > BATCHES_BEFORE_THEY_COUNT:
+                self.unreplayed, self.rank = None, BATCH
+                self._begin_again(BY_BATCH, 0)
+        elif self.batches > BATCHES_BEFORE_THEY_COUNT:
             self.ended(BATCH)
 
     def look_at_autocast(self) -> None:
@@ -179,12 +195,10 @@ class Boundary:
         if self.divided:
             return
         self.passes = 0
-        if self.backward_depth:
+        if self.backward_depth and not self.capturing:
             # Optimizers stepped by hooks within backward: profilers cannot be switched there
             # (torch crashes), so the step ends when the backward does.
             self.pending = True
-        elif self.rank == OPTIMIZER:
-            self.probe.end_step()
         else:
             self.ended(OPTIMIZER)
 
@@ -244,7 +258,9 @@ class Boundary:
 
     def passed(self, began: int) -> None:
         """A backward pass that began then (ns) has ended."""
-        if self.divided:
+        if self.capturing:
+            self.ended(BACKWARD)
+        elif self.divided:
             self.probe.end_step()
         elif self.rank < OPTIMIZER and not self.depth:
             self.ended(BACKWARD)
@@ -264,6 +280,40 @@ class Boundary:
         self.divided = True
         self.rank = OPTIMIZER
         self._begin_again(BY_CLOSURE if self.depth else BY_MICRO_BATCH, took // self.passes)
+
+    # --- CUDA graphs ------------------------------------------------------------------------
+
+    def _watch_graphs(self) -> None:
+        graph, boundary = torch.cuda.CUDAGraph, self
+        begin, end, replay = graph.capture_begin, graph.capture_end, graph.replay
+
+        @functools.wraps(begin)
+        def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = begin(self, *args, **kwargs)
+            boundary.capturing, boundary.captured = True, -1
+            return result
+
+        @functools.wraps(end)
+        def capture_end(self: Any, *args: Any, **kwargs: Any) -> Any:
+            boundary.capturing = False
+            result = end(self, *args, **kwargs)
+            if boundary.captured >= 0:
+                boundary.graphs[self] = boundary.captured
+                if boundary.captured >= boundary.rank:
+                    boundary.unreplayed = boundary.batches
+            return result
+
+        @functools.wraps(replay)
+        def replayed(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = replay(self, *args, **kwargs)
+            rank = boundary.graphs.get(self, -1)
+            if rank >= 0 and boundary.probe.marks.mine() and not boundary.capturing:
+                boundary.ended(rank)
+            return result
+
+        self.probe.patches.set(graph, "capture_begin", hidden(capture_begin))
+        self.probe.patches.set(graph, "capture_end", hidden(capture_end))
+        self.probe.patches.set(graph, "replay", hidden(replayed))
 
     def _watch_scaler(self) -> None:
         """GradScaler skips ``optimizer.step`` after an overflow; the iteration still ended."""

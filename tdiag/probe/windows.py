@@ -125,6 +125,8 @@ class Windows:
 
     def between_steps(self, now: int) -> None:
         """More than the marks of a step is due. Raises SystemExit where the run is to end."""
+        if device.capturing():
+            return  # a profiler switched now, or a synchronisation, would break the script's graph
         probe = self.probe
         if not probe.training:
             probe.training = True

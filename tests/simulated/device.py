@@ -30,6 +30,7 @@ class SimulatedCuda:
         self.queue: deque[int] = deque()
         self.busy = 0
         self.capturing = False
+        self.captured = 0  # ns of work launched into the graph that is being captured
         self.sync_debug_mode: int | str = 0
         self.warned = False
         self.synchronised: list[int] = []  # when the host had waited for all
@@ -39,7 +40,9 @@ class SimulatedCuda:
         self.now += ns
 
     def launch(self, work_ns: int) -> None:
-        assert not self.capturing
+        if self.capturing:
+            self.captured += work_ns
+            return
         self.host(self.launch_ns)
         self._retire()
         if len(self.queue) >= self.depth:
@@ -81,6 +84,25 @@ class SimulatedCuda:
         while self.queue and self.queue[0] <= self.now:
             self.queue.popleft()
 
+    def graph(self) -> type:
+        """``torch.cuda.CUDAGraph``: what is launched while it is captured is launched again by
+        ``replay``, in one launch of the host's."""
+        cuda = self
+
+        class CUDAGraph:
+            def capture_begin(self) -> None:
+                cuda.capturing = True
+                cuda.captured = 0
+
+            def capture_end(self) -> None:
+                cuda.capturing = False
+                self.work_ns = cuda.captured
+
+            def replay(self) -> None:
+                cuda.launch(self.work_ns)
+
+        return CUDAGraph
+
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """In place of ``torch.cuda`` and of the clock, in this process."""
         about = SimpleNamespace(uuid="11111111-2222-3333-4444-555555555555", total_memory=80 << 30)
@@ -96,6 +118,7 @@ class SimulatedCuda:
             "max_memory_allocated": lambda: 2 << 20,
             "max_memory_reserved": lambda: 3 << 20,
             "synchronize": self.synchronize,
+            "CUDAGraph": self.graph(),
             "get_sync_debug_mode": lambda: self.sync_debug_mode,
             "set_sync_debug_mode": self.set_sync_debug_mode,
         }.items():
