@@ -281,7 +281,7 @@ class Windows:
         rank, ranks, _ = facts.ranks()
         if ranks <= self.probe.ranks:
             return
-        self.probe.ranks = ranks
+        self.probe.ranks, self.probe.rank = ranks, rank
         # Where programs take turns, each rank is held.
         self.probe.leads = rank == 0 or self.probe.config.get("plan") == TURNS
         facts.write_role(self.probe)

@@ -97,7 +97,7 @@ class TraceCapture(Capture):
         if torch._C._current_graph_task_id() != -1:
             return "the steps end inside a backward pass, where no profiler can be switched"
         self.steps_left = self.window.steps
-        leads = self.stacks is None
+        self.leads = leads = self.stacks is None
         if leads and (per_step := _seen_per_step.get("events")):
             if per_step > MOST_EVENTS:
                 return f"one step has {per_step} events: the first pass's trace must do"
@@ -119,9 +119,7 @@ class TraceCapture(Capture):
         self.span: Any = None
         self.began_ns = 0
         if leads:
-            self.windows.joint.announce(
-                self.window.number, self.steps_left, stacks, self.windows.step_ns
-            )
+            self.windows.joint.announce(self.window.number, self.steps_left, stacks)
         return ""
 
     def _watch_for_another(self) -> None:
@@ -130,7 +128,7 @@ class TraceCapture(Capture):
             self.give_way(torch.autograd.profiler, name, OWN_PROFILER)
 
     def ready(self) -> bool:
-        return bool(self.lost) or self.probe.step >= self.windows.joint.at
+        return bool(self.lost) or self.windows.joint.ready()
 
     def begin(self) -> None:
         self.patches.undo()  # the start that follows is ours
@@ -186,6 +184,8 @@ class TraceCapture(Capture):
     def abort(self) -> None:
         self.patches.undo()
         self._close_span()
+        if self.leads:
+            self.windows.joint.agreement.withdraw()
         prepared, self.prepared = self.prepared, False
         if not prepared or (facts.profiler_is_on() and not self.recording):
             return  # what is on is the script's

@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import device, facts
 from ..boundary import BATCH
-from ..control import STEPS_UNTIL_ALL_STOP
+from ..control import Agreement
 from ..core import now_ns
 from ..wire import COLD, CONTROL, TURNS_DONE, TURNS_HOLD, TURNS_OWNER, turns_go
 from .base import Capture
@@ -32,6 +32,7 @@ class TurnsCapture(Capture):
 
     def start(self) -> str:
         self.pipes: tuple[int, int] | None = None
+        self.agreement = Agreement(self.probe, TURNS_HOLD)
         self.durations: list[int] = []
         self.steps = 0  # of this turn
         self.last = 0  # end of the step before, ns
@@ -55,13 +56,12 @@ class TurnsCapture(Capture):
         if self.world == 1:
             self._hold_first()
         elif self.rank == 0:
-            self._announce(self.probe.step + STEPS_UNTIL_ALL_STOP)
+            self._announce()
 
     def step(self) -> None:
         if self.pipes is None:
-            at = self._announced()
-            if at is not None and self.probe.step >= at:
-                self._hold_first(apart=self.probe.step - at)
+            if self._reached():
+                self._hold_first(apart=self.probe.step - (self.agreement.at or 0))
             return
         now = self.probe.marks.start  # where the step that now begins begins
         if self.probe.window == COLD:
@@ -89,18 +89,17 @@ class TurnsCapture(Capture):
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self.control, TURNS_HOLD))
 
-    def _announce(self, step: int) -> None:
+    def _announce(self) -> None:
         """Where all ranks are held first, and the pipes that let the others go."""
         for rank in range(1, self.world):
             with contextlib.suppress(FileExistsError):
                 os.mkfifo(os.path.join(self.control, turns_go(rank)), 0o600)
-        os.symlink(str(step), os.path.join(self.control, TURNS_HOLD))
+        self.agreement.ask()
 
-    def _announced(self) -> int | None:
-        try:
-            return int(os.readlink(os.path.join(self.control, TURNS_HOLD)))
-        except OSError:
-            return None
+    def _reached(self) -> bool:
+        if self.rank and self.agreement.at is None:
+            self.agreement.look()
+        return self.agreement.reached()
 
     def _hold_first(self, apart: int = 0) -> None:
         """``apart``: steps beyond the one that was announced."""
