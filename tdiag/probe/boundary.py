@@ -165,7 +165,11 @@ class Boundary:
 
         @functools.wraps(original)
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if boundary.depth or is_compiling() or (here() != marks.thread and not marks.mine()):
+            if (
+                boundary.depth
+                or is_compiling()
+                or not (here() == marks.thread or marks.mine() or boundary.in_backward())
+            ):
                 return original(self, *args, **kwargs)
             number = known.get(id(self), UNKNOWN)[0]
             boundary.depth = 1
@@ -255,6 +259,11 @@ class Boundary:
         autograd = torch.autograd
         self.probe.patches.set(autograd, "backward", watched(autograd.backward, True))
         self.probe.patches.set(autograd, "grad", watched(autograd.grad, False))
+
+    def in_backward(self) -> bool:
+        """On a thread of autograd's, which has one for each device, while the training thread waits
+        in ``backward`` for it."""
+        return bool(self.backward_depth) and torch._C._current_graph_task_id() != -1
 
     def passed(self, began: int) -> None:
         """A backward pass that began then (ns) has ended."""

@@ -122,13 +122,12 @@ def flags(autocast: str, scaled: bool) -> dict[str, Any]:
     """Switches of torch that cost time, as they stand now. ``autocast``: dtype of the region last
     seen; ``scaled``: an enabled GradScaler has stepped."""
     trace = sys.gettrace()
-    profile = sys.getprofile()
     return {
         "anomaly": torch.is_anomaly_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "profiler": profiler_is_on(),
-        "trace": tracer_name(profile) or tracer_name(trace),
+        "trace": profiled_by() or tracer_name(trace),
         "autocast": autocast,
         "compiled": compiled_frames() > 0,
         "scaler": scaled,
@@ -165,6 +164,14 @@ def allow_sampling() -> None:
 
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY), 0, 0, 0)
+
+
+def profiled_by() -> str:
+    """Who profiles the Python of this thread, if anybody. From 3.12 on cProfile is a tool of
+    ``sys.monitoring``, which ``sys.getprofile`` does not show."""
+    monitoring = getattr(sys, "monitoring", None)
+    tool = monitoring.get_tool(monitoring.PROFILER_ID) if monitoring else None
+    return tool or tracer_name(sys.getprofile())
 
 
 def tracer_name(tracer: Any) -> str:
