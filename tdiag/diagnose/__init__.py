@@ -12,8 +12,10 @@ from tdiag.diagnose.engine import run_rules
 from tdiag.diagnose.ranks import of_ranks, rank_steps
 from tdiag.diagnose.top import top_parts
 from tdiag.diagnose.verdict import judge
-from tdiag.evidence.device import DeviceTime, Ranks, TracedSteps
-from tdiag.evidence.kinds import Budget, Environment, Steps
+from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.ranks import Ranks
+from tdiag.evidence.steps import Budget, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Component, Diagnosis, StepTime
 from tdiag.model.notes import Note

@@ -6,19 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tdiag.diagnose.budget import starting_workers
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.device import HostOps
-from tdiag.evidence.kinds import (
-    Budget,
-    Calls,
-    Dispatch,
-    Environment,
-    Ops,
-    Phases,
-    Stacks,
-    Steps,
-    System,
-)
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.ops import Calls, Dispatch, HostOps, Ops
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tdiag.model.threshold import Threshold

@@ -12,9 +12,9 @@ import numpy as np
 
 from tdiag.diagnose.costs import HIGH_FRAC, Costs, family_of, undisturbed, weigh
 from tdiag.diagnose.places import fetched_by, sampled_there, unexplained_place
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.device import HostOps, TracedSteps
-from tdiag.evidence.kinds import Budget, Steps
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.ops import HostOps
+from tdiag.evidence.steps import Budget, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding, Verdict
 from tdiag.model.threshold import Threshold
@@ -244,7 +244,7 @@ def _verdict(
 ) -> Verdict:
     return Verdict(
         cls=candidate.cls,
-        share=round(candidate.share, 4),
+        share=round(candidate.share, 6),
         confidence=round(min(1.0, max(0.0, confidence)), 2),
         runner_up=candidate.runner_up,
         summary=summary,
@@ -254,7 +254,7 @@ def _verdict(
 
 def _unknown(share: float, runner_up: str | None, summary: str) -> Verdict:
     return Verdict(
-        cls="unknown", share=round(share, 4), confidence=0.0, runner_up=runner_up, summary=summary
+        cls="unknown", share=round(share, 6), confidence=0.0, runner_up=runner_up, summary=summary
     )
 
 

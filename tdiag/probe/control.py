@@ -59,10 +59,10 @@ class Agreement:
         self.answered = self.taken = 0  # ids of questions
         self.open = False  # answered, and not agreed on yet
 
-    def ask(self, at: int | None = None, **told: Any) -> None:
-        """The lead's: ``told`` is what the others need to know; ``at``: where nobody is asked."""
+    def ask(self, at: int | None = None, **message: Any) -> None:
+        """The lead's: ``message``: what the others need to know; ``at``: where nobody is asked."""
         self.at = at
-        self.question = {"id": time.perf_counter_ns(), "at": at, **told}
+        self.question = {"id": time.perf_counter_ns(), "at": at, **message}
         _write(self.file, self.question)
 
     def reached(self) -> bool:
@@ -79,25 +79,25 @@ class Agreement:
         self.question = self.at = None
 
     def look(self) -> dict[str, Any] | None:
-        """Another rank's, at each boundary: what the lead told, once, when it is agreed on."""
-        told = _read(self.file)
-        self.open = told is not None and told["at"] is None
-        if told is None or told["id"] == self.taken:
+        """Another rank's, at each boundary: what the lead said, once, when it is agreed on."""
+        message = _read(self.file)
+        self.open = message is not None and message["at"] is None
+        if message is None or message["id"] == self.taken:
             return None
         if self.open:
             device.synchronised()
-            if self.answered != told["id"]:
-                self.answered = told["id"]
-                answer = {"id": told["id"], "step": self.probe.step}
+            if self.answered != message["id"]:
+                self.answered = message["id"]
+                answer = {"id": message["id"], "step": self.probe.step}
                 _write(f"{self.file}.{self.probe.rank}", answer)
             return None
-        self.taken, self.at = told["id"], told["at"]
-        return told
+        self.taken, self.at = message["id"], message["at"]
+        return message
 
     def _settle(self, question: dict[str, Any]) -> None:
         device.synchronised()
         found = (_read(f"{self.file}.{rank}") for rank in range(1, self.probe.ranks))
-        answers = [told["step"] for told in found if told and told["id"] == question["id"]]
+        answers = [answer["step"] for answer in found if answer and answer["id"] == question["id"]]
         # One that never answers makes no steps, or is on a machine that does not see the file.
         late = time.perf_counter_ns() - question["id"] > ANSWER_WITHIN_S * 1e9
         if len(answers) == self.probe.ranks - 1 or late:
@@ -105,21 +105,21 @@ class Agreement:
             _write(self.file, {**question, "at": self.at})
 
 
-def _write(file: str, told: dict[str, Any]) -> None:
+def _write(file: str, message: dict[str, Any]) -> None:
     """There is never half of it."""
     temporary = f"{file}.{os.getpid()}.part"
     with open(temporary, "w", encoding="ascii") as part:
-        json.dump(told, part)
+        json.dump(message, part)
     os.replace(temporary, file)
 
 
 def _read(file: str) -> dict[str, Any] | None:
     try:
         with open(file, encoding="ascii") as found:
-            told: dict[str, Any] = json.load(found)
+            message: dict[str, Any] = json.load(found)
     except (OSError, ValueError):
         return None
-    return told
+    return message
 
 
 class StopSign:
@@ -244,12 +244,12 @@ class Joint:
 
     def _look(self) -> bool:
         """Whether the lead has announced a trace, which took time."""
-        told = self.agreement.look()
-        if told is None:
+        message = self.agreement.look()
+        if message is None:
             return self.agreement.open
-        window = PlannedWindow(TRACE, told["pass"], told["steps"], 0.0, math.inf)
-        capture = self.make_trace(window, told["stacks"])
-        why = "it was told too late" if self.probe.step >= told["at"] else capture.start()
+        window = PlannedWindow(TRACE, message["pass"], message["steps"], 0.0, math.inf)
+        capture = self.make_trace(window, message["stacks"])
+        why = "it was announced too late" if self.probe.step >= message["at"] else capture.start()
         if why:
             capture.skipped(why)
         else:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from tdiag.evidence.device import Copy, DeviceTime, Sync, Syncs
-from tdiag.evidence.kinds import Budget, SyncLines
+from tdiag.evidence.device import Copy, DeviceTime, Sync, SyncLines, Syncs
+from tdiag.evidence.steps import Budget
 from tdiag.model.diagnosis import Measure
 from tdiag.model.place import Place
 from tdiag.rules.base import Gain, held

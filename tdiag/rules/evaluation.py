@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Calls, Modules, Phases
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.ops import Calls
+from tdiag.evidence.steps import Phases
+from tdiag.evidence.training import Modules
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import where

@@ -7,36 +7,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tdiag.evidence.data import Loader, Loaders
-from tdiag.evidence.device import (
-    Copy,
-    DeviceTime,
-    HostOp,
-    HostOps,
-    KernelFamily,
-    Kernels,
-    MatrixOp,
-    Ranks,
-    RankTime,
-    Sync,
-    TracedSteps,
-)
-from tdiag.evidence.kinds import (
-    Budget,
-    Environment,
-    Flags,
-    Module,
-    OpLine,
-    Ops,
-    Optimizer,
-    Optimizers,
-    Phases,
-    StackLine,
-    Stacks,
-    System,
-    Threads,
-)
-from tdiag.evidence.training import Ddp
+from tdiag.evidence.device import Copy, DeviceTime, KernelFamily, Kernels, Sync
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.machine import Environment, System, Threads
+from tdiag.evidence.ops import HostOp, HostOps, MatrixOp, OpLine, Ops
+from tdiag.evidence.ranks import Ddp, Ranks, RankTime
+from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.evidence.steps import Budget, Phases, TracedSteps
+from tdiag.evidence.training import Flags, Module, Optimizer, Optimizers
 from tdiag.model.place import Place
 
 MS = 1_000_000

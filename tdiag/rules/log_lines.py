@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 
-from tdiag.evidence.kinds import StackLine
+from tdiag.evidence.sampled import StackLine
 
 # Modules that write logs, as they appear in the innermost frame of a sample.
 WRITERS = re.compile(

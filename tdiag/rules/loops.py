@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tdiag.evidence.device import HostOps
-from tdiag.evidence.kinds import Modules, OpLine, Ops, Phases
+from tdiag.evidence.ops import HostOps, OpLine, Ops
+from tdiag.evidence.steps import Phases
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import where

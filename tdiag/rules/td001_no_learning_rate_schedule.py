@@ -27,10 +27,11 @@ import math
 
 from msgspec.structs import replace
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Calls, Flags, Optimizer, Optimizers, Phases, Steps
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.ops import Calls
+from tdiag.evidence.steps import Phases, Steps
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Schedulers
+from tdiag.evidence.training import Flags, Optimizer, Optimizers, Schedulers
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import loaders, optimizers

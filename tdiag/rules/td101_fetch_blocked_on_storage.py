@@ -14,7 +14,7 @@ Read the data into memory once if it fits, let several workers wait at the same 
 small files into few, or move the data to a faster disk.
 
 ## How the gain is computed
-High end: workers overlap the fetches. Low end with the data in memory: no fetch blocks from the
+High end: fetches overlap in workers. Low end with the data in memory: no fetch blocks from the
 second epoch on. Low end otherwise: storage is no faster with more requests, and only the training
 process's own computation is hidden.
 
@@ -28,8 +28,10 @@ from __future__ import annotations
 
 import math
 
-from tdiag.evidence.data import Loader, Loaders
-from tdiag.evidence.kinds import Budget, Phases, StackLine, Stacks, System
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.machine import System
+from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
@@ -132,7 +134,7 @@ def _reads(loader: Loader) -> bool:
 def _gain(fed: Feed, workers: int, cache: bool, system: System) -> tuple[float, float, str]:
     overlapped = fed.gain_with(workers, system)[1] if workers > fed.loader.num_workers else 0.0
     memory = fed.gain_of_saving(fed.blocked) if cache else 0.0
-    overlap = f"high end: {plural(workers, 'worker')} overlap the fetches; low end:"
+    overlap = f"high end: fetches overlap in {plural(workers, 'worker')}; low end:"
     if cache:
         why = f"{overlap} in memory, no fetch blocks from the second epoch on."
         return memory, max(memory, overlapped), why

@@ -21,8 +21,8 @@ dataset touches; that memory comes on top.
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import System
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import System
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where

@@ -21,9 +21,9 @@ Pinned memory cannot be swapped: with little free RAM, or huge batches, it slows
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loader, Loaders
 from tdiag.evidence.device import DeviceTime, Transfers
-from tdiag.evidence.kinds import Budget
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place

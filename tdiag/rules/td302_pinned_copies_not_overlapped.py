@@ -20,7 +20,7 @@ After `non_blocking=True` the host must not overwrite the batch before the copy 
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime, Transfers
-from tdiag.evidence.kinds import Budget
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, where

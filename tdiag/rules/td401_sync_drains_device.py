@@ -23,8 +23,8 @@ a CPU nothing is asynchronous and `.item()` is free: the rule abstains.
 
 from __future__ import annotations
 
-from tdiag.evidence.device import DeviceTime, Syncs
-from tdiag.evidence.kinds import Budget, SyncLines
+from tdiag.evidence.device import DeviceTime, SyncLines, Syncs
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, where

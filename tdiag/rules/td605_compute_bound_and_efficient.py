@@ -24,7 +24,9 @@ still have found something.
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.kinds import Budget, Dispatch, Ops, Phases, System
+from tdiag.evidence.machine import System
+from tdiag.evidence.ops import Dispatch, Ops
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import COMPUTE, Abstain, Found, held

@@ -23,9 +23,10 @@ varying size, a few steps may not show the peak.
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loader, Loaders
 from tdiag.evidence.device import DeviceTime, Kernels
-from tdiag.evidence.kinds import Budget, Environment, System
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import Found, where

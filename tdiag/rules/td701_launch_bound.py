@@ -28,10 +28,12 @@ shapes repeat.
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loader, Loaders
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.kinds import Budget, Dispatch, Modules, OpLine, Ops, Phases
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.ops import Dispatch, OpLine, Ops
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, where

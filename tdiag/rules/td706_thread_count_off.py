@@ -30,8 +30,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tdiag.evidence.data import Loader, Loaders
-from tdiag.evidence.kinds import Budget, Busy, Ops, System, Threads
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.machine import Busy, System, Threads
+from tdiag.evidence.ops import Ops
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import Threshold

@@ -38,8 +38,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.kinds import Budget, Dispatch, Modules, Ops, Phases
+from tdiag.evidence.ops import Dispatch, Ops
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, where

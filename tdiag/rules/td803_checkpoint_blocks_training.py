@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.evidence.kinds import Budget, Phases, Stacks
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place

@@ -29,10 +29,11 @@ faster.
 
 from __future__ import annotations
 
-from tdiag.evidence.device import Communication, DeviceTime, Ranks
-from tdiag.evidence.kinds import Budget, Environment, Steps
+from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.ranks import REDUCER, CollectiveLine, Collectives, Communication, Ddp, Ranks
+from tdiag.evidence.steps import Budget, Steps
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import REDUCER, Collective, Collectives, Ddp
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import MS, at, budget, ddp_settings, device_time
@@ -168,13 +169,13 @@ def _less_waiting(exposed: float, ranks: Ranks | None) -> float:
     return min(exposed, ranks.shortest_ns)
 
 
-def _what(line: Collective) -> str:
+def _what(line: CollectiveLine) -> str:
     if line.name == REDUCER:
         return "for DistributedDataParallel's gradient reduction"
     return f"in {line.name}{where(line.at)}"
 
 
-def _fix(most: Collective, ddp: Ddp | None) -> Fix:
+def _fix(most: CollectiveLine, ddp: Ddp | None) -> Fix:
     if most.name != REDUCER:
         return _by_hand(where(most.at))
     view = "" if ddp is not None and ddp.gradient_as_bucket_view else "gradient_as_bucket_view=True"
@@ -205,6 +206,6 @@ def clear() -> Evidence:
 
 def on_cpu(exposed_ms: float, name: str = REDUCER) -> Evidence:
     """A step on a CPU that computes 60 ms beside what it waits for the other ranks."""
-    wait = Collective(name=name, at=at(30), count=1.0, wall_ns=exposed_ms * MS)
+    wait = CollectiveLine(name=name, at=at(30), count=1.0, wall_ns=exposed_ms * MS)
     step = budget(forward=20, backward=40, comm=exposed_ms)
     return Evidence().add(step, Collectives(lines=(wait,)))

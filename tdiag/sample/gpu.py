@@ -136,8 +136,8 @@ class Gpus:
         return [gpu for gpu in allowed if gpu.number in chosen]
 
     def _ordered(self, allowed: list[_Gpu]) -> bool:
-        """Whether CUDA counts as NVML does: it puts the fastest first, unless it is told not to,
-        and of a divided device it counts one instance."""
+        """Whether CUDA counts as NVML does. By default it puts the fastest first, and of a divided
+        device it counts one instance."""
         if any(gpu.handle is not gpu.whole for gpu in allowed):
             return False
         by_bus = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"

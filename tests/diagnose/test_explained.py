@@ -11,7 +11,9 @@ from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.costs import FAMILIES
-from tdiag.evidence.kinds import Dispatch, Stacks, Steps
+from tdiag.evidence.ops import Dispatch
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Diagnosis
 from tdiag.model.kind import Kind

@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.verdict import GUESS_CONFIDENCE, judge
-from tdiag.evidence.device import HostOps, TracedSteps
-from tdiag.evidence.kinds import Dispatch, Environment, Steps
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.ops import Dispatch, HostOps
+from tdiag.evidence.steps import Steps, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding, Fix, Speedup, Verdict
 from tdiag.model.kind import Kind

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tdiag.evidence.clocks import DeviceClocks, HeldDown
+from tdiag.evidence.device import DeviceClocks, HeldDown
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.machine import make_system
-from tdiag.evidence.kinds import System
+from tdiag.evidence.machine import System
 
 from .making import MS, Run, plain
 

@@ -103,6 +103,6 @@ def test_calls_of_other_threads_are_kept_out_of_cprofile() -> None:
     other = threading.Thread(target=call, args=("theirs",))
     other.start()
     other.join()
-    call("ours")
-    assert seen == [("start", "ours"), ("return", "ours")]
+    call("own")
+    assert seen == [("start", "own"), ("return", "own")]
     assert set(monitoring.callbacks) == {1, 4}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.data import Loader, Loaders
+from tdiag.evidence.feeding import Loader, Loaders
 
 from .harness import watch_code
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tdiag.evidence.kinds import Steps
+from tdiag.evidence.steps import Steps
 from tdiag.probe.boundary import BATCHES_BEFORE_THEY_COUNT
 from tests.simulated.device import SimulatedCuda
 from tests.simulated.loop import Loop

@@ -112,7 +112,7 @@ def test_one_rank_alone_announces_nothing(joints: tuple[Joint, Joint]) -> None:
     assert not Path(joint.agreement.file).exists()
 
 
-def test_a_rank_that_is_told_too_late_says_so_once(joints: tuple[Joint, Joint]) -> None:
+def test_a_rank_that_hears_too_late_says_so_once(joints: tuple[Joint, Joint]) -> None:
     lead, other = joints
     lead.announce(2, 3, stacks=False)
     other.follow(POLL_NS)
@@ -122,7 +122,7 @@ def test_a_rank_that_is_told_too_late_says_so_once(joints: tuple[Joint, Joint]) 
     assert not other.follow(3 * POLL_NS)
     written = other.probe.recorder.written  # type: ignore[attr-defined]
     assert [(r["state"], r["why"], r["pass"]) for r in written] == [
-        ("skipped", "it was told too late", 2)
+        ("skipped", "it was announced too late", 2)
     ]
 
 

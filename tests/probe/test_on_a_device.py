@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tdiag.evidence.kinds import Steps
+from tdiag.evidence.steps import Steps
 from tdiag.probe import plan
 from tdiag.probe.capture.trace import TraceCapture
 from tests.simulated.device import SimulatedCuda

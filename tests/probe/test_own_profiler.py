@@ -30,7 +30,7 @@ with torch.profiler.profile(
 @pytest.mark.parametrize(
     ("wait", "warmup", "active", "repeat"),
     [
-        (3, 2, 1, 0),  # again and again, in every window of ours
+        (3, 2, 1, 0),  # again and again, in every window
         (3, 20, 3, 0),  # prepared long before it records
         (9, 1, 30, 0),
         (4, 30, 1, 1),

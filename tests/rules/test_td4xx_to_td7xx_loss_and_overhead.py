@@ -8,9 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.device import HostOps, Syncs
-from tdiag.evidence.kinds import Dispatch, Flags, Module, Modules, OpLine, Phases
+from tdiag.evidence.device import Syncs
+from tdiag.evidence.ops import Dispatch, HostOps, OpLine
+from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Flags, Module, Modules
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.clocks import DeviceClocks, HeldDown
+from tdiag.evidence.device import DeviceClocks, HeldDown
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.ranks import REDUCER
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import REDUCER
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, budget, environment, late_by_turns

@@ -16,8 +16,8 @@ class NVMLError(Exception):
 
 
 class FakeNvml(ModuleType):
-    """Two devices, both ``names[0]`` unless there are two names; the second one's clocks are not
-    told. ``refused``: those of other jobs; ``divided``: those whose instances are handed out."""
+    """Two devices, both ``names[0]`` unless there are two names; the second one gives no
+    clock. ``refused``: those of other jobs; ``divided``: those whose instances are handed out."""
 
     NVMLError = NVMLError
 
@@ -139,7 +139,9 @@ def watched(gpus: Gpus) -> list[str]:
 
 
 @pytest.mark.parametrize("refused", [{0}, {1}, {0, 1}])
-def test_a_device_of_another_job_does_not_hide_ours(refused: set[int], nvml: FakeNvml) -> None:
+def test_a_device_of_another_job_does_not_hide_the_others(
+    refused: set[int], nvml: FakeNvml
+) -> None:
     nvml.refused = refused
     gpus = Gpus()
     assert watched(gpus) == [f"GPU-{n}abc" for n in (0, 1) if n not in refused]

@@ -20,7 +20,7 @@ from .device import SimulatedCuda
 
 
 class Loop:
-    """``body`` is one step; the probe is told of its end as by the leading optimizer."""
+    """``body`` is one step; the probe hears of its end as from the leading optimizer."""
 
     def __init__(
         self,

@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tdiag.evidence.device import Communication, DeviceTime, Kernels, Syncs, TracedSteps, Transfers
+from tdiag.evidence.device import DeviceTime, Kernels, Syncs, Transfers
 from tdiag.evidence.from_trace import device_evidence
 from tdiag.evidence.from_trace.device_time import charge
+from tdiag.evidence.ranks import Communication
+from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 from tests.trace.making import (
     Event,

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from tdiag.errors import RunError
-from tdiag.evidence.device import Communication, DeviceTime, Ranks, TracedSteps
+from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.from_trace.ranks_of_traces import merge_ranks
 from tdiag.evidence.from_trace.trace_files import TracedFile, find_traces, read_file, read_files
-from tdiag.evidence.kinds import Environment
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.ranks import Communication, Ranks
+from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 from tests.trace.making import Event, kernel, op, step, write
 

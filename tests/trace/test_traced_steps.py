@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from tdiag.evidence.device import TracedSteps
 from tdiag.evidence.from_trace import device_evidence
+from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 from tests.trace.making import call, evidence_of, kernel, launched, note, op, step, trace_of
 

@@ -31,8 +31,9 @@ from tdiag.evidence.from_run.setting import make_environment, make_modules, make
 from tdiag.evidence.from_run.startup import make_startup
 from tdiag.evidence.from_run.timed import clean_step, timed
 from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
-from tdiag.evidence.history import History
-from tdiag.evidence.kinds import Stacks, Steps
+from tdiag.evidence.machine import SystemHistory
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.notes import Note
 from tdiag.probe.wire import BY_CLOSURE, BY_MICRO_BATCH, CONFIG, RUN, SAMPLE
@@ -77,7 +78,7 @@ def load_run(run_dir: Path) -> Evidence:
     if history := make_history(run_dir / "system.jsonl", allowed):
         evidence.add(history)
     else:
-        evidence.missing[History] = "the machine was sampled less than twice"
+        evidence.missing[SystemHistory] = "the machine was sampled less than twice"
     if lead is None:
         evidence.missing[Steps] = why_none(None)
     else:

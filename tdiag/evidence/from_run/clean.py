@@ -16,8 +16,7 @@ from tdiag.evidence.from_run.records import (
     TorchRecord,
     WindowRecord,
 )
-from tdiag.evidence.history import StepHistory
-from tdiag.evidence.kinds import Steps
+from tdiag.evidence.steps import StepHistory, Steps
 from tdiag.probe.wire import BASELINE, PROFILED
 
 # The second pass comes later, lasts longer and is stretched to whole epochs, so it is used alone

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from tdiag.evidence.clocks import DeviceClocks, HeldDown
+from tdiag.evidence.device import DeviceClocks, HeldDown
+from tdiag.evidence.feeding import Storage
 from tdiag.evidence.from_run.clean import Clean
-from tdiag.evidence.history import History, Strip
-from tdiag.evidence.kinds import Busy, System
-from tdiag.evidence.storage import Storage
+from tdiag.evidence.machine import Busy, Strip, System, SystemHistory
 from tdiag.model.kind import Kind
 
 # A thread that wants a core half of the time; less takes none away from a training. Ours.
@@ -212,13 +211,13 @@ Values = tuple[float | None, ...]
 CPU_NS, READ_BYTES = 0, 2  # which of a process's counters in a sample
 
 
-def make_history(path: Path, cpus_allowed: int | None) -> History | None:
+def make_history(path: Path, cpus_allowed: int | None) -> SystemHistory | None:
     """None without two samples. ``cpus_allowed``: the training process's own affinity."""
     machine, samples = read_system(path)
     samples = [s for i, s in enumerate(samples) if i == 0 or s.t > samples[i - 1].t]
     if machine is None or len(samples) < 2:
         return None
-    return History(
+    return SystemHistory(
         t_ns=tuple(sample.t for sample in samples),
         strips=(*_host(machine, samples, cpus_allowed), *_gpus(machine, samples)),
         no_gpu="" if machine.gpus else machine.gpus_missing or "no GPU was found",
@@ -233,7 +232,7 @@ def _host(machine: Machine, samples: Sequence[Sample], cpus_allowed: int | None)
     yield Strip(name="cores", unit="cores", values=used, limit=allowed)
     everybody = _rates(busy, wall)
     limit = machine.cores_machine
-    yield Strip(name="cores, everybody", unit="cores", values=everybody, limit=limit)
+    yield Strip(name="cores, all processes", unit="cores", values=everybody, limit=limit)
     read = _rates(_increases(samples, READ_BYTES), [ns / 1e9 for ns in wall])
     yield Strip(name="disk read", unit="bytes_per_s", values=read)
     resident = tuple(sum(p[1] for p in s.procs.values()) for s in samples[1:])

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tdiag.evidence.device import (
-    Communication,
-    DeviceMemory,
-    DeviceParts,
-    DeviceTime,
-    HostOps,
-    Kernels,
-    MatrixOps,
-    Syncs,
-    TracedSteps,
-    Transfers,
-)
+from tdiag.evidence.device import DeviceParts, DeviceTime, Kernels, Syncs, Transfers
 from tdiag.evidence.from_trace.copies_and_syncs import syncs, transfers
 from tdiag.evidence.from_trace.device_time import busy_spans, device_time, host_states, idle_causes
 from tdiag.evidence.from_trace.device_work import device_memory, device_parts, kernels
@@ -28,8 +17,11 @@ from tdiag.evidence.from_trace.ranks_of_traces import communication
 from tdiag.evidence.from_trace.replaying import Unexplained, replay
 from tdiag.evidence.from_trace.view import TraceView, one_process, view
 from tdiag.evidence.from_trace.window import TracedWindow, find_window
-from tdiag.evidence.history import StepEvents
+from tdiag.evidence.memory import DeviceMemory
+from tdiag.evidence.ops import HostOps, MatrixOps
+from tdiag.evidence.ranks import Communication
 from tdiag.evidence.replay import Replay
+from tdiag.evidence.steps import StepEvents, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.kind import Kind
 from tdiag.model.notes import Note

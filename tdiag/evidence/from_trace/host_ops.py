@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tdiag.evidence.device import HostOp, HostOps, MatrixOp, MatrixOps
 from tdiag.evidence.from_trace.device_work import issuing_ops
 from tdiag.evidence.from_trace.intervals import Ints
 from tdiag.evidence.from_trace.nesting import Nested
 from tdiag.evidence.from_trace.view import TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
+from tdiag.evidence.ops import HostOp, HostOps, MatrixOp, MatrixOps
 from tdiag.trace import Trace
 from tdiag.trace.columns import Mask
 

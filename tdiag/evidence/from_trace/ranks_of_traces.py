@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tdiag.evidence.device import Communication, DeviceTime, Ranks, RankTime, TracedSteps
+from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.from_trace.intervals import clip, covered, minus, total
 from tdiag.evidence.from_trace.view import COMM, COMPUTE, TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
+from tdiag.evidence.ranks import Communication, Ranks, RankTime
+from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 
 # Paired collectives end together; further apart than a wait that would be noticeable

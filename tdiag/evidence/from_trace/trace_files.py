@@ -16,9 +16,9 @@ import numpy as np
 
 from tdiag.children import program
 from tdiag.errors import RunError
-from tdiag.evidence.device import TracedSteps
 from tdiag.evidence.from_trace import device_evidence
-from tdiag.evidence.kinds import Environment
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.notes import Capture
 from tdiag.trace import Trace, read_trace

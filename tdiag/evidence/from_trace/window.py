@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tdiag.evidence.device import TracedSteps
 from tdiag.evidence.from_trace.intervals import Ints, covered
 from tdiag.evidence.from_trace.view import Rows, TraceView
+from tdiag.evidence.steps import TracedSteps
 
 PROFILER_STEP = re.compile(r"^ProfilerStep#\d+")
 NEXT_BATCH = re.compile(r"^enumerate\(DataLoader\)")

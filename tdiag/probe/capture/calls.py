@@ -65,8 +65,8 @@ class CallsCapture(Capture):
 
 
 def keep_to_thread(monitoring: Any, thread: int) -> None:
-    """From Python 3.12 on cProfile is told of the calls of all threads, and takes them for those of
-    one: pinning threads and autograd's, one for each device, would end each other's calls."""
+    """From Python 3.12 on cProfile sees the calls of all threads and takes them for those of one: a
+    pinning thread, or autograd's for a device, would end the calls of the training thread."""
 
     def kept(callback: Any) -> Any:
         def only_here(*args: Any) -> Any:

@@ -123,7 +123,7 @@ class TraceCapture(Capture):
         return ""
 
     def _watch_for_another(self) -> None:
-        """Two Kineto sessions cannot nest: if the script prepares or starts one, ours ends."""
+        """Two Kineto sessions cannot nest: if the script prepares or starts one, tdiag's ends."""
         for name in ("_prepare_profiler", "_enable_profiler"):
             self.give_way(torch.autograd.profiler, name, OWN_PROFILER)
 
@@ -131,7 +131,7 @@ class TraceCapture(Capture):
         return bool(self.lost) or self.windows.joint.ready()
 
     def begin(self) -> None:
-        self.patches.undo()  # the start that follows is ours
+        self.patches.undo()  # the start that follows is tdiag's own
         if facts.profiler_is_on():
             self.lost = self.lost or OWN_PROFILER
         if self.lost:
