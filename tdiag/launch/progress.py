@@ -62,7 +62,7 @@ class Reported:
 
     def _steps(self, first: int, count: int, ended: int) -> None:
         self.steps += count
-        if self.window == BASELINE and self.window_from:
+        if self.window == BASELINE and self.window_from and not self.on_device:
             steps = first + count - self.window_from[0]
             if steps > 0:
                 self.clean_step_ns = (ended - self.window_from[1]) // steps
@@ -72,6 +72,10 @@ class Reported:
             self.window, self.window_pass = str(record["name"]), int(record["pass"])
             self.window_from = (int(record["step"]), int(record["t"]))
         elif record["name"] == self.window:
+            if record.get("drained") is not None and self.window == BASELINE and self.window_from:
+                # Launched is not done: on a device only whole windows have a length.
+                steps = int(record["step"]) - self.window_from[0]
+                self.clean_step_ns = (int(record["t"]) - self.window_from[1]) // max(1, steps)
             self.window, self.window_from = "", None
 
     def _boundary(self, record: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tdiag.evidence.steps import Steps
+from tdiag.launch.progress import Progress
 from tdiag.probe import plan
 from tdiag.probe.capture.trace import TraceCapture
 from tests.simulated.device import SimulatedCuda
@@ -42,6 +43,11 @@ def test_the_mean_step_is_what_the_device_takes(
     assert steps is not None
     assert steps.mean_ns / truth(body) == pytest.approx(1.0, abs=0.01)
     assert run.of("failure") == []
+    progress = Progress(run.run_dir)
+    progress.look()
+    (shown,) = progress.processes.values()
+    assert shown.clean_step_ns is not None
+    assert shown.clean_step_ns / truth(body) == pytest.approx(1.0, abs=0.02)
     assert steps.count < 150  # for 3 s: not until so many are launched that the queue is full
 
 

@@ -112,9 +112,9 @@ def make_steps(lead: Process, clean: Clean, boundary: str) -> Steps:
 
 
 def _drained_ns(lead: Process, clean: Clean) -> int:
-    """How long the device worked on after the clean windows' last steps."""
-    after = {window.step - 1: window.drained or 0 for window in _ended(lead)}
-    return sum(after.get(step, 0) for step in lead.steps.number[clean.mask].tolist())
+    """How long the device worked on after the last step of each clean window."""
+    after = {window.number: window.drained or 0 for window in _ended(lead)}
+    return sum(after.get(number, 0) for number in set(_passes(lead)[clean.mask].tolist()))
 
 
 def make_step_history(
