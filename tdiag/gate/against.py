@@ -113,7 +113,11 @@ def timed(case: Case, other: Revision, before: Program, now: Program, options: O
             now_ns=_typical_ns([pair[1] for pair in pairs]),
             turns=turns,
             how=f"{plural(len(pairs), 'group')} of fresh processes, {plural(turns, 'turn')} a side,"
-            " both sides alive at once, interleaved",
+            + (
+                " one side after the other: the device has no room for both"
+                if found.alone
+                else " both sides alive at once, interleaved"
+            ),
         ),
         changed=other.changed,
         notes=[*case.notes, *same],

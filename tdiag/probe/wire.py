@@ -43,9 +43,12 @@ _ROWS = (
     # strace stops the program at every system call.
     WindowRow("syscalls", "strace", 66, "counting system calls with strace",
               "system calls were not counted", standard=False),
+    # Of a run on a device: what the trace leaves behind, since CUPTI stays attached.
+    WindowRow("residue", "after the trace", 101, "timing steps after the trace",
+              "steps after the trace were not timed", profiled=False, standard=False),
 )  # fmt: skip
 WINDOWS = {row.name: row for row in _ROWS}
-WARMUP, BASELINE, SAMPLE, TRACE, CALLS, OPS, SYSCALLS = WINDOWS
+WARMUP, BASELINE, SAMPLE, TRACE, CALLS, OPS, SYSCALLS, RESIDUE = WINDOWS
 STANDARD = tuple(row.name for row in _ROWS if row.standard)
 PROFILED = tuple(row.name for row in _ROWS if row.profiled)
 

@@ -149,7 +149,9 @@ def _add_steps(
     if collectives := make_collectives(process, judged.timeline, clean):
         evidence.add(collectives)
     queued = queued_frac(process, clean)
-    evidence.add(*make_system(run_dir / "system.jsonl", clean, allowed, queued))
+    about = process.last(TorchRecord)
+    uuid = (about.device or {}).get("uuid") if about else None
+    evidence.add(*make_system(run_dir / "system.jsonl", clean, allowed, queued, uuid))
     evidence.perturbation.update(perturbation(lead, mine.clean))
     traced = judged if process.last(TraceRecord) else mine
     return (

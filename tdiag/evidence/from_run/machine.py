@@ -20,6 +20,7 @@ BUSY_CORES = 0.5
 
 class _Gpu(msgspec.Struct):
     index: int = 0
+    uuid: str | None = None
     memory_total: int | None = None
     util: float | None = None
     memory_used: int | None = None
@@ -59,12 +60,14 @@ def make_system(
     clean: Clean,
     cpus_allowed: int | None,
     queued_frac: float | None,
+    gpu_uuid: str | None = None,
 ) -> list[Kind]:
     """System, and DeviceClocks where a device was watched, during the longest clean stretch.
     Nothing without a readable file.
 
     ``cpus_allowed``: the training process's own affinity, which may be narrower than tdiag's.
-    ``queued_frac``: how much of the window the training thread waited for a core.
+    ``queued_frac``: how much of the window the training thread waited for a core. ``gpu_uuid``: of
+    the device that the process computes on, as the probe reports it.
     """
     machine, samples = read_system(path)
     if machine is None:
@@ -72,7 +75,7 @@ def make_system(
     used = _Interval(samples, clean)
     memory = [rss for s in samples if (rss := sum(p[1] for p in s.procs.values()))]
     available = [s.ram_available for s in samples if s.ram_available is not None]
-    gpu = _busiest_gpu(used.samples)
+    gpu = _own_gpu(machine, used.samples, gpu_uuid)
     about = _about(machine, gpu)
     system = System(
         cores_allowed=min(machine.cores_allowed, cpus_allowed or machine.cores_allowed),
@@ -153,6 +156,14 @@ class _Interval:
         if not self.wall_ns:
             return None
         return (self.samples[-1].busy_ns - self.samples[0].busy_ns) / self.wall_ns
+
+
+def _own_gpu(machine: Machine, samples: list[Sample], uuid: str | None) -> list[_Gpu]:
+    """The samples of this device; where its uuid is not known, of the one that was used most."""
+    if uuid is None:
+        return _busiest_gpu(samples)
+    mine = {g.index for g in machine.gpus or () if (g.uuid or "").partition("-")[2] == uuid}
+    return [gpu for sample in samples for gpu in sample.gpus or () if gpu.index in mine]
 
 
 def _busiest_gpu(samples: list[Sample]) -> list[_Gpu]:

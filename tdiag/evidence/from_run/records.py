@@ -38,6 +38,7 @@ class TorchRecord(Record):
     cuda: str | None = None
     hip: str | None = None
     devices: list[str] = []
+    device: dict[str, Any] | None = None
     intra_op: int = 0
     inter_op: int = 0
     omp: str | None = None
@@ -162,6 +163,7 @@ class WindowRecord(Record):
     runq: int | None = None
     step: int = 0
     allocated: int | None = None
+    drained: int | None = None
     compiles: tuple[int, int, int] | None = None  # frames, of these again, ns, so far
     recompiled: list[tuple[At, str, int]] = []
     limit: bool = False
