@@ -71,7 +71,8 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     certainty = _certainty(evidence) * (1 - budget.share("unattributed"))
     if candidate.cls == "compute":
         roofline = make_roofline(evidence, budget)
-        if roofline is None:
+        # On a device its kernels were seen to run; on a CPU the time may be that of calling torch.
+        if roofline is None and not budget.has_device:
             certainty = min(certainty, GUESS_CONFIDENCE)
         elif _alone(evidence, costs) and (waste := _wasted(roofline, costs, findings)):
             share, words = waste
