@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tdiag.diagnose.blind import blind
 from tdiag.diagnose.costs import HIGH_FRAC, Costs, family_of, undisturbed, weigh
 from tdiag.diagnose.places import fetched_by, sampled_there, unexplained_place
 from tdiag.evidence.feeding import Loaders
@@ -63,6 +64,8 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     """
     if budget is None:
         return _without_budget(evidence)
+    if budget.blind:
+        return blind(evidence, budget)
     costs = weigh(evidence, budget, findings)
     candidate = _choose(evidence, costs, findings)
     certainty = _certainty(evidence) * (1 - budget.share("unattributed"))

@@ -27,7 +27,13 @@ from tdiag.evidence.from_run.model import make_compiles, make_inputs, make_model
 from tdiag.evidence.from_run.ranks_of_run import make_collectives, rank_to_judge
 from tdiag.evidence.from_run.records import TorchRecord, TraceRecord
 from tdiag.evidence.from_run.sampled import find_samples, make_call_trees, make_stacks
-from tdiag.evidence.from_run.setting import make_environment, make_modules, make_optim, make_setting
+from tdiag.evidence.from_run.setting import (
+    make_device_facts,
+    make_environment,
+    make_modules,
+    make_optim,
+    make_setting,
+)
 from tdiag.evidence.from_run.startup import make_startup
 from tdiag.evidence.from_run.timed import clean_step, timed
 from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
@@ -84,6 +90,7 @@ def load_run(run_dir: Path) -> Evidence:
     else:
         judged, traced, spans = _add_steps(evidence, run_dir, lead, processes, allowed)
         evidence.add(
+            *make_device_facts(judged),
             *make_setting(lead, processes),
             *make_optim(lead),
             *make_counted(lead),

@@ -33,11 +33,22 @@ class ProcessRecord(Record):
     world_size: int | None = None
 
 
+class DeviceFacts(msgspec.Struct):
+    """The device that a process computes on."""
+
+    kind: str = "cuda"
+    index: int | None = None
+    name: str = ""
+    uuid: str | None = None
+    memory: int | None = None
+
+
 class TorchRecord(Record):
     version: str = ""
     cuda: str | None = None
     hip: str | None = None
     devices: list[str] = []
+    device: DeviceFacts | None = None
     intra_op: int = 0
     inter_op: int = 0
     omp: str | None = None
@@ -161,6 +172,8 @@ class WindowRecord(Record):
     runq: int | None = None
     step: int = 0
     allocated: int | None = None
+    peak: int | None = None
+    reserved: int | None = None
     compiles: tuple[int, int, int] | None = None  # frames, of these again, ns, so far
     recompiled: list[tuple[At, str, int]] = []
     limit: bool = False
