@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdiag.evidence.device import Device
+from tdiag.evidence.device import FAULT, Device, DeviceTime
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Flags
@@ -52,7 +52,14 @@ def _why(evidence: Evidence, device: Device | None) -> str:
         kind = device.kind if device is not None else ""
         return f"torch.profiler cannot trace a device of kind {kind}. Use its vendor's profiler"
     return (
-        f"torch.profiler recorded no kernels. Either {library} is missing or not permitted, or"
+        f"torch.profiler recorded no kernels{_said(evidence)}. Either {library} is missing or not"
+        " permitted, or"
         " another tool holds it (nsys, ncu, DCGM). End that tool (DCGM: dcgmi profile --pause) and"
         " run again"
     )
+
+
+def _said(evidence: Evidence) -> str:
+    """What Kineto reported, in brackets."""
+    fault = evidence.missing.get(DeviceTime, "")
+    return f" ({fault})" if fault.startswith(FAULT) else ""

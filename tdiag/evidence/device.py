@@ -10,6 +10,9 @@ import msgspec
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 
+# Begins the reason why DeviceTime is missing, where the profiler itself gave one.
+FAULT = "Kineto: "
+
 
 class Device(Kind, frozen=True, kw_only=True):
     """What the judged process computed on; absent on a CPU, and where a trace shows no device.

@@ -13,6 +13,7 @@ from tdiag.diagnose import diagnose
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.device import Device, DeviceTime
 from tdiag.evidence.from_run import load_run
+from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.steps import Budget
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.base import DATA_WAIT
@@ -69,6 +70,14 @@ def test_without_kernels_the_verdict_is_unknown_and_says_why(
     assert advice in found.verdict.summary
 
 
+def test_what_kineto_said_is_part_of_the_reason(tmp_path: Path) -> None:
+    run = run_on(tmp_path)
+    traced(run, "host.json", 1)
+    run.lines[-1]["faults"] = ["CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"]
+    found = diagnose(load_run(run.write()))
+    assert "MULTIPLE_SUBSCRIBERS" in found.verdict.summary
+
+
 def test_a_script_that_profiles_itself_is_told_to_stop_that(tmp_path: Path) -> None:
     run = run_on(tmp_path)
     run.lines = [line for line in run.lines if line["kind"] != "flags"]
@@ -100,6 +109,16 @@ def test_an_older_probe_names_the_device_too(tmp_path: Path) -> None:
     next(line for line in run.lines if line["kind"] == "torch")["device"] = None
     evidence = load_run(run.write())
     assert evidence.get(Device) == Device(kind="cuda", name="NVIDIA H100")
+
+
+def test_memory_is_torchs_own_on_the_processes_own_device(tmp_path: Path) -> None:
+    run = run_on(tmp_path)
+    run.lines[-1].update(peak=7 << 30, reserved=9 << 30)
+    run.open("ops")
+    run.lines[-1].update(allocated=1, peak=8 << 30, reserved=10 << 30)
+    assert load_run(run.write()).get(DeviceMemory) == DeviceMemory(
+        peak_allocated_bytes=8 << 30, peak_reserved_bytes=10 << 30, capacity_bytes=80 << 30
+    )
 
 
 def test_of_several_traces_the_one_with_kernels_is_read(tmp_path: Path) -> None:

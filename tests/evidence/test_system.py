@@ -67,18 +67,6 @@ def test_without_two_samples_nothing_is_said_about_use(tmp_path: Path) -> None:
     assert found.rss_bytes == 1000
 
 
-def test_the_device_that_is_used_is_the_one_reported(tmp_path: Path) -> None:
-    gpus = [
-        {"index": 1, "util": 0.0, "memory_used": 1, "throttle": []},
-        {"index": 0, "util": 0.5, "memory_used": 7, "throttle": ["power cap"]},
-    ]
-    found = system_of(
-        tmp_path, sample(2 * SECOND, 3, 0, gpus=gpus), sample(3 * SECOND, 3, 0, gpus=gpus)
-    )
-    assert found.gpu_memory_used_bytes == 7
-    assert found.gpu_memory_total_bytes == 80 << 30
-
-
 def test_waiting_for_a_core_is_measured_over_the_clean_window(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.steps(100, plain)

@@ -191,7 +191,10 @@ class StepsRecord(Record):
 
 
 class TraceRecord(Record):
+    """``faults``: what Kineto said went wrong."""
+
     file: str
+    faults: list[str] = []
     t: int = 0
     number: int = msgspec.field(name="pass", default=1)
     steps: int = 0

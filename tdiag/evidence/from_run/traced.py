@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tdiag.errors import TdiagError
-from tdiag.evidence.device import Device, DeviceTime
+from tdiag.evidence.device import FAULT, Device, DeviceTime
 from tdiag.evidence.from_run.events import Process, workers_of
 from tdiag.evidence.from_run.phases import PHASES
 from tdiag.evidence.from_run.records import FetchRecord, ProcessRecord, TraceRecord
@@ -79,6 +79,8 @@ def _facts(
     found = device_evidence(trace, known)
     if shift is not None and (step := found.get(StepEvents)):
         found.add(with_workers(step, shift, traced, processes))
+    if record.faults and DeviceTime not in found.facts:
+        found.missing[DeviceTime] = f"{FAULT}{record.faults[0]}"
     return found
 
 
