@@ -25,7 +25,8 @@ MAY_IMPORT = {
     "trace": {"errors", "children"},
     "evidence": {"errors", "children", "model", "trace", "probe.wire"},
     "rules": {"errors", "units", "evidence", "model", "probe.wire"},
-    "diagnose": {"errors", "units", "model", "evidence", "rules", "probe.wire"},
+    "frameworks": {"model"},
+    "diagnose": {"frameworks", "errors", "units", "model", "evidence", "rules", "probe.wire"},
     "report": {"errors", "units", "model", "evidence", "probe.wire"},
     "duel": {"errors", "launch", "probe.wire"},
     "gate": {

@@ -13,7 +13,7 @@ import typer
 from tdiag.cli.options import HourlyCost, Output
 
 if TYPE_CHECKING:
-    from tdiag.diagnose.compare import Side
+    from tdiag.diagnose.compare import TracedRun
     from tdiag.evidence.from_trace.trace_files import TracedFile
     from tdiag.evidence.store import Evidence
     from tdiag.trace.inflate import Progress
@@ -98,12 +98,12 @@ def analyze(
         say_where(named)
 
 
-def _read(paths: list[Path]) -> Side:
+def _read(paths: list[Path]) -> TracedRun:
     from tdiag.diagnose import diagnose
-    from tdiag.diagnose.compare import Side
+    from tdiag.diagnose.compare import TracedRun
 
     evidence = read_ranks(paths)[1]
-    return Side(diagnose(evidence), evidence)
+    return TracedRun(diagnose(evidence), evidence)
 
 
 def read_ranks(paths: list[Path]) -> tuple[dict[int, TracedFile], Evidence]:

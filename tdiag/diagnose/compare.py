@@ -34,7 +34,7 @@ ITEM = "aten::item"  # its runtime calls already count as synchronisations
 
 
 @dataclass(frozen=True)
-class Side:
+class TracedRun:
     """One trace and its diagnosis."""
 
     diagnosis: Diagnosis
@@ -49,7 +49,7 @@ class _Listed:
     rest_ns: float = 0.0
 
 
-def compare(before: Side, after: Side) -> Comparison:
+def compare(before: TracedRun, after: TracedRun) -> Comparison:
     """Every noticeable difference, table by table."""
     sides = before.evidence, after.evidence
     steps = [side.diagnosis.step for side in (before, after)]
@@ -72,7 +72,7 @@ def compare(before: Side, after: Side) -> Comparison:
     )
 
 
-def _budget(side: Side) -> _Listed | None:
+def _budget(side: TracedRun) -> _Listed | None:
     parts = {part.component: float(part.ns) for part in side.diagnosis.budget}
     return _Listed(parts) if parts else None
 

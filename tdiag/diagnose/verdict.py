@@ -247,7 +247,7 @@ def _verdict(
 ) -> Verdict:
     return Verdict(
         cls=candidate.cls,
-        share=round(candidate.share, 4),
+        share=round(candidate.share, 6),
         confidence=round(min(1.0, max(0.0, confidence)), 2),
         runner_up=candidate.runner_up,
         summary=summary,
@@ -257,7 +257,7 @@ def _verdict(
 
 def _unknown(share: float, runner_up: str | None, summary: str) -> Verdict:
     return Verdict(
-        cls="unknown", share=round(share, 4), confidence=0.0, runner_up=runner_up, summary=summary
+        cls="unknown", share=round(share, 6), confidence=0.0, runner_up=runner_up, summary=summary
     )
 
 

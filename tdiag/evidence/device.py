@@ -153,7 +153,7 @@ class DeviceParts(Kind, frozen=True, kw_only=True):
 
 class HeldDown(Kind, frozen=True, kw_only=True):
     """A reason that held the clocks down. ``frac``: of the samples; ``sm_mhz``: the processors'
-    clock in these, mean, None: not told."""
+    clock in these, mean, None: unknown."""
 
     reason: str
     frac: float
@@ -164,7 +164,7 @@ class DeviceClocks(Kind, frozen=True, kw_only=True):
     """What NVML said of the most used device in the clean window.
 
     ``held_down``: all reasons that were seen, the most frequent first; a sample may have several.
-    ``sm_max_mhz``: the highest clock that the processors can take, None: not told.
+    ``sm_max_mhz``: the highest clock that the processors can take, None: unknown.
     """
 
     samples: int

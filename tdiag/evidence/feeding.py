@@ -5,7 +5,7 @@ from __future__ import annotations
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 
-# Nobody waits for the end of such a pass: at 1,000 samples a second it takes 11 days. Ours.
+# Heuristic: such an epoch never ends; at 1,000 samples a second it takes 11 days.
 ENDLESS_SAMPLES = 10**9
 
 
@@ -99,7 +99,7 @@ class Loader(Kind, frozen=True, kw_only=True):
     open_folders: tuple[tuple[str, float], ...] = ()
     opened_bytes: float | None = None
     # Fetches drew from the global generators of random, numpy or torch, or the dataset holds a
-    # generator of its own. False does not rule out one that is made anew for each sample.
+    # generator of its own. False does not rule out one that is created for each sample.
     random: bool | None = None
     fields: tuple[BatchField, ...] = ()
     # Samples of one pass over it, on this rank, as its sampler says; None where nothing says so (a

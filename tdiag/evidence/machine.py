@@ -23,7 +23,7 @@ class System(Kind, frozen=True, kw_only=True):
     """The machine during the clean window.
 
     ``cores_allowed``: min(affinity, cgroup quota); may be fractional. ``cores_used``: CPU
-    seconds of the whole process tree ÷ wall seconds. ``machine_busy_cores``: of everybody.
+    seconds of the whole process tree ÷ wall seconds. ``machine_busy_cores``: of all processes.
     """
 
     cores_allowed: float
@@ -65,6 +65,7 @@ class Environment(Kind, frozen=True, kw_only=True):
     platform: str
     rank: int = 0
     world_size: int = 1
+    framework: tuple[str, str] | None = None  # package and version that calls the optimizer
     exit_code: int | None = None  # the program's own; None while it runs and for a bare trace
 
 

@@ -60,7 +60,7 @@ class Budget(Kind, frozen=True, kw_only=True):
     """The clean step, ns per component; the values add up to ``step_ns`` exactly.
 
     Made by :mod:`tdiag.diagnose.budget` before the rules run. Host components: ``data_wait_io``,
-    ``data_wait_cpu`` (or ``data_wait`` where the split cannot be told), ``prepare``, ``forward``,
+    ``data_wait_cpu`` (or ``data_wait`` where the split is unknown), ``prepare``, ``forward``,
     ``loss``, ``backward``, ``optimizer``, ``evaluation``, ``checkpoint``, ``comm``, ``gc``,
     ``other``, ``unattributed``. With a device: ``compute``, ``comm``, ``h2d``, ``d2h``, and,
     device idle, what the host did (``sync``, ``alloc``, ``launch``, ``python_loss`` and the host
@@ -110,7 +110,7 @@ class TracedSteps(Kind, frozen=True, kw_only=True):
 class StepEvent(Kind, frozen=True, kw_only=True):
     """Something that went on for a while; ns since the begin of its step.
 
-    ``merged``: how many events, too short to be told apart, it stands for; ``name`` is then that
+    ``merged``: how many events, too short to show one by one, it stands for; ``name`` is then that
     of the longest, and ``idle_ns`` is how much of it lies between them.
     """
 

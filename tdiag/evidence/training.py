@@ -33,7 +33,7 @@ class Optimizer(Kind, frozen=True, kw_only=True):
     created_at: Place | None
     tensors: int  # parameter tensors it updates
     config: dict[str, float | int | bool | str | None]
-    # The learning rate of a group differed between two looks at it; None = fewer than two looks.
+    # The learning rate of a group differed between two readings; None = fewer than two readings.
     lr_changed: bool | None = None
     rates: tuple[float, ...] = ()  # of its first group, one a look, first to last
 

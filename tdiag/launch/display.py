@@ -1,7 +1,7 @@
 """tdiag's own words while the program runs, on stderr, never in the way of the program's.
 
 The program writes to the same terminal directly (a pty in between would change what it sees and
-order stdout against stderr anew), so a bar that is redrawn in place cannot be kept: it would fight
+reorder stdout and stderr), so a bar that is redrawn in place cannot be kept: it would fight
 tqdm's. Nor may a line be simply written: the cursor may stand behind ``Epoch 3: `` or in a
 progress bar. So each message is *inserted as a whole line above the program's current line*, in
 one write (the kernel does not mix single writes to a terminal):

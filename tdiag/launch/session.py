@@ -208,8 +208,8 @@ def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:
             f" exit code {ended.code}: that need not happen without tdiag"
         )
     elif ended.code:
-        told = "see its own message above"
-        notes.append(f"the program ended with exit code {ended.code} {when}: {told}")
+        see = "see its own message above"
+        notes.append(f"the program ended with exit code {ended.code} {when}: {see}")
     if progress.forced():
         notes.append("the script catches SystemExit, so it was ended with SIGTERM")
     if not progress.processes and not ended.code and not ended.interrupts:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import places
+from . import frameworks, places
 from .patches import hidden
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def write_training(probe: Probe) -> None:
         omp=os.environ.get("OMP_NUM_THREADS", ""),
         cpus_allowed=len(affinity(0)) if affinity else os.cpu_count(),
         threads_at=probe.threads_at,
+        framework=probe.guard(frameworks.driver)(),
     )
 
 

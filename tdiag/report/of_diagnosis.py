@@ -12,15 +12,15 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis, RankStep, Top
 from tdiag.report.document import (
     Annotation,
+    AnnotationRule,
     Block,
-    Budget,
     Cell,
     Column,
     Document,
     Facts,
     Headline,
     Line,
-    Rule,
+    Parts,
     Section,
     Table,
 )
@@ -71,7 +71,7 @@ def document(
     besides; ``began_unix_ns``: when the run began, to tell whether its files have changed since.
     """
     env = diagnosis.environment
-    told = explained or {}
+    explanations = explained or {}
     places = {f.location for f in diagnosis.findings if f.location} if evidence else set()
     read = (excerpt(at.file, at.line, began_unix_ns) for at in places)
     return Document(
@@ -89,8 +89,8 @@ def document(
         ),
         data=diagnosis,
         headline=_headline(diagnosis),
-        sections=tuple(_sections(diagnosis, hourly_cost, told, evidence)),
-        annotations=tuple(_annotations(diagnosis, told)),
+        sections=tuple(_sections(diagnosis, hourly_cost, explanations, evidence)),
+        annotations=tuple(_annotations(diagnosis, explanations)),
         notes=diagnosis.notes if diagnosis.verdict.cls != "unknown" else (),
         version=str(env.get("tdiag", "unknown")),
         evidence=evidence,
@@ -176,7 +176,7 @@ def _sections(
     if parts := [c for c in diagnosis.budget if c.ns > 0]:
         parts.sort(key=lambda c: (c.component in LAST, -c.ns))
         yield Section(id="budget", title="Step time", aside=_step(diagnosis),
-                      blocks=(Budget(tuple(parts)),))  # fmt: skip
+                      blocks=(Parts(tuple(parts)),))  # fmt: skip
     if (drawn := diagnosis.timeline) and drawn.lanes and drawn.step_ns:
         title = "The median step along time" if drawn.steps else "The whole trace along time"
         aside = _SOURCES.get(drawn.source, drawn.source)
@@ -242,7 +242,7 @@ def _annotations(diagnosis: Diagnosis, explained: Mapping[str, str]) -> Iterator
         yield finding_annotation(finding, diagnosis, explained.get(finding.code, ""))
     for rule in diagnosis.abstained:
         yield Annotation(
-            rule=Rule(id=rule.code, name=rule.name, text=rule.name),
+            rule=AnnotationRule(id=rule.code, name=rule.name, text=rule.name),
             level="skipped",
             title=rule.missing,
             group="could not check",
@@ -251,8 +251,8 @@ def _annotations(diagnosis: Diagnosis, explained: Mapping[str, str]) -> Iterator
 
 
 def _ranks(ranks: tuple[RankStep, ...]) -> Table:
-    """Each rank's budget side by side; ``all comm``: overlapped or not, by which the straggler is
-    told."""
+    """Each rank's budget side by side; ``all comm``: overlapped or not; the straggler has
+    the least."""
     largest: dict[str, float] = {}
     for rank in ranks:
         for part in rank.components:
@@ -341,6 +341,8 @@ def _measured(diagnosis: Diagnosis) -> Iterator[Line]:
 def _machine(env: dict[str, Any]) -> str:
     """The machine in one line; what is not known is left out."""
     parts = [f"{name} {env[name]}" for name in ("torch", "python", "tdiag") if env.get(name)]
+    if framework := env.get("framework"):
+        parts.insert(1, " ".join(framework))
     if device := env.get("device"):
         many = env.get("device_count") or 1
         parts.insert(0, f"{many} × {device}" if many > 1 else str(device))

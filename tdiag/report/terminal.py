@@ -21,12 +21,12 @@ from tdiag.model.diagnosis import Measure
 from tdiag.model.timeline import Timeline
 from tdiag.report.document import (
     Block,
-    Budget,
     Document,
     Facts,
     Headline,
     Item,
     Line,
+    Parts,
     Section,
     Table,
     Tone,
@@ -184,7 +184,7 @@ def _block(block: Block, section: Section, page: Page) -> RenderableType:
 # What is drawn by a file of its own.
 _DRAWN: dict[type, Callable[[Any, Page], Iterable[RenderableType]]] = {
     Table: table,
-    Budget: budget,
+    Parts: budget,
     Timeline: timeline,
     SystemHistory: strips,
     Trend: trend,

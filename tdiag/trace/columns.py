@@ -50,7 +50,7 @@ class Damage:
     """What of the file could not be read. Offsets are bytes of the uncompressed file.
 
     ``lost``: events that are missing; ``repaired``: events with broken JSON whose fields could
-    still be told; ``truncated_at``: where the file breaks off, None if it is whole.
+    still be distinguished; ``truncated_at``: where the file breaks off, None if it is whole.
     """
 
     lost: int = 0
@@ -142,7 +142,7 @@ class Trace:
         return len(self.ts_ns)
 
     def ends(self, rows: Rows | slice = slice(None)) -> Ints:
-        """When these events end, ns; made anew, since a column of it would be held for good."""
+        """When these events end, ns; computed at each call, so that no column stays in memory."""
         ends: Ints = self.ts_ns[rows] + self.dur_ns[rows]
         return ends
 

@@ -16,7 +16,7 @@ from tdiag.trace.events import ABSENT, Args, Events, Value, events_in
 T = TypeVar("T", bound=Hashable)
 Ints = npt.NDArray[np.int64]
 
-TEXT_LIMIT = 1000  # of names and call stacks; kernel names reach 5,000, told apart long before
+TEXT_LIMIT = 1000  # of names and call stacks; kernel names reach 5,000 and differ long before
 MAX_US = 4e15  # the year 2096; twice this in ns still fits int64, base and duration included
 INT32_MAX = (1 << 31) - 1
 

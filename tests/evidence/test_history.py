@@ -48,10 +48,10 @@ def test_use_is_the_counters_difference_over_the_interval(tmp_path: Path) -> Non
     assert found is not None
     assert found.t_ns == (0, 2 * SECOND, 3 * SECOND)
     assert strip(found, "cores").values == (0.5, 3.0)
-    assert strip(found, "cores, everybody").values == (6.0, 6.0)
+    assert strip(found, "cores, all processes").values == (6.0, 6.0)
     assert strip(found, "disk read").values == (2000.0, 0.0)
     assert strip(found, "memory").values == (300, 200)
-    limits = [strip(found, name).limit for name in ("cores", "cores, everybody", "memory")]
+    limits = [strip(found, name).limit for name in ("cores", "cores, all processes", "memory")]
     assert limits == [4.0, 8, 16 << 30]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.diagnose import diagnose
-from tdiag.diagnose.compare import Side, compare
+from tdiag.diagnose.compare import TracedRun, compare
 from tdiag.evidence.device import DevicePart, DeviceParts
 from tdiag.evidence.from_trace.device_work import TOP
 from tdiag.model.comparison import ChangeTable, Comparison
@@ -20,7 +20,7 @@ KERNELS = "Kernels and copies"
 
 def side(
     tmp_path: Path, kernels: dict[str, float], *more: Event, ops: int = 10, once: int = 0
-) -> Side:
+) -> TracedRun:
     """Four steps of 1 ms, each with so many ops and, one after another, kernels of so many µs;
     ``more``: events of every step, at their time in it; ``once``: kernels in the last step only."""
     events = [kernel("a", 3900 + 20 * i, 10) for i in range(once)]
@@ -34,7 +34,7 @@ def side(
             busy += dur
         events += [{**event, "ts": event["ts"] + at} for event in more]
     evidence = evidence_of(tmp_path, events)
-    return Side(diagnose(evidence), evidence)
+    return TracedRun(diagnose(evidence), evidence)
 
 
 def table(found: Comparison, title: str) -> ChangeTable:

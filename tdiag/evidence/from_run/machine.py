@@ -219,7 +219,7 @@ def _host(machine: Machine, samples: Sequence[Sample], cpus_allowed: int | None)
     yield Strip(name="cores", unit="cores", values=used, limit=allowed)
     everybody = _rates(busy, wall)
     limit = machine.cores_machine
-    yield Strip(name="cores, everybody", unit="cores", values=everybody, limit=limit)
+    yield Strip(name="cores, all processes", unit="cores", values=everybody, limit=limit)
     read = _rates(_increases(samples, READ_BYTES), [ns / 1e9 for ns in wall])
     yield Strip(name="disk read", unit="bytes_per_s", values=read)
     resident = tuple(sum(p[1] for p in s.procs.values()) for s in samples[1:])

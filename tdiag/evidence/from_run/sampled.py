@@ -229,13 +229,13 @@ def _tree(stacks: Sequence[Stack]) -> tuple[CallFrame, ...]:
         return ()
     numbers: dict[_Key, int] = {}
     weights: list[float] = []
-    told: dict[int, _Function | None] = {}  # by identity: the stacks share their frames
+    known: dict[int, _Function | None] = {}  # by identity: the stacks share their frames
     for frames, weight in stacks:
         parent = -1
         for frame in frames:
-            if id(frame) not in told:
-                told[id(frame)] = _function(frame)
-            function = told[id(frame)]
+            if id(frame) not in known:
+                known[id(frame)] = _function(frame)
+            function = known[id(frame)]
             if function is None:
                 continue
             parent = numbers.setdefault((parent, function), len(numbers))

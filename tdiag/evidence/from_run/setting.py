@@ -156,6 +156,7 @@ def make_environment(run: Mapping[str, Any], lead: Process | None) -> Environmen
         platform=str(run.get("platform") or ""),
         rank=lead.rank if lead else 0,
         world_size=lead.world_size if lead else 1,
+        framework=torch.framework if torch else None,
         exit_code=run.get("exit_code"),
     )
 
