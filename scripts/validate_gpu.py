@@ -1,128 +1,139 @@
-"""The whole GPU validation in one call, on a machine with a CUDA device and torch.
+"""The GPU validation: run it on a machine with a CUDA device and torch.
 
-    python scripts/validate_gpu.py [FOLDER]
+    python scripts/validate_gpu.py --out results --find-links wheels
 
-Diagnoses every sample script, runs the tests marked ``gpu``, checks that watching changes no
-result, and writes ``gpu-validation.md`` (paste it into docs/gpu-validation.md), each diagnosis and
-one small real trace into FOLDER (default: the folder named by $OUT, else the working directory).
-tdiag need not be installed; its dependencies must be importable. Exit code 1 if anything failed.
+Cases run in order of worth. Each asserts, has a time limit, and is appended to
+``OUT/results.jsonl`` at once; another call goes on where this one stopped. ``--slice-minutes`` ends
+a call before a longer case would exceed them. ``docs/gpu-validation.md`` is written at the end of
+each call. Exit code: 0 if nothing that has run is wrong, else 1.
+``--dry-run`` lists the cases and runs those that need no device.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
+import tomllib
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 ROOT = Path(__file__).resolve().parents[1]
-SAMPLES = sorted(
-    path for path in (ROOT / "sample_scripts").glob("*.py") if not path.name.startswith("_")
-)
-IDENTICAL = ("plain_loop", "functions", "trainer_class", "gan", "lbfgs", "workers_fork")
-SMALL_TRACE_BYTES = 300_000
+PAGE = ROOT / "docs" / "gpu-validation.md"
+LARGEST_TRACE = 3_000_000  # bytes, of those that are kept
 
 
 def main() -> int:
-    out = Path(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("OUT", "."))
-    out.mkdir(parents=True, exist_ok=True)
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(_paths())}
-    lines = ["# GPU validation", "", *_machine(), "", *_table_head()]
-    diagnoses: dict[str, Any] = {}
-    failed = []
-    for script in SAMPLES:
-        diagnosis, problem = _diagnose(script, out, environ)
-        lines.append(_row(script.stem, diagnosis, problem))
-        diagnoses[script.stem] = diagnosis
-        if problem:
-            failed.append(f"{script.stem}: {problem}")
-    (out / "diagnoses.json").write_text(json.dumps(diagnoses))
-    tests = subprocess.run(
-        [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu", "-q"],
-        cwd=ROOT, env=environ, capture_output=True, text=True,
+    args = _parse()
+    if args.find_links:
+        _install(args.find_links, args.out / "packages")
+    from gpu.cases import CASES
+
+    if args.case:
+        return _one(args.case, args.out)
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.dry_run:
+        for case in CASES:
+            print(f"{'device' if case.needs_device else 'here  '}  {case.name}")
+    chosen = [c for c in CASES if not (args.dry_run and c.needs_device)]
+    record = args.out / "results.jsonl"
+    began, known = time.monotonic(), _read(record)
+    for case in chosen:
+        if case.name in {result["name"] for result in known}:
+            continue
+        left = args.slice_minutes * 60 - (time.monotonic() - began)
+        if left < min(case.seconds, args.slice_minutes * 60):
+            print(f"not begun in this slice: {case.name}")
+            continue
+        result = _run(case.name, case.seconds, args.out)
+        known.append(result)
+        with record.open("a") as file:
+            file.write(json.dumps(result) + "\n")
+        print(f"{result['state']:7} {case.name} {result['why'][:200]}", flush=True)
+    if not args.dry_run:
+        from gpu.page import machine, page
+
+        PAGE.write_text(page(known, CASES, machine()))
+    return int(any(result["state"] != "passed" for result in known))
+
+
+def _parse() -> argparse.Namespace:
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "gpu-results")))
+    options.add_argument("--slice-minutes", type=float, default=8.0)
+    options.add_argument("--dry-run", action="store_true")
+    options.add_argument("--find-links", type=Path, help="folder of wheels: tdiag's dependencies")
+    options.add_argument("--case", help=argparse.SUPPRESS)  # one case, in a process of its own
+    args = options.parse_args()
+    args.out = args.out.resolve()
+    return args
+
+
+def _install(wheels: Path, target: Path) -> None:
+    """tdiag's dependencies beside torch, and pytest, from this folder alone."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [name for name in project["dependencies"] if not name.startswith("torch>")]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--upgrade",
+         "--find-links", str(wheels), "--target", str(target), *wanted, "pytest"],
+        check=True,
     )  # fmt: skip
-    lines += ["", "`pytest -m gpu tests/gpu`:", "", "```", tests.stdout[-3000:].strip(), "```"]
-    if tests.returncode:
-        failed.append("pytest -m gpu")
-    differing = [name for name in IDENTICAL if not _same(name, environ)]
-    same = f"{len(IDENTICAL) - len(differing)} of {len(IDENTICAL)} zoo scripts"
-    lines += ["", f"Bit-identical with and without tdiag: {same}. {' '.join(differing)}"]
-    failed += [f"not identical: {name}" for name in differing]
-    (out / "gpu-validation.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
-    print("FAILED: " + "; ".join(failed) if failed else "ALL PASSED")
-    return bool(failed)
+    paths = [str(target), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    sys.path.insert(0, str(target))
 
 
-def _paths() -> list[str]:
-    return [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-
-
-def _machine() -> list[str]:
-    import torch
-
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
-    python = ".".join(map(str, sys.version_info[:3]))
-    return [f"{name}, torch {torch.__version__}, Python {python}, commit {commit or 'unknown'}."]
-
-
-def _table_head() -> list[str]:
-    return ["| sample | verdict | share | step ms | first finding | budget (ms) | disturbance |",
-            "|---|---|---|---|---|---|---|"]  # fmt: skip
-
-
-def _diagnose(script: Path, out: Path, environ: dict[str, str]) -> tuple[Any, str]:
-    with tempfile.TemporaryDirectory() as folder:
-        run_dir, output = Path(folder) / "run", Path(folder) / "diagnosis.json"
-        done = subprocess.run(
-            [sys.executable, "-m", "tdiag", "run", str(script), "--profiling", "--quiet",
-             "--out", str(run_dir), "-o", str(output)],
-            cwd=folder, env=environ, capture_output=True, text=True,
-        )  # fmt: skip
-        for trace in sorted((run_dir / "tensorboard").glob("*"), key=lambda p: p.stat().st_size):
-            if trace.stat().st_size < SMALL_TRACE_BYTES and not list(out.glob("small.*")):
-                shutil.copy(trace, out / f"small.{trace.name}")
-        if not output.exists():
-            return None, f"no diagnosis (exit {done.returncode}): {done.stderr[-300:]}"
-        problem = f"exit {done.returncode}" if done.returncode else ""
-        return json.loads(output.read_text()), problem
-
-
-def _row(name: str, diagnosis: Any, problem: str) -> str:
-    if diagnosis is None:
-        return f"| {name} | {problem} | | | | | |"
-    verdict, step = diagnosis["verdict"], diagnosis["step"]
-    first = next((f for f in diagnosis["findings"] if not f["advisory"]), None)
-    parts = ", ".join(f"{p['component']} {p['ns'] / 1e6:.2f}" for p in diagnosis["budget"][:5])
-    disturbed = ", ".join(f"{k} {v:+.0%}" for k, v in diagnosis["perturbation"].items())
-    return (
-        f"| {name} | {verdict['class']} | {verdict['share']:.0%} "
-        f"| {step['mean_ns'] / 1e6:.2f} | {first['code'] + ' ' + first['name'] if first else '–'} "
-        f"| {parts} | {disturbed} |"
+def _run(name: str, seconds: int, out: Path) -> dict[str, Any]:
+    """One case in a process group of its own, so that its time limit ends all of it."""
+    began = time.monotonic()
+    words = [sys.executable, __file__, "--case", name, "--out", str(out)]
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
+    try:
+        stdout, stderr = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        process.communicate()
+        stdout, stderr = "", f"ended after {seconds} s"
+    told = stdout.strip().splitlines()[-1:] or [""]
+    try:
+        result: dict[str, Any] = json.loads(told[0])
+    except ValueError:
+        result = {"state": "failed", "why": stderr[-1000:], "measured": {}}
+    return {"name": name, **result, "seconds": round(time.monotonic() - began, 1)}
 
 
-def _same(name: str, environ: dict[str, str]) -> bool:
-    """A zoo script prints the same RESULT digests alone and under ``tdiag run``."""
-    scripts = ROOT / "tests" / "zoo" / "scripts"
-    command = [f"{name if not name.startswith('workers') else 'workers'}.py", "--steps", "60"]
-    plain = subprocess.run(
-        [sys.executable, *command], cwd=scripts, env=environ, capture_output=True, text=True
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        watched = subprocess.run(
-            [sys.executable, "-m", "tdiag", "run", *command[:1], "--out", f"{folder}/run",
-             "--quiet", *command[1:]],
-            cwd=scripts, env=environ, capture_output=True, text=True,
-        )  # fmt: skip
-    return plain.stdout == watched.stdout and plain.returncode == watched.returncode
+def _one(name: str, out: Path) -> int:
+    """Run this case here and print its result as the last line."""
+    from gpu.cases import CASES, Bench, Wrong
+
+    case = next(c for c in CASES if c.name == name)
+    folder = out / name.replace(" ", "-").replace("/", "-")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    bench = Bench(folder, {})
+    state, why = "passed", ""
+    try:
+        case.run(bench)
+    except Wrong as wrong:
+        state, why = "failed", str(wrong)
+    for trace in folder.glob("run-*/tensorboard/*"):
+        if trace.stat().st_size > LARGEST_TRACE:
+            trace.unlink()
+    print(json.dumps({"state": state, "why": why, "measured": bench.measured}))
+    return 0
+
+
+def _read(record: Path) -> list[dict[str, Any]]:
+    lines = record.read_text().splitlines() if record.exists() else []
+    return [json.loads(line) for line in lines if line.strip()]
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def checkout(tmp_path: Path) -> Path:
             shutil.copytree(part, package / part.name, ignore=shutil.ignore_patterns("*.pyc"))
         else:
             (package / part.name).symlink_to(part)
-    for folder in ("docs", "scripts", "tests/rules"):
+    for folder in ("docs", "scripts", "tests/rules", "tests/trace"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.pyc"))
     for file in ("pyproject.toml", "tests/__init__.py"):
         shutil.copy(ROOT / file, tmp_path / file)

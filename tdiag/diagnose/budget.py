@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.device import Device, DeviceTime
 from tdiag.evidence.feeding import Loader, Loaders
 from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
@@ -25,6 +25,8 @@ def make_budget(evidence: Evidence) -> Budget | None:
     to it exactly. Data wait is split into blocked (``data_wait_io``) and on-CPU
     (``data_wait_cpu``) by what the fetches that caused it were doing; time without such evidence,
     and the time to start a loader's workers, stays ``data_wait``.
+
+    What the run computed on is known from the process itself, not from the kernels of its trace.
     """
     steps, phases = evidence.get(Steps), evidence.get(Phases)
     device = evidence.get(DeviceTime)
@@ -35,8 +37,12 @@ def make_budget(evidence: Evidence) -> Budget | None:
     if busy and device is not None:
         host = _with_device(steps.mean_ns, host, device)
     split = _split_wait(host, phases, evidence.get(Loaders))
+    on_device = evidence.get(Device) is not None
     return Budget(
-        step_ns=steps.mean_ns, components_ns=apportion(split, steps.mean_ns), has_device=busy
+        step_ns=steps.mean_ns,
+        components_ns=apportion(split, steps.mean_ns),
+        has_device=busy or on_device,
+        blind=on_device and not busy,
     )
 
 

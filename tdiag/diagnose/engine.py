@@ -53,6 +53,10 @@ COMES_FIRST_FRAC = Threshold(
 )
 
 
+# Components in which the host does not wait for the device's computations.
+WITHOUT_DEVICE = frozenset((*DATA_WAIT, "gc"))
+
+
 def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:
     """One rule: its finding, why it abstains, or None when its pattern is not there."""
     arguments = {}
@@ -74,7 +78,8 @@ def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:
 def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
     budget = evidence.get(Budget)
     if found.gain is not None and budget is not None:
-        found = replace(found, gain=replayed(found.gain, evidence, budget))
+        gain = _unseen(found.gain, budget) if budget.blind else found.gain
+        found = replace(found, gain=replayed(gain, evidence, budget))
     low, high = (0, 0) if found.gain is None else _capped(found.gain, budget)
     if found.gain is not None and budget and high < NOISE_FLOOR_FRAC * budget.step_ns:
         return None
@@ -98,6 +103,16 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
         advisory=found.gain is None,
         components=() if found.gain is None else _present(found.gain, budget),
     )
+
+
+def _unseen(gain: Gain, budget: Budget) -> Gain:
+    """The gain where no trace shows what the device did. In most of its phases the host may be
+    waiting for the device: there no gain is known (Abstain). Of time in which it does not, the
+    device may work through all."""
+    if not set(_present(gain, budget)) <= WITHOUT_DEVICE:
+        raise Abstain("the run's device was not traced, so waiting for it looks like host time")
+    why = f"{gain.why} Or nothing, if the device works meanwhile: it was not traced."
+    return replace(gain, low_ns=min(0.0, gain.low_ns), why=why)
 
 
 def _driver(evidence: Evidence) -> str:

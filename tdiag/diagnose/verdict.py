@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tdiag.diagnose.blind import blind
 from tdiag.diagnose.costs import HIGH_FRAC, Costs, family_of, undisturbed, weigh
 from tdiag.diagnose.places import fetched_by, sampled_there, unexplained_place
 from tdiag.diagnose.roofline import EFFICIENT_FRAC, make_roofline, why_unknown
@@ -66,14 +67,16 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     """
     if budget is None:
         return _without_budget(evidence)
+    if budget.blind:
+        return blind(evidence, budget)
     costs = weigh(evidence, budget, findings)
     candidate = _choose(evidence, costs, findings)
     certainty = _certainty(evidence) * (1 - budget.share("unattributed"))
     if candidate.cls == "compute":
         roofline = make_roofline(evidence, budget)
-        # On a device its kernels were seen to run; on a CPU the time may be that of calling torch.
-        if roofline is None and not budget.has_device:
-            certainty = min(certainty, GUESS_CONFIDENCE)
+        if roofline is None:
+            # On a device kernels were seen to run; on a CPU the time may be that of calling torch.
+            certainty = certainty if budget.has_device else min(certainty, GUESS_CONFIDENCE)
         elif _alone(evidence, costs) and (waste := _wasted(roofline, costs, findings)):
             share, words = waste
             confidence = min(1.0, share / candidate.share) * certainty * roofline.certainty

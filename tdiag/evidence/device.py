@@ -10,6 +10,23 @@ import msgspec
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 
+# Begins the reason why DeviceTime is missing, where the profiler itself gave one.
+FAULT = "Kineto: "
+
+
+class Device(Kind, frozen=True, kw_only=True):
+    """What the judged process computed on; absent on a CPU, and where a trace shows no device.
+
+    ``kind``: ``cuda`` (ROCm, too), ``xpu``, ``mtia``, ``hpu``, ``npu``, ``mps``; empty where a
+    trace does not tell. ``capability``: CUDA's compute capability, major and minor; None where no
+    trace told it.
+    """
+
+    kind: str
+    name: str
+    capability: tuple[int, int] | None = None
+    memory_bytes: int | None = None
+
 
 class DeviceTime(Kind, frozen=True, kw_only=True):
     """Where the traced step's time went, ns per step; the components add up to ``step_ns``.

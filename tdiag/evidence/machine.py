@@ -33,8 +33,6 @@ class System(Kind, frozen=True, kw_only=True):
     rss_bytes: int | None  # whole tree, peak
     ram_available_bytes: int | None  # lowest seen; the cgroup's limit counts
     training_queued_frac: float | None = None  # of its time, the training thread lacked a core
-    gpu_memory_used_bytes: int | None = None
-    gpu_memory_total_bytes: int | None = None
     others: tuple[Busy, ...] = ()  # that wanted half a core and more, most first
 
 

@@ -7,7 +7,12 @@ from tdiag.model.place import Place
 
 
 class DeviceMemory(Kind, frozen=True, kw_only=True):
-    """The caching allocator of the device most used, in the traced steps (``profile_memory``)."""
+    """Torch's caching allocator on the device of the judged process, bytes; other programs on that
+    device are not in it. Of a run: the most until the last window began. Of a bare trace
+    (``profile_memory``): the most in its steps, on the device most used.
+
+    ``capacity_bytes``: all that the device has; None where that was not told.
+    """
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int

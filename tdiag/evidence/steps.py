@@ -65,11 +65,15 @@ class Budget(Kind, frozen=True, kw_only=True):
     ``other``, ``unattributed``. With a device: ``compute``, ``comm``, ``h2d``, ``d2h``, and,
     device idle, what the host did (``sync``, ``alloc``, ``launch``, ``python_loss`` and the host
     names above).
+    ``has_device``: the run computed on a device, whether a trace shows that or not. ``blind``: it
+    did, and no trace shows what the device did; then the components are the host's, and each may
+    be waiting for the device.
     """
 
     step_ns: int
     components_ns: dict[str, int]
     has_device: bool
+    blind: bool = False
 
     def share(self, *names: str) -> float:
         """These components' share of the step, 0..1."""

@@ -52,7 +52,7 @@ def pace(lead: Reported) -> str:
     if lead.on_device and lead.residue is None:
         return ""
     if lead.residue is not None and lead.residue > LONGER_FRAC:
-        return f", each step {lead.residue:.0%} longer than before the trace"
+        return f", {lead.residue:.0%} slower than before the trace"
     return " at full speed"
 
 

@@ -79,3 +79,8 @@ def same_function(one: Place, other: Place) -> bool:
 def held(budget: Budget, *components: str) -> float:
     """The time in these components, ns per step."""
     return sum(budget.components_ns.get(name, 0) for name in components)
+
+
+def version(torch: str) -> tuple[int, ...]:
+    """``2.13.0+cpu`` → (2, 13)."""
+    return tuple(int(part) for part in torch.split("+")[0].split(".")[:2] if part.isdigit())

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tdiag.evidence.device import Copy, DeviceTime, KernelFamily, Kernels, Sync
 from tdiag.evidence.feeding import FetchPart, Loader, Loaders, TracedFetches
 from tdiag.evidence.machine import Environment, System, Threads
-from tdiag.evidence.memory import AllocatorCalls
+from tdiag.evidence.memory import AllocatorCalls, DeviceMemory
 from tdiag.evidence.ops import HostOp, HostOps, MatrixOp, OpLine, Ops
 from tdiag.evidence.ranks import Ddp, Ranks, RankTime
 from tdiag.evidence.roofline import OpWork, Roof, Work
@@ -104,6 +104,13 @@ def flags(**changes: Any) -> Flags:
         user_trace="", autocast_dtype="", compiled=False,
     )  # fmt: skip
     return replace(plain, **changes)
+
+
+def device_holds(allocated: int) -> DeviceMemory:
+    """So much of 80 GB is allocated at the peak, and nothing else is cached."""
+    return DeviceMemory(
+        peak_allocated_bytes=allocated, peak_reserved_bytes=allocated, capacity_bytes=80 * GB
+    )
 
 
 def threads(intra_op: int, **changes: Any) -> Threads:

@@ -1,7 +1,8 @@
 """The device's memory limits the batch size
 
 ## What it measures
-The training batch, the peak of device memory in the clean steps, and the backward passes per step.
+The training batch, what torch had allocated on the device at its peak, and the backward passes per
+step.
 
 ## Why it is slow
 No step time is claimed. A small batch gives noisy gradients, which need a small learning rate; a
@@ -24,15 +25,17 @@ from __future__ import annotations
 import math
 
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Abstain, Found, where
-from tdiag.rules.examples import GB, environment, loaders, optimizers, phases, system
+from tdiag.rules.base import Found, where
+from tdiag.rules.examples import GB, device_holds, environment, loaders, optimizers, phases
 from tdiag.rules.measures import bytes_, count
+from tdiag.rules.memory import PEAK, device_memory
 from tdiag.rules.thresholds import USABLE_MEMORY_FRAC
 from tdiag.units import percent, size
 
@@ -50,19 +53,15 @@ USUAL_BATCH = Threshold(
 
 def check(
     loaders: Loaders,
-    system: System,
     phases: Phases,
     environment: Environment,
+    memory: DeviceMemory | None,
     optimizers: Optimizers | None,
 ) -> Found | None:
     loader = loaders.train()
     if environment.device_count == 0 or loader is None or not loader.batch_size:
         return None
-    if environment.device_count != 1:
-        raise Abstain("several devices are visible; the memory may be of another one")
-    used, total = system.gpu_memory_used_bytes, system.gpu_memory_total_bytes
-    if not used or not total:
-        raise Abstain("device memory in use was not measured")
+    used, total = device_memory(memory)
     passes = max(1, round(phases.counts.get("backward", 1.0)))
     effective = loader.batch_size * passes
     if effective >= USUAL_BATCH or used < USABLE_MEMORY_FRAC * total:
@@ -76,8 +75,8 @@ def check(
         evidence=(
             count("batch_size", loader.batch_size, "probe"),
             count("backward passes", passes, "baseline", "per_step"),
-            bytes_("device memory in use, peak", used, "system"),
-            bytes_("device memory", total, "system"),
+            bytes_(PEAK, used, "probe"),
+            bytes_("device memory", total, "probe"),
         ),
         fix=Fix(
             f"Accumulate the gradients of {passes_wanted} batches of {loader.batch_size}"
@@ -117,6 +116,6 @@ def clear() -> Evidence:
 def _training(used: int) -> Evidence:
     return Evidence().add(
         loaders(batch_size=4), phases(forward=30, backward=60), optimizers("SGD", lr=0.02),
-        system(gpu_memory_used_bytes=used, gpu_memory_total_bytes=80 * GB),
+        device_holds(used),
         environment(device="NVIDIA A100-SXM4-80GB", device_count=1),
     )  # fmt: skip

@@ -1,8 +1,9 @@
 """Tensors are created on the host and moved in the step
 
 ## What it measures
-Lines of the forward pass, loss or optimizer that build tensors from Python data, against the
-host-to-device copies of the step. The batch is moved before the forward pass and does not count.
+Lines of the forward pass, loss or optimizer that build tensors from Python data, or make one on the
+host and move it (`torch.zeros(n).cuda()`), against the host-to-device copies of the step. The batch
+is moved before the forward pass and does not count.
 
 ## Why it is slow
 Each such tensor is filled on the host and copied from pageable memory, and the host waits for it;
@@ -24,7 +25,7 @@ with the batch.
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime, Transfers
-from tdiag.evidence.ops import Ops
+from tdiag.evidence.ops import OpLine, Ops
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
@@ -40,15 +41,21 @@ CLASS = "h2d"
 
 # Phases of Ops in which the batch has already arrived on the device.
 INSIDE_STEP = ("forward", "loss", "optimizer")
+# Torch calls that make a tensor, on the host unless told otherwise, and those that move one.
+FACTORIES = (
+    "zeros", "ones", "full", "empty", "eye", "arange", "linspace", "rand", "randn", "randint",
+    "randperm", "normal",
+)  # fmt: skip
+MOVES = ("cuda", "to", "xpu")
 
 
 def check(budget: Budget, transfers: Transfers, ops: Ops, device: DeviceTime) -> Found | None:
-    makers = [line for line in ops.lines if line.phase in INSIDE_STEP and line.constructions]
+    makers = [line for line in ops.lines if line.phase in INSIDE_STEP and _made(line)]
     copies = [copy for copy in transfers.copies if copy.direction == "h2d"]
     if not makers or not copies:
         return None
     travelling = merged(copies)
-    made = sum(line.constructions for line in makers)
+    made = sum(_made(line) for line in makers)
     share = min(1.0, made / travelling.count)
     blocked = travelling.host_blocked_ns * budget.step_ns / device.step_ns
     cost = share * max(blocked, exposed(copies, budget, device))
@@ -60,7 +67,7 @@ def check(budget: Budget, transfers: Transfers, ops: Ops, device: DeviceTime) ->
             f" has {plural(round(travelling.count), 'copy', 'copies')} to the device."
         ),
         evidence=(
-            count("tensors built from Python data in the step", made, "ops", "per_step"),
+            count("tensors made on the host in the step", made, "ops", "per_step"),
             *copy_measures(travelling),
         ),
         fix=Fix(
@@ -77,6 +84,14 @@ def check(budget: Budget, transfers: Transfers, ops: Ops, device: DeviceTime) ->
         ),
         at=worst.at,
     )
+
+
+def _made(line: OpLine) -> float:
+    """Tensors per step that this line makes on the host: from Python data, or empty ones that it
+    moves itself."""
+    new = sum(line.names.get(name, 0.0) for name in FACTORIES)
+    moved = sum(line.names.get(name, 0.0) for name in MOVES)
+    return line.constructions + min(new, max(0.0, moved - line.constructions))
 
 
 def fires() -> Evidence:

@@ -9,28 +9,31 @@ Matrix units multiply 16-bit or TF32 numbers several times faster than the ordin
 float32. 16-bit numbers also halve the memory traffic.
 
 ## What to do
-Autocast to bfloat16 (or float16 with a GradScaler), or allow TF32 for what stays float32.
+From compute capability 8.0 (A100): autocast to bfloat16, or allow TF32 for what stays float32.
+Before that (V100, T4) there is neither in the matrix units: autocast to float16 with a GradScaler.
 
 ## How the gain is computed
 From the float32 kernels' time. High end: three times as fast. Low end: 1.5 times if the trace shows
 matrix units in use on this device; otherwise nothing.
 
 ## When this advice is wrong
-Devices older than Volta (NVIDIA) or MI100 (AMD) have no matrix units. Reductions over very long
-axes and losses with large exponents need float32: autocast keeps the ones it knows.
+Devices older than Volta (NVIDIA, compute capability 7.0) or MI100 (AMD) have no matrix units: for
+NVIDIA's the rule is silent. Without a known capability the fix names both. Reductions over very
+long axes and losses with large exponents need float32: autocast keeps the ones it knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from tdiag.evidence.device import DeviceTime, KernelFamily, Kernels
+from tdiag.evidence.device import Device, DeviceTime, KernelFamily, Kernels
+from tdiag.evidence.machine import Environment
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain
+from tdiag.rules.base import Found, Gain, version
 from tdiag.rules.examples import MS, budget, device_time, family, kernels
 from tdiag.rules.measures import ns
 from tdiag.units import per_step
@@ -51,9 +54,31 @@ FASTER_LOW = Threshold(
 )
 
 
+_GUIDE = "CUDA C++ Programming Guide, features and specifications per compute capability:"
+MATRIX_UNITS = Threshold(7, "(major compute capability)", f"{_GUIDE} the first with tensor cores.")
+BFLOAT16 = Threshold(
+    8,
+    "(major compute capability)",
+    f"{_GUIDE} the first whose tensor cores take bfloat16 and TF32.",
+)
+FP32_PRECISION_SINCE = Threshold(
+    9,
+    "(minor release of torch 2)",
+    "torch 2.9's documentation deprecates cudnn.allow_tf32 for fp32_precision by operator.",
+)
+
+
 def check(
-    budget: Budget, kernels: Kernels, device: DeviceTime, flags: Flags | None
+    budget: Budget,
+    kernels: Kernels,
+    device: DeviceTime,
+    flags: Flags | None,
+    which: Device | None,
+    environment: Environment | None,
 ) -> Found | None:
+    major = which.capability[0] if which and which.capability else None
+    if major is not None and major < MATRIX_UNITS:
+        return None
     matrix = [x for x in kernels.families if x.family in MATRIX and x.tensor_core_ns is not None]
     cost = _float32(matrix) * budget.step_ns / device.step_ns
     if not cost or (flags is not None and flags.autocast_dtype):
@@ -68,15 +93,7 @@ def check(
             ns("matrix kernels on matrix units", units, "trace"),
             *(ns(f"{x.family} kernels", x.device_ns, "trace") for x in matrix),
         ),
-        fix=Fix(
-            "Run forward and loss under torch.autocast with bfloat16. To keep float32, call"
-            " torch.set_float32_matmul_precision('high').",
-            "review",
-            "autocast",
-            action="Run matrix products in bfloat16",
-            code="with torch.autocast(device.type, dtype=torch.bfloat16):\n"
-            "    loss = loss_fn(model(inputs), targets)",
-        ),
+        fix=_fix(matrix, major, environment.torch if environment else ""),
         gain=Gain(
             cost * (1 - 1 / FASTER_LOW) if units else 0.0,
             cost * (1 - 1 / FASTER_HIGH),
@@ -87,6 +104,46 @@ def check(
             {f"{family} float32": 1 / FASTER_HIGH for family in MATRIX},
         ),
     )
+
+
+def _fix(matrix: Sequence[KernelFamily], major: int | None, torch: str) -> Fix:
+    if major is not None and major < BFLOAT16:
+        return Fix(
+            "Run forward and loss under torch.autocast with float16, and scale the loss with a"
+            " GradScaler: this device's matrix units know neither bfloat16 nor TF32.",
+            "review",
+            "autocast",
+            action="Run matrix products in float16 with a GradScaler",
+            code="scaler = torch.amp.GradScaler()  # once\n"
+            "with torch.autocast(device.type, dtype=torch.float16):\n"
+            "    loss = loss_fn(model(inputs), targets)\n"
+            "scaler.scale(loss).backward()\n"
+            "scaler.step(optimizer)\n"
+            "scaler.update()",
+        )
+    older = "" if major else " (on a V100 or T4 with float16 and a GradScaler)"
+    return Fix(
+        f"Run forward and loss under torch.autocast with bfloat16{older}. To keep float32,"
+        f" {_tf32(matrix, torch)}.",
+        "review",
+        "autocast",
+        action="Run matrix products in bfloat16",
+        code="with torch.autocast(device.type, dtype=torch.bfloat16):\n"
+        "    loss = loss_fn(model(inputs), targets)",
+    )
+
+
+def _tf32(matrix: Sequence[KernelFamily], torch: str) -> str:
+    """The switches that allow TF32 in the kernels seen: convolutions have one of their own."""
+    slow = {family.family for family in matrix if _float32((family,)) > 0}
+    switches = []
+    if slow - {"conv"}:
+        switches.append("call torch.set_float32_matmul_precision('high')")
+    if "conv" in slow:
+        new = not torch or version(torch) >= (2, FP32_PRECISION_SINCE)
+        switch = "conv.fp32_precision = 'tf32'" if new else "allow_tf32 = True"
+        switches.append(f"set torch.backends.cudnn.{switch} for convolutions")
+    return " and ".join(switches)
 
 
 def _float32(families: Iterable[KernelFamily]) -> float:

@@ -1,7 +1,8 @@
 """Convolutions run without autotuning
 
 ## What it measures
-Share of device time in convolution kernels while `torch.backends.cudnn.benchmark` is off.
+Share of device time in convolution kernels while `torch.backends.cudnn.benchmark` is off, and
+whether the shapes of the convolutions repeat from step to step.
 
 ## Why it is slow
 Without autotuning cuDNN picks an algorithm by a heuristic. With it, the first call of each shape
@@ -15,21 +16,24 @@ High end: a fifth of the convolutions' time. Low end: nothing, if the heuristic 
 try` measures it.
 
 ## When this advice is wrong
-Shapes that change from step to step (variable image sizes) are tuned again each time. Results may
-differ in the last bits from run to run.
+Shapes that change from step to step (variable image sizes) are tuned again each time: the rule is
+silent if most convolutions have shapes that not every traced step has. Results may differ in the
+last bits from run to run.
 """
 
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime, Kernels
-from tdiag.evidence.steps import Budget
+from tdiag.evidence.ops import MatrixOps
+from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain
-from tdiag.rules.examples import budget, device_time, family, flags, kernels
-from tdiag.rules.measures import ns, text
+from tdiag.rules.base import Abstain, Found, Gain
+from tdiag.rules.examples import budget, device_time, family, flags, kernels, matrix_op, traced
+from tdiag.rules.measures import frac, ns, text
+from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import per_step
 
 CODE = "TD602"
@@ -43,19 +47,30 @@ TUNED_HIGH_FRAC = Threshold(
 )
 
 
-def check(budget: Budget, kernels: Kernels, flags: Flags, device: DeviceTime) -> Found | None:
-    traced = sum(x.device_ns for x in kernels.families if x.family == "conv")
-    if not traced or flags.cudnn_benchmark or flags.deterministic:
+def check(
+    budget: Budget,
+    kernels: Kernels,
+    flags: Flags,
+    device: DeviceTime,
+    traced_steps: TracedSteps,
+    matrices: MatrixOps,
+) -> Found | None:
+    convolving = sum(x.device_ns for x in kernels.families if x.family == "conv")
+    if not convolving or flags.cudnn_benchmark or flags.deterministic:
         return None
-    cost = traced * budget.step_ns / device.step_ns
+    repeating = _repeating(matrices, traced_steps)
+    if repeating < MAJORITY_FRAC:
+        return None
+    cost = convolving * budget.step_ns / device.step_ns
     return Found(
         summary=f"Convolutions take {per_step(cost, budget.step_ns)} with cuDNN's autotuning off.",
         evidence=(
-            ns("convolution kernels", traced, "trace"),
+            ns("convolution kernels", convolving, "trace"),
             text("torch.backends.cudnn.benchmark", "False", "probe"),
+            frac("convolutions whose shape every traced step has", repeating, "trace"),
         ),
         fix=Fix(
-            "Switch autotuning on before the first step, if input shapes repeat.",
+            "Switch autotuning on before the first step.",
             "review",
             "cudnn_benchmark",
             action="Switch on cuDNN's autotuning",
@@ -71,13 +86,27 @@ def check(budget: Budget, kernels: Kernels, flags: Flags, device: DeviceTime) ->
     )
 
 
+def _repeating(matrices: MatrixOps, steps: TracedSteps) -> float:
+    """Share of the convolutions, 0..1, whose shape comes at least once in each step."""
+    mine = [op for op in matrices.ops if "conv" in op.name and op.dims]
+    if steps.count <= 1 or not mine:
+        raise Abstain("whether the convolutions' shapes repeat is unknown: one step was traced, or"
+                      " no shapes of convolutions")  # fmt: skip
+    return sum(op.count for op in mine if op.count >= 1) / sum(op.count for op in mine)
+
+
 def fires() -> Evidence:
-    step = budget(device=True, compute=50)
-    return Evidence().add(step, kernels(family("conv", 35)), flags(), device_time(50))
+    return _convolving(flags())
 
 
 def clear() -> Evidence:
     """The same convolutions, tuned."""
-    tuned = flags(cudnn_benchmark=True)
-    step = budget(device=True, compute=50)
-    return Evidence().add(step, kernels(family("conv", 35)), tuned, device_time(50))
+    return _convolving(flags(cudnn_benchmark=True))
+
+
+def _convolving(switches: Flags) -> Evidence:
+    shapes = (64, 3, 224, 224), (64, 3, 7, 7)
+    return Evidence().add(
+        budget(device=True, compute=50), kernels(family("conv", 35)), switches, device_time(50),
+        traced(50), MatrixOps(ops=(matrix_op("aten::cudnn_convolution", *shapes),)),
+    )  # fmt: skip

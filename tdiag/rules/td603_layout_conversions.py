@@ -1,7 +1,8 @@
 """Memory layouts are converted around convolutions
 
 ## What it measures
-Device time of kernels that only convert between NCHW and NHWC.
+Device time of kernels that only convert between NCHW and NHWC, in a model whose convolutions are
+not in channels-last layout yet.
 
 ## Why it is slow
 Tensor-core convolutions work in channels-last layout. A model in the default layout converts the
@@ -23,11 +24,12 @@ from __future__ import annotations
 from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Layers
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import budget, device_time, family, kernels
 from tdiag.rules.measures import count, ns
-from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.rules.thresholds import LOW_END_FRAC, MAJORITY_FRAC
 from tdiag.units import per_step
 
 CODE = "TD603"
@@ -35,7 +37,11 @@ NAME = "layout-conversions"
 CLASS = "compute"
 
 
-def check(budget: Budget, kernels: Kernels, device: DeviceTime) -> Found | None:
+def check(
+    budget: Budget, kernels: Kernels, device: DeviceTime, layers: Layers | None
+) -> Found | None:
+    if layers is not None and layers.channels_last_bytes > MAJORITY_FRAC * layers.conv_bytes:
+        return None  # the model is converted already
     layout = [x for x in kernels.families if x.family == "layout"]
     traced = sum(x.device_ns for x in layout)
     if not traced:

@@ -1,8 +1,8 @@
 """The batch is small and device memory is free
 
 ## What it measures
-The device's peak memory in clean steps against its total, and its idle time before kernels that
-start the moment they are launched.
+What torch had allocated on the device at its peak against the device's total, and its idle time
+before kernels that start the moment they are launched.
 
 ## Why it is slow
 Launching a kernel costs the host the same for few samples as for many. If a batch keeps the device
@@ -13,7 +13,7 @@ Use a larger batch, with a matching learning rate.
 
 ## How the gain is computed
 No gain is claimed here: the rule for launch-bound steps claims the launch time. The largest batch
-that fits follows from memory: the memory in use grows at most in proportion to the batch, since
+that fits follows from memory: what is allocated grows at most in proportion to the batch, since
 weights and optimizer state stay the same.
 
 ## When this advice is wrong
@@ -25,15 +25,15 @@ from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.feeding import Loader, Loaders
-from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import Found, where
 from tdiag.rules.device_waits import starved_ns
-from tdiag.rules.examples import GB, MS, budget, device_time, environment, loaders, system
+from tdiag.rules.examples import GB, MS, budget, device_holds, device_time, loaders
 from tdiag.rules.measures import bytes_, count, frac, ns
-from tdiag.rules.memory import device_memory
+from tdiag.rules.memory import PEAK, device_memory
 from tdiag.rules.thresholds import NOTICEABLE_FRAC, USABLE_MEMORY_FRAC
 from tdiag.units import duration, percent, size
 
@@ -47,14 +47,13 @@ def check(
     budget: Budget,
     device: DeviceTime,
     loaders: Loaders,
-    system: System,
-    environment: Environment,
+    memory: DeviceMemory,
     kernels: Kernels | None,
 ) -> Found | None:
     loader = loaders.train()
     if not budget.has_device or loader is None or not loader.batch_size:
         return None
-    used, total = device_memory(system, environment)
+    used, total = device_memory(memory)
     starved = starved_ns(budget, device)
     largest = _largest(loader, loader.batch_size, used, total)
     if starved < NOTICEABLE_FRAC * budget.step_ns or largest == loader.batch_size:
@@ -66,8 +65,8 @@ def check(
             f" launches ({percent(starved / budget.step_ns)}). A batch of {largest} fits."
         ),
         evidence=(
-            bytes_("device memory in use, peak", used, "system"),
-            bytes_("device memory", total, "system"),
+            bytes_(PEAK, used, "probe"),
+            bytes_("device memory", total, "probe"),
             count("batch_size", loader.batch_size, "probe"),
             ns("device idle, waiting for a launch", starved, "trace"),
             *_occupancy(kernels),
@@ -117,6 +116,5 @@ def _training(used: int) -> Evidence:
     return Evidence().add(
         budget(device=True, compute=14, launch=6), loaders(),
         device_time(20, busy_frac=0.7, launch_starved_ns=6.0 * MS),
-        system(gpu_memory_used_bytes=used, gpu_memory_total_bytes=80 * GB),
-        environment(device="NVIDIA A100-SXM4-80GB", device_count=1),
+        device_holds(used),
     )  # fmt: skip

@@ -28,14 +28,15 @@ from __future__ import annotations
 import math
 
 from tdiag.evidence.machine import Environment, System
-from tdiag.evidence.memory import Kept, MemoryGrowth
+from tdiag.evidence.memory import DeviceMemory, Kept, MemoryGrowth
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, where
+from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, MB, at, environment, system
 from tdiag.rules.measures import bytes_, count
+from tdiag.rules.memory import device_memory
 from tdiag.units import size
 
 CODE = "TD805"
@@ -52,13 +53,18 @@ MANY_STEPS = Threshold(
 )
 
 
-def check(growth: MemoryGrowth, system: System | None, environment: Environment) -> Found | None:
+def check(
+    growth: MemoryGrowth,
+    environment: Environment,
+    system: System | None,
+    memory: DeviceMemory | None,
+) -> Found | None:
     graphs = [x for x in growth.kept if x.graphs]
     if not graphs and not growth.graphs and growth.bytes_per_step < LARGE_BYTES:
         return None
     at = _place(growth, graphs)
     grows = max(growth.bytes_per_step, growth.device_bytes_per_step or 0.0)
-    free = _free(system, environment)
+    free = _free(system, environment, memory)
     full_in = free / grows if free and grows else math.inf
     until = f", which fills free memory in {full_in:.0f} steps" if full_in < MANY_STEPS else ""
     graph = " and its graph" if graphs else ""
@@ -86,15 +92,17 @@ def _what(growth: MemoryGrowth, graphs: list[Kept]) -> str:
     return f"Tensors are kept for {growth.since_steps} steps or more"
 
 
-def _free(system: System | None, environment: Environment) -> float | None:
+def _free(
+    system: System | None, environment: Environment, memory: DeviceMemory | None
+) -> int | None:
     """Free bytes where the tensors lie; None if unknown."""
-    if system is None:
+    if not environment.device_count:
+        return system.ram_available_bytes if system else None
+    try:
+        used, total = device_memory(memory)
+    except Abstain:
         return None
-    if environment.device_count == 0:
-        return system.ram_available_bytes
-    used, total = system.gpu_memory_used_bytes, system.gpu_memory_total_bytes
-    known = environment.device_count == 1 and used is not None and total is not None
-    return float((total or 0) - (used or 0)) if known else None
+    return total - used
 
 
 def _measures(growth: MemoryGrowth, graphs: list[Kept], free: float | None) -> list[Measure]:

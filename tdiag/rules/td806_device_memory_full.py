@@ -1,8 +1,8 @@
 """Device memory is nearly full and is reallocated in the step
 
 ## What it measures
-The device's peak memory in clean steps against its total, and its idle time while the host
-allocates or frees memory (`cudaMalloc`, `cudaFree`) in a step.
+What torch had allocated on the device at its peak against the device's total, and its idle time
+while the host allocates or frees memory (`cudaMalloc`, `cudaFree`) in a step.
 
 ## Why it is slow
 Torch caches what it has allocated, so a warm step allocates nothing. Without free memory it must
@@ -17,23 +17,22 @@ High end: all idle time of these calls. Low end: nothing, if they continue with 
 
 ## When this advice is wrong
 The calls may be for pinned host memory, which a trace counts with them, or come from
-`empty_cache()` in the loop. Memory of other programs on the device counts as in use.
+`empty_cache()` in the loop. Memory that other programs hold on the device is not counted.
 """
 
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.machine import Environment, System
 from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Layers, Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held, where
-from tdiag.rules.examples import GB, budget, device_time, environment, loaders, module, system
+from tdiag.rules.examples import GB, budget, device_holds, device_time, loaders, module
 from tdiag.rules.measures import bytes_, count, ns
-from tdiag.rules.memory import device_memory
+from tdiag.rules.memory import PEAK, device_memory
 from tdiag.rules.thresholds import USABLE_MEMORY_FRAC
 from tdiag.units import duration, percent, plural, size
 
@@ -46,30 +45,28 @@ AFTER = {"TD805": "with less in memory, it only takes longer until the kept tens
 def check(
     budget: Budget,
     device: DeviceTime,
-    system: System,
-    environment: Environment,
-    memory: DeviceMemory | None,
+    memory: DeviceMemory,
     loaders: Loaders | None,
     modules: Modules | None,
     layers: Layers | None,
 ) -> Found | None:
     if not budget.has_device:
         return None
-    used, total = device_memory(system, environment)
+    used, total = device_memory(memory)
     if device.allocations_per_step is None:
         raise Abstain("no runtime calls were traced")
     stalled = held(budget, "alloc")
     if not stalled or not device.allocations_per_step or used < USABLE_MEMORY_FRAC * total:
         return None
     evidence = [
-        bytes_("device memory in use, peak", used, "system"),
-        bytes_("device memory", total, "system"),
+        bytes_(PEAK, used, "probe"),
+        bytes_("device memory", total, "probe"),
         count("allocating and freeing calls", device.allocations_per_step, "trace", "per_step"),
         ns("device idle during these calls", stalled, "budget"),
     ]
-    if memory is not None:
-        unused = memory.peak_reserved_bytes - memory.peak_allocated_bytes
-        evidence.append(bytes_("reserved but unused, at the peaks", unused, "trace"))
+    unused = memory.peak_reserved_bytes - memory.peak_allocated_bytes
+    if unused > 0:
+        evidence.append(bytes_("reserved but unused, at the peaks", unused, "probe"))
     return Found(
         summary=(
             f"The device's memory is {percent(used / total)} full ({size(used)} of {size(total)}),"
@@ -124,7 +121,7 @@ def clear() -> Evidence:
 def _training(used: int) -> Evidence:
     return Evidence().add(
         budget(device=True, compute=44, alloc=6), device_time(50, allocations_per_step=12.0),
-        system(gpu_memory_used_bytes=used, gpu_memory_total_bytes=80 * GB),
-        environment(device="NVIDIA A100-SXM4-80GB", device_count=1), loaders(),
+        device_holds(used),
+        loaders(),
         Modules(modules=(module("Net", parameter_bytes=4 * GB),)),
     )  # fmt: skip

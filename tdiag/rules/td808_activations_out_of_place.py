@@ -23,12 +23,14 @@ torch then raises an error. A compiled model frees such inputs by itself.
 from __future__ import annotations
 
 from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Activation, Layers
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, MB, at, environment, system
 from tdiag.rules.measures import bytes_, count
+from tdiag.rules.memory import in_use
 from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import percent, size
 
@@ -37,14 +39,16 @@ NAME = "activations-out-of-place"
 CLASS = "memory"
 
 
-def check(layers: Layers, system: System, environment: Environment) -> Found | None:
+def check(
+    layers: Layers, environment: Environment, system: System | None, memory: DeviceMemory | None
+) -> Found | None:
     if layers.out_of_place is None:
         raise Abstain("the model's calls were not followed (window ops)")
     mine = sorted((x for x in layers.out_of_place if x.held_bytes), key=lambda x: -x.held_bytes)
     if not mine:
         return None
     held = sum(x.held_bytes for x in mine)
-    used = _in_use(system, environment)
+    used = in_use(system, environment, memory)
     if held < NOTICEABLE_FRAC * used:
         return None
     first = mine[0]
@@ -57,7 +61,7 @@ def check(layers: Layers, system: System, environment: Environment) -> Found | N
         evidence=(
             bytes_("inputs held and not needed", held, "ops"),
             count("calls", sum(x.calls for x in mine), "ops", "per_step"),
-            bytes_("memory in use, peak", used, "system"),
+            bytes_("memory in use, peak", used, "probe" if environment.device_count else "system"),
         ),
         fix=Fix(
             f"Set inplace=True in {first.name}{where(first.at)}"
@@ -71,16 +75,6 @@ def check(layers: Layers, system: System, environment: Environment) -> Found | N
         ),
         at=first.at,
     )
-
-
-def _in_use(system: System, environment: Environment) -> float:
-    """Peak bytes in use where the activations lie."""
-    if environment.device_count > 1:
-        raise Abstain("several devices are visible: it is unknown whose memory was measured")
-    used = system.gpu_memory_used_bytes if environment.device_count else system.rss_bytes
-    if not used:
-        raise Abstain("the memory in use was not measured")
-    return used
 
 
 def fires() -> Evidence:

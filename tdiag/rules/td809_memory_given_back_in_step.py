@@ -24,14 +24,14 @@ released memory.
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held
-from tdiag.rules.examples import GB, budget, device_time, environment, system
+from tdiag.rules.examples import GB, budget, device_holds, device_time
 from tdiag.rules.measures import bytes_, count, ns
-from tdiag.rules.memory import device_memory
+from tdiag.rules.memory import PEAK, device_memory
 from tdiag.rules.thresholds import USABLE_MEMORY_FRAC
 from tdiag.units import duration, percent, plural, size
 
@@ -40,13 +40,11 @@ NAME = "memory-given-back-in-step"
 CLASS = "memory"
 
 
-def check(
-    budget: Budget, device: DeviceTime, system: System, environment: Environment
-) -> Found | None:
+def check(budget: Budget, device: DeviceTime, memory: DeviceMemory) -> Found | None:
     stalled = held(budget, "alloc")
     if not budget.has_device or not stalled or not device.allocations_per_step:
         return None
-    used, total = device_memory(system, environment)
+    used, total = device_memory(memory)
     if used >= USABLE_MEMORY_FRAC * total:
         return None  # memory is short: TD806
     return Found(
@@ -58,8 +56,8 @@ def check(
         evidence=(
             count("allocating and freeing calls", device.allocations_per_step, "trace", "per_step"),
             ns("device idle during these calls", stalled, "budget"),
-            bytes_("device memory in use, peak", used, "system"),
-            bytes_("device memory", total, "system"),
+            bytes_(PEAK, used, "probe"),
+            bytes_("device memory", total, "probe"),
         ),
         fix=Fix(
             "Remove torch.cuda.empty_cache() from the loop. If there is none, pad varying sizes"
@@ -88,6 +86,5 @@ def clear() -> Evidence:
 def _training(used: int) -> Evidence:
     return Evidence().add(
         budget(device=True, compute=44, alloc=6), device_time(50, allocations_per_step=12.0),
-        system(gpu_memory_used_bytes=used, gpu_memory_total_bytes=80 * GB),
-        environment(device="NVIDIA A100-SXM4-80GB", device_count=1),
+        device_holds(used),
     )  # fmt: skip

@@ -70,36 +70,24 @@ def test_without_two_samples_nothing_is_said_about_use(tmp_path: Path) -> None:
     assert found.rss_bytes == 1000
 
 
-def test_the_device_that_is_used_is_the_one_reported(tmp_path: Path) -> None:
-    gpus = [
-        {"index": 1, "util": 0.0, "memory_used": 1, "throttle": []},
-        {"index": 0, "util": 0.5, "memory_used": 7, "throttle": ["power cap"]},
-    ]
-    found = system_of(
-        tmp_path, sample(2 * SECOND, 3, 0, gpus=gpus), sample(3 * SECOND, 3, 0, gpus=gpus)
-    )
-    assert found.gpu_memory_used_bytes == 7
-    assert found.gpu_memory_total_bytes == 80 << 30
-
-
 def test_a_busier_device_of_somebody_else_is_not_taken_for_the_programs(tmp_path: Path) -> None:
     about = [{"index": 0, "uuid": "GPU-a-1"}, {"index": 1, "uuid": "MIG-b-2"}]
     gpus = [
-        {"index": 0, "util": 0.9, "memory_used": 70, "throttle": []},
-        {"index": 1, "util": 0.1, "memory_used": 7, "throttle": []},
+        {"index": 0, "util": 0.9, "throttle": ["power cap"]},
+        {"index": 1, "util": 0.1, "throttle": ["thermal (hardware)"]},
     ]
     lines = (MACHINE | {"gpus": about}, *(sample(t * SECOND, 3, 0, gpus=gpus) for t in (2, 3)))
     path = tmp_path / "system.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     clean = Clean(np.ones(1, np.bool_), ((SECOND, 4 * SECOND),))
 
-    def used(uuid: str | None) -> int | None:
-        found = make_system(path, clean, None, None, uuid)[0]
-        assert isinstance(found, System)
-        return found.gpu_memory_used_bytes
+    def held_down(uuid: str | None) -> list[str]:
+        clocks = make_system(path, clean, None, None, uuid)[1:]
+        return [held.reason for c in clocks if isinstance(c, DeviceClocks) for held in c.held_down]
 
-    assert (used("b-2"), used("a-1"), used(None)) == (7, 70, 70)
-    assert used("c-3") is None  # one that was not watched
+    assert held_down("b-2") == ["thermal (hardware)"]
+    assert held_down("a-1") == held_down(None) == ["power cap"]
+    assert held_down("c-3") == []  # one that was not watched
 
 
 def test_waiting_for_a_core_is_measured_over_the_clean_window(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_full_speed_is_not_claimed_of_a_device_where_it_was_not_measured(
     process.residue = 0.012
     assert spoken(progress, profiling=False).endswith("goes on at full speed\n")
     process.residue = 0.148
-    end = "the script goes on, each step 15% longer than before the trace\n"
+    end = "the script goes on, 15% slower than before the trace\n"
     assert spoken(progress, profiling=False).endswith(end)
 
 

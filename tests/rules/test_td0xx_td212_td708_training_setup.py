@@ -28,13 +28,13 @@ from tdiag.rules.examples import (
     MS,
     at,
     budget,
+    device_holds,
     environment,
     flags,
     loaders,
     module,
     optimizers,
     phases,
-    system,
 )
 
 
@@ -165,7 +165,7 @@ def full(used_gb: int, batch: int = 4, passes: float = 1.0, devices: int = 1) ->
     return (
         loaders(batch_size=batch),
         phases({"backward": passes}, backward=60),
-        system(gpu_memory_used_bytes=used_gb * GB, gpu_memory_total_bytes=80 * GB),
+        device_holds(used_gb * GB),
         environment(device="NVIDIA A100-SXM4-80GB", device_count=devices),
     )
 
@@ -177,7 +177,7 @@ def full(used_gb: int, batch: int = 4, passes: float = 1.0, devices: int = 1) ->
         (full(71), "clear"),
         (full(72, batch=32), "clear"),
         (full(72, passes=8.0), "clear"),  # accumulates already: 8 × 4
-        (full(72, devices=2), "abstains"),
+        (full(72, devices=2), "fires"),  # the rank's own is known
         (full(0, devices=0), "clear"),  # no device
     ],
 )

@@ -24,6 +24,7 @@ from tdiag.rules.examples import (
     budget,
     copy,
     ddp_settings,
+    device_holds,
     device_time,
     environment,
     op_line,
@@ -77,7 +78,7 @@ def test_activations_count_from_a_twentieth_of_the_memory_in_use(held_mb: int, f
     relu = Activation(name="relu", at=at(24), calls=1.0, bytes=1e9, held_bytes=held_mb * 1.0 * MB)
     layers = replace(LAYERS, out_of_place=(relu, replace(relu, held_bytes=0.0)))
     assert isinstance(result("TD808", layers, system(rss_bytes=2 * GB), ON_CPU), Finding) is fires
-    on_device = system(rss_bytes=None, gpu_memory_used_bytes=2 * GB)
+    on_device = device_holds(2 * GB)
     assert isinstance(result("TD808", layers, on_device, ON_DEVICE), Finding) is fires
 
 
@@ -138,7 +139,7 @@ def test_graphs_count_whatever_their_size_and_data_from_a_mebibyte_on(
 
 def test_the_steps_until_memory_is_full_are_told_where_it_is_known() -> None:
     grown = growth(graphs=1.0, per_step=10.0 * MB, device_bytes_per_step=20.0 * MB)
-    spare = system(gpu_memory_used_bytes=60 * GB, gpu_memory_total_bytes=80 * GB)
+    spare = device_holds(60 * GB)
     assert "fills free memory in 1000 steps" in finding("TD805", grown, spare, ON_DEVICE).summary
     assert "fills" not in finding("TD805", grown, ON_DEVICE).summary
     little = growth(graphs=1.0, per_step=4.0)
@@ -161,6 +162,14 @@ def test_recomputing_is_a_share_of_the_profiled_step() -> None:
     assert saved_ms(finding("TD807", *twice(16)), 50) == (5.0, 10.0)
     assert result("TD807", *twice(17)) is None
     assert isinstance(result("TD807", *twice(16, inside_ms=None)), Abstained)
+
+
+def test_recomputing_on_a_device_is_named_and_not_priced_by_the_hosts_time() -> None:
+    """cProfile sees how long the host takes to issue the blocks, not how long they compute."""
+    on_device = (budget(device=True, compute=90, launch=10), device_holds(16 * GB), ON_DEVICE)
+    found = finding("TD807", *twice(16)[:-2], *on_device)
+    assert found.advisory
+    assert found.location is not None
 
 
 RANKS = environment(world_size=4)

@@ -28,7 +28,13 @@ from tdiag.evidence.from_run.ranks_of_run import make_collectives, rank_to_judge
 from tdiag.evidence.from_run.records import TorchRecord, TraceRecord
 from tdiag.evidence.from_run.roof import add_roof
 from tdiag.evidence.from_run.sampled import find_samples, make_call_trees, make_stacks
-from tdiag.evidence.from_run.setting import make_environment, make_modules, make_optim, make_setting
+from tdiag.evidence.from_run.setting import (
+    make_device_facts,
+    make_environment,
+    make_modules,
+    make_optim,
+    make_setting,
+)
 from tdiag.evidence.from_run.startup import make_startup
 from tdiag.evidence.from_run.timed import clean_step, timed
 from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
@@ -85,6 +91,7 @@ def load_run(run_dir: Path) -> Evidence:
     else:
         judged, traced, spans = _add_steps(evidence, run_dir, lead, processes, allowed)
         evidence.add(
+            *make_device_facts(judged),
             *make_setting(lead, processes),
             *make_optim(lead),
             *make_counted(lead),
@@ -150,7 +157,7 @@ def _add_steps(
         evidence.add(collectives)
     queued = queued_frac(process, clean)
     about = process.last(TorchRecord)
-    uuid = (about.device or {}).get("uuid") if about else None
+    uuid = about.device.uuid if about and about.device else None
     evidence.add(*make_system(run_dir / "system.jsonl", clean, allowed, queued, uuid))
     evidence.perturbation.update(perturbation(lead, mine.clean))
     traced = judged if process.last(TraceRecord) else mine

@@ -85,8 +85,6 @@ def make_system(
         rss_bytes=max(memory, default=None),
         ram_available_bytes=min(available, default=None),
         training_queued_frac=queued_frac,
-        gpu_memory_used_bytes=max((g.memory_used for g in gpu if g.memory_used), default=None),
-        gpu_memory_total_bytes=about.memory_total,
         others=used.others(),
     )
     return [system, *_clocks(gpu, about)]

@@ -33,12 +33,22 @@ class ProcessRecord(Record):
     world_size: int | None = None
 
 
+class DeviceFacts(msgspec.Struct):
+    """The device that a process computes on."""
+
+    kind: str = "cuda"
+    index: int | None = None
+    name: str = ""
+    uuid: str | None = None
+    memory: int | None = None
+
+
 class TorchRecord(Record):
     version: str = ""
     cuda: str | None = None
     hip: str | None = None
     devices: list[str] = []
-    device: dict[str, Any] | None = None
+    device: DeviceFacts | None = None
     intra_op: int = 0
     inter_op: int = 0
     omp: str | None = None
@@ -164,6 +174,8 @@ class WindowRecord(Record):
     step: int = 0
     allocated: int | None = None
     drained: int | None = None
+    peak: int | None = None
+    reserved: int | None = None
     compiles: tuple[int, int, int] | None = None  # frames, of these again, ns, so far
     recompiled: list[tuple[At, str, int]] = []
     limit: bool = False
@@ -181,7 +193,10 @@ class StepsRecord(Record):
 
 
 class TraceRecord(Record):
+    """``faults``: what Kineto said went wrong."""
+
     file: str
+    faults: list[str] = []
     t: int = 0
     number: int = msgspec.field(name="pass", default=1)
     steps: int = 0

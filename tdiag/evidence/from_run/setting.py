@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tdiag import __version__
+from tdiag.evidence.device import Device
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.events import Process, beside_of, workers_of
 from tdiag.evidence.from_run.model import longest
@@ -23,11 +24,13 @@ from tdiag.evidence.from_run.records import (
     RoleRecord,
     SchedulerRecord,
     TorchRecord,
+    WindowRecord,
     location,
 )
 from tdiag.evidence.from_run.roles import LOSS, MODEL, Roles
 from tdiag.evidence.from_run.slices import Slices
 from tdiag.evidence.machine import Environment, Threads
+from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.training import (
     Flags,
     Gradients,
@@ -103,17 +106,49 @@ def make_modules(lead: Process, timeline: Slices, roles: Roles, clean: Clean) ->
     )
 
 
+def make_device(lead: Process) -> Device | None:
+    """None where the process computed on the CPU: without a device, or with nothing on it."""
+    torch = lead.last(TorchRecord)
+    if torch is None:
+        return None
+    held = [w.allocated for w in lead.all(WindowRecord) if w.allocated is not None]
+    if held and not any(held):
+        return None
+    if torch.device is not None:
+        name = torch.device.name or torch.device.kind
+        return Device(kind=torch.device.kind, name=name, memory_bytes=torch.device.memory)
+    return Device(kind="cuda", name=torch.devices[0]) if torch.devices else None
+
+
+def make_device_facts(process: Process) -> list[Kind]:
+    """Device, and DeviceMemory where torch's allocator was read."""
+    device = make_device(process)
+    if device is None:
+        return []
+    windows = process.all(WindowRecord)
+    peak = max((w.peak for w in windows if w.peak is not None), default=0)
+    reserved = max((w.reserved for w in windows if w.reserved is not None), default=0)
+    if not peak:
+        return [device]
+    memory = DeviceMemory(
+        peak_allocated_bytes=peak,
+        peak_reserved_bytes=reserved,
+        capacity_bytes=device.memory_bytes,
+    )
+    return [device, memory]
+
+
 def make_environment(run: Mapping[str, Any], lead: Process | None) -> Environment:
     """From ``run.json`` and, once it trained, the process itself."""
     process = lead.last(ProcessRecord) if lead else None
     torch = lead.last(TorchRecord) if lead else None
-    devices = torch.devices if torch else []
+    device = make_device(lead) if lead else None
     command = tuple(str(word) for word in run.get("command") or ())
     return Environment(
         torch=torch.version if torch else "",
         python=process.python if process else str(run.get("python") or ""),
-        device=devices[0] if devices else "cpu",
-        device_count=len(devices),
+        device=device.name if device else "cpu",
+        device_count=max(1, len(torch.devices)) if device and torch else 0,
         tdiag=str(run.get("tdiag") or __version__),
         command=command,
         script=str(run.get("script") or (Path(command[0]).name if command else "")),

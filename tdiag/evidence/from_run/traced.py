@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tdiag.errors import TdiagError
-from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.device import FAULT, Device, DeviceTime
 from tdiag.evidence.from_run.events import Process, workers_of
 from tdiag.evidence.from_run.phases import PHASES
 from tdiag.evidence.from_run.records import FetchRecord, ProcessRecord, TraceRecord
@@ -36,34 +36,65 @@ def add_trace(
     processes: list[Process],
     spans: Sequence[Span],
 ) -> None:
-    """Add the facts of the trace of ``traced`` that covers most steps (the later one if equal).
+    """Add the facts of one trace of ``traced``: of a run on a device, one that shows what the
+    device did; of these, the one that covers most steps (the later one if equal).
 
     ``spans``: the phases of the traced steps, on the events' clock. Facts measured without a
     profiler stay as they are.
     """
-    records = sorted(traced.all(TraceRecord), key=lambda record: (record.steps, record.number))
-    for record in reversed(records):
-        path = trace_file(run_dir / record.file)
-        if path is None:
-            continue
-        try:
-            trace = read_trace(path)
-        except TdiagError as error:
-            evidence.note("trace-unread", f"a trace could not be read: {error.message}", "warning")
-            continue
-        shift = clock_shift(trace, record, traced)
-        known = [] if shift is None else [(name, b + shift, e + shift) for name, b, e in spans]
-        found = device_evidence(trace, known)
-        if shift is not None and (step := found.get(StepEvents)):
-            found.add(with_workers(step, shift, traced, processes))
-        for kind, fact in found.facts.items():
-            evidence.facts.setdefault(kind, fact)
-        if DeviceTime in found.facts:  # a clean step has no device lanes
-            evidence.facts[Timeline] = found.facts[Timeline]
-        absent = {k: why for k, why in found.missing.items() if k not in evidence.facts}
-        evidence.missing.update(absent)
-        evidence.notes += found.notes
-        return
+    longest: Evidence | None = None
+    for record in sorted(traced.all(TraceRecord), key=_steps_and_number, reverse=True):
+        found = _facts(evidence, run_dir, record, traced, processes, spans)
+        if found is not None and (DeviceTime in found.facts or Device not in evidence.facts):
+            _add(evidence, found)
+            return
+        longest = longest or found
+    if longest is not None:
+        _add(evidence, longest)
+
+
+def _steps_and_number(record: TraceRecord) -> tuple[int, int]:
+    return record.steps, record.number
+
+
+def _facts(
+    evidence: Evidence,
+    run_dir: Path,
+    record: TraceRecord,
+    traced: Process,
+    processes: list[Process],
+    spans: Sequence[Span],
+) -> Evidence | None:
+    """What this trace tells; None if its file is gone or cannot be read."""
+    path = trace_file(run_dir / record.file)
+    if path is None:
+        return None
+    try:
+        trace = read_trace(path)
+    except TdiagError as error:
+        evidence.note("trace-unread", f"a trace could not be read: {error.message}", "warning")
+        return None
+    shift = clock_shift(trace, record, traced)
+    known = [] if shift is None else [(name, b + shift, e + shift) for name, b, e in spans]
+    found = device_evidence(trace, known)
+    if shift is not None and (step := found.get(StepEvents)):
+        found.add(with_workers(step, shift, traced, processes))
+    if record.faults and DeviceTime not in found.facts:
+        found.missing[DeviceTime] = f"{FAULT}{record.faults[0]}"
+    return found
+
+
+def _add(evidence: Evidence, found: Evidence) -> None:
+    mine, traced = evidence.get(Device), found.get(Device)
+    for kind, fact in found.facts.items():
+        evidence.facts.setdefault(kind, fact)
+    if mine is not None and traced is not None:
+        evidence.add(msgspec.structs.replace(mine, capability=traced.capability))
+    if DeviceTime in found.facts:  # a clean step has no device lanes
+        evidence.facts[Timeline] = found.facts[Timeline]
+    absent = {k: why for k, why in found.missing.items() if k not in evidence.facts}
+    evidence.missing.update(absent)
+    evidence.notes += found.notes
 
 
 def phase_spans(

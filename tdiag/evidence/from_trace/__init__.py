@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tdiag.evidence.device import DeviceParts, DeviceTime, Kernels, Syncs, Transfers
+from tdiag.evidence.device import Device, DeviceParts, DeviceTime, Kernels, Syncs, Transfers
 from tdiag.evidence.feeding import TracedFetches
 from tdiag.evidence.from_trace.allocating import allocator_calls
 from tdiag.evidence.from_trace.copies_and_syncs import syncs, transfers
 from tdiag.evidence.from_trace.device_time import busy_spans, device_time, host_states, idle_causes
-from tdiag.evidence.from_trace.device_work import device_memory, device_parts, kernels
+from tdiag.evidence.from_trace.device_work import device_memory, device_of, device_parts, kernels
 from tdiag.evidence.from_trace.fetching import traced_fetches
 from tdiag.evidence.from_trace.host_ops import Phase, host_ops, matrix_ops
 from tdiag.evidence.from_trace.intervals import Spans
@@ -36,7 +36,7 @@ from tdiag.trace import Trace
 __all__ = ["device_evidence"]
 
 ON_DEVICE: tuple[type[Kind], ...] = (
-    *(DeviceTime, Transfers, Syncs, Kernels, Communication),
+    *(Device, DeviceTime, Transfers, Syncs, Kernels, Communication),
     *(DeviceParts, DeviceMemory, AllocatorCalls, Replay),
 )
 
@@ -101,6 +101,7 @@ def _on_device(
         return
     idle = idle_causes(seen, window, busy, states)
     evidence.add(
+        device_of(seen),
         device_time(seen, window, idle, states),
         transfers(seen, window, stacks),
         syncs(seen, window, idle, ops, stacks),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.device import DevicePart, DeviceParts, KernelFamily, Kernels
+from tdiag.evidence.device import Device, DevicePart, DeviceParts, KernelFamily, Kernels
 from tdiag.evidence.from_trace.intervals import Ints, clip, total
 from tdiag.evidence.from_trace.nesting import Nested
 from tdiag.evidence.from_trace.python_stacks import PythonStacks
@@ -193,6 +193,22 @@ def _by_text(
     return tuple(
         DevicePart(name=p.name, count=p.count, device_ns=p.device_ns, at=at.get(p.name))
         for p in parts
+    )
+
+
+def device_of(view: TraceView) -> Device:
+    """The device with most work in this trace, as ``deviceProperties`` describes it."""
+    rows = view.work[view.trace.device[view.work] >= 0]
+    number = int(np.bincount(view.trace.device[rows]).argmax()) if len(rows) else 0
+    about = next((d for d in view.trace.device_properties if d.get("id") == number), {})
+    major, minor = about.get("computeMajor"), about.get("computeMinor")
+    size = about.get("totalGlobalMem")
+    version = (major, minor) if isinstance(major, int) and isinstance(minor, int) else None
+    return Device(
+        kind="cuda" if version else "",
+        name=str(about.get("name") or ""),
+        capability=version,
+        memory_bytes=size if isinstance(size, int) else None,
     )
 
 

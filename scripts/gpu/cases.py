@@ -1,0 +1,196 @@
+"""What is asserted on a device, most telling first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from gpu.programs import DIGEST, EVENTS, PLANTED, TRUTH, WAYS, Planted, training
+from gpu.running import ROOT, Bench, Wrong, expect, line_of, number
+
+# A program differs from itself by 1.4 % (NOISE_FLOOR_FRAC of tdiag.rules.base); other clocks and
+# a shared machine allow some more.
+SAME_FRAC = 0.05
+# A prediction holds if the measured gain lies in its range, widened by as much at both ends.
+WIDER_FRAC = 0.10
+SECONDS = 150
+# Lines that Kineto and torchrun write with their own time or process number in front.
+TIMESTAMPED = ("USDT:", "torch/distributed/run.py")
+
+
+@dataclass(frozen=True)
+class Case:
+    """``run`` raises where an assertion fails. ``seconds``: after that it is ended and counts as
+    failed."""
+
+    name: str
+    run: Callable[[Bench], None]
+    needs_device: bool = True
+    seconds: int = SECONDS
+
+
+def close(found: float, true: float, frac: float, what: str) -> None:
+    expect(abs(found / true - 1) <= frac, f"{what}: {found:.4g}, but truly {true:.4g}")
+
+
+def truth(launches: int, reads: str, bench: Bench) -> None:
+    """The clean step is what the program takes alone, and it takes that again after the trace."""
+    script = bench.script(TRUTH)
+    steps = str(max(200, 60_000 // launches))
+    alone = bench.python(str(script), str(launches), reads, steps)
+    expect(alone.returncode == 0, alone.stderr[-500:])
+    true = number(alone.stdout, "STEP_NS")
+    found = bench.diagnosis(script, str(launches), reads, steps, until_end=True)
+    after = number((bench.folder / "stdout.txt").read_text(), "LAST_NS")
+    bench.measured |= {
+        "alone_ns": true, "mean_ns": found["step"]["mean_ns"], "after_ns": after
+    }  # fmt: skip
+    close(found["step"]["mean_ns"], true, SAME_FRAC, "step.mean_ns")
+    close(after, number(alone.stdout, "LAST_NS"), SAME_FRAC, "a step after the trace")
+
+
+def hooks(bench: Bench) -> None:
+    """Watching without a profiler costs little, told by turns of the program with and without."""
+    script = bench.script(TRUTH)
+    arguments = ["60", "none", "3000"]
+    alone, watched = [], []
+    for _ in range(3):
+        alone.append(number(bench.python(str(script), *arguments).stdout, "LAST_NS"))
+        done = bench.tdiag("run", "--quiet", str(script), "--", *arguments)
+        watched.append(number(done.stdout, "LAST_NS"))
+    bench.measured |= {"alone_ns": min(alone), "watched_ns": min(watched)}
+    close(min(watched), min(alone), SAME_FRAC, "a watched step")
+
+
+def planted(case: Planted, bench: Bench) -> None:
+    """The fault is found with class, line and a gain that its fix has; the fix is not judged so."""
+    slow = bench.script(training(**case.fault), "slow.py")
+    fixed = bench.script(training(**case.fix), "fixed.py")
+    times = {s: number(bench.python(str(s), "200").stdout, "STEP_NS") for s in (slow, fixed)}
+    gained = times[slow] / times[fixed]
+    bench.measured["gained"] = gained
+    found = bench.diagnosis(slow)
+    codes = [f["code"] for f in found["findings"]]
+    expect(case.code in codes, f"not found; {found['verdict']['class']}, {codes}")
+    finding = next(f for f in found["findings"] if f["code"] == case.code)
+    speedup = finding["speedup"]
+    if speedup:
+        low, high = speedup["low"] * (1 - WIDER_FRAC), speedup["high"] * (1 + WIDER_FRAC)
+        bench.measured["predicted"] = f"{speedup['low']:.2f}-{speedup['high']:.2f}"
+        expect(low <= gained <= high, f"gained {gained:.2f}, predicted {low:.2f} to {high:.2f}")
+    if case.cls:
+        expect(found["verdict"]["class"] == case.cls, f"class {found['verdict']['class']}")
+    if case.line:
+        at = (finding["location"] or {}).get("line")
+        line = line_of(slow, case.line)
+        expect(at == line, f"line {at}, planted in {line}")
+    twin = bench.diagnosis(fixed)
+    expect(case.code not in [f["code"] for f in twin["findings"]], f"{case.code} said of the fix")
+
+
+def healthy(bench: Bench) -> None:
+    found = bench.diagnosis(bench.script(training()))
+    verdict = found["verdict"]
+    pushed = [f["code"] for f in found["findings"] if not f["advisory"]]
+    expect(verdict["class"] == "compute" and verdict["healthy"], f"{verdict['summary']} {pushed}")
+
+
+def sample(name: str, cls: str, bench: Bench) -> None:
+    """A sample script has its class, and its twin another step."""
+    samples = ROOT / "sample_scripts"
+    slow, fixed = (bench.diagnosis(samples / f"{name}{end}.py") for end in ("", "_fixed"))
+    bench.measured |= {"slow_ns": slow["step"]["mean_ns"], "fixed_ns": fixed["step"]["mean_ns"]}
+    expect(slow["verdict"]["class"] == cls, f"{slow['verdict']['class']}, not {cls}")
+    expect(fixed["step"]["mean_ns"] < slow["step"]["mean_ns"], "the fixed twin is not faster")
+
+
+def unchanged(name: str, bench: Bench) -> None:
+    """The program prints, fails and computes as it does alone."""
+    source = WAYS[name] + DIGEST
+    script = bench.script(source)
+    start = ["-m", "torch.distributed.run", "--nproc-per-node", "2"] if "ranks" in name else []
+    alone = bench.python(*start, str(script))
+    expect(alone.returncode == 0, f"alone: {alone.stderr[-500:]}")
+    words = ["--", sys.executable, *start, str(script)] if start else [str(script)]
+    watched = bench.tdiag("run", "--quiet", "-o", "report.txt", *words)
+    expect(watched.returncode == alone.returncode, f"exit {watched.returncode}: {watched.stderr}")
+    expect(sorted(watched.stdout.split()) == sorted(alone.stdout.split()), "stdout differs")
+    told = [x for x in watched.stderr.splitlines() if not any(y in x for y in TIMESTAMPED)]
+    noise = [x for x in told if x not in alone.stderr]
+    expect(not noise, f"stderr: {noise[:3]}")
+    expect((bench.folder / "report.txt").stat().st_size > 0, "no report")
+
+
+def kernel_sums(bench: Bench) -> None:
+    """The device's time in the budget is that of CUDA events around the same calls."""
+    found = bench.diagnosis(bench.script(EVENTS))
+    events = number((bench.folder / "stdout.txt").read_text(), "STEP_NS")
+    compute = next(p["ns"] for p in found["budget"] if p["component"] == "compute")
+    bench.measured |= {"events_ns": events, "compute_ns": compute}
+    close(compute, events, SAME_FRAC, "compute")
+
+
+def check(change: str, code: int, bench: Bench) -> None:
+    """``tdiag check`` of a revision against one that differs by ``change``."""
+    source = training(after="for _ in range(20): batch @ model.layers[0].weight")
+    script = bench.script(source)
+    for words in (["init", "-q"], ["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t",
+                                                  "commit", "-qm", "first"]):  # fmt: skip
+        subprocess.run(["git", *words], cwd=bench.folder, check=True)
+    script.write_text(source.replace("range(20)", change))
+    done = bench.tdiag("check", str(script), "--against", "HEAD", "--time-budget", "240", "-q")
+    expect(done.returncode == code, f"exit {done.returncode}: {done.stdout[-600:]}{done.stderr}")
+
+
+def simulated(bench: Bench) -> None:
+    """The device rules on GPU runs that are made of CPU runs."""
+    tests = str(ROOT / "tests" / "simulated")
+    done = bench.python("-m", "pytest", "-q", "-p", "no:cacheprovider", tests)
+    expect(done.returncode == 0, done.stdout[-1500:])
+
+
+def marked_gpu(bench: Bench) -> None:
+    done = bench.python("-m", "pytest", "-q", "-m", "gpu", str(ROOT / "tests" / "gpu"))
+    expect(done.returncode == 0, done.stdout[-1500:])
+
+
+def without_device(bench: Bench) -> None:
+    """What a run says where there is no device: h2d's sample names what it lacks."""
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    script = ROOT / "sample_scripts" / "h2d.py"
+    done = bench.tdiag("run", "--quiet", str(script), "--", "--steps", "4", "--side", "64")
+    expect("needs a CUDA device" in done.stdout, done.stdout[-300:])
+
+
+def _cases() -> Iterator[Case]:
+    for launches in (60, 1, 1000):
+        for reads in ("item", "none"):
+            yield Case(f"1 truth {launches} {reads}", partial(truth, launches, reads))
+    yield Case("2 hooks", hooks)
+    yield Case("3 sample h2d", partial(sample, "h2d", "h2d"))
+    for one in PLANTED:
+        yield Case(f"3 planted {one.code}", partial(planted, one))
+    yield Case("3 healthy", healthy)
+    for name in ("python_loss", "overhead", "compute", "cpu_decode", "io_reads"):
+        cls = {"cpu_decode": "cpu", "io_reads": "io"}.get(name, name)
+        yield Case(f"3 sample {name}", partial(sample, name, cls), seconds=240)
+    for name in WAYS:
+        number_of = "8" if "ranks" in name else "4" if name == "plain" else "5"
+        yield Case(f"{number_of} unchanged {name}", partial(unchanged, name))
+    yield Case("6 kernel sums", kernel_sums)
+    yield Case("7 check A/A", partial(check, "range(20)", 0), seconds=300)
+    yield Case("7 check slower", partial(check, "range(24)", 1), seconds=300)
+    yield Case("tests marked gpu", marked_gpu, seconds=400)
+    yield Case("simulated", simulated, needs_device=False, seconds=400)
+    yield Case("without a device", without_device, needs_device=False)
+
+
+CASES = tuple(sorted(_cases(), key=lambda case: (not case.needs_device, case.name[:1])))
+
+__all__ = ["CASES", "Bench", "Case", "Wrong"]

@@ -1,0 +1,260 @@
+"""Programs that the GPU cases run. Each prints ``STEP_NS <mean>``: from one synchronisation to the
+next ÷ the steps between them, which is what a step takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# A step of `launches` kernels besides those of the optimizer. It measures itself, the last part of
+# the run apart from the first (`LAST_NS`): what a profiler leaves behind would show there.
+TRUTH = """
+import sys, time, torch
+launches, reads, steps = int(sys.argv[1]), sys.argv[2] == "item", int(sys.argv[3])
+weight = torch.nn.Parameter(torch.randn(512, 512, device="cuda"))
+optimizer = torch.optim.SGD([weight], lr=1e-6, fused=True)
+
+def run(count):
+    torch.cuda.synchronize()
+    began = time.perf_counter_ns()
+    for _ in range(count):
+        x = weight
+        for _ in range(launches):
+            x = x * 1.0001
+        loss = x.sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if reads:
+            loss.item()
+    torch.cuda.synchronize()
+    return (time.perf_counter_ns() - began) / count
+
+run(20)
+print("STEP_NS", run(steps), flush=True)
+print("LAST_NS", run(steps), flush=True)
+"""
+
+# The frame of the planted trainings. `{marks}` stand for what a fault and its fix differ in.
+TRAINING = """
+import sys, time, torch
+from torch import nn
+from torch.nn import functional as F
+torch.manual_seed(0)
+torch.backends.cuda.matmul.allow_tf32 = False
+torch.backends.cudnn.allow_tf32 = False
+device = torch.device("cuda")
+steps = int(sys.argv[1]) if len(sys.argv) > 1 else 100000
+WIDTH = 2048
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(8))
+        self.shift = nn.Buffer(torch.ones(WIDTH))
+    def forward(self, x):
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+            {forward}
+        return x
+
+{setup}
+model = Net().to(device)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused={fused})
+host = [torch.randn({batch}, WIDTH) for _ in range(4)]
+ready = [x.to(device) for x in host]
+began = None
+for step in range(steps):
+    if step == steps // 2:
+        torch.cuda.synchronize(); began = time.perf_counter_ns()
+    batch = {send}
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled={autocast}):
+        loss = model(batch).float().square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    {after}
+torch.cuda.synchronize()
+print("STEP_NS", (time.perf_counter_ns() - began) / (steps - steps // 2))
+"""
+HEALTHY = {
+    "setup": "", "forward": "pass", "batch": "4096", "send": "ready[step % 4]", "after": "pass",
+    "autocast": "True", "fused": "True",
+}  # fmt: skip
+
+
+def training(**changes: str) -> str:
+    """The planted training with these marks; the others are healthy for a large device."""
+    return TRAINING.format(**{**HEALTHY, **changes})
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault, its fix, and what tdiag must say. ``cls``: None where the class may vary with the
+    device. ``line``: text of the line that the finding names, "" where it names none."""
+
+    code: str
+    cls: str | None
+    fault: dict[str, str]
+    fix: dict[str, str]
+    line: str = ""
+
+
+PLANTED = (
+    Planted(
+        "TD301", "h2d", line="batch = ",
+        fault={"send": "host[step % 4].to(device)"},
+        fix={"send": "ready[step % 4]"},
+    ),
+    Planted(
+        "TD302", "h2d", line="batch = ",
+        fault={"setup": "pinned = torch.randn(65536, WIDTH).pin_memory()",
+               "send": "pinned.to(device)[:4096]"},
+        fix={"send": "ready[step % 4]"},
+    ),
+    Planted(
+        "TD303", None, line="x = x + torch.zeros",
+        fault={"batch": "256", "forward": "x = x + torch.zeros(WIDTH).cuda()"},
+        fix={"batch": "256", "forward": "x = x + self.shift"},
+    ),
+    Planted(
+        "TD305", "h2d", line="kept = ",
+        fault={"after": "kept = model.layers[0].weight.detach().repeat(8, 1).cpu()"},
+        fix={},
+    ),
+    Planted(
+        "TD401", "sync", line="x = x * float",
+        fault={"batch": "512", "forward": "x = x * float(x.isfinite().all())"},
+        fix={"batch": "512"},
+    ),
+    Planted(
+        "TD402", "sync", line="torch.masked_select",
+        fault={"batch": "512", "forward": "x = x + torch.masked_select(x, x > 0).mean()"},
+        fix={"batch": "512", "forward": "x = x + torch.where(x > 0, x, 0).mean()"},
+    ),
+    Planted(
+        "TD403", None, line="torch.cuda.synchronize(); pass",
+        fault={"batch": "512", "forward": "torch.cuda.synchronize(); pass"},
+        fix={"batch": "512"},
+    ),
+    Planted("TD601", "compute", fault={"autocast": "False"}, fix={}),
+    Planted(
+        "TD604", "compute",
+        fault={"forward": "for _ in range(12): x = torch.tanh(x) * 1.01 + 0.01"},
+        fix={"setup": "Net = (lambda N: lambda: torch.compile(N()))(Net)",
+             "forward": "for _ in range(12): x = torch.tanh(x) * 1.01 + 0.01"},
+    ),
+    Planted("TD701", "overhead", fault={"batch": "4"}, fix={}),
+    Planted("TD702", None, fault={"batch": "64", "fused": "False"}, fix={"batch": "64"}),
+    Planted(
+        "TD809", "memory", line="",
+        fault={"after": "torch.cuda.empty_cache()"},
+        fix={},
+    ),
+)  # fmt: skip
+
+# Ways to use a device that must keep their results, stderr and exit code under tdiag. Each prints
+# a digest of its weights.
+DIGEST = """
+import hashlib
+torch.cuda.synchronize()
+print("DIGEST", hashlib.sha256(b"".join(
+    p.detach().float().cpu().numpy().tobytes() for p in model.parameters())).hexdigest())
+"""
+_SMALL = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+torch.use_deterministic_algorithms(True)
+model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.randn(8, 64, 256, device="cuda")
+def train(net, batch):
+    loss = net(batch).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+_MANY = "for n in range(400): train(net, data[n % 8])\n"
+WAYS = {
+    "plain": _SMALL + "net = model\n" + _MANY,
+    "compile": _SMALL + "net = torch.compile(model)\n" + _MANY,
+    "reduce-overhead": _SMALL + "net = torch.compile(model, mode='reduce-overhead')\n" + _MANY,
+    "captured-step": _SMALL + '''
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+static = data[0].clone()
+with torch.cuda.stream(side):
+    for _ in range(4):
+        train(model, static)
+torch.cuda.current_stream().wait_stream(side)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    train(model, static)
+for n in range(400):
+    static.copy_(data[n % 8])
+    graph.replay()
+''',
+    "own-profiler": _SMALL + '''
+plan = torch.profiler.schedule(wait=2, warmup=2, active=4, repeat=3)
+with torch.profiler.profile(schedule=plan) as own:
+    for n in range(400):
+        train(model, data[n % 8])
+        own.step()
+''',
+    "hooks-in-backward": _SMALL + '''
+model[0].register_full_backward_hook(lambda *given: None)
+net = model
+''' + _MANY,
+    "pinned-workers": _SMALL + '''
+from torch.utils.data import DataLoader, TensorDataset
+samples = TensorDataset(data.cpu().flatten(0, 1))
+loader = DataLoader(samples, 64, num_workers=2, pin_memory=True)
+for _ in range(50):
+    for (x,) in loader:
+        train(model, x.cuda(non_blocking=True))
+''',
+    "side-stream": _SMALL + '''
+side = torch.cuda.Stream()
+for n in range(400):
+    with torch.cuda.stream(side):
+        batch = data[n % 8] * 1.0
+    torch.cuda.current_stream().wait_stream(side)
+    train(model, batch)
+''',
+    "amp": _SMALL + '''
+scaler = torch.amp.GradScaler()
+for n in range(400):
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = model(data[n % 8]).square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+''',
+    "two-gloo-ranks": _SMALL + '''
+import torch.distributed
+torch.distributed.init_process_group("gloo")
+net = nn.parallel.DistributedDataParallel(model)
+''' + _MANY,
+}  # fmt: skip
+
+# Kernels timed by CUDA events, for the sums of the trace.
+EVENTS = """
+import torch
+a = torch.randn(4096, 4096, device="cuda")
+weight = torch.nn.Parameter(torch.eye(4096, device="cuda"))
+optimizer = torch.optim.SGD([weight], lr=1e-9, fused=True)
+total, count = 0.0, 0
+for n in range(100000):
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    loss = (a @ weight).sum()
+    loss.backward()
+    optimizer.step()
+    end.record()
+    optimizer.zero_grad()
+    end.synchronize()
+    total, count = total + start.elapsed_time(end), count + 1
+    if count in (50, 200, 800):
+        print("STEP_NS", total / count * 1e6, flush=True)
+"""

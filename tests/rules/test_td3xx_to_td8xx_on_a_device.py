@@ -1,0 +1,154 @@
+"""What rules say of a device depends on what that device can, and on what was done already."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.device import Device, DevicePart, DeviceParts, Transfers
+from tdiag.evidence.ops import MatrixOps
+from tdiag.evidence.steps import Budget, TracedSteps
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Layers
+from tdiag.model.diagnosis import Abstained, Finding
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import (
+    MS,
+    budget,
+    copy,
+    device_time,
+    environment,
+    family,
+    kernels,
+    matrix_op,
+    op_line,
+    ops,
+    optimizers,
+    traced,
+)
+
+
+def finding(code: str, evidence: Evidence) -> Finding:
+    found = run_rule(find(code), evidence)
+    assert isinstance(found, Finding), found
+    return found
+
+
+def on(capability: tuple[int, int] | None) -> Device:
+    return Device(kind="cuda", name="a GPU", capability=capability)
+
+
+@pytest.mark.parametrize(
+    ("capability", "said", "unsaid"),
+    [
+        ((7, 0), "torch.float16", "bfloat16)"),  # V100
+        ((7, 5), "GradScaler", "bfloat16)"),  # T4
+        ((8, 0), "torch.bfloat16", "GradScaler"),  # A100
+        ((9, 0), "torch.bfloat16", "GradScaler"),  # H100
+        (None, "torch.bfloat16", "scaler.step"),
+    ],
+)
+def test_lower_precision_is_one_that_the_matrix_units_know(
+    capability: tuple[int, int] | None, said: str, unsaid: str
+) -> None:
+    fix = finding("TD601", find("TD601").fires().add(on(capability))).fix
+    assert said in fix.code + fix.text
+    assert unsaid not in fix.code
+
+
+def test_tf32_is_not_advised_where_it_does_not_exist() -> None:
+    text = finding("TD601", find("TD601").fires().add(on((7, 0)))).fix.text
+    assert "matmul_precision" not in text
+
+
+def test_without_matrix_units_nothing_is_advised() -> None:
+    assert run_rule(find("TD601"), find("TD601").fires().add(on((6, 0)))) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "torch", "said", "unsaid"),
+    [
+        ("conv", "2.13.0", "torch.backends.cudnn.conv.fp32_precision", "matmul_precision"),
+        ("conv", "2.8.0", "torch.backends.cudnn.allow_tf32", "matmul_precision"),
+        ("gemm", "2.13.0", "torch.set_float32_matmul_precision('high')", "cudnn"),
+    ],
+)
+def test_tf32_is_switched_on_where_the_kernels_come_from(
+    name: str, torch: str, said: str, unsaid: str
+) -> None:
+    slow = family(name, 40, float32_ns=36 * MS, tensor_core_ns=2.0 * MS)
+    evidence = find("TD601").fires().add(kernels(slow), on((8, 0)), environment(torch=torch))
+    text = finding("TD601", evidence).fix.text
+    assert said in text
+    assert unsaid not in text
+
+
+def test_convolutions_of_ever_new_shapes_are_not_told_to_tune() -> None:
+    """Five traced steps, each with images of another size."""
+    sizes = ((64, 3, side, side) for side in (192, 208, 224, 240, 256))
+    varying = tuple(
+        matrix_op("aten::cudnn_convolution", size, (64, 3, 7, 7), count=0.2) for size in sizes
+    )
+    evidence = find("TD602").fires().add(MatrixOps(ops=varying))
+    assert run_rule(find("TD602"), evidence) is None
+
+
+def test_one_traced_step_tells_nothing_about_repeating() -> None:
+    once: TracedSteps = replace(traced(50), durations_ns=(50,), count=1)
+    assert isinstance(run_rule(find("TD602"), find("TD602").fires().add(once)), Abstained)
+
+
+@pytest.mark.parametrize(("converted", "fires"), [(0, True), (40, True), (90, False)])
+def test_a_converted_model_is_not_told_to_convert(converted: int, fires: bool) -> None:
+    layers = Layers(
+        classes={}, mode_dependent=(), dtypes={}, conv_bytes=100, channels_last_bytes=converted,
+        bias_before_norm=(), out_of_place=(),
+    )  # fmt: skip
+    found = run_rule(find("TD603"), find("TD603").fires().add(layers))
+    assert isinstance(found, Finding) is fires
+
+
+def test_fusing_elementwise_kernels_may_gain_nothing() -> None:
+    found = finding("TD604", find("TD604").fires())
+    assert found.speedup is not None
+    assert found.speedup.low == 1.0
+
+
+def test_a_fused_optimizer_saves_kernel_time_too() -> None:
+    """The host keeps up, so the device never idles; a third of its time goes to Adam."""
+    evidence = Evidence().add(
+        budget(device=True, compute=60), device_time(60), optimizers("Adam", fused=None),
+        environment(device="NVIDIA A100", device_count=1), kernels(family("optimizer", 20)),
+    )  # fmt: skip
+    found = finding("TD702", evidence)
+    assert found.components == ("compute",)
+    assert found.at_best_ns == pytest.approx(20 * MS * 11 / 18, rel=0.01)
+    assert run_rule(find("TD702"), evidence.add(kernels(family("gemm", 20)))) is None
+
+
+def test_an_empty_tensor_that_is_moved_was_made_on_the_host() -> None:
+    line = op_line(23, "forward", 24, names={"zeros": 12.0, "cuda": 12.0})
+    small = copy(count=13.0, bytes=9600.0, device_ns=0.1 * MS, exposed_ns=1.2 * MS)
+    evidence = Evidence().add(
+        budget(device=True, compute=8, h2d=1.2, launch=1.5), Transfers(copies=(small,)),
+        ops(line), device_time(10.7),
+    )  # fmt: skip
+    found = finding("TD303", evidence)
+    assert found.location is not None
+    assert found.location.line == 23
+    there = op_line(23, "forward", 24, names={"zeros": 12.0, "mul": 12.0})
+    assert run_rule(find("TD303"), evidence.add(ops(there))) is None
+
+
+def test_written_out_attention_has_a_gain_where_launches_have_ops() -> None:
+    evidence = find("TD608").fires()
+    step: Budget = budget(device=True, compute=150)
+    evidence.add(step, device_time(150))
+    assert finding("TD608", evidence).advisory
+    softmax = DevicePart(name="aten::_softmax", count=6.0, device_ns=30.0 * MS)
+    other = DevicePart(name="aten::addmm", count=6.0, device_ns=60.0 * MS)
+    evidence.add(DeviceParts(kernels=(), ops=(softmax, other), modules=(), functions=()))
+    found = finding("TD608", evidence)
+    assert found.at_best_ns == pytest.approx(20 * MS)
+    assert found.location is not None

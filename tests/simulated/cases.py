@@ -1,0 +1,193 @@
+"""One entry a rule: what a planted GPU run launches, its fixed twin, and what tdiag must say.
+
+Ops stand for what they would be on a device: ``clone`` in ``send`` is the batch's copy to it, and
+``item`` the copy of a value to the host. The script is a real training on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tests.simulated.inject import GB, Gpu, Work
+
+Launches = Mapping[str, tuple[Work, ...]]
+
+LOOP = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("scale", torch.ones(1))
+
+    def forward(self, x):
+        y = self.conv(x).mean((2, 3))
+        {forward}
+        return self.linear(torch.relu(y))
+
+def send(batch):
+    return batch.clone()
+
+def read(loss):
+    return loss.item()
+
+torch.manual_seed(0)
+data = torch.randn(4, 8, 3, 16, 16)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, foreach=True)
+for step in range(10**9):
+    batch = send(data[step % 4])
+    loss = model(batch).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    {after}
+"""
+PLAIN = LOOP.format(forward="pass", after="pass")
+READS = LOOP.format(forward="y = y + read(y.mean())", after="pass")
+MAKES = LOOP.format(forward="y = y * torch.tensor([1.0])", after="pass")
+KEEPS = LOOP.format(forward="y = y * self.scale", after="pass")
+SELECTS = LOOP.format(forward="y = y + torch.masked_select(y, y > 0).sum()", after="pass")
+MASKS = LOOP.format(forward="y = y + torch.where(y > 0, y, 0).sum()", after="pass")
+ATTENDS = """q = y.reshape(4, 2, 8)
+        w = torch.softmax(q @ q.transpose(1, 2), -1)
+        y = (w @ q).reshape(8, 8)"""
+FUSES = """q = y.reshape(4, 2, 8)
+        y = torch.nn.functional.scaled_dot_product_attention(q, q, q).reshape(8, 8)"""
+PLAIN_ATTENTION = LOOP.format(forward=ATTENDS, after="pass")
+FUSED_ATTENTION = LOOP.format(forward=FUSES, after="pass")
+LOADED = PLAIN.replace(
+    "for step in range(10**9):\n    batch = send(data[step % 4])",
+    "from torch.utils.data import DataLoader\n"
+    "samples = data.reshape(32, 3, 16, 16).repeat(64, 1, 1, 1)\n"
+    "while True:\n  for batch in DataLoader(samples, batch_size=8):",
+)
+
+# What the step computes, 40 ms: kernels as cuBLAS and cuDNN name them on matrix units.
+GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
+CONV = "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x64x64"
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>"
+SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 8, false, false>"
+COMPUTE: dict[str, tuple[Work, ...]] = {
+    "aten::convolution": (Work(12_000, CONV),),
+    "aten::addmm": (Work(6_000, GEMM),),
+    "aten::convolution_backward": (Work(16_000, CONV),),
+    "aten::mm": (Work(3_000, GEMM),),
+}
+HEALTHY_COPY = (Work(2_000, kind="pinned", stream=20),)
+# The host awaits the first kernels, and has nothing queued for the device when it goes on.
+DRAINED = {name: (Work(100.0, GEMM),) for name in COMPUTE} | {
+    "aten::convolution": (Work(3_000.0, CONV),)
+}
+GIVEN_BACK = tuple(Work(0.0, kind=kind) for kind in ("free", "malloc") for _ in range(40))
+# A few ms of launches that the device outruns.
+SMALL = {name: (Work(2.0, GEMM),) for name in COMPUTE}
+
+
+def with_(**changes: tuple[Work, ...]) -> Launches:
+    """``COMPUTE`` with other work of these ops (``clone=…``)."""
+    return COMPUTE | {f"aten::{name}": work for name, work in changes.items()}
+
+
+@dataclass(frozen=True)
+class Case:
+    """``cls``: of the verdict, ``compute`` where the rule's gain is within compute. ``function``:
+    where the finding points, "" = the rule names no line."""
+
+    code: str
+    cls: str
+    planted: Launches
+    fixed: Launches
+    script: str = PLAIN
+    fixed_script: str = ""
+    function: str = ""
+    sync_line: str = ""  # of the script; torch warns that it synchronises
+    gpu: Gpu = field(default_factory=Gpu)
+    fixed_gpu: Gpu | None = None
+
+
+CASES = (
+    Case(
+        "TD301", "h2d", function="send",
+        planted=with_(clone=(Work(30_000, kind="pageable", bytes=300 << 20),)),
+        fixed=with_(clone=HEALTHY_COPY),
+    ),
+    Case(
+        "TD302", "h2d", function="send",
+        planted=with_(clone=(Work(15_000, kind="pinned"),)),
+        fixed=with_(clone=HEALTHY_COPY),
+    ),
+    Case(
+        "TD303", "h2d", function="forward", script=MAKES, fixed_script=KEEPS,
+        planted=with_(lift_fresh=(Work(15_000, kind="pageable", bytes=4),)),
+        fixed=COMPUTE,
+    ),
+    Case(
+        "TD305", "h2d", function="send",
+        planted=with_(clone=(Work(25_000, kind="value"),)),
+        fixed=with_(clone=HEALTHY_COPY),
+    ),
+    Case(
+        "TD401", "sync", function="read", script=READS,
+        planted={**DRAINED,
+                 "aten::item": (Work(1.5, kind="value", bytes=4),)},
+        fixed=with_(item=()),
+    ),
+    Case(
+        "TD402", "sync", function="forward", script=SELECTS, fixed_script=MASKS,
+        sync_line="masked_select",
+        planted={**DRAINED,
+                 "aten::masked_select": (Work(1.5, kind="value", bytes=4),)},
+        fixed=COMPUTE,
+    ),
+    Case(
+        "TD403", "sync", function="read", script=READS,
+        planted={**DRAINED,
+                 "aten::item": (Work(0.0, kind="synchronize"),)},
+        fixed=with_(item=()),
+    ),
+    Case(
+        "TD601", "compute",
+        planted=with_(addmm=(Work(40_000, "ampere_sgemm_128x64_tn"),)),
+        fixed=COMPUTE,
+    ),
+    Case(
+        "TD602", "compute", planted=COMPUTE, fixed=COMPUTE, fixed_gpu=Gpu(cudnn_benchmark=True)
+    ),
+    Case(
+        "TD603", "compute",
+        planted=with_(convolution=(
+            Work(9_000, "void cudnn::ops::nchwToNhwcKernel<float>"), Work(12_000, CONV)
+        )),
+        fixed=COMPUTE,
+    ),
+    Case(
+        "TD604", "compute",
+        planted=with_(relu=tuple(Work(4_000, ADD) for _ in range(6))),
+        fixed=with_(relu=(Work(600, "triton_poi_fused_relu_0"),)),
+    ),
+    Case(
+        "TD606", "overhead", script=LOADED, function="<module>",
+        gpu=Gpu(allocated=2 * GB), planted=SMALL, fixed=COMPUTE,
+    ),
+    Case(
+        "TD608", "compute", script=PLAIN_ATTENTION, fixed_script=FUSED_ATTENTION,
+        function="forward",
+        planted=with_(bmm=(Work(6_000, GEMM),), _softmax=(Work(9_000, SOFTMAX),)),
+        fixed=COMPUTE,
+    ),
+    Case(
+        "TD806", "memory", gpu=Gpu(allocated=78 * GB), fixed_gpu=Gpu(allocated=40 * GB),
+        planted=with_(convolution=(*GIVEN_BACK, Work(12_000, CONV))),
+        fixed=COMPUTE,
+    ),
+    Case(
+        "TD809", "memory",
+        planted=with_(convolution=(*GIVEN_BACK, Work(12_000, CONV))),
+        fixed=COMPUTE,
+    ),
+)  # fmt: skip

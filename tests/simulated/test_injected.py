@@ -1,0 +1,88 @@
+"""Each device rule from the probe's record to the report, on a GPU run made of a CPU run."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tdiag.diagnose import diagnose
+from tdiag.evidence.from_run import load_run
+from tdiag.model.diagnosis import Diagnosis
+from tdiag.report import render
+from tdiag.report.of_diagnosis import document
+from tdiag.rules.catalogue import all_rules
+from tests.probe.harness import watch_code
+from tests.simulated.cases import CASES, Case, Launches
+from tests.simulated.inject import Gpu, inject
+
+each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> object:
+    """Makes the CPU run of a script, once a session."""
+
+    @cache
+    def record(script: str) -> Path:
+        folder = tmp_path_factory.mktemp("planted")
+        windows = ["baseline", "trace", "ops"]
+        run = watch_code(folder, script, profiling=True, time_budget_s=4.0, windows=windows)
+        assert run.returncode == 0, run.err
+        return run.run_dir
+
+    return record
+
+
+def diagnosed(
+    source: Path, target: Path, launches: Launches, gpu: Gpu, sync_line: str = ""
+) -> Diagnosis:
+    script = source.parent / "script.py"
+    lines = enumerate(script.read_text().splitlines(), 1)
+    syncs = [(str(script), n, "forward") for n, text in lines if sync_line and sync_line in text]
+    return diagnose(load_run(inject(source, target, launches, gpu, syncs)))
+
+
+@each_case
+def test_the_planted_fault_is_found_with_its_line(
+    case: Case, recorded: object, tmp_path: Path
+) -> None:
+    found = diagnosed(
+        recorded(case.script), tmp_path / "run", case.planted, case.gpu, case.sync_line
+    )  # type: ignore[operator]
+    codes = [f.code for f in found.findings]
+    assert case.code in codes, (found.verdict, codes, found.abstained)
+    assert found.verdict.cls == case.cls, (found.verdict, found.budget)
+    finding = next(f for f in found.findings if f.code == case.code)
+    assert (finding.location.function if finding.location else "") == case.function
+    assert sum(part.ns for part in found.budget) == found.step.mean_ns if found.step else False
+    assert case.code in render("terminal", document(found))
+
+
+@each_case
+def test_nothing_of_it_is_said_of_the_fixed_twin(
+    case: Case, recorded: object, tmp_path: Path
+) -> None:
+    source = recorded(case.fixed_script or case.script)  # type: ignore[operator]
+    found = diagnosed(source, tmp_path / "run", case.fixed, case.fixed_gpu or case.gpu)
+    assert case.code not in [f.code for f in found.findings]
+    assert found.verdict.cls == "compute", (found.verdict, found.budget)
+
+
+# Rules of these families that no case covers, and why.
+NOT_INJECTED = {
+    "TD304": "counts moves between two devices, which a CPU run has none of",
+    "TD605": "is what every twin says that is healthy",
+    "TD607": "is about layers, not about the device",
+    "TD609": "needs operands of 16 bits, which a CPU run's shapes are not",
+    "TD610": "is about the parameters' dtype, which the CPU run would have to have",
+    "TD611": "is about tables of millions of rows",
+    "TD612": "reads NVML's samples, which lie beside the probe's records",
+}
+
+
+def test_every_device_rule_has_a_case_or_a_reason() -> None:
+    families = ("TD3", "TD4", "TD6")
+    wanted = {r.code for r in all_rules() if r.code.startswith(families)} | {"TD806", "TD809"}
+    assert wanted == {case.code for case in CASES} | NOT_INJECTED.keys()
