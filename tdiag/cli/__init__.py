@@ -22,6 +22,7 @@ from tdiag.cli import (
     rules,
     run,
     streams,
+    trial,
     view,
 )
 from tdiag.errors import RunError, TdiagError
@@ -56,6 +57,7 @@ def _options(
 
 app.command("run", cls=run.RunCommand)(run.run)
 app.command("check", cls=check.CheckCommand)(check.check)
+app.command("try", cls=trial.TryCommand)(trial.try_)
 app.command("compare")(compare.compare)
 app.command("history")(history.history)
 app.command("analyze")(analyze.analyze)

@@ -81,7 +81,7 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
         fix=Fix(
             _advice(fed, workers, system),
             "safe",
-            f"num_workers={workers}",
+            f"loader.num_workers={workers}",
             action=f"Raise num_workers to {workers}",
         ),
         gain=Gain(

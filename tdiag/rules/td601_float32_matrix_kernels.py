@@ -71,7 +71,7 @@ def check(
             "Run forward and loss under torch.autocast with bfloat16. To keep float32, call"
             " torch.set_float32_matmul_precision('high').",
             "review",
-            "autocast",
+            None,
             action="Run matrix products in bfloat16",
             code="with torch.autocast(device.type, dtype=torch.bfloat16):\n"
             "    loss = loss_fn(model(inputs), targets)",

@@ -56,7 +56,7 @@ def check(budget: Budget, kernels: Kernels, flags: Flags, device: DeviceTime) ->
         fix=Fix(
             "Switch autotuning on before the first step, if input shapes repeat.",
             "review",
-            "cudnn_benchmark",
+            None,
             action="Switch on cuDNN's autotuning",
             code="torch.backends.cudnn.benchmark = True",
         ),

@@ -197,7 +197,7 @@ def _fix(loader: Loader | None, mode: str) -> Fix:
     return Fix(
         f"{larger}, so that each call does more work. Or issue fewer calls: torch.compile.",
         "review",
-        "compile",
+        "torch.compile",
         action=action,
         code=f"model = torch.compile(model{option})",
     )

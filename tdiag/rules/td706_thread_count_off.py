@@ -107,7 +107,7 @@ def _training(budget: Budget, threads: Threads, system: System, cores: int, shar
             f"Call torch.set_num_threads({cores}) at the start of the script, or set"
             f" OMP_NUM_THREADS={cores} in its environment.",
             "safe",
-            f"num_threads={cores}",
+            f"torch.num_threads={cores}",
             action=f"Use {plural(cores, 'torch thread')}",
             code=f"torch.set_num_threads({cores})",
         ),
