@@ -63,8 +63,10 @@ def _check(request: pytest.FixtureRequest, options: tuple[str, ...]) -> None:
     )  # fmt: skip
     outcome = EXIT_CODES.get(done.returncode, "broken")
     if outcome == "broken":
-        anew = f"\n\nA new baseline: pytest {node} --tdiag-update"
-        pytest.fail(f"tdiag check came to nothing\n{done.stderr}{done.stdout}{anew}", pytrace=False)
+        update = f"\n\nA new baseline: pytest {node} --tdiag-update"
+        pytest.fail(
+            f"tdiag check gave no result\n{done.stderr}{done.stdout}{update}", pytrace=False
+        )
     if outcome == "regressed":
         pytest.fail(f"the step regressed\n{done.stdout}", pytrace=False)
     if outcome == "inconclusive":

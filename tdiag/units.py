@@ -13,10 +13,10 @@ _COLUMN_FROM = {"s": 1e10}
 #: A speed-up below this would be shown as 1.00×: the fix may win nothing.
 NO_GAIN = 1.005
 #: A speed-up whose high end is this many times its low end is known from below alone: "1.2 to 21
-#: times" tells a reader no more than "at least 1.2 times". Ours.
+#: times" says no more to a reader than "at least 1.2 times". Heuristic.
 WIDE_RANGE = 4.0
-#: Smaller differences of step times are not told from none: two runs of the same program, taken
-#: in turns, differ by a factor of 0.986 to 1.012 (A/A measurement, benchmarks/).
+#: Smaller differences of step times are noise: two runs of the same program, interleaved, differ by
+#: a factor of 0.986 to 1.012 (A/A measurement, benchmarks/).
 NOISE_FRAC = 0.02
 #: Beyond ten times as much, a factor reads better than a percentage.
 MANIFOLD_FRAC = 10.0

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -18,9 +19,11 @@ from tdiag.cli import (
     doctor,
     explain,
     history,
+    mcp,
     report,
     rules,
     run,
+    settings,
     streams,
     trial,
     view,
@@ -28,14 +31,13 @@ from tdiag.cli import (
 from tdiag.errors import RunError, TdiagError
 
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says
-# New objects between two looks for garbage in cycles. Python's own 700 to 2,000 are for programs
+# New objects between two garbage collections. Python's own 700 to 2,000 are for programs
 # that make some; importing makes none, and they were looked for some hundred times (40 ms).
 COLLECT_EVERY = 100_000
 
 app = typer.Typer(
     help="Find out why PyTorch training is slow. Measures an unmodified script.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -49,10 +51,13 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
     ] = False,
-) -> None: ...
+) -> None:
+    group = context.command
+    context.default_map = settings.defaults(Path.cwd(), getattr(group, "commands", {}))
 
 
 app.command("run", cls=run.RunCommand)(run.run)
@@ -66,13 +71,14 @@ app.command("view")(view.view)
 app.command("explain")(explain.explain)
 app.command("rules")(rules.rules)
 app.command("doctor")(doctor.doctor)
+app.command("mcp")(mcp.mcp)
 
 
 def main() -> NoReturn:
-    """Entry point: one clear message and the right exit code, never a traceback of ours.
+    """Entry point: one clear message and the right exit code, never a traceback of tdiag.
 
     The process ends here at once. To take apart what it holds, as Python does in the end, took
-    0.1 s of the 0.7 s that a report of an 80 MB trace takes; nothing of ours waits for that.
+    0.1 s of the 0.7 s that a report of an 80 MB trace takes; nothing needs that.
     """
     gc.set_threshold(COLLECT_EVERY)
     streams.stand_in()

@@ -13,7 +13,7 @@ import typer
 from tdiag.cli.options import HourlyCost, Output
 
 if TYPE_CHECKING:
-    from tdiag.diagnose.compare import Side
+    from tdiag.diagnose.compare import TracedRun
     from tdiag.evidence.from_trace.trace_files import TracedFile
     from tdiag.evidence.store import Evidence
     from tdiag.trace.inflate import Progress
@@ -98,12 +98,12 @@ def analyze(
         say_where(named)
 
 
-def _read(paths: list[Path]) -> Side:
+def _read(paths: list[Path]) -> TracedRun:
     from tdiag.diagnose import diagnose
-    from tdiag.diagnose.compare import Side
+    from tdiag.diagnose.compare import TracedRun
 
     evidence = read_ranks(paths)[1]
-    return Side(diagnose(evidence), evidence)
+    return TracedRun(diagnose(evidence), evidence)
 
 
 def read_ranks(paths: list[Path]) -> tuple[dict[int, TracedFile], Evidence]:
@@ -113,7 +113,7 @@ def read_ranks(paths: list[Path]) -> tuple[dict[int, TracedFile], Evidence]:
     """
     from tdiag.errors import RunError, UsageError
     from tdiag.evidence.from_trace.ranks_of_traces import merge_ranks
-    from tdiag.evidence.from_trace.trace_files import find_traces, read_files
+    from tdiag.evidence.from_trace.trace_files import find_traces, read_files, unrelated
 
     files = find_traces(paths)
     with _progress(files) as progress:
@@ -126,6 +126,11 @@ def read_ranks(paths: list[Path]) -> tuple[dict[int, TracedFile], Evidence]:
     if len(by_rank) < len(read):
         raise UsageError(
             "these traces are not the ranks of one job: some have the same rank number",
+            "analyze them one by one, or compare two with --against",
+        )
+    if why := unrelated(read):
+        raise UsageError(
+            f"these traces are not the ranks of one job: {why}",
             "analyze them one by one, or compare two with --against",
         )
     evidence = merge_ranks({rank: found.evidence for rank, found in by_rank.items()})

@@ -100,6 +100,7 @@ def check(
     """
     from tdiag.cli.conclude import open_output
     from tdiag.cli.outcome import put
+    from tdiag.cli.settings import typed
     from tdiag.cli.streams import say
     from tdiag.duel.estimate import Looks
     from tdiag.errors import UsageError
@@ -111,6 +112,9 @@ def check(
     from tdiag.launch import rundir
     from tdiag.report import check_format
 
+    if against is not None and baseline is not None:  # one may be a default of pyproject.toml
+        against = against if typed(context, "against") else None
+        baseline = baseline if typed(context, "baseline") else None
     if (against is None) == (baseline is None):
         raise UsageError("specify --against REV or --baseline FILE (one of them)",
                          "tdiag check train.py --against origin/main")  # fmt: skip

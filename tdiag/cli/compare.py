@@ -30,7 +30,7 @@ def compare(
     format: GateFormat = "terminal",
     output: Output = None,
 ) -> None:
-    """Compare two finished runs: their work exactly, their step times roughly.
+    """Compare two finished runs: exact work, rough step times.
 
     To measure a difference of a few per cent, run both interleaved: tdiag check --against REV.
 

@@ -103,7 +103,7 @@ def page_for(stream: TextIO) -> Page:
 
 
 def _is_latest(run_dir: Path | None) -> bool:
-    """Whether ``tdiag report`` here, told no run, shows this one."""
+    """Whether ``tdiag report`` without arguments shows this run."""
     from tdiag.launch.rundir import find
 
     try:

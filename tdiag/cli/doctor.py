@@ -32,11 +32,11 @@ def doctor(
     table.add_column(overflow="fold")
     found = list(checks(python))
     for check in found:
-        told = Text(check.found)
+        shown = Text(check.found)
         for more in (check.cost, check.allow if not check.ok else ""):
             if more:
-                told.append(f"\n{more}", style="dim")
-        table.add_row(check.name, Text(*signs[check.ok]), told)
+                shown.append(f"\n{more}", style="dim")
+        table.add_row(check.name, Text(*signs[check.ok]), shown)
     Console(highlight=False).print(table)
     if any(check.vital and not check.ok for check in found):
         raise typer.Exit(NOTHING_WORKS)

@@ -17,7 +17,7 @@ def explain(
         ),
     ] = None,
 ) -> None:
-    """Explain a rule: what it measures, when it fires, what to do, when it is wrong."""
+    """Explain a rule: what it measures, when it fires, what to do."""
     from rich.console import Console
     from rich.markdown import Markdown
 

@@ -27,7 +27,7 @@ def history(
         ),
     ] = None,
 ) -> None:
-    """Show the step time of each checked commit, and where it changed for good.
+    """Show the step time of each checked commit, and lasting changes.
 
     tdiag check train.py --baseline tdiag-baseline.json --history tdiag-history.jsonl
 

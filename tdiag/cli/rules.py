@@ -14,7 +14,7 @@ WIDE = 120  # cells that all columns take; below, what a rule needs stands under
 
 
 def rules() -> None:
-    """List every rule: its code, class and name, what proves its fix, the evidence it needs."""
+    """List every rule: code, class, name, evidence it needs."""
     import sys
 
     from rich.console import Console

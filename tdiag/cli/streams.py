@@ -11,7 +11,7 @@ from tdiag.errors import RunError
 
 def stand_in() -> None:
     """Before anything is opened: /dev/null in the place of each standard stream that is missing,
-    or a file of ours would become stream 0, 1 or 2 of the program. What we write there ourselves
+    or a file of tdiag's would become stream 0, 1 or 2 of the program. What we write there ourselves
     still fails on stdout, where somebody wants it, and is dropped on stderr."""
     for descriptor in (0, 1, 2):
         if not _is_open(descriptor):

@@ -10,10 +10,13 @@ from tdiag.diagnose.budget import make_budget
 from tdiag.diagnose.costs import undisturbed
 from tdiag.diagnose.engine import run_rules
 from tdiag.diagnose.ranks import of_ranks, rank_steps
+from tdiag.diagnose.roofline import make_roofline
 from tdiag.diagnose.top import top_parts
 from tdiag.diagnose.verdict import judge
-from tdiag.evidence.device import DeviceTime, Ranks, TracedSteps
-from tdiag.evidence.kinds import Budget, Environment, Steps
+from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.ranks import Ranks
+from tdiag.evidence.steps import Budget, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Component, Diagnosis, StepTime
 from tdiag.model.notes import Note
@@ -67,6 +70,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         timeline=evidence.get(Timeline),
         top=tuple(top_parts(evidence)),
         ranks=rank_steps(evidence.get(Ranks)),
+        roofline=make_roofline(evidence, budget),
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tdiag.evidence.data import Loader, Loaders
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.kinds import Budget, Phases, Steps
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 
 # Device activity counts as traced, since the profiler slows the host and not the device.

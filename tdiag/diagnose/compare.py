@@ -10,19 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tdiag.evidence.device import (
-    Communication,
-    DeviceMemory,
-    DeviceParts,
-    DeviceTime,
-    HostOps,
-    Kernels,
-    Syncs,
-    TracedSteps,
-    Transfers,
-)
+from tdiag.evidence.device import DeviceParts, DeviceTime, Kernels, Syncs, Transfers
 from tdiag.evidence.from_trace.device_work import TOP
 from tdiag.evidence.from_trace.host_ops import TOP_OPS
+from tdiag.evidence.memory import DeviceMemory
+from tdiag.evidence.ops import HostOps
+from tdiag.evidence.ranks import Communication
+from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.comparison import Change, ChangeTable, Comparison
 from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis
@@ -40,7 +34,7 @@ ITEM = "aten::item"  # its runtime calls already count as synchronisations
 
 
 @dataclass(frozen=True)
-class Side:
+class TracedRun:
     """One trace and its diagnosis."""
 
     diagnosis: Diagnosis
@@ -55,7 +49,7 @@ class _Listed:
     rest_ns: float = 0.0
 
 
-def compare(before: Side, after: Side) -> Comparison:
+def compare(before: TracedRun, after: TracedRun) -> Comparison:
     """Every noticeable difference, table by table."""
     sides = before.evidence, after.evidence
     steps = [side.diagnosis.step for side in (before, after)]
@@ -78,7 +72,7 @@ def compare(before: Side, after: Side) -> Comparison:
     )
 
 
-def _budget(side: Side) -> _Listed | None:
+def _budget(side: TracedRun) -> _Listed | None:
     parts = {part.component: float(part.ns) for part in side.diagnosis.budget}
     return _Listed(parts) if parts else None
 

@@ -6,19 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tdiag.diagnose.budget import starting_workers
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.device import HostOps
-from tdiag.evidence.kinds import (
-    Budget,
-    Calls,
-    Dispatch,
-    Environment,
-    Ops,
-    Phases,
-    Stacks,
-    Steps,
-    System,
-)
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.ops import Calls, Dispatch, HostOps, Ops
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tdiag.model.threshold import Threshold
@@ -125,7 +117,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
                 costs.add(finding.cls, claimed)
     costs.by_class.pop("compute", None)  # faster compute is still compute
     if not budget.has_device:
-        least = min(_fixed_cost(evidence, _counted(findings)), costs.compute)
+        least = min(fixed_cost(evidence, _counted(findings)), costs.compute)
         if least > costs.by_class.get("overhead", 0.0):
             costs.by_class["overhead"] = least
         _doubt(costs, evidence, findings)
@@ -165,7 +157,7 @@ def _cost_of(finding: Finding, evidence: Evidence, budget: Budget) -> float:
     on_host_only = finding.components == ("optimizer",) and not budget.has_device
     if finding.cls == "overhead" and on_host_only and _can_price(evidence):
         # An update whose calls take longer than empty calls does work, fused or not.
-        high = min(high, FIXED_COST_FACTOR * _fixed_cost(evidence, {"optimizer"}))
+        high = min(high, FIXED_COST_FACTOR * fixed_cost(evidence, {"optimizer"}))
     return high
 
 
@@ -236,7 +228,7 @@ def _can_price(evidence: Evidence) -> bool:
     return evidence.get(Ops) is not None and evidence.get(Dispatch) is not None
 
 
-def _fixed_cost(evidence: Evidence, phases: set[str]) -> float:
+def fixed_cost(evidence: Evidence, phases: set[str]) -> float:
     """Minimum cost of the torch calls of these phases and their backward before they do any work,
     ns per step; 0 if calls were not counted or not timed."""
     ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
@@ -265,7 +257,7 @@ def _doubt(costs: Costs, evidence: Evidence, findings: Sequence[Finding]) -> Non
                 if costs.unseen
                 else "the fixed cost of a torch call was not measured"
             )
-    fixed = FIXED_COST_FACTOR * _fixed_cost(evidence, _counted(findings))
+    fixed = FIXED_COST_FACTOR * fixed_cost(evidence, _counted(findings))
     largest = max([costs.unexplained, *costs.families().values()])
     step_alone = costs.step_ns - costs.compute + alone
     overtakes = HIGH_FRAC * step_alone <= largest < HIGH_FRAC * costs.step_ns

@@ -8,8 +8,10 @@ from dataclasses import replace
 import msgspec
 
 from tdiag.diagnose.replayed import replayed
-from tdiag.evidence.kinds import Budget, Phases
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.frameworks import in_its_terms
 from tdiag.model.diagnosis import Abstained, Finding, Speedup
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
@@ -92,10 +94,16 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
         at_best_ns=high,
         speedup=speedup,
         why_gain="" if found.gain is None else found.gain.why,
-        fix=found.fix,
+        fix=in_its_terms(found.fix, rule.code, _driver(evidence)),
         advisory=found.gain is None,
         components=() if found.gain is None else _present(found.gain, budget),
     )
+
+
+def _driver(evidence: Evidence) -> str:
+    """The package of the framework that calls the optimizer, "" for the user's own loop."""
+    environment = evidence.get(Environment)
+    return environment.framework[0] if environment and environment.framework else ""
 
 
 def _capped(gain: Gain, budget: Budget | None) -> tuple[int, int]:

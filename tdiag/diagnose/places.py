@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Phases, StackLine, Stacks
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.base import where

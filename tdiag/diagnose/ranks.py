@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tdiag.evidence.device import Ranks
+from tdiag.evidence.ranks import Ranks
 from tdiag.model.diagnosis import Component, RankStep, Verdict
 from tdiag.rules.base import Abstain
 from tdiag.rules.stragglers import Straggler, straggler_of, waits_by_turns

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Budget, Steps
+from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.replay import Replay
+from tdiag.evidence.steps import Budget, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Gain

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tdiag.evidence import device
-from tdiag.evidence.kinds import Steps
+from tdiag.evidence.device import DevicePart, DeviceParts
+from tdiag.evidence.ops import HostOps
+from tdiag.evidence.steps import Steps, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Origin, Part, Top
 from tdiag.model.threshold import Threshold
@@ -17,9 +18,9 @@ TOP_PARTS = Threshold(
 
 def top_parts(evidence: Evidence) -> Iterator[Top]:
     """The largest parts in the trace, device work first."""
-    if found := evidence.get(device.DeviceParts):
+    if found := evidence.get(DeviceParts):
         total = sum(part.device_ns for part in found.kernels)
-        named: tuple[tuple[Origin, tuple[device.Part, ...]], ...] = (
+        named: tuple[tuple[Origin, tuple[DevicePart, ...]], ...] = (
             ("kernels", found.kernels),
             ("ops", found.ops),
             ("modules", found.modules),
@@ -29,7 +30,7 @@ def top_parts(evidence: Evidence) -> Iterator[Top]:
             rows = tuple(_part(x) for x in parts[: int(TOP_PARTS)])
             if rows:
                 yield Top(of=of, total_ns=total, parts=rows)
-    if ops := evidence.get(device.HostOps):
+    if ops := evidence.get(HostOps):
         scale = _to_clean(evidence)
         top = ops.ops[: int(TOP_PARTS)]
         rows = tuple(Part(x.name, x.count, x.self_ns * scale) for x in top)
@@ -39,13 +40,13 @@ def top_parts(evidence: Evidence) -> Iterator[Top]:
 
 def _to_clean(evidence: Evidence) -> float:
     """The clean step ÷ the traced one; 1 for a bare trace."""
-    clean, traced = evidence.get(Steps), evidence.get(device.TracedSteps)
+    clean, traced = evidence.get(Steps), evidence.get(TracedSteps)
     if clean is None or traced is None or not traced.mean_ns:
         return 1.0
     return clean.mean_ns / traced.mean_ns
 
 
-def _part(found: device.Part) -> Part:
+def _part(found: DevicePart) -> Part:
     if (at := found.at) is None:
         return Part(found.name, found.count, found.device_ns)
     return Part(at.function, found.count, found.device_ns, at)

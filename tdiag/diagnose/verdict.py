@@ -12,13 +12,16 @@ import numpy as np
 
 from tdiag.diagnose.costs import HIGH_FRAC, Costs, family_of, undisturbed, weigh
 from tdiag.diagnose.places import fetched_by, sampled_there, unexplained_place
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.device import HostOps, TracedSteps
-from tdiag.evidence.kinds import Budget, Steps
+from tdiag.diagnose.roofline import EFFICIENT_FRAC, make_roofline, why_unknown
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.ops import HostOps
+from tdiag.evidence.steps import Budget, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
-from tdiag.model.diagnosis import Finding, Verdict
+from tdiag.model.diagnosis import Finding, Roofline, Verdict
 from tdiag.model.threshold import Threshold
 from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC, MAJORITY_FRAC, NOTICEABLE_FRAC
+from tdiag.units import count as counted
+from tdiag.units import duration
 
 TIE_FRAC = Threshold(
     0.75,
@@ -67,7 +70,15 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     candidate = _choose(evidence, costs, findings)
     certainty = _certainty(evidence) * (1 - budget.share("unattributed"))
     if candidate.cls == "compute":
-        return _compute(candidate, costs, findings, certainty)
+        roofline = make_roofline(evidence, budget)
+        if roofline is None:
+            certainty = min(certainty, GUESS_CONFIDENCE)
+        elif _alone(evidence, costs) and (waste := _wasted(roofline, costs, findings)):
+            share, words = waste
+            confidence = min(1.0, share / candidate.share) * certainty * roofline.certainty
+            wasteful = _Candidate("overhead", share, confidence, "compute", candidate.share - share)
+            return _verdict(wasteful, confidence, words)
+        return _compute(candidate, costs, findings, certainty, roofline, why_unknown(evidence))
     surely = candidate.cls == "overhead" or candidate.share * costs.step_ns >= costs.compute
     if costs.doubts and not surely:
         return _doubtful(costs)  # possible overhead exceeds what is surely waste
@@ -179,8 +190,61 @@ def _largest(costs: Costs, family: str) -> str:
     return max(members, key=lambda name: members[name])
 
 
+def _alone(evidence: Evidence, costs: Costs) -> bool:
+    """Whether calls took the program's own time: threads that wait for each other lose more to
+    other programs than the run queue shows."""
+    return not costs.doubts and undisturbed(evidence) >= MAJORITY_FRAC
+
+
+def _wasted(
+    roofline: Roofline, costs: Costs, findings: Sequence[Finding]
+) -> tuple[float, str] | None:
+    """The share of the step that neither arithmetic nor memory traffic explains, where calls or
+    too few threads do, and a sentence about it; None where that is below ``HIGH_FRAC``, or where a
+    finding about the computing itself explains as much."""
+    computing = costs.compute / costs.step_ns
+    shares = [f.at_best_ns / costs.step_ns for f in findings if f.cls == "compute"]
+    explained = max(HIGH_FRAC, *shares, 0.0)
+    idle = computing * roofline.idle_threads_frac
+    if idle >= explained:
+        used, threads = roofline.threads_used, roofline.threads
+        return idle, (
+            f"{computing:.0%} of the step is computing with {used} of {threads} threads: with all"
+            f" of them it would take {1 - roofline.idle_threads_frac:.0%} of the time at best"
+        )
+    called = computing * (1 - roofline.efficiency)
+    inefficient = roofline.efficiency < EFFICIENT_FRAC and roofline.bound == "dispatch"
+    if not inefficient or called < explained:
+        return None
+    return called, (
+        f"{called:.0%} of the step goes to calling torch: {counted(roofline.calls)} calls cost at"
+        f" least {duration(roofline.dispatch_ns)}, their arithmetic and memory traffic"
+        f" {duration(roofline.best_ns)} at best"
+    )
+
+
+def _reached(roofline: Roofline | None, why: str) -> str:
+    """How efficiently the step computes, in words."""
+    if roofline is None:
+        return f"; how efficiently is unknown: {why}"
+    reached = f", at {roofline.efficiency:.0%} of what this machine reaches"
+    if roofline.efficiency >= EFFICIENT_FRAC:
+        return reached
+    calls = f"{counted(roofline.calls)} calls cost at least {duration(roofline.dispatch_ns)}"
+    return (
+        f"{reached}: its work needs {duration(roofline.best_ns)} of"
+        f" {duration(roofline.step_ns)} at best"
+        + (f", its {calls}" if roofline.dispatch_ns else "")
+    )
+
+
 def _compute(
-    candidate: _Candidate, costs: Costs, findings: Sequence[Finding], certainty: float
+    candidate: _Candidate,
+    costs: Costs,
+    findings: Sequence[Finding],
+    certainty: float,
+    roofline: Roofline | None,
+    why: str,
 ) -> Verdict:
     if costs.doubts:
         return _doubtful(costs)
@@ -190,7 +254,10 @@ def _compute(
     likely = confidence >= MAJORITY_FRAC
     healthy = candidate.share >= HEALTHY_COMPUTE_FRAC and not winnable and likely
     healthy = healthy and not costs.unseen
-    summary = f"{candidate.share:.0%} of the step is computing"
+    efficient = roofline is not None and roofline.efficiency >= EFFICIENT_FRAC
+    sure = roofline is not None and roofline.certainty >= MAJORITY_FRAC
+    healthy = healthy and efficient and sure
+    summary = f"{candidate.share:.0%} of the step is computing{_reached(roofline, why)}"
     summary += ": healthy" if healthy else _next(candidate)
     if winnable and candidate.runner_up is None:
         share = winnable[0].recoverable_ns / costs.step_ns
@@ -244,7 +311,7 @@ def _verdict(
 ) -> Verdict:
     return Verdict(
         cls=candidate.cls,
-        share=round(candidate.share, 4),
+        share=round(candidate.share, 6),
         confidence=round(min(1.0, max(0.0, confidence)), 2),
         runner_up=candidate.runner_up,
         summary=summary,
@@ -254,7 +321,7 @@ def _verdict(
 
 def _unknown(share: float, runner_up: str | None, summary: str) -> Verdict:
     return Verdict(
-        cls="unknown", share=round(share, 4), confidence=0.0, runner_up=runner_up, summary=summary
+        cls="unknown", share=round(share, 6), confidence=0.0, runner_up=runner_up, summary=summary
     )
 
 

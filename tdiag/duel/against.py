@@ -18,6 +18,11 @@ class Duel:
     ratios: Ratios
     groups: tuple[tuple[Taken, Taken], ...]
 
+    @property
+    def alone(self) -> bool:
+        """The device had no room for both sides: in some group they ran one after the other."""
+        return any(before.alone for before, _ in self.groups)
+
 
 def duel(
     before: Program,
@@ -40,7 +45,8 @@ def duel(
         number = len(groups) + 1
         # Which is started first changes too: it may get the better memory.
         order = (before, now) if number % 2 else (now, before)
-        taken = take_turns(order, folder / f"group-{number}", pace or Pace())
+        alone = bool(groups) and groups[-1][0].alone
+        taken = take_turns(order, folder / f"group-{number}", pace or Pace(), alone)
         groups.append((taken[0], taken[1]) if number % 2 else (taken[1], taken[0]))
         if not looks.due(len(groups)):
             told(len(groups), None)

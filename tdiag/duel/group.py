@@ -5,17 +5,20 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 
-from tdiag.duel.side import Anew, Ended, Program, Side
+from tdiag.duel.side import Anew, Ended, Program, ProgramFailed, Ready, Side
 from tdiag.errors import UsageError
 
 # A turn is long against what swapping costs (two signals, cold caches: well under 1 ms) and short
 # against the drift of a machine (other programs come and go in seconds).
 TURN_NS = 50_000_000
 FEWEST_STEPS, MOST_STEPS = 3, 100
+# On a device a turn lasts from one synchronisation to the next. Its first step finds the device
+# idle and its last is waited for, which lengthens the turn by up to one step: a tenth of ten.
+FEWEST_ON_DEVICE = 10
 # From this length on a step is a turn by itself: cold caches are long warm within it.
 LONG_STEP_NS = 200_000_000
 WARM_UP_TURNS = 3
@@ -34,11 +37,13 @@ class Pace:
 @dataclass
 class Taken:
     """One program's turns. ``typical_ns``: the median step of each turn; ``mean_ns``: the mean.
-    ``start_ns``: from its start until it was warm; ``peak_bytes``: of its main process."""
+    ``start_ns``: from its start until it was warm; ``peak_bytes``: of its main process. ``alone``:
+    the others were not alive meanwhile."""
 
     run_dir: Path
     start_ns: int = 0
     peak_bytes: int | None = None
+    alone: bool = False
     typical_ns: list[float] = field(default_factory=list)
     mean_ns: list[float] = field(default_factory=list)
 
@@ -47,21 +52,42 @@ class Taken:
         self.mean_ns.append(statistics.fmean(turn))
 
 
-def take_turns(programs: Sequence[Program], folder: Path, pace: Pace) -> list[Taken]:
+def take_turns(
+    programs: Sequence[Program], folder: Path, pace: Pace, alone: bool = False
+) -> list[Taken]:
     """Start the programs, let them take turns, end them.
 
-    Each gets a run directory below ``folder``. One that runs out of steps ends the group early.
-    Raises UsageError where that is too early, where the ranks of a distributed job cannot be held
-    at one step, and where a program imports from ``Program.outside``; :class:`ProgramFailed` where
-    one fails.
+    Where the device has no room for all of them, or ``alone`` says so, each has all its turns while
+    no other is alive. Each gets a run directory below ``folder``. One that runs out of steps ends
+    the group early. Raises UsageError where that is too early, where the ranks of a distributed job
+    cannot be held at one step, and where a program imports from ``Program.outside``;
+    :class:`ProgramFailed` where one fails.
     """
+    if not alone:
+        try:
+            return _together(programs, folder, pace)
+        except ProgramFailed as failed:
+            if not failed.no_room or len(programs) == 1:
+                raise
+    pace = replace(pace, most_s=pace.most_s / len(programs))
+    found = [_together([p], folder / "alone", pace)[0] for p in programs]
+    _cut(found)
+    for mine in found:
+        mine.alone = True
+    return found
+
+
+def _together(programs: Sequence[Program], folder: Path, pace: Pace) -> list[Taken]:
     with ExitStack() as stack:
         sides = [stack.enter_context(Side(p, folder / p.name)) for p in programs]
         taken = [Taken(side.run_dir) for side in sides]
         try:
+            least = FEWEST_STEPS
             for side, mine in zip(sides, taken, strict=True):
-                mine.start_ns = _ready(side)
-            while not _play(sides, taken, pace):
+                ready = _ready(side)
+                mine.start_ns = ready.start_ns
+                least = FEWEST_ON_DEVICE if ready.device else least
+            while not _play(sides, taken, pace, least):
                 pass
             for side, mine in zip(sides, taken, strict=True):
                 mine.peak_bytes = side.peak_bytes()
@@ -73,13 +99,18 @@ def take_turns(programs: Sequence[Program], folder: Path, pace: Pace) -> list[Ta
                     "the script ends too soon to be measured: some hundred steps are needed",
                     "let it run longer (more epochs or steps); tdiag ends it when it has enough",
                 ) from None
-    shortest = min(len(mine.typical_ns) for mine in taken)
-    for mine in taken:  # the turn in which one ended has no counterpart
-        del mine.typical_ns[shortest:], mine.mean_ns[shortest:]
+    _cut(taken)
     return taken
 
 
-def _ready(side: Side) -> int:
+def _cut(taken: Sequence[Taken]) -> None:
+    """The turn in which one ended has no counterpart."""
+    shortest = min(len(mine.typical_ns) for mine in taken)
+    for mine in taken:
+        del mine.typical_ns[shortest:], mine.mean_ns[shortest:]
+
+
+def _ready(side: Side) -> Ready:
     ready = side.ready()
     if ready.outside:
         raise UsageError(
@@ -88,25 +119,26 @@ def _ready(side: Side) -> int:
             "the package is installed in editable mode, it seems; name its source folder, e.g."
             " PYTHONPATH=src tdiag check …",
         )
-    return ready.start_ns
+    return ready
 
 
-def _play(sides: list[Side], taken: list[Taken], pace: Pace) -> bool:
+def _play(sides: list[Side], taken: list[Taken], pace: Pace, least: int) -> bool:
     """Whether it came to its end; else all is to be played anew."""
     for mine in taken:
         mine.typical_ns.clear()
         mine.mean_ns.clear()
     try:
-        _turns(sides, taken, pace)
+        _turns(sides, taken, pace, least)
     except Anew:
         return False
     return True
 
 
-def _turns(sides: list[Side], taken: list[Taken], pace: Pace) -> None:
-    steps = FEWEST_STEPS
+def _turns(sides: list[Side], taken: list[Taken], pace: Pace, least: int) -> None:
+    steps = least
     for _ in range(WARM_UP_TURNS):
-        steps = steps_of_a_turn(min(statistics.median(side.turn(steps)) for side in sides))
+        step_ns = min(statistics.median(side.turn(steps)) for side in sides)
+        steps = steps_of_a_turn(step_ns, least)
     began, turn = monotonic(), 0
     while turn < FEWEST_TURNS or (turn < pace.turns and monotonic() - began < pace.most_s):
         pairs = list(zip(sides, taken, strict=True))
@@ -115,8 +147,8 @@ def _turns(sides: list[Side], taken: list[Taken], pace: Pace) -> None:
         turn += 1
 
 
-def steps_of_a_turn(step_ns: float) -> int:
+def steps_of_a_turn(step_ns: float, least: int = FEWEST_STEPS) -> int:
     """As many as fill ``TURN_NS``, within bounds."""
-    if step_ns >= LONG_STEP_NS:
+    if step_ns >= LONG_STEP_NS and least < FEWEST_ON_DEVICE:
         return 1
-    return max(FEWEST_STEPS, min(MOST_STEPS, round(TURN_NS / max(1.0, step_ns))))
+    return max(least, min(MOST_STEPS, round(TURN_NS / max(1.0, step_ns))))

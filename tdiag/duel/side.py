@@ -51,14 +51,24 @@ class Anew(Exception):
     measured until then were no steps. The program is held at the first of them."""
 
 
+# What torch prints where a device has no memory left (of CUDA, HIP, XPU; cuBLAS for its workspace),
+# or lets no second process in (CUDA's compute mode EXCLUSIVE_PROCESS).
+_NO_ROOM = re.compile(
+    r"OutOfMemoryError|(CUDA|HIP|XPU)( error:)? out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|CUDA-capable device(\(s\)|s)? (is/are|are) busy or unavailable"
+    r"|exclusive-thread device already in use"
+)
+
+
 class ProgramFailed(TdiagError):
     """The program failed. ``side``: its name. ``output``: the end of what it printed, its traceback
-    as a rule."""
+    as a rule. ``no_room``: the device had none left for it, which another program may hold."""
 
     def __init__(self, side: str, code: int, output: str) -> None:
         died = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         super().__init__(f"the script itself failed ({side}: {died}): nothing was compared", output)
         self.side, self.output = side, output
+        self.no_room = bool(_NO_ROOM.search(output))
 
 
 @dataclass(frozen=True)
@@ -77,10 +87,12 @@ class Program:
 
 @dataclass(frozen=True)
 class Ready:
-    """``start_ns``: from the start of the process to its first hold, warm-up included."""
+    """``start_ns``: from the start of the process to its first hold, warm-up included.
+    ``device``: what it computes on (``cuda``, …), empty for a CPU."""
 
     start_ns: int
     steps: int
+    device: str
     outside: tuple[str, ...]
 
 
@@ -114,6 +126,7 @@ class Side:
         return Ready(
             start_ns=int(message["ready"]) - self.began_ns,
             steps=int(message["step"]),
+            device=str(message.get("device", "")),
             outside=tuple(message["outside"]),
         )
 

@@ -67,6 +67,7 @@ class Talk:
             os.close(pipe)
 
     def _all(self, first: dict[str, Any], world: int) -> dict[int, dict[str, Any]]:
+        _keeps_step(first)
         heard = {int(first["rank"]): first}
         until = monotonic() + RANKS_WITHIN_S
         while len(heard) < world:
@@ -78,14 +79,9 @@ class Talk:
                     "only jobs whose ranks all train step by step can take turns; compare two"
                     " finished runs instead: tdiag compare A B",
                 )
+            _keeps_step(message)
             heard[int(message["rank"])] = message
         for rank, message in heard.items():
-            if "apart" in message:
-                raise UsageError(
-                    f"the ranks of this job do not keep step: rank {rank} was {message['apart']}"
-                    " steps ahead of rank 0",
-                    "compare two finished runs instead: tdiag compare A B",
-                )
             self.pids[rank] = int(message.get("pid", self.pids.get(rank, 0)))
         return heard
 
@@ -101,6 +97,16 @@ class Talk:
         line, _, self._unread = self._unread.partition(b"\n")
         message: dict[str, Any] = json.loads(line)
         return message
+
+
+def _keeps_step(message: dict[str, Any]) -> None:
+    """Raises UsageError for a rank that was beyond the step that all were to be held at."""
+    if "apart" in message:
+        raise UsageError(
+            f"the ranks of this job do not keep step: rank {message['rank']} was"
+            f" {message['apart']} steps ahead of rank 0",
+            "compare two finished runs instead: tdiag compare A B",
+        )
 
 
 def _open(pipe: Path) -> int:

@@ -1,28 +1,14 @@
-"""Device-side and trace-derived facts, per step of the traced steps. Times are ns.
+"""The device in the traced steps, per step. Times are ns.
 
-All times of device activity are unions of intervals, never sums of overlapping ones.
-Rules read these exactly as the host kinds; a bare trace gives only these.
+Times of device activity are unions of intervals, never sums of overlapping ones.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 import msgspec
 
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
-
-
-class TracedSteps(Kind, frozen=True, kw_only=True):
-    """The steps a trace covers. ``found_by``: ``ProfilerStep``, ``loader``, ``optimizer`` or
-    ``span`` (no iterations found: everything is one step)."""
-
-    durations_ns: tuple[int, ...]
-    mean_ns: int
-    count: int
-    found_by: str
-    sampled: bool = False  # the file holds only a sample of the events: gaps tell nothing
 
 
 class DeviceTime(Kind, frozen=True, kw_only=True):
@@ -41,7 +27,9 @@ class DeviceTime(Kind, frozen=True, kw_only=True):
     busy_frac: float  # union of everything that runs on the device ÷ step
     kernels_per_step: float
     mean_kernel_ns: float
-    launch_starved_ns: float  # idle before kernels that start as soon as they are launched
+    # Idle before kernels that start as soon as they are launched, between ordinary launches: what
+    # takes more than ten times as long as from one launch to the next usually is something else.
+    launch_starved_ns: float
     streams: int
     # Host time in each of these states, whether the device was busy or not, ns per step.
     host_ns: dict[str, float] = msgspec.field(default_factory=dict)
@@ -77,6 +65,9 @@ class Sync(Kind, frozen=True, kw_only=True):
     ``idle_after_ns``: device idle that they caused, while the host waited and in the gaps that
     follow, no longer than the lead over the device that the waiting cost the host. The runtime
     calls add up to the budget's ``sync``; ``aten::item`` repeats those of its own calls.
+
+    ``op``: the outermost and the innermost op around it ("aten::to > aten::copy_"), "" for none.
+    ``within``: the innermost annotation of the user's around it (``record_function``), likewise.
     """
 
     name: str  # "cudaStreamSynchronize", "aten::item", …
@@ -84,10 +75,25 @@ class Sync(Kind, frozen=True, kw_only=True):
     host_ns: float
     idle_after_ns: float
     at: Place | None
+    op: str = ""
+    within: str = ""
 
 
 class Syncs(Kind, frozen=True, kw_only=True):
     syncs: tuple[Sync, ...]
+
+
+class SyncLine(Kind, frozen=True, kw_only=True):
+    """One user line that made the device synchronise (``torch.cuda.set_sync_debug_mode``)."""
+
+    at: Place
+    per_step: float
+
+
+class SyncLines(Kind, frozen=True, kw_only=True):
+    """Implicit device synchronisations by user line, window ``ops``, CUDA only."""
+
+    lines: tuple[SyncLine, ...]
 
 
 class KernelFamily(Kind, frozen=True, kw_only=True):
@@ -111,40 +117,7 @@ class Kernels(Kind, frozen=True, kw_only=True):
     device_ns: float
 
 
-class HostOp(Kind, frozen=True, kw_only=True):
-    """One op name, per step. ``self_ns`` excludes children."""
-
-    name: str
-    count: float
-    self_ns: float
-    total_ns: float
-
-
-class HostOps(Kind, frozen=True, kw_only=True):
-    """Ops the host dispatched in the traced steps (profiler overhead included in times)."""
-
-    per_step: float  # outermost ops (those called from Python or the autograd engine)
-    total_per_step: float  # nested ones counted too
-    ops: tuple[HostOp, ...]  # largest self time first
-    backward_of: dict[str, float]  # ns of backward per phase that issued the forward op
-    # Of a phase's time, 0..1, in ``Optimizer.zero_grad``.
-    zero_grad_frac: dict[str, float] = msgspec.field(default_factory=dict)
-    # What fills with zeros there, all such ops as one: none of them where the gradients are set to
-    # None. None where no ``Optimizer.zero_grad`` was seen.
-    zeroing: HostOp | None = None
-
-
-class Communication(Kind, frozen=True, kw_only=True):
-    """``collectives``: each in turn, ``(end_ns, exposed_ns)``: when it ended, on the trace's clock,
-    and how much of it ran with no compute beside it. Empty where there were more than 10,000."""
-
-    total_ns: float
-    exposed_ns: float
-    count: float
-    collectives: tuple[tuple[int, int], ...] = ()
-
-
-class Part(Kind, frozen=True, kw_only=True):
+class DevicePart(Kind, frozen=True, kw_only=True):
     """Kernels, copies and memsets of one origin, per step. ``device_ns`` is the sum of their
     durations: parts that ran at once overlap."""
 
@@ -162,66 +135,28 @@ class DeviceParts(Kind, frozen=True, kw_only=True):
     (forward only). Empty where the trace does not tell; what has no origin is left out.
     """
 
-    kernels: tuple[Part, ...]
-    ops: tuple[Part, ...]
-    modules: tuple[Part, ...]
-    functions: tuple[Part, ...]
+    kernels: tuple[DevicePart, ...]
+    ops: tuple[DevicePart, ...]
+    modules: tuple[DevicePart, ...]
+    functions: tuple[DevicePart, ...]
 
 
-class MatrixOp(Kind, frozen=True, kw_only=True):
-    """One matrix product, convolution or attention of one shape, per step. ``dims`` and
-    ``dtypes``: of its tensor inputs, as recorded ("float", "c10::BFloat16", "double" …)."""
+class HeldDown(Kind, frozen=True, kw_only=True):
+    """A reason that held the clocks down. ``frac``: of the samples; ``sm_mhz``: the processors'
+    clock in these, mean, None: unknown."""
 
-    name: str
-    dims: tuple[tuple[int, ...], ...]
-    dtypes: tuple[str, ...]
-    count: float
-    host_ns: float
-    device_ns: float | None  # of the kernels it launched itself; None without a traced device
+    reason: str
+    frac: float
+    sm_mhz: float | None = None
 
 
-class MatrixOps(Kind, frozen=True, kw_only=True):
-    """Absent where the trace holds no shapes."""
+class DeviceClocks(Kind, frozen=True, kw_only=True):
+    """What NVML said of the most used device in the clean window.
 
-    ops: tuple[MatrixOp, ...]
-
-
-class DeviceMemory(Kind, frozen=True, kw_only=True):
-    """The caching allocator of the device most used, in the traced steps (``profile_memory``)."""
-
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    capacity_bytes: int | None
-
-
-class RankTime(Kind, frozen=True, kw_only=True):
-    """One rank's step. ``components_ns`` as in DeviceTime, empty where its trace holds no device
-    activity; ``communication_ns``: union of its communication, None where unmeasured. Of a run on
-    the CPU: phases of its clean steps, and what it waits for the last rank (``comm``)."""
-
-    rank: int
-    step_ns: float
-    components_ns: dict[str, float]
-    communication_ns: float | None
-
-
-class Ranks(Kind, frozen=True, kw_only=True):
-    """Every rank of one job that was traced or, on a CPU (``source`` baseline), timed, by rank.
-
-    A collective ends for all ranks at once, so the rank that the others wait for communicates
-    the *least*. ``slowest``: that rank; ``waited_ns``: the median of the others' communication
-    beyond its own, per step, which is what they wait for it. None with fewer than two ranks whose
-    communication was measured.
-
-    ``shortest_ns``: exposed communication per step, of each collective that of the rank where it
-    was shortest, which came last to it: what is left if all ranks arrive together. ``by_turns_ns``:
-    the ranks' mean wait for whichever came last, per step, beyond that for the rank that is late on
-    the whole. None where the ranks' collectives could not be paired.
+    ``held_down``: all reasons that were seen, the most frequent first; a sample may have several.
+    ``sm_max_mhz``: the highest clock that the processors can take, None: unknown.
     """
 
-    ranks: tuple[RankTime, ...]
-    slowest: int | None
-    waited_ns: float | None
-    shortest_ns: float | None = None
-    by_turns_ns: float | None = None
-    source: Literal["trace", "baseline"] = "trace"
+    samples: int
+    held_down: tuple[HeldDown, ...]
+    sm_max_mhz: int | None = None

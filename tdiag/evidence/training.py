@@ -1,9 +1,59 @@
-"""How training was set up and how it behaved, beyond its time: looked at between windows."""
+"""What is trained, and how: modules, optimizers, switches of torch."""
 
 from __future__ import annotations
 
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
+
+
+class Module(Kind, frozen=True, kw_only=True):
+    """One outermost module seen in the run. ``calls_per_step``: by training, in clean steps.
+
+    ``trained_at``, ``evaluated_at``: the user's lines that first called it in training mode with
+    gradients recorded, and otherwise."""
+
+    name: str
+    at: Place | None
+    parameters: int
+    parameter_bytes: int
+    is_loss: bool
+    calls_per_step: float
+    evaluated_at: Place | None = None
+    trained_at: Place | None = None
+
+
+class Modules(Kind, frozen=True, kw_only=True):
+    modules: tuple[Module, ...]
+
+
+class Optimizer(Kind, frozen=True, kw_only=True):
+    """One optimizer that stepped. ``config``: the scalar entries of its first param group."""
+
+    name: str
+    created_at: Place | None
+    tensors: int  # parameter tensors it updates
+    config: dict[str, float | int | bool | str | None]
+    # The learning rate of a group differed between two readings; None = fewer than two readings.
+    lr_changed: bool | None = None
+    rates: tuple[float, ...] = ()  # of its first group, one a look, first to last
+
+
+class Optimizers(Kind, frozen=True, kw_only=True):
+    optimizers: tuple[Optimizer, ...]
+
+
+class Flags(Kind, frozen=True, kw_only=True):
+    """Switches of torch found on at a step boundary (value at the end of the clean window)."""
+
+    anomaly_mode: bool
+    deterministic: bool
+    cudnn_benchmark: bool
+    user_profiler: bool  # the script runs a torch profiler of its own
+    user_trace: str  # "cProfile", "settrace", "" – sys.setprofile / sys.settrace of the script
+    autocast_dtype: str  # "" = none seen in forward
+    compiled: bool  # dynamo-compiled frames exist
+    grad_scaler: bool | None = None  # an enabled GradScaler has stepped
+    agent_library: str = ""  # imported, of reinforcement learning ("gymnasium"); "" = none
 
 
 class Scheduler(Kind, frozen=True, kw_only=True):
@@ -31,23 +81,6 @@ class Gradients(Kind, frozen=True, kw_only=True):
     norms: tuple[float, ...]
     not_finite: int
     clipped: bool | None = None
-
-
-class Startup(Kind, frozen=True, kw_only=True):
-    """From the start of the program to the end of its first step, ns, once.
-
-    ``parts_ns``, in order of time, absent where nothing of it was seen: ``imports`` (before
-    torch's), ``import torch``, ``set-up`` (datasets, model; until the first batch is asked for),
-    ``workers`` (made by the first iterator), ``first batch``, ``first step`` (from its batch to its
-    end). ``run_ns``: the whole program's time, None where tdiag ended it.
-    """
-
-    parts_ns: dict[str, int]
-    run_ns: int | None
-
-    @property
-    def total_ns(self) -> int:
-        return sum(self.parts_ns.values())
 
 
 class Recompiled(Kind, frozen=True, kw_only=True):
@@ -136,7 +169,7 @@ class ClipCalls(Kind, frozen=True, kw_only=True):
     clips: tuple[Clip, ...]
 
 
-class Table(Kind, frozen=True, kw_only=True):
+class EmbeddingTable(Kind, frozen=True, kw_only=True):
     """An embedding table that is trained. ``at``: the line whose call looked rows up first."""
 
     name: str  # in its outermost module, "" where it is none's
@@ -151,7 +184,7 @@ class Table(Kind, frozen=True, kw_only=True):
 class EmbeddingTables(Kind, frozen=True, kw_only=True):
     """Empty where the counted steps looked nothing up."""
 
-    tables: tuple[Table, ...]
+    tables: tuple[EmbeddingTable, ...]
 
 
 class Recomputations(Kind, frozen=True, kw_only=True):
@@ -163,70 +196,3 @@ class Recomputations(Kind, frozen=True, kw_only=True):
     reentrant: bool | None
     calls: float | None
     forward_ns: float | None
-
-
-class Ddp(Kind, frozen=True, kw_only=True):
-    """The DistributedDataParallel of the judged rank. ``unused_parameters``: those without a
-    gradient after a step, the most that any look saw (0: every one was used each time); None where
-    there was no look. ``backwards`` and ``synced``: per step of window ``ops``; a synced one
-    reduces the gradients."""
-
-    find_unused_parameters: bool
-    static_graph: bool
-    gradient_as_bucket_view: bool
-    bucket_bytes: int | None
-    comm_hook: str
-    parameter_bytes: int
-    unused_parameters: int | None
-    backwards: float | None
-    synced: float | None
-
-
-REDUCER = "DistributedDataParallel"  # the name of what its reducer waits for
-
-
-class Collective(Kind, frozen=True, kw_only=True):
-    """Communication that one line of the user's waits for, per clean step. ``name``: as called
-    (``all_reduce``; ``wait``: of what was begun before), or ``DistributedDataParallel``: its
-    gradients, from the moment the last one was ready until backward ended."""
-
-    name: str
-    at: Place | None
-    count: float
-    wall_ns: float
-
-
-class Collectives(Kind, frozen=True, kw_only=True):
-    """What the training thread waited for other processes of the job, on a CPU, most first. They
-    add up to the phase ``comm``."""
-
-    lines: tuple[Collective, ...]
-
-
-class Kept(Kind, frozen=True, kw_only=True):
-    """Tensors made at this line that outlive their step. Per step."""
-
-    at: Place | None
-    tensors: float
-    bytes: float
-    graphs: float  # of them, those that hold the graph of their making
-
-
-class GrowingGraph(Kind, frozen=True, kw_only=True):
-    """What this line makes holds the graphs of more and more steps (a sum of losses that were not
-    detached): nodes that its graph gains each step, at least."""
-
-    at: Place | None
-    nodes: float
-
-
-class MemoryGrowth(Kind, frozen=True, kw_only=True):
-    """What one or two counted steps made and still lived ``since_steps`` steps later, most bytes
-    first. ``bytes_per_step``: of all of them. ``device``: growth of the device's allocated memory
-    over the clean window, bytes per step; None without one."""
-
-    kept: tuple[Kept, ...]
-    bytes_per_step: float
-    since_steps: int
-    graphs: tuple[GrowingGraph, ...] = ()
-    device_bytes_per_step: float | None = None

@@ -16,10 +16,10 @@ from tdiag.duel.group import Pace, Taken
 from tdiag.duel.side import Program
 from tdiag.errors import UsageError
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.kinds import Ops
+from tdiag.evidence.ops import Ops
 from tdiag.gate.counters import compare, counters
 from tdiag.gate.counting import Counted, count
-from tdiag.gate.judge import Case, Measured, Side, findings_of, judge
+from tdiag.gate.judge import Case, Measured, SideCounts, findings_of, judge
 from tdiag.gate.machine import this_machine
 from tdiag.gate.outcome import Outcome
 from tdiag.gate.revision import Revision, checked_out
@@ -113,23 +113,27 @@ def timed(case: Case, other: Revision, before: Program, now: Program, options: O
             now_ns=_typical_ns([pair[1] for pair in pairs]),
             turns=turns,
             how=f"{plural(len(pairs), 'group')} of fresh processes, {plural(turns, 'turn')} a side,"
-            " both sides alive at once, interleaved",
+            + (
+                " one side after the other: the device has no room for both"
+                if found.alone
+                else " both sides alive at once, interleaved"
+            ),
         ),
         changed=other.changed,
         notes=[*case.notes, *same],
     )
 
 
-def side(counted: Counted, root: Path) -> Side:
+def side(counted: Counted, root: Path) -> SideCounts:
     """What a side's counting run tells."""
-    return Side(
+    return SideCounts(
         root=root,
         counters=counters(counted.run_dir, counted.evidence, root),
         rules=frozenset(found.code for found in findings_of(counted.diagnosis)),
     )
 
 
-def _costs(side: Side, taken: Sequence[Taken]) -> Side:
+def _costs(side: SideCounts, taken: Sequence[Taken]) -> SideCounts:
     """With what its turns tell beside the ratio."""
     return replace(
         side,

@@ -14,7 +14,7 @@ import msgspec
 
 from tdiag.errors import RunError
 from tdiag.gate.counters import Counter, Unit
-from tdiag.gate.machine import Machine
+from tdiag.gate.machine import Hardware
 from tdiag.launch import rundir
 
 VERSION = 2
@@ -38,7 +38,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     commit: str
     uncommitted: list[str]
-    machine: Machine
+    machine: Hardware
     max_regression: float
     max_growth: float
     step_ns: float

@@ -2,7 +2,7 @@
 
 Counted per step in the windows of a short run (probe/plan.py, COUNTS). A count that varies from
 step to step, or from batch to batch, is kept as its range: it has moved only where the ranges lie
-apart. Lines are told apart by file, function and their own text, since their numbers change with
+apart. Lines are identified by file, function and their own text, since their numbers change with
 every edit above them. Where the source of then is gone (two finished runs), the function must do.
 """
 
@@ -39,7 +39,7 @@ LEAST: dict[Unit, float] = {"count": 1.0, "bytes": float(MINOR_BYTES)}
 
 
 @dataclass(frozen=True)
-class Line:
+class LineCount:
     """``per_step`` of one line of the user's; ``key`` survives edits elsewhere in the file."""
 
     key: str
@@ -55,7 +55,7 @@ class Counter:
     unit: Unit
     low: float
     high: float
-    lines: dict[str, Line] = field(default_factory=dict)
+    lines: dict[str, LineCount] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Moved:
     unit: Unit
     before: float
     now: float
-    lines: tuple[tuple[Line, float], ...] = ()  # (the line, per step before)
+    lines: tuple[tuple[LineCount, float], ...] = ()  # (the line, per step before)
 
     @property
     def grew(self) -> bool:
@@ -112,12 +112,12 @@ def compare(
     return sorted(moved, key=lambda m: (not m.grew, m.before / m.now if m.now else 1.0, m.name))
 
 
-def _lines(before: Counter, now: Counter, grew: bool) -> tuple[tuple[Line, float], ...]:
+def _lines(before: Counter, now: Counter, grew: bool) -> tuple[tuple[LineCount, float], ...]:
     keys = before.lines.keys() | now.lines.keys()
     pairs = []
     for key in keys:
         a, b = before.lines.get(key), now.lines.get(key)
-        line = b or Line(key, 0.0, None)
+        line = b or LineCount(key, 0.0, None)
         pairs.append((line, a.per_step if a else 0.0))
     sign = 1 if grew else -1
     pairs = [(line, was) for line, was in pairs if (line.per_step - was) * sign >= LEAST["count"]]
@@ -133,13 +133,13 @@ def _ops(records: Iterable[OpsRecord], root: Path, source: bool) -> list[Counter
     return [_over_windows(name, [w.get(name, {}) for w in windows]) for name in sorted(names)]
 
 
-def _window(record: OpsRecord, root: Path, source: bool) -> dict[str, dict[str, Line]]:
+def _window(record: OpsRecord, root: Path, source: bool) -> dict[str, dict[str, LineCount]]:
     """Counter → line key → line, of one window."""
     values: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     places: dict[str, Place | None] = {}
     most: dict[str, float] = {}  # of one line's calls: where a key is a function, its busiest line
     values[TORCH_CALLS], values[FROM_PYTHON] = defaultdict(float), defaultdict(float)
-    for name in CONVERSIONS.values():  # never seen is none, and one that comes is told
+    for name in CONVERSIONS.values():  # one never seen counts as 0, and a new one is reported
         values[name] = defaultdict(float)
     for line in record.lines:
         key = _key(line.at, root, source)
@@ -156,12 +156,12 @@ def _window(record: OpsRecord, root: Path, source: bool) -> dict[str, dict[str, 
         places.setdefault(key, Place(*at) if at else None)
         values[SYNC_LINES][key] += number / record.steps
     return {
-        name: {key: Line(key, n, places[key]) for key, n in by_line.items() if n}
+        name: {key: LineCount(key, n, places[key]) for key, n in by_line.items() if n}
         for name, by_line in values.items()
     }
 
 
-def _over_windows(name: str, windows: list[dict[str, Line]]) -> Counter:
+def _over_windows(name: str, windows: list[dict[str, LineCount]]) -> Counter:
     totals = [sum(line.per_step for line in window.values()) for window in windows]
     lines = {key: line for window in windows for key, line in window.items()}
     return Counter(name, "count", min(totals), max(totals), lines)

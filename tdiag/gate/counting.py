@@ -32,10 +32,20 @@ class Counted:
 
 
 def count(programs: Sequence[Program], folder: Path) -> list[Counted]:
-    """Run the programs beside each other, since nothing is timed, each into its own run directory.
+    """Run the programs beside each other, since nothing is timed, each into its own run directory;
+    one after the other where the device has no room for all.
 
     Raises ProgramFailed where one fails.
     """
+    try:
+        return _beside(programs, folder)
+    except ProgramFailed as failed:
+        if not failed.no_room or len(programs) == 1:
+            raise
+    return [counted for program in programs for counted in _beside([program], folder / "alone")]
+
+
+def _beside(programs: Sequence[Program], folder: Path) -> list[Counted]:
     run_dirs = [rundir.create(p.name, folder / f"counts-{p.name}") for p in programs]
     started: list[subprocess.Popen[bytes]] = []
     try:

@@ -11,6 +11,7 @@ from tdiag.model.comparison import Change, ChangeTable
 from tdiag.model.notes import Note
 from tdiag.report.document import (
     Annotation,
+    AnnotationRule,
     Block,
     Cell,
     Column,
@@ -18,7 +19,6 @@ from tdiag.report.document import (
     Headline,
     Level,
     Line,
-    Rule,
     Section,
     Table,
     Tone,
@@ -31,9 +31,11 @@ TITLES = {"pass": "Pass", "regressed": "Regressed", "inconclusive": "Inconclusiv
 TONES: dict[str, Tone] = {"pass": "good", "regressed": "bad", "inconclusive": "unsure"}
 LEVELS: dict[str, Level] = {"pass": "note", "regressed": "error", "inconclusive": "warning"}
 SIGNS = {"pass": "✓", "regressed": "●", "inconclusive": "?"}
-STEP_TIME = Rule(id="step-time", name="step-time", text="The training step takes longer")
-WORK = Rule(id="work-counter", name="work-counter", text="A step does more work")
-NEW = Rule(id="new-finding", name="new-finding", text="A rule of tdiag fires that did not before")
+STEP_TIME = AnnotationRule(id="step-time", name="step-time", text="The training step takes longer")
+WORK = AnnotationRule(id="work-counter", name="work-counter", text="A step does more work")
+NEW = AnnotationRule(
+    id="new-finding", name="new-finding", text="A rule of tdiag fires that did not before"
+)
 _FILES = 5  # of the diff, named; the rest are counted
 
 
@@ -54,7 +56,7 @@ def document(outcome: Outcome) -> Document:
 
 def _headline(outcome: Outcome) -> Headline:
     slower = outcome.step is not None and outcome.step.answer == "slower"
-    told = outcome.verdict == "inconclusive" or (outcome.verdict == "regressed" and slower)
+    reported = outcome.verdict == "inconclusive" or (outcome.verdict == "regressed" and slower)
     return Headline(
         title=title(outcome),
         aside=f"{outcome.command} against {outcome.against}",
@@ -67,7 +69,7 @@ def _headline(outcome: Outcome) -> Headline:
             *(Line(text, tone="accent") for text in advice(outcome)),
         ),
         brief=f"{title(outcome)}: {summary(outcome)}",
-        rule=STEP_TIME if told else None,
+        rule=STEP_TIME if reported else None,
     )
 
 
@@ -145,10 +147,10 @@ def _annotations(outcome: Outcome) -> Iterator[Annotation]:
             name=counter.what,
         )
     for found in outcome.findings:
-        told = finding_annotation(found, None)
+        note = finding_annotation(found, None)
         yield Annotation(
-            rule=NEW, level="warning", title=f"{told.name}: {told.title}", lines=told.lines,
-            places=told.places, name=told.name,
+            rule=NEW, level="warning", title=f"{note.name}: {note.title}", lines=note.lines,
+            places=note.places, name=note.name,
         )  # fmt: skip
 
 

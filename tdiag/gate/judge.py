@@ -13,12 +13,11 @@ from tdiag.duel.estimate import Answer, Estimate, Ratios
 from tdiag.gate.counters import Counter, Moved, compare
 from tdiag.gate.outcome import CounterChange, LineChange, Outcome, StepChange, Verdict
 from tdiag.model.comparison import Change
-from tdiag.model.diagnosis import Diagnosis, Finding
+from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis, Finding
 from tdiag.model.place import Place
 from tdiag.report.text import relative
 from tdiag.units import count, duration, percent, plural, size
 
-MINOR_FRAC = 0.005  # of the step: components that changed by less are not listed, as in the budget
 MOST_LINES = 5  # of a counter; the first explains it as a rule
 
 
@@ -35,7 +34,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Side:
+class SideCounts:
     """What is known of one side beside its step time. ``root``: its files are named relative to
     it. ``rules``: codes that fire, with a measured cost. ``components_ns``: of the clean step."""
 
@@ -57,8 +56,8 @@ class Case:
     against: str
     threshold: float
     tolerance: float
-    before: Side
-    now: Side
+    before: SideCounts
+    now: SideCounts
     step: Measured | None = None
     why_no_step: str = ""
     settle: str = ""
@@ -86,7 +85,7 @@ def judge(case: Case) -> Outcome:
     of_time = () if failing and answer == "unclear" else _of_time(case, answer)
     reasons = [*of_time, *(_of_counter(c, case.now.root) for c in named)]
     new = [f for f in case.now_findings if f.code not in case.before.rules]
-    told = verdict == "regressed"  # a rule near its threshold comes and goes by itself
+    reported = verdict == "regressed"  # a rule near its threshold comes and goes by itself
     return Outcome(
         verdict=verdict,
         command=case.command,
@@ -99,7 +98,7 @@ def judge(case: Case) -> Outcome:
         components=_components(case.before.components_ns, case.now.components_ns),
         side_costs=tuple(_side_costs(case)),
         counters=counters,
-        findings=tuple(new) if told else (),
+        findings=tuple(new) if reported else (),
         changed_files=tuple(case.changed),
         improved=answer == "faster" and not failing,
         settle=_settle(case) if verdict == "inconclusive" or not case.step else "",

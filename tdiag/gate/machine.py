@@ -12,7 +12,7 @@ from tdiag.evidence.from_run.records import TorchRecord
 from tdiag.sample.limits import cores_allowed
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     """``processor``: the model's name; ``cores``: that the script may use; ``device``: "cpu" or
     the devices' name."""
 
@@ -22,7 +22,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     torch: str
     python: str
 
-    def same_hardware(self, other: Machine) -> bool:
+    def same_hardware(self, other: Hardware) -> bool:
         """Another torch is a change to be judged, not another machine."""
         mine = (self.processor, self.cores, self.device)
         return mine == (other.processor, other.cores, other.device)
@@ -32,10 +32,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.processor}, {self.cores:g} cores{device}"
 
 
-def this_machine(lead: Process | None) -> Machine:
+def this_machine(lead: Process | None) -> Hardware:
     """As the script's own process saw it."""
     torch = lead.last(TorchRecord) if lead else None
-    return Machine(
+    return Hardware(
         processor=_processor(),
         cores=round(cores_allowed(), 2),
         device=", ".join(sorted(set(torch.devices))) if torch and torch.devices else "cpu",

@@ -16,10 +16,11 @@ from tdiag.diagnose import diagnose
 from tdiag.diagnose.budget import make_budget
 from tdiag.duel.estimate import Ratios, unpaired
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.kinds import Environment, Steps
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
 from tdiag.gate.counters import counters
-from tdiag.gate.judge import Case, Measured, Side, findings_of, judge
+from tdiag.gate.judge import Case, Measured, SideCounts, findings_of, judge
 from tdiag.gate.outcome import Outcome
 
 # Separate runs of one program on a busy machine varied by up to so much (DESIGN: 9 to 16 %).
@@ -35,7 +36,7 @@ def compare_runs(before: Path, now: Path, threshold: float, tolerance: float) ->
     diagnoses = [diagnose(one) for one in evidence]
     where = [_cwd(path) for path in (before, now)]
     sides = [
-        Side(
+        SideCounts(
             root=root,
             counters=counters(path, one, root, source=False),
             components_ns=budget.components_ns if (budget := make_budget(one)) else {},

@@ -18,7 +18,7 @@ EXIT_CODES: dict[Verdict, int] = {"pass": 0, "regressed": 1, "inconclusive": 3}
 
 
 class StepChange(msgspec.Struct, frozen=True, kw_only=True):
-    """``ratio`` = step time now ÷ before, ``low`` to ``high`` its interval (95 % over all looks),
+    """``ratio`` = step time now ÷ before, ``low`` to ``high`` its interval (95 % over all tests),
     ``p_slower`` of a rank test. The typical step is the median; ``mean_*`` is that of the mean
     step, which holds what only some steps do. ``answer``: what both say of the threshold.
     ``groups`` of fresh processes, ``turns`` of each side in all. ``how``: what was done to compare,

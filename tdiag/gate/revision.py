@@ -87,7 +87,7 @@ class Head:
 def head(apart_from: Path) -> Head:
     """Of the folder we are in; ``apart_from`` is a file that may differ. Without git: empty."""
     try:
-        told = _git(Path.cwd(), "log", "-1", "--format=%H%n%s").splitlines()
+        lines = _git(Path.cwd(), "log", "-1", "--format=%H%n%s").splitlines()
         here = os.path.relpath(apart_from)
         others = (
             ["--", ":/"] if here.startswith("..") else ["--", ":/", f":(exclude,literal){here}"]
@@ -95,7 +95,7 @@ def head(apart_from: Path) -> Head:
         differ = _git(Path.cwd(), "diff", "--name-only", "-z", "HEAD", *others).split("\0")
     except UsageError:
         return Head()
-    return Head(told[0], "".join(told[1:2]), tuple(filter(None, differ)))
+    return Head(lines[0], "".join(lines[1:2]), tuple(filter(None, differ)))
 
 
 @contextmanager
@@ -151,8 +151,8 @@ def _link_untracked(root: Path, tree: Path) -> None:
 def _git(where: Path, *words: str) -> str:
     done = _run(where, *words)
     if done.returncode:
-        told = done.stderr.strip().splitlines() or ["git failed"]
-        raise UsageError(f"git {words[0]}: {told[-1]}", "--against needs a git repository")
+        lines = done.stderr.strip().splitlines() or ["git failed"]
+        raise UsageError(f"git {words[0]}: {lines[-1]}", "--against needs a git repository")
     return done.stdout
 
 

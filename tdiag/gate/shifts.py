@@ -17,7 +17,7 @@ STRETCH = 3
 # 30; one of four times the noise's deviation is found in 90 % of series of 10, in all of 30.
 PENALTY = 3.0
 DEVIATION = 0.6745 * math.sqrt(2)  # median |difference| of normal noise ÷ its standard deviation
-LEAST_NOISE = 0.001  # of the step: times are told to three digits
+LEAST_NOISE = 0.001  # of the step: times are reported to three digits
 
 
 @dataclass(frozen=True)

@@ -16,19 +16,19 @@ from pathlib import Path
 import tdiag
 from tdiag.duel.side import ProgramFailed
 from tdiag.errors import UsageError
-from tdiag.evidence.kinds import Steps
+from tdiag.evidence.steps import Steps
 from tdiag.gate import baseline as files
 from tdiag.gate.against import TOLERANCE, Options, both, here, interpreter, side, timed, uncounted
 from tdiag.gate.baseline import Entry
-from tdiag.gate.counters import Counter, Line
+from tdiag.gate.counters import Counter, LineCount
 from tdiag.gate.counting import Counted, count
-from tdiag.gate.judge import Case, Side, findings_of, judge
+from tdiag.gate.judge import Case, SideCounts, findings_of, judge
 from tdiag.gate.machine import this_machine
 from tdiag.gate.outcome import Outcome
 from tdiag.gate.revision import head
 from tdiag.launch.target import Target
 
-THRESHOLD = 0.05  # ours: a baseline stands for months, and many small steps add up against it
+THRESHOLD = 0.05  # heuristic: a baseline stands for months, and many small steps add up against it
 LIVE = "to compare with another revision: tdiag check --against REV"
 _FILES = 3  # of those not committed, named
 
@@ -41,7 +41,7 @@ def limits(target: Target, path: Path) -> tuple[float, float]:
 
 def update(target: Target, path: Path, options: Options) -> str:
     """Count and write the script's entry, all others kept. Returns what was done, in words."""
-    entries = files.read(path)  # a file that cannot be read is told before the run
+    entries = files.read(path)  # an unreadable file is reported before the run
     at = head(path)  # the run takes a while: edits may follow
     options.told("counting what a step does")
     counted = _counted(target, options)
@@ -124,7 +124,7 @@ def _case(path: Path, entry: Entry, options: Options, counted: Counted) -> Case:
         against=str(path),
         threshold=options.threshold,
         tolerance=options.tolerance,
-        before=Side(root, _counters(entry), frozenset(entry.rules)),
+        before=SideCounts(root, _counters(entry), frozenset(entry.rules)),
         now=side(counted, root),
         now_findings=findings_of(counted.diagnosis),
         notes=notes,
@@ -139,7 +139,7 @@ def _counted(target: Target, options: Options) -> Counted:
 def _counters(entry: Entry) -> Mapping[str, Counter]:
     return {
         name: Counter(
-            name, c.unit, c.low, c.high, {key: Line(key, n) for key, n in c.lines.items()}
+            name, c.unit, c.low, c.high, {key: LineCount(key, n) for key, n in c.lines.items()}
         )
         for name, c in entry.counters.items()
     }

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from tdiag.gate.document import TONES
-from tdiag.gate.history import Record, Series
+from tdiag.gate.history import Check, Series
 from tdiag.gate.shifts import FEWEST, Shift, shifts
 from tdiag.report.document import (
     Annotation,
+    AnnotationRule,
     Document,
     Headline,
     Level,
     Line,
     Point,
-    Rule,
     Section,
     Trend,
 )
@@ -26,7 +26,9 @@ from tdiag.units import duration, plural
 
 LEAST_SPAN = 0.1  # of the median: a scale of less would make much of noise
 NOTHING = "No check in this file has a step time."
-SHIFT = Rule(id="lasting-change", name="lasting-change", text="The step time changed for good")
+SHIFT = AnnotationRule(
+    id="lasting-change", name="lasting-change", text="The step time changed for good"
+)
 
 
 def document(found: Sequence[Series]) -> Document:
@@ -74,7 +76,7 @@ def _trend(number: int, series: Series) -> Trend:
     )
 
 
-def _point(record: Record) -> Point:
+def _point(record: Check) -> Point:
     ns = record.step_ns or 0.0
     return Point(
         label=record.label,

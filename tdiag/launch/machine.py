@@ -138,7 +138,7 @@ def _disk_reads() -> Check:
 
 def _run_queue() -> Check:
     name = "run queue (schedstat)"
-    cost = "waiting for a core cannot be told from waiting for storage"
+    cost = "waiting for a core cannot be distinguished from waiting for storage"
     try:
         fields = Path("/proc/self/schedstat").read_text().split()
     except OSError:
@@ -182,7 +182,7 @@ def _gpu(answer: dict[str, Any]) -> Iterator[Check]:
         yield Check("CUDA build of torch", False, build, cost, "install a CUDA build of torch")
         return
     cupti = _cupti(answer.get("torch"))
-    cost = "no kernels, copies or synchronisations: device time cannot be told apart"
+    cost = "no kernels, copies or synchronisations: device time cannot be split"
     yield Check("CUPTI", bool(cupti), cupti or "libcupti not found beside torch", cost if not cupti
                 else "", "pip install the nvidia-cuda-cupti package of your CUDA")  # fmt: skip
 

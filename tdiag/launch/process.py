@@ -6,7 +6,7 @@ The program shares our terminal, standard streams and process group, as under ``
 * Ctrl-C, Ctrl-\\ and a hang-up reach it from the terminal itself, which signals the whole group,
   DataLoader workers included; tdiag neither swallows nor repeats them.
 * A signal sent to tdiag alone (``kill``, a batch system) is handed on to the program. Who sent it
-  is told by ``si_code``, which only ``sigtimedwait`` shows; hence the signals are blocked here
+  stands in ``si_code``, which only ``sigtimedwait`` shows; hence the signals are blocked here
   and waited for. (A sender that signals the whole group, such as ``timeout``, is
   indistinguishable from one that means us: there the program gets the signal twice.)
 * The *first* Ctrl-C therefore does what it does under plain Python: KeyboardInterrupt in the

@@ -33,6 +33,10 @@ class Reported:
         self.role = ""
         self.torch = ""
         self.finish = ""
+        self.on_device = False
+        self.residue: float | None = (
+            None  # of a trace, share of the clean step; None = not measured
+        )
         self.world_size = 1
         self.stopped = False  # the probe has ended the program here
         self.forced = False  # the probe had to end it with a signal
@@ -58,7 +62,7 @@ class Reported:
 
     def _steps(self, first: int, count: int, ended: int) -> None:
         self.steps += count
-        if self.window == BASELINE and self.window_from:
+        if self.window == BASELINE and self.window_from and not self.on_device:
             steps = first + count - self.window_from[0]
             if steps > 0:
                 self.clean_step_ns = (ended - self.window_from[1]) // steps
@@ -68,6 +72,10 @@ class Reported:
             self.window, self.window_pass = str(record["name"]), int(record["pass"])
             self.window_from = (int(record["step"]), int(record["t"]))
         elif record["name"] == self.window:
+            if record.get("drained") is not None and self.window == BASELINE and self.window_from:
+                # Launched is not done: on a device only whole windows have a length.
+                steps = int(record["step"]) - self.window_from[0]
+                self.clean_step_ns = (int(record["t"]) - self.window_from[1]) // max(1, steps)
             self.window, self.window_from = "", None
 
     def _boundary(self, record: dict[str, Any]) -> None:
@@ -80,9 +88,11 @@ class Reported:
 
     def _torch(self, record: dict[str, Any]) -> None:
         self.torch = str(record["version"])
+        self.on_device = bool(record.get("device"))
 
     def _finish(self, record: dict[str, Any]) -> None:
         self.finish = str(record["why"])
+        self.residue = record.get("residue")
 
     def _stop(self, record: dict[str, Any]) -> None:
         self.stopped = True

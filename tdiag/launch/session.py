@@ -17,6 +17,7 @@ from tdiag.launch import process, rundir
 from tdiag.launch.display import Display
 from tdiag.launch.preflight import Checked, check
 from tdiag.launch.progress import Progress
+from tdiag.launch.roof import calibrate
 from tdiag.launch.target import Target
 from tdiag.launch.watchdog import Watchdog
 from tdiag.probe import wire
@@ -132,6 +133,7 @@ class _Session:
         self.display.end()
         if ended.report_wanted and not ended.interrupts:
             self._guarded(lambda: try_storage(self.run_dir))
+            self._guarded(self._calibrate)
         return self._conclude(ended)
 
     def _started(self, pid: int) -> None:
@@ -139,6 +141,12 @@ class _Session:
 
     def _tick(self) -> None:
         self._guarded(self._watch)
+
+    def _calibrate(self) -> None:
+        self.progress.look()
+        lead = self.progress.lead()
+        out_of_time = lead is not None and lead.finish == "time"
+        calibrate(self.run_dir, "the time budget was used up" if out_of_time else "")
 
     def _interrupted(self) -> None:
         self._guarded((self.run_dir / wire.CONTROL / wire.FINISH).touch)
@@ -208,8 +216,8 @@ def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:
             f" exit code {ended.code}: that need not happen without tdiag"
         )
     elif ended.code:
-        told = "see its own message above"
-        notes.append(f"the program ended with exit code {ended.code} {when}: {told}")
+        see = "see its own message above"
+        notes.append(f"the program ended with exit code {ended.code} {when}: {see}")
     if progress.forced():
         notes.append("the script catches SystemExit, so it was ended with SIGTERM")
     if not progress.processes and not ended.code and not ended.interrupts:

@@ -1,4 +1,4 @@
-"""What to launch, told from the words of `tdiag run`'s command line.
+"""What to launch, from the words of `tdiag run`'s command line.
 
 Three forms: ``script.py args…``, ``-m package.module args…`` and ``-- any launcher …``.
 tdiag's own options may stand anywhere before ``--``; every other word after the script is the
@@ -54,7 +54,7 @@ class Target:
         return next((w for w in self.args if w.endswith(".py")), self.name)
 
     def source_file(self) -> Path | None:
-        """The file whose source can be searched for options; None where it cannot be told."""
+        """The file whose source can be searched for options; None where it is unknown."""
         if self.kind == "script":
             path = Path(self.name)
             return path / "__main__.py" if path.is_dir() else path

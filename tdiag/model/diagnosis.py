@@ -158,6 +158,48 @@ class RankStep(msgspec.Struct, frozen=True, kw_only=True):
     late: bool = False
 
 
+class RooflineLine(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one op by one function (``at``, None = unknown), per traced step. ``ns``: as traced;
+    ``best_ns``: at the machine's rates. ``bound``: what limits them at best."""
+
+    name: str
+    at: Place | None
+    count: float
+    ns: int
+    best_ns: int
+    bound: str  # "compute", "memory" or "dispatch"
+
+
+class Roofline(msgspec.Struct, frozen=True, kw_only=True):
+    """How close forward, loss, backward and optimizer come to what the machine reaches.
+
+    ``efficiency``: best time ÷ ``step_ns``, at most 1. ``step_ns``: their clean time, without the
+    share in which other programs had the cores; with a device its computing time. ``compute_ns``
+    and ``memory_ns``: best time of the ops whose arithmetic, whose memory traffic takes longer;
+    ``dispatch_ns``: least cost of the calls alone. ``bound``: the largest of these three.
+    ``threads``: of the rates, ``threads_used``: by the program, None with a device, and
+    ``idle_threads_frac``: the share of ``step_ns`` that the unused ones would save. ``certainty``:
+    how well the rates are known, 0..1."""
+
+    efficiency: float
+    bound: str
+    step_ns: int
+    compute_ns: int
+    memory_ns: int
+    dispatch_ns: int
+    calls: int
+    threads: int | None
+    threads_used: int | None
+    idle_threads_frac: float
+    certainty: float
+    source: str
+    lines: tuple[RooflineLine, ...] = ()
+
+    @property
+    def best_ns(self) -> int:
+        return self.compute_ns + self.memory_ns
+
+
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a report says. ``budget`` sums to ``step.mean_ns`` exactly."""
 
@@ -174,3 +216,4 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     timeline: Timeline | None = None
     top: tuple[Top, ...] = ()
     ranks: tuple[RankStep, ...] = ()
+    roofline: Roofline | None = None

@@ -1,8 +1,8 @@
 """Puts the probe of one process together: its core, what watches the training, the windows.
 
 An import goes only down this list: assembly, captures, windows, watchers (loaders, phases,
-collectives, looks), boundary, facts, core, wire. What is above is reached through callbacks that
-are set here. A test (tests/test_architecture.py) finds every circle.
+collectives, looks), boundary, facts, device, core, wire. What is above is reached through callbacks
+that are set here. A test (tests/test_architecture.py) finds every circle.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def install(run_dir: str, *times: int) -> None:
     ):
         probe.guard(watcher.install)()
     probe.guard(facts.watch_threads)(probe)
+    probe.guard(facts.watch_profiler)(probe)
     probe.guard(install_trial)(probe, boundary)
     probe.marks.watch_gc()
     os.register_at_fork(after_in_child=probe.after_fork)

@@ -5,6 +5,9 @@ outermost ``backward``; where there is no backward either, with each DataLoader 
 seen first may be the weaker kind (an evaluation before training, the first micro-batches of an
 accumulation): a stronger one takes over when it comes, and all before it is void.
 
+What is called while a CUDA graph is captured only describes a step: it ends none. A graph that
+holds the step then ends one whenever it is replayed.
+
 An optimizer step that takes long and holds many backward passes (LBFGS calls its closure some 20
 times, a large batch is accumulated in parts) is divided: each of these passes ends a step.
 """
@@ -12,12 +15,13 @@ times, a large batch is accumulated in parts) is divided: each of these passes e
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import facts, places
+from . import device, facts, places
 from .core import now_ns
 from .patches import hidden
 from .record import here, wall_ns
@@ -54,8 +58,6 @@ UNKNOWN = (-1, None)  # an optimizer made before the probe came
 # False, but for dynamo, which takes it as True and so leaves the wrappers out of its graphs.
 is_compiling = getattr(getattr(torch, "compiler", None), "is_dynamo_compiling", lambda: False)
 
-_any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: False)
-
 
 class Boundary:
     """Watches ``optimizer.step``, ``backward`` and batches; calls ``probe.end_step``."""
@@ -75,6 +77,10 @@ class Boundary:
         self.passes_ns = 0  # when the first of them began
         self.began_ns = 0  # the first step
         self.divided = False  # each backward pass ends a step
+        self.capturing = False  # a CUDA graph is being captured
+        self.captured = -1  # the strongest end of a step in it: index into SOURCES, -1 for none
+        self.graphs: Any = weakref.WeakKeyDictionary()  # graph → the same
+        self.unreplayed: int | None = None  # batches when the step was captured, until a replay
         self.losses: set[int] = set()  # numbers of modules that are a loss (no parameters)
         self.autocast = ""  # dtype of the autocast region last seen
         self.scaled = False  # an enabled GradScaler has stepped
@@ -100,10 +106,14 @@ class Boundary:
         self.probe.patches.set(optimizer, "_patch_step_function", hidden(patch_step))
         self._watch_backward()
         self._watch_scaler()
+        self._watch_graphs()
 
     def ended(self, rank: int) -> None:
         """Something that could end a step just happened; ``rank``: index into SOURCES."""
-        if rank == self.rank:
+        if self.capturing:
+            self.captured = max(self.captured, rank)
+        elif rank == self.rank:
+            self.unreplayed = None
             self.probe.end_step()
         elif rank > self.rank:
             self.rank = rank
@@ -126,16 +136,17 @@ class Boundary:
         return now_ns() - self.began_ns if self.began_ns else 0
 
     def batch(self) -> None:
-        """A DataLoader handed out a batch, and nothing stronger has ended a step yet."""
-        if self.batches > BATCHES_BEFORE_THEY_COUNT:
+        """A DataLoader handed out a batch."""
+        if self.unreplayed is not None:  # the step is in a graph, whose replays we may not see
+            if self.batches - self.unreplayed > BATCHES_BEFORE_THEY_COUNT:
+                self.unreplayed, self.rank = None, BATCH
+                self._begin_again(BY_BATCH, 0)
+        elif self.batches > BATCHES_BEFORE_THEY_COUNT:
             self.ended(BATCH)
 
     def look_at_autocast(self) -> None:
         """Called while modules are discovered and calls are counted: too dear for every step."""
-        if _any_autocast():
-            device = "cuda" if torch._C.is_autocast_enabled() else "cpu"
-            get = getattr(torch, "get_autocast_dtype", None)
-            self.autocast = str(get(device)) if get else "on"
+        self.autocast = device.autocast() or self.autocast
 
     # --- optimizers -------------------------------------------------------------------------
 
@@ -154,7 +165,11 @@ class Boundary:
 
         @functools.wraps(original)
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if boundary.depth or is_compiling() or (here() != marks.thread and not marks.mine()):
+            if (
+                boundary.depth
+                or is_compiling()
+                or not (here() == marks.thread or marks.mine() or boundary.in_backward())
+            ):
                 return original(self, *args, **kwargs)
             number = known.get(id(self), UNKNOWN)[0]
             boundary.depth = 1
@@ -184,12 +199,10 @@ class Boundary:
         if self.divided:
             return
         self.passes = 0
-        if self.backward_depth:
+        if self.backward_depth and not self.capturing:
             # Optimizers stepped by hooks within backward: profilers cannot be switched there
             # (torch crashes), so the step ends when the backward does.
             self.pending = True
-        elif self.rank == OPTIMIZER:
-            self.probe.end_step()
         else:
             self.ended(OPTIMIZER)
 
@@ -247,9 +260,16 @@ class Boundary:
         self.probe.patches.set(autograd, "backward", watched(autograd.backward, True))
         self.probe.patches.set(autograd, "grad", watched(autograd.grad, False))
 
+    def in_backward(self) -> bool:
+        """On a thread of autograd's, which has one for each device, while the training thread waits
+        in ``backward`` for it."""
+        return bool(self.backward_depth) and torch._C._current_graph_task_id() != -1
+
     def passed(self, began: int) -> None:
         """A backward pass that began then (ns) has ended."""
-        if self.divided:
+        if self.capturing:
+            self.ended(BACKWARD)
+        elif self.divided:
             self.probe.end_step()
         elif self.rank < OPTIMIZER and not self.depth:
             self.ended(BACKWARD)
@@ -269,6 +289,40 @@ class Boundary:
         self.divided = True
         self.rank = OPTIMIZER
         self._begin_again(BY_CLOSURE if self.depth else BY_MICRO_BATCH, took // self.passes)
+
+    # --- CUDA graphs ------------------------------------------------------------------------
+
+    def _watch_graphs(self) -> None:
+        graph, boundary = torch.cuda.CUDAGraph, self
+        begin, end, replay = graph.capture_begin, graph.capture_end, graph.replay
+
+        @functools.wraps(begin)
+        def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = begin(self, *args, **kwargs)
+            boundary.capturing, boundary.captured = True, -1
+            return result
+
+        @functools.wraps(end)
+        def capture_end(self: Any, *args: Any, **kwargs: Any) -> Any:
+            boundary.capturing = False
+            result = end(self, *args, **kwargs)
+            if boundary.captured >= 0:
+                boundary.graphs[self] = boundary.captured
+                if boundary.captured >= boundary.rank:
+                    boundary.unreplayed = boundary.batches
+            return result
+
+        @functools.wraps(replay)
+        def replayed(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = replay(self, *args, **kwargs)
+            rank = boundary.graphs.get(self, -1)
+            if rank >= 0 and boundary.probe.marks.mine() and not boundary.capturing:
+                boundary.ended(rank)
+            return result
+
+        self.probe.patches.set(graph, "capture_begin", hidden(capture_begin))
+        self.probe.patches.set(graph, "capture_end", hidden(capture_end))
+        self.probe.patches.set(graph, "replay", hidden(replayed))
 
     def _watch_scaler(self) -> None:
         """GradScaler skips ``optimizer.step`` after an overflow; the iteration still ended."""

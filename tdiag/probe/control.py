@@ -3,6 +3,7 @@ and which tool of the parent's attaches."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from . import device
 from .plan import PlannedWindow
 from .wire import (
     ANSWER_WITHIN_S,
@@ -33,11 +35,91 @@ if TYPE_CHECKING:
 
 
 POLL_NS = 200_000_000  # a stat() with cold caches takes 30 µs on a slow core
-# Ranks that synchronise each step are at most one step apart; some slack for the file to be seen.
+# From the step that some rank has reached to the one agreed on: by then all have read which it is.
 STEPS_UNTIL_ALL_STOP = 8
 # A script that catches BaseException in its loop would never end.
 SWALLOWED_BEFORE_FORCE = 3
 DETACH = -1  # in place of a step: leave, do not stop
+
+
+class Agreement:
+    """A step that every rank of the job still has before it, at whose end all do the same.
+
+    Ranks that wait for each other at each step are at most one apart. On a device a host may be a
+    thousand launches ahead of it, and so of the other hosts. So the lead asks first. Each rank
+    answers with the steps it has ended, and from then on waits for its device at every step, which
+    keeps all together, until the lead has heard all and says which step it is to be.
+    """
+
+    def __init__(self, probe: Probe, name: str) -> None:
+        self.probe = probe
+        self.file = os.path.join(probe.run_dir, CONTROL, name)
+        self.question: dict[str, Any] | None = None  # the lead's, until it is withdrawn
+        self.at: int | None = None  # what was agreed on
+        self.answered = self.taken = 0  # ids of questions
+        self.open = False  # answered, and not agreed on yet
+
+    def ask(self, at: int | None = None, **message: Any) -> None:
+        """The lead's: ``message``: what the others need to know; ``at``: where nobody is asked."""
+        self.at = at
+        self.question = {"id": time.perf_counter_ns(), "at": at, **message}
+        _write(self.file, self.question)
+
+    def reached(self) -> bool:
+        """The lead's, at each boundary: the step that was agreed on has ended."""
+        if self.question is not None and self.at is None:
+            self._settle(self.question)
+        return self.at is not None and self.probe.step >= self.at
+
+    def withdraw(self) -> None:
+        """The lead's: nothing comes of it."""
+        if self.question is not None and self.at is None:
+            with contextlib.suppress(OSError):
+                os.unlink(self.file)
+        self.question = self.at = None
+
+    def look(self) -> dict[str, Any] | None:
+        """Another rank's, at each boundary: what the lead said, once, when it is agreed on."""
+        message = _read(self.file)
+        self.open = message is not None and message["at"] is None
+        if message is None or message["id"] == self.taken:
+            return None
+        if self.open:
+            device.synchronised()
+            if self.answered != message["id"]:
+                self.answered = message["id"]
+                answer = {"id": message["id"], "step": self.probe.step}
+                _write(f"{self.file}.{self.probe.rank}", answer)
+            return None
+        self.taken, self.at = message["id"], message["at"]
+        return message
+
+    def _settle(self, question: dict[str, Any]) -> None:
+        device.synchronised()
+        found = (_read(f"{self.file}.{rank}") for rank in range(1, self.probe.ranks))
+        answers = [answer["step"] for answer in found if answer and answer["id"] == question["id"]]
+        # One that never answers makes no steps, or is on a machine that does not see the file.
+        late = time.perf_counter_ns() - question["id"] > ANSWER_WITHIN_S * 1e9
+        if len(answers) == self.probe.ranks - 1 or late:
+            self.at = max(self.probe.step, *answers, 0) + STEPS_UNTIL_ALL_STOP
+            _write(self.file, {**question, "at": self.at})
+
+
+def _write(file: str, message: dict[str, Any]) -> None:
+    """There is never half of it."""
+    temporary = f"{file}.{os.getpid()}.part"
+    with open(temporary, "w", encoding="ascii") as part:
+        json.dump(message, part)
+    os.replace(temporary, file)
+
+
+def _read(file: str) -> dict[str, Any] | None:
+    try:
+        with open(file, encoding="ascii") as found:
+            message: dict[str, Any] = json.load(found)
+    except (OSError, ValueError):
+        return None
+    return message
 
 
 class StopSign:
@@ -47,13 +129,12 @@ class StopSign:
         self.probe = probe
         self.why = ""
         self.asked = False
-        self.at: int | None = None
+        self.agreement = Agreement(probe, STOP_AT)
         self.polled_ns = 0
         self.tries = 0
         self.steps = probe.config.get("steps")
         self.budget_ns = float(probe.config.get("time_budget_s") or 1e9) * 1e9
         self.parent_file = os.path.join(probe.run_dir, CONTROL, FINISH)
-        self.shared_file = os.path.join(probe.run_dir, CONTROL, STOP_AT)
 
     def due(self, now: int, first: int, steps: int) -> bool:
         """Stop watching at this boundary, ``steps`` after the ``first``? Sets ``why``.
@@ -80,17 +161,15 @@ class StopSign:
         return bool(self.probe.config["profiling"]) or self.asked
 
     def arrange(self) -> None:
-        """The lead rank tells the others at which step all stop, so that none waits for ever."""
+        """All ranks stop at the same step, so that none waits for ever."""
         if self.probe.ranks > 1 and self.probe.leads:
-            self.at = self.probe.step + STEPS_UNTIL_ALL_STOP
-            temporary = f"{self.shared_file}.{os.getpid()}"
-            with open(temporary, "w", encoding="ascii") as file:
-                file.write(str(self.at if self.wanted() else DETACH))
-            os.replace(temporary, self.shared_file)
+            self.agreement.ask(at=None if self.wanted() else DETACH)
 
     def now(self) -> bool:
         """End the run at this very boundary?"""
-        return self.wanted() and (self.at is None or self.probe.step >= self.at)
+        if not self.wanted():
+            return False
+        return self.probe.ranks == 1 or self.agreement.reached()
 
     def stop(self) -> None:
         """End the run: by SystemExit, or by SIGTERM where the script swallows that."""
@@ -98,6 +177,7 @@ class StopSign:
         if self.tries == 1:
             self.probe.recorder.write("stop", t=time.perf_counter_ns())
             self.probe.recorder.flush()
+            device.synchronised()  # no collective is left behind that other ranks wait for
         if self.tries <= SWALLOWED_BEFORE_FORCE:
             raise SystemExit(0)
         if self.tries == SWALLOWED_BEFORE_FORCE + 1:
@@ -110,14 +190,9 @@ class StopSign:
         self.probe.detach()  # it ignores that too: leave it alone
 
     def _read_shared(self) -> bool:
-        if self.at is None:
-            try:
-                with open(self.shared_file, encoding="ascii") as file:
-                    self.at = int(file.read())
-            except (OSError, ValueError):
-                return False
-            self.asked = self.at != DETACH
-        return True
+        if self.agreement.at is None and self.agreement.look() is not None:
+            self.asked = self.agreement.at != DETACH
+        return self.agreement.at is not None
 
 
 class Joint:
@@ -125,35 +200,35 @@ class Joint:
 
     def __init__(self, probe: Probe, make_trace: Callable[[PlannedWindow, bool], Any]) -> None:
         self.probe, self.make_trace = probe, make_trace
-        self.file = os.path.join(probe.run_dir, CONTROL, TRACE_AT)
+        self.agreement = Agreement(probe, TRACE_AT)
         self.capture: Any = None  # of a rank that follows
-        self.at = 0  # all begin when so many steps are done
         self.polled_ns = 0
 
-    def announce(self, number: int, steps: int, stacks: bool, step_ns: float | None) -> None:
-        """The lead's: sets ``at``, far enough ahead for all to see it, by the length of a step."""
-        if self.probe.ranks == 1:
-            return
-        ahead = math.ceil(2 * POLL_NS / step_ns) + 2 if step_ns else STEPS_UNTIL_ALL_STOP
-        self.at = self.probe.step + ahead
-        temporary = f"{self.file}.{os.getpid()}"
-        with open(temporary, "w", encoding="ascii") as file:
-            json.dump({"pass": number, "at": self.at, "steps": steps, "stacks": stacks}, file)
-        os.replace(temporary, self.file)
+    def announce(self, number: int, steps: int, stacks: bool) -> None:
+        """The lead's: all are to trace so many steps."""
+        if self.probe.ranks > 1:
+            self.agreement.ask(**{"pass": number, "steps": steps, "stacks": stacks})
+
+    def ready(self) -> bool:
+        """The lead's: all begin here."""
+        return self.probe.ranks == 1 or self.agreement.reached()
 
     def follow(self, now: int) -> bool:
         """Another rank's, at each boundary. Returns whether that took time."""
         if self.capture is None:
-            if now - self.polled_ns < POLL_NS:
+            if not self.agreement.open and now - self.polled_ns < POLL_NS:
                 return False
             self.polled_ns = now
             return self._look()
-        done = self.probe.step - self.at
+        assert self.agreement.at is not None
+        done = self.probe.step - self.agreement.at
         if done > 0:
             self.capture.step()
         if done == 0:
+            device.synchronised()
             self.capture.begin()
         elif done >= self.capture.window.steps:
+            device.synchronised()
             capture, self.capture = self.capture, None
             self.probe.guard(capture.end)(done)
         else:
@@ -162,23 +237,19 @@ class Joint:
 
     def leave(self) -> None:
         """Drop what is under way."""
+        self.agreement.withdraw()
         capture, self.capture = self.capture, None
         if capture is not None:
             self.probe.guard(capture.abort)()
 
     def _look(self) -> bool:
-        """Whether the lead has announced a trace that this rank is now ready for."""
-        try:
-            with open(self.file, encoding="ascii") as file:
-                told = json.load(file)
-        except (OSError, ValueError):
-            return False
-        if told["at"] == self.at:
-            return False
-        self.at = told["at"]
-        window = PlannedWindow(TRACE, told["pass"], told["steps"], 0.0, math.inf)
-        capture = self.make_trace(window, told["stacks"])
-        why = "it was told too late" if self.probe.step >= self.at else capture.start()
+        """Whether the lead has announced a trace, which took time."""
+        message = self.agreement.look()
+        if message is None:
+            return self.agreement.open
+        window = PlannedWindow(TRACE, message["pass"], message["steps"], 0.0, math.inf)
+        capture = self.make_trace(window, message["stacks"])
+        why = "it was announced too late" if self.probe.step >= message["at"] else capture.start()
         if why:
             capture.skipped(why)
         else:

@@ -38,8 +38,9 @@ class Probe:
         self.step = 0  # steps ended so far
         self.training = False
         self.threads_at: Any = None  # the user's last torch.set_num_threads
+        self.profiler_prepared = False  # a torch profiler is between its preparation and its end
         self.window = WARMUP
-        self.leads, self.ranks = True, 1
+        self.leads, self.ranks, self.rank = True, 1, 0
         self.warm = False  # modules are no longer discovered
         self.warm_actions: list[Callable[[], None]] = []
         # Whether what a trial changed is in full effect: turns are not taken before.

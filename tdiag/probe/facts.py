@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import places
+from . import device, frameworks, places
 from .patches import hidden
 
 if TYPE_CHECKING:
@@ -63,22 +63,20 @@ def clocks() -> tuple[int, int]:
 def write_training(probe: Probe) -> None:
     """The `role` and `torch` records, once the process has trained a step."""
     write_role(probe)
-    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-    devices = (
-        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else []
-    )
     affinity = getattr(os, "sched_getaffinity", None)
     probe.recorder.write(
         "torch",
         version=torch.__version__,
         cuda=torch.version.cuda,
         hip=torch.version.hip,
-        devices=devices,
+        devices=device.names(),
+        device=device.describe(),
         intra_op=torch.get_num_threads(),
         inter_op=torch.get_num_interop_threads(),
         omp=os.environ.get("OMP_NUM_THREADS", ""),
         cpus_allowed=len(affinity(0)) if affinity else os.cpu_count(),
         threads_at=probe.threads_at,
+        framework=probe.guard(frameworks.driver)(),
     )
 
 
@@ -102,28 +100,40 @@ def watch_threads(probe: Probe) -> None:
     probe.patches.set(torch, "set_num_threads", hidden(set_num_threads))
 
 
+def watch_profiler(probe: Probe) -> None:
+    """Remember whether a torch profiler is prepared. One that profiles on a schedule is, long
+    before it records, and a second preparation would take its recording away."""
+    profiler = torch.autograd.profiler
+
+    def watched(name: str, prepared: bool) -> None:
+        original = getattr(profiler, name)
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            probe.profiler_prepared = prepared
+            return original(*args, **kwargs)
+
+        probe.patches.set(profiler, name, hidden(call))
+
+    watched("_prepare_profiler", True)
+    watched("_disable_profiler", False)
+
+
 def flags(autocast: str, scaled: bool) -> dict[str, Any]:
     """Switches of torch that cost time, as they stand now. ``autocast``: dtype of the region last
     seen; ``scaled``: an enabled GradScaler has stepped."""
     trace = sys.gettrace()
-    profile = sys.getprofile()
     return {
         "anomaly": torch.is_anomaly_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "profiler": profiler_is_on(),
-        "trace": tracer_name(profile) or tracer_name(trace),
+        "trace": profiled_by() or tracer_name(trace),
         "autocast": autocast,
         "compiled": compiled_frames() > 0,
         "scaler": scaled,
         "agent": sorted(AGENTS & sys.modules.keys())[:1],
     }
-
-
-def device_bytes() -> int | None:
-    """Allocated on the current CUDA device; None without one."""
-    used = torch.cuda.is_available() and torch.cuda.is_initialized()
-    return int(torch.cuda.memory_allocated()) if used else None
 
 
 def profiler_is_on() -> bool:
@@ -155,6 +165,14 @@ def allow_sampling() -> None:
 
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY), 0, 0, 0)
+
+
+def profiled_by() -> str:
+    """Who profiles the Python of this thread, if anybody. From 3.12 on cProfile is a tool of
+    ``sys.monitoring``, which ``sys.getprofile`` does not show."""
+    monitoring = getattr(sys, "monitoring", None)
+    tool = monitoring.get_tool(monitoring.PROFILER_ID) if monitoring else None
+    return tool or tracer_name(sys.getprofile())
 
 
 def tracer_name(tracer: Any) -> str:

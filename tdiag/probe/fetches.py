@@ -10,11 +10,13 @@ from __future__ import annotations
 import builtins
 import functools
 import io
+import itertools
 import os
 import pathlib
 import random
 import sys
 import threading
+import types
 from typing import Any
 
 import torch
@@ -22,13 +24,16 @@ import torch
 from . import places
 from .models import finite, nbytes, plain, strided_sample
 from .patches import Patches, hidden
+from .wire import is_user_file
 
 FEW = 3  # files weighed, and folders named, in one fetch
 # Opened by Python itself or by the system, not by the dataset.
 NOT_DATA = (".py", ".pyc", ".so", ".pth")
 NOT_FILES = ("/proc/", "/sys/", "/dev/")
 MOST_OPENS = 100_000  # paths remembered of one fetch
-MOST_OBJECTS, DEEPEST = 300, 4  # of a dataset, searched for generators of its own
+MOST_OBJECTS, DEEPEST = 1000, 6  # of a dataset, searched for generators of its own
+MOST_ITEMS = 100  # of a collection: a list of transforms is shorter, samples hold no generators
+PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.Tensor)
 
 
 class _Opens:
@@ -105,7 +110,7 @@ def leave() -> None:
 
 
 def values_of(batch: Any, dataset: Any) -> dict[str, Any]:
-    """`fields` of the batch; `own_generator`: the dataset holds a random generator."""
+    """`fields` of the batch; `own_generator`: the dataset may hold a random generator."""
     with torch._C.DisableTorchFunction():
         fields = describe_fields(batch)
     return {"fields": fields, "own_generator": _holds_generator(dataset)}
@@ -129,35 +134,56 @@ def _mean_size(paths: list[str]) -> int | None:
 
 
 def _holds_generator(dataset: Any) -> bool:
-    """Whether a generator of random numbers lies in its attributes, transforms included."""
+    """Whether a generator of random numbers lies in its attributes, those of its classes, its
+    transforms, or the globals that its methods name. A dataset too
+    large to search may hold one: True."""
     numpy = sys.modules.get("numpy.random")
     kinds: tuple[type, ...] = (random.Random, torch.Generator)
     if numpy is not None:
         kinds += (numpy.Generator, numpy.RandomState)
-    seen = 0
+    seen: set[int] = set()
     level = [dataset]
     for _ in range(DEEPEST):
         below: list[Any] = []
         for value in level:
-            seen += 1
-            if seen > MOST_OBJECTS:
-                return False
+            if id(value) in seen or issubclass(type(value), PLAIN):
+                continue
+            seen.add(id(value))
+            if len(seen) > MOST_OBJECTS:
+                return True
             if issubclass(type(value), kinds):
                 return True
-            if type(value) in (list, tuple):
-                below += value[:FEW]
-            else:
-                below += _attributes(value)
+            below += _parts(value)
         level = below
     return False
 
 
-def _attributes(value: Any) -> list[Any]:
-    """Values of its own attributes; no code of the user's is asked."""
+def _parts(value: Any) -> list[Any]:
+    """What it is made of: a collection's first items, else the values of its attributes and of its
+    classes' own, and the globals that its methods name. No code of the user's is asked."""
+    if type(value) in (list, tuple, dict):
+        return list(itertools.islice(value.values() if type(value) is dict else value, MOST_ITEMS))
     try:
-        return list(object.__getattribute__(value, "__dict__").values())
+        parts = list(object.__getattribute__(value, "__dict__").values())
     except AttributeError:
+        parts = []
+    if type(value) is types.FunctionType:
+        return parts + _globals_of(value)
+    if issubclass(type(value), (type, types.ModuleType)):
         return []
+    for cls in type(value).__mro__:
+        if not is_user_file(getattr(sys.modules.get(cls.__module__), "__file__", None) or ""):
+            continue
+        for name, own in vars(cls).items():
+            if name == "__init__":
+                continue  # it ran before the fetches; what it keeps is among the attributes
+            parts += _globals_of(own) if type(own) is types.FunctionType else [own]
+    return parts
+
+
+def _globals_of(function: types.FunctionType) -> list[Any]:
+    names = function.__code__.co_names
+    return [function.__globals__[name] for name in names if name in function.__globals__]
 
 
 MOST_TENSORS = 256  # a batch of thousands of small tensors is weighed by its first ones

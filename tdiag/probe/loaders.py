@@ -140,7 +140,7 @@ class LoaderWatch:
             boundary.batches += 1
             boundary.starved = ready == 0
             marks.fed = True
-            if boundary.rank <= BATCH:
+            if boundary.rank <= BATCH or boundary.unreplayed is not None:
                 boundary.batch()
             return batch
 

@@ -195,7 +195,7 @@ def gradient_norm(optimizer: Any) -> float | str | None:
     gradients = [g for g in gradients if g is not None]
     if not gradients or not all(map(plain, gradients)) or watched_by_script():
         return None
-    if not gradients[0].is_cuda and sum(map(nbytes, gradients)) > MOST_BYTES_ON_CPU:
+    if gradients[0].device.type == "cpu" and sum(map(nbytes, gradients)) > MOST_BYTES_ON_CPU:
         return None
     with torch._C.DisableTorchFunction():
         norms = [torch.linalg.vector_norm(g.detach(), dtype=_wide(g)) for g in gradients]

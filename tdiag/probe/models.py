@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from . import device
+
 # A stride through a large tensor: 65,536 values are read in well under a millisecond, and what
 # holds for all of them holds for all but a few in a hundred thousand of the rest.
 MOST_VALUES = 65_536
@@ -22,7 +24,7 @@ def plain(tensor: Any) -> bool:
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.layout == torch.strided
-        and tensor.device.type in ("cpu", "cuda")
+        and tensor.device.type in device.READABLE
         and not tensor.is_quantized
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
@@ -32,8 +34,7 @@ def watched_by_script() -> bool:
     """Ops of ours would be seen: by the script's profiler, its dispatch mode, a CUDA graph."""
     if torch._C._autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack():
         return True
-    initialized = torch.cuda.is_available() and torch.cuda.is_initialized()
-    return bool(initialized and torch.cuda.is_current_stream_capturing())
+    return device.capturing()
 
 
 def strided_sample(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -133,14 +134,17 @@ _CONVOLUTION = torch.nn.modules.conv._ConvNd
 
 
 def scan(module: torch.nn.Module) -> dict[str, Any]:
-    """`classes` {class: how many}, `mode_dependent` (classes), `dtypes` {dtype: bytes of
-    parameters}, `conv_bytes` and of these `channels_last_bytes` (weights of 4 dimensions)."""
+    """`classes` {class: how many}, `mode_dependent` (classes), `dtypes` and `devices` {dtype, type
+    of device: bytes of parameters}, `conv_bytes` and of these `channels_last_bytes` (weights of 4
+    dimensions)."""
     layers = list(module.modules())
     classes = Counter(type(layer).__name__ for layer in layers)
     dtypes: dict[str, int] = {}
+    devices: dict[str, int] = {}
     for parameter in module.parameters():
-        name = str(parameter.dtype).replace("torch.", "")
+        name, where = str(parameter.dtype).replace("torch.", ""), parameter.device.type
         dtypes[name] = dtypes.get(name, 0) + nbytes(parameter)
+        devices[where] = devices.get(where, 0) + nbytes(parameter)
     weights = [layer.weight for layer in layers if isinstance(layer, _CONVOLUTION)]
     flat = [w for w in weights if w.dim() == 4]
     last = [w for w in flat if w.is_contiguous(memory_format=torch.channels_last)
@@ -151,6 +155,7 @@ def scan(module: torch.nn.Module) -> dict[str, Any]:
             {type(layer).__name__ for layer in layers if isinstance(layer, MODE_DEPENDENT)}
         ),
         "dtypes": dtypes,
+        "devices": devices,
         "conv_bytes": sum(map(nbytes, flat)),
         "channels_last_bytes": sum(map(nbytes, last)),
     }

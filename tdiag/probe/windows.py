@@ -15,12 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import facts, plan
+from . import device, facts, plan
 from .control import POLL_NS, Joint, StopSign
 from .core import now_ns
 from .facts import measure_dispatch
 from .procfs import ThreadCounters
-from .wire import BASELINE, DONE, FOLLOW, LONG_STEP_NS, SETTLE, TURNS, WARMUP
+from .wire import (
+    BASELINE,
+    DONE,
+    FOLLOW,
+    LONG_STEP_NS,
+    RESIDUE,
+    SETTLE,
+    TRACE,
+    TURNS,
+    WARMUP,
+)
 
 if TYPE_CHECKING:
     from .boundary import Boundary
@@ -69,7 +79,10 @@ class Windows:
         how long the step was that ended there, ns."""
         self.leave()
         self.probe.window = WARMUP
-        self.plan = plan.windows(self.probe.config, slow=took > plan.SLOW_NS)
+        self.on_device = bool(device.kind())
+        self.plan = plan.windows(
+            self.probe.config, slow=took > plan.SLOW_NS, on_device=self.on_device
+        )
         # Of long steps none is left out for warming up or settling. Loader workers may have filled
         # their queue before the first step; a long step uses little of that up, or none.
         least = LONG_STEP_NS if any(self.queue.values()) else plan.SLOW_NS
@@ -82,6 +95,9 @@ class Windows:
         self.settle = 0
         self.resettled = False
         self.calm = (now_ns(), self.probe.step)  # until then queues were as the loop keeps them
+        self.clean_ns: float | None = None  # mean step of the last clean window on a device
+        self.traced = False
+        self.residue: float | None = None  # what a trace has left behind, a share of the clean step
         self.step_ns: float | None = None  # in the last window without a profiler, warm-up included
         self.batches_before = self.boundary.batches
         self.probe.marks.due_ns = 0
@@ -109,6 +125,8 @@ class Windows:
 
     def between_steps(self, now: int) -> None:
         """More than the marks of a step is due. Raises SystemExit where the run is to end."""
+        if device.capturing():
+            return  # a profiler switched now, or a synchronisation, would break the script's graph
         probe = self.probe
         if not probe.training:
             probe.training = True
@@ -154,7 +172,7 @@ class Windows:
                 self.capture.step()
             if self._complete(now):
                 if self.capture is None:
-                    self._keep_pace(now)
+                    self._keep_pace(device.synchronised() or now)
                 self._end()
                 self._next(now)
             elif self.capture is None and self.stop.steps is None:
@@ -170,7 +188,7 @@ class Windows:
         self._end(look=why not in ("exit", "error"))
         self.probe.window = DONE
         self.changed = True
-        self.probe.recorder.write("finish", t=now_ns(), why=why)
+        self.probe.recorder.write("finish", t=now_ns(), why=why, residue=self.residue)
         self.probe.recorder.flush()
         if why in ("exit", "error"):
             return
@@ -191,6 +209,8 @@ class Windows:
         window = self.window
         assert window is not None and self.began_ns is not None
         steps, seconds = self.probe.step - self.began_step, (now - self.began_ns) / 1e9
+        if self.on_device and self.step_ns:  # most of them may still be queued
+            seconds = max(seconds, steps * self.step_ns / 1e9)
         least, most_s = window.steps, window.most_s
         if window.name == plan.WHOLE_EPOCHS:
             least = max(least, self.round)
@@ -218,7 +238,12 @@ class Windows:
     def _nothing_before(self, now: int) -> int:
         """Until then the clean window in progress neither ends nor has anybody to ask."""
         assert self.window is not None and self.began_ns is not None
-        return min(now + POLL_NS, self.began_ns + int(self.window.seconds * 1e9))
+        due = self.began_ns + int(self.window.seconds * 1e9)
+        steps = self.probe.step - self.began_step
+        if self.on_device and self.step_ns and steps:  # launched faster than they are done
+            wanted = max(self.window.steps, self.window.seconds * 1e9 / self.step_ns)
+            due = now + int((wanted - steps) * (now - self.began_ns) / steps)
+        return min(now + POLL_NS, due)
 
     def _epoch_steps(self) -> int:
         """Steps from one new iterator of the busiest loader to the next; 1 if none was seen."""
@@ -232,6 +257,8 @@ class Windows:
             return
         while self.plan:
             self.window = self.plan.pop(0)
+            if self.window.name == RESIDUE and not self.traced:
+                continue  # a trace that was not made leaves nothing behind
             self.capture = self.make_capture(self, self.window)
             if self.capture is not None and (why := self.capture.start()):
                 self._record("skipped", why=why)
@@ -254,7 +281,7 @@ class Windows:
         rank, ranks, _ = facts.ranks()
         if ranks <= self.probe.ranks:
             return
-        self.probe.ranks = ranks
+        self.probe.ranks, self.probe.rank = ranks, rank
         # Where programs take turns, each rank is held.
         self.probe.leads = rank == 0 or self.probe.config.get("plan") == TURNS
         facts.write_role(self.probe)
@@ -286,6 +313,8 @@ class Windows:
             self.resettled = True  # attaching held the process up
             self.settle = self._settle_steps()
             return
+        if done := device.synchronised():  # what is launched so far belongs to the steps before
+            now, self.changed = done, True
         self.probe.window = self.window.name
         self.began_step, self.began_ns = self.probe.step, now
         self.calm = (now, self.probe.step)
@@ -295,11 +324,14 @@ class Windows:
         self._record("begin")
 
     def _end(self, look: bool = True) -> None:
-        """Close the window in progress; one that had not begun leaves nothing."""
+        """Close the window in progress; one that had not begun leaves nothing. ``look``: at a step
+        boundary, and not while the program ends."""
         capture, self.capture = self.capture, None
         begun = self.window is not None and self.probe.window == self.window.name
         if begun and self.probe.window != WARMUP:
-            self._record("end", **facts.recompiled())
+            drained = self._drained() if look else None
+            more = {} if drained is None else self._lengths(drained)
+            self._record("end", drained=drained, **more, **facts.recompiled())
         if begun and self.probe.window == BASELINE:
             self.probe.recorder.write(
                 "flags", **facts.flags(self.boundary.autocast, self.boundary.scaled)
@@ -309,12 +341,33 @@ class Windows:
         if capture is not None:
             self.changed = True
             if begun:
+                self.traced = self.traced or self.probe.window == TRACE
                 self.probe.guard(capture.end)(self.probe.step - self.began_step)
             else:
                 self.probe.guard(capture.abort)()
         if begun and look:
             self.changed = True
             self.probe.guard(self.looks.look)(self.probe.window)
+
+    def _drained(self) -> int | None:
+        """Wait for the device, and say for how long after the last step (ns); None without one. A
+        thousand launches may be queued, so that steps without a synchronisation take as long as
+        their launching: only with this their mean is what they take."""
+        done = device.synchronised()
+        return done - self.probe.marks.start if done else None
+
+    def _lengths(self, drained: int) -> dict[str, Any]:
+        """Of a window on a device: its mean step; after a trace also how much longer that is than
+        before it (a share of the clean step)."""
+        assert self.began_ns is not None
+        steps = self.probe.step - self.began_step
+        mean = (self.probe.marks.start + drained - self.began_ns) / max(1, steps)
+        if self.probe.window == BASELINE:
+            self.clean_ns = mean
+        if self.probe.window == RESIDUE and self.clean_ns:
+            self.residue = mean / self.clean_ns - 1
+            return {"residue": self.residue}
+        return {}
 
     def _measure_dispatch(self) -> None:
         if torch._C._current_graph_task_id() != -1:
@@ -336,8 +389,8 @@ class Windows:
             name=self.window.name,
             state=state,
             step=self.probe.step,
-            allocated=facts.device_bytes(),
             compiles=facts.compiles(),
+            **device.memory(),
             **{"pass": self.window.number},
             **more,
         )

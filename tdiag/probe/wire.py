@@ -43,9 +43,12 @@ _ROWS = (
     # strace stops the program at every system call.
     WindowRow("syscalls", "strace", 66, "counting system calls with strace",
               "system calls were not counted", standard=False),
+    # Of a run on a device: what the trace leaves behind, since CUPTI stays attached.
+    WindowRow("residue", "after the trace", 101, "timing steps after the trace",
+              "steps after the trace were not timed", profiled=False, standard=False),
 )  # fmt: skip
 WINDOWS = {row.name: row for row in _ROWS}
-WARMUP, BASELINE, SAMPLE, TRACE, CALLS, OPS, SYSCALLS = WINDOWS
+WARMUP, BASELINE, SAMPLE, TRACE, CALLS, OPS, SYSCALLS, RESIDUE = WINDOWS
 STANDARD = tuple(row.name for row in _ROWS if row.standard)
 PROFILED = tuple(row.name for row in _ROWS if row.profiled)
 
@@ -109,6 +112,7 @@ CONFIG, RUN = "config.json", "run.json"
 EVENTS, CONTROL, TENSORBOARD = "events", "control", "tensorboard"
 PROBE_ERROR = "probe-error.txt"
 CPROFILE = "cprofile.pstats"
+ROOF = "roof.json"  # what the machine reaches, by tdiag.launch.roof
 PY_SPY, IN_PROCESS, OFF = "py-spy", "in-process", "off"  # `sampler` of the configuration
 
 

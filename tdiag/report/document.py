@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Literal, NamedTuple, TypeAlias
 
-from tdiag.evidence.history import History
+from tdiag.evidence.machine import SystemHistory
 from tdiag.evidence.sources import Excerpt
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Component, Measure
@@ -58,7 +58,7 @@ class Headline:
     level: Level = "note"
     lines: tuple[Line, ...] = ()
     brief: str
-    rule: Rule | None = None
+    rule: AnnotationRule | None = None
 
 
 class Cell(NamedTuple):
@@ -99,7 +99,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Budget:
+class Parts:
     """The parts of the step, largest first, what is not a named activity last."""
 
     parts: tuple[Component, ...]
@@ -163,7 +163,7 @@ class Trend:
     levels: tuple[float, ...]
 
 
-Block: TypeAlias = Line | Facts | Table | Budget | Item | Trend | Timeline | History
+Block: TypeAlias = Line | Facts | Table | Parts | Item | Trend | Timeline | SystemHistory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +184,7 @@ class Section:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class AnnotationRule:
     """What an annotation is an instance of. ``explained``: its documentation in Markdown."""
 
     id: str
@@ -196,11 +196,11 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Annotation:
-    """What programs are told, for the user's lines. ``level``: ``skipped`` could not be checked,
+    """A message for programs, at a line of the user's. ``level``: ``skipped`` could not be checked,
     ``passed`` is only counted. ``title``: one line; ``lines``: more. ``places``: each with what is
     said of it besides. ``share``: of the step, what it wins."""
 
-    rule: Rule
+    rule: AnnotationRule
     level: Level
     title: str
     lines: tuple[str, ...] = ()

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tdiag.evidence.history import History
+from tdiag.evidence.machine import SystemHistory
 from tdiag.model.timeline import Timeline
 from tdiag.report.document import (
     Block,
-    Budget,
     Cell,
     Document,
     Facts,
     Headline,
     Item,
     Line,
+    Parts,
     Section,
     Table,
     Trend,
@@ -97,7 +97,7 @@ def _block(block: Block, page: Page) -> Iterator[str]:
                 yield f"- {plain(row.label)}: {prose(row.text)}"
     elif isinstance(block, Table):
         yield from _table(block, page)
-    elif isinstance(block, Budget):
+    elif isinstance(block, Parts):
         yield from _budget(block)
     elif isinstance(block, Item):
         at = f" at {code_span(spot(block.place, page.base_dir))}" if block.place else ""
@@ -108,7 +108,7 @@ def _block(block: Block, page: Page) -> Iterator[str]:
     elif isinstance(block, Trend):
         yield from _trend(block)
     else:  # what is drawn along time is for a terminal and a page
-        assert isinstance(block, Timeline | History)
+        assert isinstance(block, Timeline | SystemHistory)
 
 
 def _item(item: Item, page: Page) -> Iterator[str]:
@@ -138,7 +138,7 @@ def _fenced(code: str) -> list[str]:
     return [f"{fence}python", *lines, fence]
 
 
-def _budget(found: Budget) -> Iterator[str]:
+def _budget(found: Parts) -> Iterator[str]:
     total = sum(part.ns for part in found.parts)
     yield "| component | per step | share | |"
     yield "|---|--:|--:|---|"

@@ -9,18 +9,18 @@ from typing import Any
 
 from tdiag.evidence.sources import excerpt
 from tdiag.evidence.store import Evidence
-from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis, RankStep, Top
+from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis, RankStep, Roofline, Top
 from tdiag.report.document import (
     Annotation,
+    AnnotationRule,
     Block,
-    Budget,
     Cell,
     Column,
     Document,
     Facts,
     Headline,
     Line,
-    Rule,
+    Parts,
     Section,
     Table,
 )
@@ -71,7 +71,7 @@ def document(
     besides; ``began_unix_ns``: when the run began, to tell whether its files have changed since.
     """
     env = diagnosis.environment
-    told = explained or {}
+    explanations = explained or {}
     places = {f.location for f in diagnosis.findings if f.location} if evidence else set()
     read = (excerpt(at.file, at.line, began_unix_ns) for at in places)
     return Document(
@@ -89,8 +89,8 @@ def document(
         ),
         data=diagnosis,
         headline=_headline(diagnosis),
-        sections=tuple(_sections(diagnosis, hourly_cost, told, evidence)),
-        annotations=tuple(_annotations(diagnosis, told)),
+        sections=tuple(_sections(diagnosis, hourly_cost, explanations, evidence)),
+        annotations=tuple(_annotations(diagnosis, explanations)),
         notes=diagnosis.notes if diagnosis.verdict.cls != "unknown" else (),
         version=str(env.get("tdiag", "unknown")),
         evidence=evidence,
@@ -176,7 +176,7 @@ def _sections(
     if parts := [c for c in diagnosis.budget if c.ns > 0]:
         parts.sort(key=lambda c: (c.component in LAST, -c.ns))
         yield Section(id="budget", title="Step time", aside=_step(diagnosis),
-                      blocks=(Budget(tuple(parts)),))  # fmt: skip
+                      blocks=(Parts(tuple(parts)),))  # fmt: skip
     if (drawn := diagnosis.timeline) and drawn.lanes and drawn.step_ns:
         title = "The median step along time" if drawn.steps else "The whole trace along time"
         aside = _SOURCES.get(drawn.source, drawn.source)
@@ -203,13 +203,17 @@ def _sections(
             first=FIRST_ADVISORIES,
             what=("advisory", "advisories"),
         )
+    if found := diagnosis.roofline:
+        reached = f"{percent(found.efficiency)} reached"
+        yield Section(id="roofline", title="What this machine reaches", aside=reached,
+                      blocks=tuple(_roofline(found)), folded=healthy)  # fmt: skip
     if diagnosis.ranks:
         yield Section(id="ranks-table", title="Ranks", aside="ms per step",
                       blocks=(_ranks(diagnosis.ranks),))  # fmt: skip
     on_device = any(x.of == "kernels" for x in diagnosis.top)
-    if found := [_top(x, on_device) for x in diagnosis.top]:
+    if parts_table := [_top(x, on_device) for x in diagnosis.top]:
         yield Section(id="top", beside=True, title="Largest parts", aside="per traced step",
-                      blocks=tuple(found))  # fmt: skip
+                      blocks=tuple(parts_table))  # fmt: skip
     if evidence:
         yield Section(id="tables", title="What the profilers saw", page_only=True,
                       blocks=tuple(every_table(evidence)))  # fmt: skip
@@ -242,7 +246,7 @@ def _annotations(diagnosis: Diagnosis, explained: Mapping[str, str]) -> Iterator
         yield finding_annotation(finding, diagnosis, explained.get(finding.code, ""))
     for rule in diagnosis.abstained:
         yield Annotation(
-            rule=Rule(id=rule.code, name=rule.name, text=rule.name),
+            rule=AnnotationRule(id=rule.code, name=rule.name, text=rule.name),
             level="skipped",
             title=rule.missing,
             group="could not check",
@@ -250,9 +254,47 @@ def _annotations(diagnosis: Diagnosis, explained: Mapping[str, str]) -> Iterator
         )
 
 
+def _roofline(found: Roofline) -> Iterator[Block]:
+    """The step against the machine's rates, then its heaviest ops."""
+    used = "" if found.threads is None else f" with {plural(found.threads, 'thread')}"
+    yield Facts(
+        (
+            Line(duration(found.step_ns), "computing"),
+            Line(f"{duration(found.compute_ns)} at best{used}", "arithmetic"),
+            Line(f"{duration(found.memory_ns)} at best{used}", "memory traffic"),
+            Line(f"{duration(found.dispatch_ns)} for {count(found.calls)} calls", "dispatch"),
+            Line(found.source, "rates", minor=True),
+        )
+    )
+    if not found.lines:
+        return
+    yield Table(
+        title="",
+        columns=(
+            Column("op", "kernel"), Column("called in", "start"), Column("calls"), Column("time"),
+            Column("at best"), Column("reached"), Column("bound", "end"),
+        ),
+        rows=tuple(
+            (
+                Cell(line.name), Cell("", place=line.at), Cell(count(line.count), line.count),
+                Cell(duration(line.ns), line.ns), Cell(duration(line.best_ns), line.best_ns),
+                _share(line.best_ns, line.ns), Cell(line.bound),
+            )
+            for line in found.lines
+        ),
+        note="Times are as traced.",
+        what="op",
+    )  # fmt: skip
+
+
+def _share(part: int, whole: int) -> Cell:
+    share = min(1.0, part / whole) if whole else 0.0
+    return Cell(percent(share), share)
+
+
 def _ranks(ranks: tuple[RankStep, ...]) -> Table:
-    """Each rank's budget side by side; ``all comm``: overlapped or not, by which the straggler is
-    told."""
+    """Each rank's budget side by side; ``all comm``: overlapped or not; the straggler has
+    the least."""
     largest: dict[str, float] = {}
     for rank in ranks:
         for part in rank.components:
@@ -341,6 +383,8 @@ def _measured(diagnosis: Diagnosis) -> Iterator[Line]:
 def _machine(env: dict[str, Any]) -> str:
     """The machine in one line; what is not known is left out."""
     parts = [f"{name} {env[name]}" for name in ("torch", "python", "tdiag") if env.get(name)]
+    if framework := env.get("framework"):
+        parts.insert(1, " ".join(framework))
     if device := env.get("device"):
         many = env.get("device_count") or 1
         parts.insert(0, f"{many} × {device}" if many > 1 else str(device))

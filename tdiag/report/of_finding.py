@@ -1,11 +1,11 @@
-"""A finding as a person reads it, and as programs are told of it."""
+"""A finding for a person to read, and its annotation for programs."""
 
 from __future__ import annotations
 
 import re
 
 from tdiag.model.diagnosis import Diagnosis, Finding
-from tdiag.report.document import Annotation, Item, Rule
+from tdiag.report.document import Annotation, AnnotationRule, Item
 from tdiag.report.summary import measure_name, measure_value, why
 from tdiag.report.words import SAFETY
 from tdiag.units import faster
@@ -61,7 +61,7 @@ def finding_annotation(
         lines.append(why(finding, diagnosis))
     lines += [f"{measure_name(m)}: {measure_value(m)} ({m.source})" for m in finding.evidence]
     step = diagnosis.step if diagnosis else None
-    rule = Rule(
+    rule = AnnotationRule(
         id=finding.code,
         name=finding.name,
         text=finding.name.replace("-", " "),

@@ -1,4 +1,4 @@
-"""What a format is told besides the document, and the console that draws on it."""
+"""What a format gets besides the document, and the console that it prints to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDE = 110
 @dataclass(frozen=True)
 class Page:
     """``width`` in cells; ``base_dir``: locations below it are shown relative to it.
-    ``latest``: whether ``run_dir`` is the run that ``tdiag report`` shows unless told another.
+    ``latest``: whether ``run_dir`` is the run that ``tdiag report`` shows by default.
     ``all_findings``: every finding, reason and row."""
 
     width: int = 80

@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tdiag.evidence.device import DeviceParts, HostOp, HostOps, Part, TracedSteps
-from tdiag.evidence.history import History
-from tdiag.evidence.kinds import CallRow, Calls, Ops, StackLine, Stacks, Steps
+from tdiag.evidence.device import DevicePart, DeviceParts
+from tdiag.evidence.machine import Syscalls, SystemHistory
+from tdiag.evidence.ops import CallRow, Calls, HostOp, HostOps, Ops
+from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.evidence.steps import Steps, TracedSteps
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.syscalls import Syscalls
 from tdiag.model.kind import Kind
 from tdiag.report.document import Block, Cell, Column, Line, Section, Table
 from tdiag.report.words import NOTHING, component
@@ -33,7 +34,7 @@ def sections(names: Iterable[str], evidence: Evidence) -> tuple[Section, ...]:
             titled = isinstance(block, Table) and not block.absent
             title = block.title if isinstance(block, Table) and titled else ""
             aside = block.aside if isinstance(block, Table) and titled else ""
-            if isinstance(block, History):
+            if isinstance(block, SystemHistory):
                 title, aside = "System", plural(len(block.t_ns), "sample")
             if title or not found:
                 found.append(Section(id=name, title=title, aside=aside, blocks=(block,)))
@@ -162,7 +163,7 @@ def _parts(evidence: Evidence) -> Iterator[Table]:
             yield _part_table(id, title, parts, step_ns)
 
 
-def _part_table(id: str, title: str, parts: Sequence[Part], step_ns: float) -> Table:
+def _part_table(id: str, title: str, parts: Sequence[DevicePart], step_ns: float) -> Table:
     columns = (
         Column("name", "kernel"), Column("count", hint="per traced step"),
         Column("device time", hint="per traced step"),
@@ -270,9 +271,9 @@ def _syscalls(evidence: Evidence) -> Iterator[Block]:
 
 def _system(evidence: Evidence) -> Iterator[Block]:
     """A strip over the whole run for each thing that may be used up."""
-    history = evidence.get(History)
+    history = evidence.get(SystemHistory)
     if history is None:
-        yield _absent("system", "System", "system samples", History, evidence,
+        yield _absent("system", "System", "system samples", SystemHistory, evidence,
                       "`tdiag run` samples the machine every half second: let the script run"
                       " longer.")  # fmt: skip
         return

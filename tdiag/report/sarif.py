@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tdiag.report.document import Annotation, Document, Level, Rule
+from tdiag.report.document import Annotation, AnnotationRule, Document, Level
 from tdiag.report.json import jsonable
 from tdiag.report.page import Page
 from tdiag.report.text import inert, relative
@@ -44,7 +44,7 @@ def _verdict(document: Document) -> Iterator[Annotation]:
         yield Annotation(rule=head.rule, level=level, title=head.lines[0].text, lines=lines)
 
 
-def _rule(rule: Rule) -> dict[str, Any]:
+def _rule(rule: AnnotationRule) -> dict[str, Any]:
     """``explained`` is documentation of tdiag's own, which needs no escaping."""
     result: dict[str, Any] = {
         "id": inert(rule.id),

@@ -16,17 +16,17 @@ from rich.style import Style
 from rich.table import Table as Grid
 from rich.text import Text
 
-from tdiag.evidence.history import History
+from tdiag.evidence.machine import SystemHistory
 from tdiag.model.diagnosis import Measure
 from tdiag.model.timeline import Timeline
 from tdiag.report.document import (
     Block,
-    Budget,
     Document,
     Facts,
     Headline,
     Item,
     Line,
+    Parts,
     Section,
     Table,
     Tone,
@@ -184,9 +184,9 @@ def _block(block: Block, section: Section, page: Page) -> RenderableType:
 # What is drawn by a file of its own.
 _DRAWN: dict[type, Callable[[Any, Page], Iterable[RenderableType]]] = {
     Table: table,
-    Budget: budget,
+    Parts: budget,
     Timeline: timeline,
-    History: strips,
+    SystemHistory: strips,
     Trend: trend,
 }
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tdiag.model.diagnosis import MINOR_FRAC, Component
-from tdiag.report.document import Budget
+from tdiag.report.document import Parts
 from tdiag.report.page import Page
 from tdiag.report.text import clip, inert
 from tdiag.report.words import HEAD, QUIET, Words, component
@@ -21,7 +21,7 @@ _NUMBER_CELLS = 32  # swatch, time and share with their gaps
 _MEANING_CELLS = 30
 
 
-def budget(found: Budget, page: Page) -> Iterable[RenderableType]:
+def budget(found: Parts, page: Page) -> Iterable[RenderableType]:
     """The stacked bar above its table."""
     yield _bar(found.parts, page)
     yield Text()

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tdiag.evidence.history import History, Strip
+from tdiag.evidence.machine import Strip, SystemHistory
 from tdiag.report.page import Page
 from tdiag.report.terminal_table import GAP, LEFT, RIGHT
 from tdiag.report.words import ACCENT, QUIET
@@ -25,7 +25,7 @@ FEWEST_CELLS = 8  # of a strip
 Floats = npt.NDArray[np.float64]
 
 
-def strips(history: History, page: Page) -> Iterable[RenderableType]:
+def strips(history: SystemHistory, page: Page) -> Iterable[RenderableType]:
     """Time goes from left to right over the whole run, each cell the mean of its time. A full bar
     is the limit, where there is none the most that was seen; a blank was not measured."""
     rows = [(strip.name, *_numbers(strip, history.t_ns)) for strip in history.strips]
@@ -96,7 +96,7 @@ def _unit(strip: Strip, most: float) -> tuple[str, float]:
 _BYTES = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
 
 
-def _axis(history: History, cells: int) -> Text:
+def _axis(history: SystemHistory, cells: int) -> Text:
     end = duration(history.t_ns[-1] - history.t_ns[0])
     line = "─" * (cells - cell_len(end) - 3)
     return Text(f"0 {line} {end}", QUIET)

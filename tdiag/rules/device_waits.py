@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from tdiag.evidence.device import Copy, DeviceTime, Sync, Syncs
-from tdiag.evidence.kinds import Budget, SyncLines
+from tdiag.evidence.device import Copy, DeviceTime, Sync, SyncLines, Syncs
+from tdiag.evidence.steps import Budget
 from tdiag.model.diagnosis import Measure
 from tdiag.model.place import Place
 from tdiag.rules.base import Gain, held
@@ -26,6 +26,13 @@ def starved_ns(budget: Budget, device: DeviceTime) -> float:
     """Device idle before kernels that start the moment they are launched, ns per clean step; at
     most what the budget holds of issuing work."""
     return min(device.launch_starved_ns * budget.step_ns / device.step_ns, held(budget, *ISSUING))
+
+
+def issuing_cuts(budget: Budget, starved: float, left: float) -> dict[str, float]:
+    """What a replay cuts of the host's issuing where ``left`` stays of the ``starved`` ns: the rest
+    of the time in which the host issues work is no launching and stays whole."""
+    share = starved / max(starved, held(budget, *ISSUING))
+    return dict.fromkeys(ISSUING_TAGS, 1 - share * (1 - left))
 
 
 def exposed(copies: Sequence[Copy], budget: Budget, device: DeviceTime) -> float:

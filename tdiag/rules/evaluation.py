@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Calls, Modules, Phases
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.ops import Calls
+from tdiag.evidence.steps import Phases, StepHistory
+from tdiag.evidence.training import Modules
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import where
+from tdiag.rules.base import Abstain, where
 
 LARGE_FRAC = Threshold(
     0.2,
@@ -51,3 +53,21 @@ def drawn(calls: Calls | None) -> float:
         or any(f" {name}>" in row.at.function for name in DRAWN_WITH)
     ]
     return max(drawing, default=0.0)
+
+
+def abstain_unless_epoch_ended(history: StepHistory | None, what: str) -> None:
+    """Without any ``what`` in the clean steps, only the end of an epoch among them says that there
+    is none: most programs evaluate and save there. Raises Abstain."""
+    clean = clean_span(history)
+    if history is None or clean is None:
+        return
+    if not any(clean[0] < began < clean[1] for began in history.epochs_ns):
+        raise Abstain(f"no {what} and no end of an epoch fell into the clean steps")
+
+
+def clean_span(history: StepHistory | None) -> tuple[int, int] | None:
+    """Begin of the first and end of the last clean step; None where no step is clean."""
+    if history is None or not any(history.clean):
+        return None
+    kept = [i for i, clean in enumerate(history.clean) if clean]
+    return history.end_ns[kept[0]] - history.durations_ns[kept[0]], history.end_ns[kept[-1]]

@@ -7,36 +7,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tdiag.evidence.data import Loader, Loaders
-from tdiag.evidence.device import (
-    Copy,
-    DeviceTime,
-    HostOp,
-    HostOps,
-    KernelFamily,
-    Kernels,
-    MatrixOp,
-    Ranks,
-    RankTime,
-    Sync,
-    TracedSteps,
-)
-from tdiag.evidence.kinds import (
-    Budget,
-    Environment,
-    Flags,
-    Module,
-    OpLine,
-    Ops,
-    Optimizer,
-    Optimizers,
-    Phases,
-    StackLine,
-    Stacks,
-    System,
-    Threads,
-)
-from tdiag.evidence.training import Ddp
+from tdiag.evidence.device import Copy, DeviceTime, KernelFamily, Kernels, Sync
+from tdiag.evidence.feeding import FetchPart, Loader, Loaders, TracedFetches
+from tdiag.evidence.machine import Environment, System, Threads
+from tdiag.evidence.memory import AllocatorCalls
+from tdiag.evidence.ops import HostOp, HostOps, MatrixOp, OpLine, Ops
+from tdiag.evidence.ranks import Ddp, Ranks, RankTime
+from tdiag.evidence.roofline import OpWork, Roof, Work
+from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.evidence.steps import Budget, Phases, TracedSteps
+from tdiag.evidence.training import Flags, Module, Optimizer, Optimizers
 from tdiag.model.place import Place
 
 MS = 1_000_000
@@ -179,6 +159,19 @@ def host_op(name: str, count: float, total_ns: float) -> HostOp:
     return HostOp(name=name, count=count, self_ns=total_ns, total_ns=total_ns)
 
 
+def traced_fetches(**changes: Any) -> TracedFetches:
+    """A batch a step, made in 61 ms by the training process, which spends 50 in Pillow."""
+    part = FetchPart(name="resize (PIL/Image.py)", ns=50.0 * MS, at=at(29))
+    plain = TracedFetches(workers=False, count=1.0, wall_ns=61.0 * MS, parts=(part,))
+    return replace(plain, **changes)
+
+
+def allocator_calls(**changes: Any) -> AllocatorCalls:
+    """Every tensor of the step is allocated and freed: 300 times each."""
+    plain = AllocatorCalls(mallocs=300.0, frees=300.0, retries=0.0, host_ns=40.0 * MS)
+    return replace(plain, **changes)
+
+
 def traced(step_ms: float) -> TracedSteps:
     ns = round(step_ms * MS)
     return TracedSteps(durations_ns=(ns,) * 5, mean_ns=ns, count=5, found_by="ProfilerStep")
@@ -191,6 +184,19 @@ def matrix_op(name: str, *dims: tuple[int, ...], **changes: Any) -> MatrixOp:
         name=name, dims=dims, dtypes=narrow, count=12.0, host_ns=0.3 * MS, device_ns=MS
     )
     return replace(plain, **changes)
+
+
+def roofline(best_ms: float) -> tuple[Roof, Work]:
+    """A machine's rates, and products whose arithmetic takes so long at them."""
+    roof = Roof(
+        flops_per_s={"float32": 1e9}, bytes_per_s=((1 << 30, 1e10),), source="measured",
+        op_ns=1500, threads=2,
+    )  # fmt: skip
+    product = OpWork(
+        name="aten::mm", dims=((512, 512), (512, 512)), dtype="float32", count=24.0,
+        flops=best_ms * 1e6, moved=3e6, host_ns=best_ms * MS, device_ns=None,
+    )  # fmt: skip
+    return roof, Work(ops=(product,), calls=60.0)
 
 
 def optimizers(name: str, **config: float | int | bool | str | None) -> Optimizers:

@@ -11,8 +11,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tdiag.evidence.data import Loader, Loaders
-from tdiag.evidence.kinds import Budget, Phases, System
+from msgspec.structs import replace
+
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.machine import System, Threads
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.model.diagnosis import Measure
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, held
@@ -215,6 +218,22 @@ class Feed:
 def cores_full(system: System) -> bool:
     """This program uses all its available cores: a further process would only take turns."""
     return (system.cores_used or 0.0) >= SATURATED_FRAC * system.cores_allowed
+
+
+def share_of_rank(system: System, threads: Threads | None) -> System:
+    """What of the machine is left to each training process of this run, if all take the advice that
+    one is given: workers and cached data are those of every rank."""
+    ranks = threads.processes if threads else 1
+    if ranks <= 1:
+        return system
+    return replace(
+        system,
+        cores_allowed=system.cores_allowed / ranks,
+        cores_used=None if system.cores_used is None else system.cores_used / ranks,
+        ram_available_bytes=(
+            None if system.ram_available_bytes is None else system.ram_available_bytes // ranks
+        ),
+    )
 
 
 def free_cores(system: System) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tdiag.evidence.data import Loader
-from tdiag.evidence.kinds import StackLine, Stacks
+from tdiag.evidence.feeding import Loader
+from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.model.place import Place
 from tdiag.probe.wire import is_user_file
 from tdiag.rules.base import same_function

@@ -5,12 +5,12 @@ from __future__ import annotations
 import linecache
 import re
 
-from tdiag.evidence.kinds import StackLine
+from tdiag.evidence.sampled import StackLine
 
 # Modules that write logs, as they appear in the innermost frame of a sample.
 WRITERS = re.compile(
-    r"tqdm/|tensorboard|wandb/|mlflow/|neptune/|comet_ml/|aim/|rich/|logging/__init__|logging/handlers"
-    r"|json/encoder|json/__init__|csv\.py|loguru/"
+    r"(?<![\w-])(tqdm/|wandb/|mlflow/|neptune/|comet_ml/|aim/|rich/|loguru/|csv\.py"
+    r"|logging/__init__|logging/handlers|json/encoder|json/__init__)|tensorboard"
 )
 # Built-in functions that write; no sampled frame names them, so the text of the line must.
 WRITES = re.compile(

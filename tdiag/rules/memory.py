@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Environment, System
+from tdiag.evidence.machine import Environment, System
 from tdiag.rules.base import Abstain
 
 

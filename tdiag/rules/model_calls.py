@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tdiag.evidence.kinds import Modules, OpLine, Ops, Phases
+from tdiag.evidence.ops import OpLine, Ops
+from tdiag.evidence.steps import Phases
+from tdiag.evidence.training import Modules
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.loops import LAYERS

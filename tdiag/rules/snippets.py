@@ -10,10 +10,12 @@ import io, itertools, os, numpy, torch
 
 class CachedFiles:
     def __init__(self, paths):
-        self.ends = list(itertools.accumulate(map(os.path.getsize, paths), initial=0))
+        sizes = map(os.path.getsize, paths)
+        self.ends = list(itertools.accumulate(sizes, initial=0))
         self.bytes = torch.empty(self.ends[-1], dtype=torch.uint8)
         for path, start, end in zip(paths, self.ends, self.ends[1:]):
-            self.bytes[start:end] = torch.from_numpy(numpy.fromfile(path, numpy.uint8))
+            data = numpy.fromfile(path, numpy.uint8)
+            self.bytes[start:end] = torch.from_numpy(data)
 
     def open(self, index):
         start, end = self.ends[index : index + 2]
@@ -29,9 +31,11 @@ def samples_in_memory(dataset: str) -> str:
 import torch
 
 class CachedSamples(torch.utils.data.Dataset):
-    def __init__(self, dataset):  # samples are tuples of arrays, tensors or numbers
-        fields = torch.utils.data.default_collate([dataset[0]])
-        self.fields = [torch.empty(len(dataset), *x.shape[1:], dtype=x.dtype) for x in fields]
+    def __init__(self, dataset):  # of tuples: arrays, tensors, numbers
+        self.fields = [
+            torch.empty(len(dataset), *x.shape[1:], dtype=x.dtype)
+            for x in torch.utils.data.default_collate([dataset[0]])
+        ]
         for index in range(len(dataset)):
             for field, value in zip(self.fields, dataset[index]):
                 field[index] = torch.as_tensor(value)
@@ -42,7 +46,8 @@ class CachedSamples(torch.utils.data.Dataset):
     def __getitem__(self, index):
         return tuple(field[index] for field in self.fields)
 
-dataset = CachedSamples(dataset)  # {dataset}, before its DataLoader is created"""
+# {dataset}, before its DataLoader is created
+dataset = CachedSamples(dataset)"""
 
 
 def samples_on_disk(dataset: str) -> str:
@@ -52,7 +57,8 @@ import os, pathlib, torch
 
 class CachedSamples(torch.utils.data.Dataset):
     def __init__(self, dataset, folder, augment=None):
-        self.dataset, self.folder, self.augment = dataset, pathlib.Path(folder), augment
+        self.dataset, self.augment = dataset, augment
+        self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def __len__(self):
@@ -78,7 +84,7 @@ def ahead(loader, device):
     stream, ready = torch.cuda.Stream(), None
     for batch in loader:
         with torch.cuda.stream(stream):
-            coming = [tensor.to(device, non_blocking=True) for tensor in batch]
+            coming = [x.to(device, non_blocking=True) for x in batch]
         if ready is not None:
             yield ready
         torch.cuda.current_stream().wait_stream(stream)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from tdiag.evidence.device import Ranks, RankTime
-from tdiag.evidence.kinds import Environment
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.ranks import Ranks, RankTime
 from tdiag.rules.base import Abstain
 from tdiag.rules.thresholds import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.units import duration, percent

@@ -27,10 +27,11 @@ import math
 
 from msgspec.structs import replace
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Calls, Flags, Optimizer, Optimizers, Phases, Steps
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.ops import Calls
+from tdiag.evidence.steps import Phases, StepHistory, Steps
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Schedulers
+from tdiag.evidence.training import Flags, Optimizer, Optimizers, Schedulers
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import loaders, optimizers
@@ -53,6 +54,7 @@ def check(
     flags: Flags | None,
     calls: Calls | None,
     phases: Phases | None,
+    history: StepHistory | None,
 ) -> Found | None:
     if not fits_data(flags, calls, optimizers, phases):
         return None
@@ -62,6 +64,8 @@ def check(
     looked = [x for x in mine if x.lr_changed is False and x.rates]
     if not looked:
         raise Abstain("the learning rate was recorded fewer than two times")
+    if history is not None and len(history.epochs_ns) == 1:
+        raise Abstain("no second epoch was seen: a rate that is set once an epoch had no occasion")
     one = looked[0]
     seen = f" in {steps.total_steps_seen} steps" if steps else ""
     return Found(

@@ -20,8 +20,8 @@ the two forms: AdamW's default is 0.01.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Optimizer, Optimizers
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Optimizer, Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, where
 from tdiag.rules.examples import optimizers

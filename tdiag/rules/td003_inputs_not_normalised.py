@@ -26,9 +26,10 @@ from __future__ import annotations
 
 import math
 
-from tdiag.evidence.data import Inputs, InputTensor
-from tdiag.evidence.kinds import Calls, Flags
+from tdiag.evidence.feeding import Inputs, InputTensor
+from tdiag.evidence.ops import Calls
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, where

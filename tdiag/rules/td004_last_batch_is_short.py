@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 
-from tdiag.evidence.data import Loaders
+from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

@@ -24,9 +24,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.evidence.kinds import Calls, Modules, Phases
+from tdiag.evidence.ops import Calls
+from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Layers
+from tdiag.evidence.training import Layers, Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.evaluation import gathers

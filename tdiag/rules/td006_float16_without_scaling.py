@@ -18,8 +18,8 @@ Libraries with a scaler of their own (DeepSpeed, Apex) do not use torch's.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Flags, Optimizers
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Flags, Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import flags, optimizers

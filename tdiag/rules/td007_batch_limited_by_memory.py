@@ -23,9 +23,11 @@ from __future__ import annotations
 
 import math
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Environment, Optimizers, Phases, System
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, where

@@ -25,9 +25,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from tdiag.evidence.kinds import Calls, Flags, Optimizers, Phases
+from tdiag.evidence.ops import Calls
+from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Gradients
+from tdiag.evidence.training import Flags, Gradients, Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, where

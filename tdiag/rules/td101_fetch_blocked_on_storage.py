@@ -14,7 +14,7 @@ Read the data into memory once if it fits, let several workers wait at the same 
 small files into few, or move the data to a faster disk.
 
 ## How the gain is computed
-High end: workers overlap the fetches. Low end with the data in memory: no fetch blocks from the
+High end: fetches overlap in workers. Low end with the data in memory: no fetch blocks from the
 second epoch on. Low end otherwise: storage is no faster with more requests, and only the training
 process's own computation is hidden.
 
@@ -28,14 +28,17 @@ from __future__ import annotations
 
 import math
 
-from tdiag.evidence.data import Loader, Loaders
-from tdiag.evidence.kinds import Budget, Phases, StackLine, Stacks, System
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.machine import System, Threads
+from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.evidence.steps import Budget, Phases, StepHistory
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
+from tdiag.rules.evaluation import clean_span
 from tdiag.rules.examples import GB, budget, loaders, stack, stacks, system
-from tdiag.rules.feed import RAM_FOR_DATA_FRAC, Feed, feed_of
+from tdiag.rules.feed import RAM_FOR_DATA_FRAC, Feed, feed_of, share_of_rank
 from tdiag.rules.fetch_lines import fetch_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, frac
 from tdiag.rules.snippets import files_in_memory
@@ -64,7 +67,10 @@ def check(
     system: System,
     phases: Phases | None,
     stacks: Stacks | None,
+    history: StepHistory | None,
+    threads: Threads | None,
 ) -> Found | None:
+    system = share_of_rank(system, threads)
     fed = feed_of(budget, loaders, phases, system)
     if fed is None or not fed.blocked_mostly:
         return None
@@ -78,6 +84,9 @@ def check(
     workers = _workers(fed, system)
     cached = _bytes_to_cache(fed, system)
     low, high, why = _gain(fed, workers, cached is not None, system)
+    if _reads_once(fed.loader, cached is not None, history):
+        low, why = 0.0, f"{why.split('; low end:')[0]}; low end: from the second epoch on the page"
+        why += " cache serves the files in any case."
     return Found(
         summary=(
             f"{percent(fed.wait / fed.step)} of the step waits for data, and fetching it"
@@ -93,6 +102,16 @@ def check(
         gain=Gain(low, high, why, DATA_WAIT),
         at=fetch_place(fed, lines),
     )
+
+
+def _reads_once(loader: Loader, fits: bool, history: StepHistory | None) -> bool:
+    """What is read from storage fits into memory, and most of the clean steps are of the first
+    epoch: nothing shows that a later one reads it again."""
+    clean = clean_span(history)
+    if history is None or clean is None or not fits or (loader.read_bytes or 0.0) < MIN_READ_BYTES:
+        return False
+    later = history.epochs_ns[1:]
+    return not later or later[0] > sum(clean) / len(clean)
 
 
 def _on_what(read: float | None, lines: list[StackLine]) -> str:
@@ -132,7 +151,7 @@ def _reads(loader: Loader) -> bool:
 def _gain(fed: Feed, workers: int, cache: bool, system: System) -> tuple[float, float, str]:
     overlapped = fed.gain_with(workers, system)[1] if workers > fed.loader.num_workers else 0.0
     memory = fed.gain_of_saving(fed.blocked) if cache else 0.0
-    overlap = f"high end: {plural(workers, 'worker')} overlap the fetches; low end:"
+    overlap = f"high end: fetches overlap in {plural(workers, 'worker')}; low end:"
     if cache:
         why = f"{overlap} in memory, no fetch blocks from the second epoch on."
         return memory, max(memory, overlapped), why

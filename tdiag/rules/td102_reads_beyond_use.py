@@ -24,8 +24,10 @@ their pages are not read through `read()`.
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Budget, Phases, Stacks, System
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import System
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

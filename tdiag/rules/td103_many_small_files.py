@@ -22,14 +22,15 @@ Packed data is read in order: shuffle the shards, and a buffer of samples.
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loader, Loaders
-from tdiag.evidence.kinds import Budget, Phases, System
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.machine import System, Threads
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import GB, budget, loaders, system
-from tdiag.rules.feed import RAM_FOR_DATA_FRAC, feed_of
+from tdiag.rules.feed import RAM_FOR_DATA_FRAC, feed_of, share_of_rank
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.measures import bytes_, count, ns, text
 from tdiag.rules.thresholds import MAJORITY_FRAC
@@ -54,7 +55,14 @@ OPEN_NS = Threshold(
 )
 
 
-def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | None) -> Found | None:
+def check(
+    budget: Budget,
+    loaders: Loaders,
+    system: System,
+    phases: Phases | None,
+    threads: Threads | None,
+) -> Found | None:
+    system = share_of_rank(system, threads)
     fed = feed_of(budget, loaders, phases, system)
     if fed is None:
         return None

@@ -23,9 +23,9 @@ answer faster in the run than in the trial, or slower under load.
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loader, Loaders
-from tdiag.evidence.kinds import Budget, Phases, System
-from tdiag.evidence.storage import Storage
+from tdiag.evidence.feeding import Loader, Loaders, Storage
+from tdiag.evidence.machine import System
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

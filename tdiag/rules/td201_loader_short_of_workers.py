@@ -26,13 +26,14 @@ to hand over than to make. Tensors in memory are better indexed a batch at a tim
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Budget, Phases, System
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import System, Threads
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Found, Gain, where
 from tdiag.rules.examples import budget, loaders, phases, system
-from tdiag.rules.feed import Feed, feed_of, free_cores
+from tdiag.rules.feed import Feed, feed_of, free_cores, share_of_rank
 from tdiag.rules.measures import count
 from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import duration, percent, plural
@@ -50,7 +51,14 @@ AFTER = {
 }
 
 
-def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | None) -> Found | None:
+def check(
+    budget: Budget,
+    loaders: Loaders,
+    system: System,
+    phases: Phases | None,
+    threads: Threads | None,
+) -> Found | None:
+    system = share_of_rank(system, threads)
     fed = feed_of(budget, loaders, phases, system)
     if fed is None or fed.blocked_mostly or fed.saturates(system):
         return None
@@ -75,7 +83,9 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
         ),
         evidence=(
             *fed.measures(),
-            count("cores available", system.cores_allowed, "system", "cores"),
+            count("cores available to each rank", system.cores_allowed, "system", "cores")
+            if threads and threads.processes > 1
+            else count("cores available", system.cores_allowed, "system", "cores"),
             count("cores needed by fetching and training", fed.cores_wanted(), "fetch", "cores"),
         ),
         fix=Fix(

@@ -24,8 +24,10 @@ programs use the cores, stop those first.
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Budget, Phases, StackLine, Stacks, System
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import System
+from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import DATA_WAIT, Found, Gain, where

@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.evidence.data import Loader, Loaders
-from tdiag.evidence.kinds import Budget, Phases
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

@@ -26,8 +26,9 @@ import math
 
 from msgspec.structs import replace
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Budget, Phases, System
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import System
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

@@ -21,8 +21,9 @@ reported.
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Budget, Phases, System
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import System
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
@@ -48,7 +49,7 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
     workers, queued = fed.loader.num_workers, fed.queued / fed.wall
     if workers <= system.cores_allowed or queued < QUEUED_FRAC:
         return None
-    enough = max(1, int(system.cores_allowed))
+    enough = max(1, min(fed.workers_free(system.cores_allowed), int(system.cores_allowed) - 1))
     return Found(
         summary=(
             f"{workers} workers share {system.cores_allowed:g} cores: they queue for a core"

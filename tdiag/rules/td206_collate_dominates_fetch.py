@@ -23,8 +23,10 @@ function does not.
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loader, Loaders
-from tdiag.evidence.kinds import Budget, Phases, Stacks, System
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.machine import System
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place

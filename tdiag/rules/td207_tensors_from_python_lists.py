@@ -27,8 +27,11 @@ from __future__ import annotations
 import linecache
 import re
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Budget, OpLine, Ops, Phases, Stacks, System
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import System
+from tdiag.evidence.ops import OpLine, Ops
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place

@@ -26,9 +26,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tdiag.evidence.data import BatchField, Loader, Loaders
 from tdiag.evidence.device import Transfers
-from tdiag.evidence.kinds import Budget, Phases, System
+from tdiag.evidence.feeding import BatchField, Loader, Loaders
+from tdiag.evidence.machine import System
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

@@ -24,14 +24,16 @@ seen. Samples of at most 10 µs are not reported: keeping them saves nothing.
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loader, Loaders
-from tdiag.evidence.kinds import Budget, Phases, Stacks, System
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.machine import System, Threads
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import GB, MB, budget, loaders, system
-from tdiag.rules.feed import RAM_FOR_DATA_FRAC, feed_of
+from tdiag.rules.feed import RAM_FOR_DATA_FRAC, feed_of, share_of_rank
 from tdiag.rules.fetch_lines import fetch_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, count, ns, text
 from tdiag.rules.snippets import samples_in_memory, samples_on_disk
@@ -58,7 +60,9 @@ def check(
     system: System,
     phases: Phases | None,
     stacks: Stacks | None,
+    threads: Threads | None,
 ) -> Found | None:
+    system = share_of_rank(system, threads)
     fed = feed_of(budget, loaders, phases, system)
     if fed is None or fed.from_memory or fed.picked:
         return None

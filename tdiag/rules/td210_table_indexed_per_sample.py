@@ -24,8 +24,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Budget, Phases, Stacks, System
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import System
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
@@ -43,6 +45,21 @@ CLASS = "cpu"
 
 # Folders of the packages whose tables are indexed by row in Python.
 TABLES = ("pandas", "polars", "pyarrow", "datasets")
+_INDEXED = "# in __getitem__:\nx, y = self.x[index], self.y[index]"
+CONVERSIONS = {
+    "pandas": "# in the constructor:\n"
+    'self.x = torch.from_numpy(table[columns].to_numpy(dtype="float32"))\n'
+    f"self.y = torch.from_numpy(table[label].to_numpy())\n{_INDEXED}",
+    "polars": "# in the constructor:\n"
+    "self.x = table.select(columns).to_torch(dtype=polars.Float32)\n"
+    f"self.y = table[label].to_torch()\n{_INDEXED}",
+    "pyarrow": "# in the constructor:\n"
+    "self.x = torch.stack([torch.tensor(table[c].to_numpy()) for c in columns], 1)\n"
+    f"self.y = torch.tensor(table[label].to_numpy())\n{_INDEXED}",
+    "datasets": '# in the constructor:\nwhole = table.with_format("torch")[:]\n'
+    "self.x = torch.stack([whole[c] for c in columns], 1)\n"
+    f"self.y = whole[label]\n{_INDEXED}",
+}
 TENSOR_SPEEDUP = Threshold(
     27,
     "times",
@@ -85,13 +102,7 @@ def check(
             " table.",
             "safe",
             action="Convert the table to tensors once",
-            code=(
-                "# in the constructor:\n"
-                'self.x = torch.from_numpy(table[columns].to_numpy(dtype="float32"))\n'
-                "self.y = torch.from_numpy(table[label].to_numpy())\n"
-                "# in __getitem__:\n"
-                "x, y = self.x[index], self.y[index]"
-            ),
+            code=CONVERSIONS[name],
         ),
         gain=Gain(
             fed.gain_of_saving(fed.wall * least * LOW_END_FRAC),

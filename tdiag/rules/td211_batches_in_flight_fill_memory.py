@@ -21,12 +21,13 @@ dataset touches; that memory comes on top.
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import System
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import System, Threads
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, MB, loaders, system
+from tdiag.rules.feed import share_of_rank
 from tdiag.rules.measures import bytes_, count
 from tdiag.rules.thresholds import DEFAULT_PREFETCH, MAJORITY_FRAC
 from tdiag.units import percent, size
@@ -36,7 +37,12 @@ NAME = "batches-in-flight-fill-memory"
 CLASS = "memory"
 
 
-def check(loaders: Loaders, system: System) -> Found | None:
+def check(
+    loaders: Loaders,
+    system: System,
+    threads: Threads | None,
+) -> Found | None:
+    system = share_of_rank(system, threads)
     loader = loaders.train()
     if loader is None or not loader.num_workers:
         return None

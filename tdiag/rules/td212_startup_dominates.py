@@ -23,10 +23,10 @@ steps longer, so the true share of the start is larger.
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Flags
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import Startup
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Startup
+from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.rules.base import Abstain, Found, where

@@ -29,8 +29,9 @@ collate function or transform must then handle whole batches. An `IterableDatase
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loader, Loaders
-from tdiag.evidence.kinds import Budget, Phases, System
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.machine import System
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

@@ -27,8 +27,10 @@ from __future__ import annotations
 
 import math
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Budget, Environment, Phases, Stacks, System
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place

@@ -21,9 +21,9 @@ Pinned memory cannot be swapped: with little free RAM, or huge batches, it slows
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loader, Loaders
 from tdiag.evidence.device import DeviceTime, Transfers
-from tdiag.evidence.kinds import Budget
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
@@ -89,7 +89,9 @@ def _advice(loader: Loader | None, at: Place | None) -> str:
     if loader.pin_memory:
         return (
             "The loader pins its batches, so these copies are of other tensors: a custom batch type"
-            f" without pin_memory(), or tensors created later. Pin them before {move}."
+            " without pin_memory(), or tensors created later. Give the batch type a pin_memory()"
+            f" method, which the loader's own thread calls; then {move}. Pinning in the loop itself"
+            " takes as long as the copy."
         )
     return f"DataLoader(..., pin_memory=True){where(loader.created_at)}. Then {move}."
 

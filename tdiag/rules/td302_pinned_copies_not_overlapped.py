@@ -19,13 +19,13 @@ After `non_blocking=True` the host must not overwrite the batch before the copy 
 
 from __future__ import annotations
 
-from tdiag.evidence.device import DeviceTime, Transfers
-from tdiag.evidence.kinds import Budget
+from tdiag.evidence.device import DeviceTime, Kernels, Transfers
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.device_waits import copy_measures, exposed, merged
-from tdiag.rules.examples import MS, budget, copy, device_time
+from tdiag.rules.examples import MS, budget, copy, device_time, family, kernels
 from tdiag.rules.snippets import batches_ahead
 from tdiag.units import per_step
 
@@ -34,7 +34,10 @@ NAME = "pinned-copies-not-overlapped"
 CLASS = "h2d"
 
 
-def check(budget: Budget, transfers: Transfers, device: DeviceTime) -> Found | None:
+def check(
+    budget: Budget, transfers: Transfers, device: DeviceTime, kernels: Kernels
+) -> Found | None:
+    """Kernels are required: without compute there is nothing that the copies could overlap."""
     copies = [x for x in transfers.copies if x.direction == "h2d" and x.memory == "pinned"]
     cost = exposed(copies, budget, device)
     if not cost:
@@ -69,11 +72,15 @@ def check(budget: Budget, transfers: Transfers, device: DeviceTime) -> Found | N
 def fires() -> Evidence:
     pinned = copy(memory="pinned", device_ns=3 * MS, exposed_ns=3 * MS, host_blocked_ns=3.1 * MS)
     step = budget(device=True, compute=30, h2d=3)
-    return Evidence().add(step, Transfers(copies=(pinned,)), device_time(33))
+    return Evidence().add(step, Transfers(copies=(pinned,)), device_time(33), _work())
 
 
 def clear() -> Evidence:
     """The same copy on a side stream."""
     hidden = copy(memory="pinned", device_ns=3 * MS, exposed_ns=0.0, host_blocked_ns=20_000.0)
     step = budget(device=True, compute=30)
-    return Evidence().add(step, Transfers(copies=(hidden,)), device_time(30))
+    return Evidence().add(step, Transfers(copies=(hidden,)), device_time(30), _work())
+
+
+def _work() -> Kernels:
+    return kernels(family("gemm", device_ms=1))

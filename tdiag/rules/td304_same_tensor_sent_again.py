@@ -26,7 +26,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tdiag.evidence.device import DeviceTime, Transfers
-from tdiag.evidence.kinds import Budget, Ops
+from tdiag.evidence.ops import Ops
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held, where

@@ -21,7 +21,8 @@ memory.
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime, Transfers
-from tdiag.evidence.kinds import Budget, Ops
+from tdiag.evidence.ops import Ops
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place

@@ -22,8 +22,9 @@ If the mask keeps a small part of a large tensor, and much work follows, selecti
 
 from __future__ import annotations
 
-from tdiag.evidence.device import DeviceTime, Syncs
-from tdiag.evidence.kinds import Budget, Ops, SyncLine, SyncLines
+from tdiag.evidence.device import DeviceTime, SyncLine, SyncLines, Syncs
+from tdiag.evidence.ops import Ops
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, where

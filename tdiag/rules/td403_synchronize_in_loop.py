@@ -20,8 +20,8 @@ stops: without step boundaries the rule abstains.
 
 from __future__ import annotations
 
-from tdiag.evidence.device import DeviceTime, Syncs, TracedSteps
-from tdiag.evidence.kinds import Budget
+from tdiag.evidence.device import DeviceTime, Syncs
+from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where

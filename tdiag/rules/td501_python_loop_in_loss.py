@@ -27,9 +27,10 @@ needs the previous one, cannot be vectorised: compile them.
 
 from __future__ import annotations
 
-from tdiag.evidence.device import HostOps
-from tdiag.evidence.kinds import Budget, Dispatch, Modules, OpLine, Ops, Phases
+from tdiag.evidence.ops import Dispatch, HostOps, OpLine, Ops
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Measure
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, where

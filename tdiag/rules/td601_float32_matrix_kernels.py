@@ -25,8 +25,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tdiag.evidence.device import DeviceTime, KernelFamily, Kernels
-from tdiag.evidence.kinds import Budget, Flags
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain

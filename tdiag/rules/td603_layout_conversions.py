@@ -21,7 +21,7 @@ Custom layers that index channels by position keep working (the shape does not c
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime, Kernels
-from tdiag.evidence.kinds import Budget
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain

@@ -21,9 +21,11 @@ Compiling takes seconds to minutes at the start and for every new shape.
 
 from __future__ import annotations
 
-from tdiag.evidence.device import DeviceTime, HostOps, Kernels
-from tdiag.evidence.kinds import Budget, Flags
+from tdiag.evidence.device import DeviceTime, Kernels
+from tdiag.evidence.ops import HostOps
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain
 from tdiag.rules.examples import budget, device_time, family, flags, kernels

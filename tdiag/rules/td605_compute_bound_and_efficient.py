@@ -17,18 +17,21 @@ more devices. At a price per hour, the cost of a step is its time.
 No gain is claimed.
 
 ## When this advice is wrong
-It is reported only if no rule found 5 % of the step to save. A rule that could not be checked may
-still have found something.
+It is reported only if no rule found 5 % of the step to save, and if the step's work reaches 40 % of
+what the machine can do (docs/roofline.md). A rule that could not be checked may still have found
+something.
 """
 
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.kinds import Budget, Dispatch, Ops, Phases, System
+from tdiag.evidence.machine import System
+from tdiag.evidence.ops import Dispatch, Ops
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import COMPUTE, Abstain, Found, held
-from tdiag.rules.examples import MS, budget, device_time, op_line, ops, phases
+from tdiag.rules.examples import MS, budget, device_time, op_line, ops, phases, roofline
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
 from tdiag.rules.measures import count, frac
 from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC
@@ -91,7 +94,8 @@ def fires() -> Evidence:
     layers = ops(op_line(20, "forward", 12, grad_calls=12.0, elapsed_ns=40 * MS))
     step = budget(data_wait_cpu=1, forward=40, loss=1, backward=80, optimizer=6, other=2)
     clean = phases(forward=40, loss=1, backward=80, optimizer=6)
-    return Evidence().add(step, clean, layers, Dispatch(op_ns=1500, grad_op_ns=7000))
+    dispatch = Dispatch(op_ns=1500, grad_op_ns=7000)
+    return Evidence().add(step, clean, layers, dispatch, *roofline(best_ms=90))
 
 
 def clear() -> Evidence:

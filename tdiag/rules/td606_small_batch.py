@@ -23,9 +23,10 @@ varying size, a few steps may not show the peak.
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loader, Loaders
 from tdiag.evidence.device import DeviceTime, Kernels
-from tdiag.evidence.kinds import Budget, Environment, System
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import Found, where
@@ -68,7 +69,7 @@ def check(
             bytes_("device memory in use, peak", used, "system"),
             bytes_("device memory", total, "system"),
             count("batch_size", loader.batch_size, "probe"),
-            ns("device idle, waiting for a launch", device.launch_starved_ns, "trace"),
+            ns("device idle, waiting for a launch", starved, "trace"),
             *_occupancy(kernels),
         ),
         fix=Fix(

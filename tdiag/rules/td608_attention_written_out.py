@@ -27,8 +27,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.evidence.device import HostOps, TracedSteps
-from tdiag.evidence.kinds import Attention, Budget, Ops
+from tdiag.evidence.ops import Attention, HostOps, Ops
+from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

@@ -23,8 +23,10 @@ result: ignored targets for a padded vocabulary, a mask for padded positions.
 
 from __future__ import annotations
 
-from tdiag.evidence.device import DeviceTime, MatrixOp, MatrixOps
-from tdiag.evidence.kinds import Budget, Environment
+from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.ops import MatrixOp, MatrixOps
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

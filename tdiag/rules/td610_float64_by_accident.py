@@ -30,9 +30,11 @@ import ast
 import linecache
 from collections.abc import Iterable, Iterator
 
-from tdiag.evidence.data import Loader, Loaders
-from tdiag.evidence.kinds import Budget, Dispatch, Module, Modules, Ops, Phases
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.ops import Dispatch, Ops
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Module, Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold

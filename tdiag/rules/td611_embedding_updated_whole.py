@@ -29,10 +29,19 @@ NCCL do not accept sparse gradients.
 
 from __future__ import annotations
 
-from tdiag.evidence.device import HostOps, Kernels
-from tdiag.evidence.kinds import Budget, Optimizer, Optimizers, Phases
+from tdiag.evidence.device import Kernels
+from tdiag.evidence.ops import HostOps
+from tdiag.evidence.ranks import Ddp
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import ClipCalls, Ddp, EmbeddingTables, Layers, Table
+from tdiag.evidence.training import (
+    ClipCalls,
+    EmbeddingTable,
+    EmbeddingTables,
+    Layers,
+    Optimizer,
+    Optimizers,
+)
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, held, where
@@ -127,12 +136,12 @@ def _updating(budget: Budget, kernels: Kernels | None) -> float:
     return sum(family.device_ns for family in families if family.family == "optimizer")
 
 
-def _few(table: Table) -> bool:
+def _few(table: EmbeddingTable) -> bool:
     """So few rows are looked up that a sparse update is cheaper in any case."""
     return 0 < SPARSE_ROW_FACTOR * table.looked_up < table.rows
 
 
-def _name(table: Table) -> str:
+def _name(table: EmbeddingTable) -> str:
     return table.name or "an embedding table"
 
 
@@ -152,7 +161,7 @@ def _freeing(host_ops: HostOps | None, phases: Phases | None) -> float:
     return sum(frac * phases.wall_ns.get(phase, 0.0) for phase, frac in parts)
 
 
-def _fix(table: Table, optimizer: Optimizer, clips: ClipCalls | None) -> Fix:
+def _fix(table: EmbeddingTable, optimizer: Optimizer, clips: ClipCalls | None) -> Fix:
     other = TAKES_SPARSE[optimizer.name]
     own = f"keep {optimizer.name}{where(optimizer.created_at)}, which accepts such gradients"
     code = ""
@@ -194,7 +203,7 @@ def clear() -> Evidence:
 
 
 def _training(rows: int) -> Evidence:
-    table = Table(
+    table = EmbeddingTable(
         name="users", at=at(14, "forward"), rows=rows, bytes=rows * 128, looked_up=1024.0,
         sparse=False, elsewhere=False,
     )  # fmt: skip

@@ -25,8 +25,8 @@ device's maximum.
 
 from __future__ import annotations
 
-from tdiag.evidence.clocks import DeviceClocks, HeldDown
-from tdiag.evidence.kinds import Budget
+from tdiag.evidence.device import DeviceClocks, HeldDown
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held

@@ -2,6 +2,9 @@
 
 ## What it measures
 Device: idle time before kernels that start the moment they are launched, so launching is the limit.
+Only time between ordinary launches counts. Before the first device work, or where the next launch
+takes over ten times as long as usual, the host does something else: it preprocesses, creates the
+context, loads a module, or captures a graph.
 CPU: the time of forward and backward against the fixed cost of their torch calls, counted exactly
 and timed on this machine; where most of the time goes to lines whose calls do work, only the other
 lines count. Loops over tensor values (TD501) and a model called in a loop (TD712) have their own
@@ -28,14 +31,16 @@ shapes repeat.
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loader, Loaders
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.kinds import Budget, Dispatch, Modules, OpLine, Ops, Phases
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.ops import Dispatch, OpLine, Ops
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, where
-from tdiag.rules.device_waits import ISSUING, ISSUING_TAGS, starved_ns
+from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost, fixed_cost_of_small
 from tdiag.rules.loops import LAYERS, MIN_LINE_CALLS, rewriting, value_loops
@@ -109,7 +114,7 @@ def _on_cpu(
         saved = f"the loop's {percent(looped)} of the calls gone"
     fix = _fix(loader, "default")
     if loop:
-        fix = rewriting(loop, "compile")
+        fix = rewriting(loop)
     return Found(
         summary=(
             f"{'Small calls' if few else 'Forward and backward'} take"
@@ -159,7 +164,7 @@ def _on_device(budget: Budget, device: DeviceTime, loader: Loader | None) -> Fou
             f" {duration(device.mean_kernel_ns)} on average."
         ),
         evidence=(
-            ns("device idle, waiting for a launch", device.launch_starved_ns, "trace"),
+            ns("device idle, waiting for a launch", starved, "trace"),
             count("kernels", device.kernels_per_step, "trace", "per_step"),
             ns("mean kernel", device.mean_kernel_ns, "trace"),
             *_queued(device),
@@ -171,8 +176,8 @@ def _on_device(budget: Budget, device: DeviceTime, loader: Loader | None) -> Fou
             "high end: no kernel waits for its launch; low end: half of the idle time, as with a"
             " batch twice as large.",
             ISSUING,
-            dict.fromkeys(ISSUING_TAGS, 1 / DOUBLED_BATCH),
-            dict.fromkeys(ISSUING_TAGS, 0.0),
+            issuing_cuts(budget, starved, 1 / DOUBLED_BATCH),
+            issuing_cuts(budget, starved, 0.0),
         ),
         at=loader.created_at if loader else None,
     )

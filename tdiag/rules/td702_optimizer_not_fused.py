@@ -24,8 +24,10 @@ optimizers have no such switch (TD710).
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget, Environment, Optimizer, Optimizers, Phases
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Optimizer, Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, held, where

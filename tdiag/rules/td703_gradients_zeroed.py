@@ -22,9 +22,10 @@ Code that reads `p.grad` of parameters without a gradient then finds None instea
 
 from __future__ import annotations
 
-from tdiag.evidence.device import HostOp, HostOps, TracedSteps
-from tdiag.evidence.kinds import Budget, Optimizers
+from tdiag.evidence.ops import HostOp, HostOps
+from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain

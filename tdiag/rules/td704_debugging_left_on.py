@@ -23,8 +23,11 @@ Deterministic algorithms may be required, for example for a published result.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget, Dispatch, Flags, Modules, Ops, Optimizers, Stacks
+from tdiag.evidence.ops import Dispatch, Ops
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Flags, Modules, Optimizers
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain

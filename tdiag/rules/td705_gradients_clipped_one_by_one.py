@@ -24,7 +24,8 @@ Clipping each parameter on its own is another method and may be intended.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget, Ops
+from tdiag.evidence.ops import Ops
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Clip, ClipCalls
 from tdiag.model.diagnosis import Fix

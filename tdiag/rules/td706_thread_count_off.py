@@ -30,8 +30,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tdiag.evidence.data import Loader, Loaders
-from tdiag.evidence.kinds import Budget, Busy, Ops, System, Threads
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.machine import Busy, System, Threads
+from tdiag.evidence.ops import Ops
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import Threshold
@@ -104,8 +106,7 @@ def _training(budget: Budget, threads: Threads, system: System, cores: int, shar
         ),
         evidence=_measures(threads, system),
         fix=Fix(
-            f"Call torch.set_num_threads({cores}) at the start of the script, or set"
-            f" OMP_NUM_THREADS={cores} in its environment.",
+            _changed(threads, cores),
             "safe",
             f"torch.num_threads={cores}",
             action=f"Use {plural(cores, 'torch thread')}",
@@ -118,7 +119,21 @@ def _training(budget: Budget, threads: Threads, system: System, cores: int, shar
             f" {cores}; low end: threads were not the limit.",
             PARALLEL,
         ),
+        at=threads.set_at,
     )
+
+
+def _changed(threads: Threads, cores: int) -> str:
+    """The fix at what set the number: the user's line, else the environment."""
+    call = f"Call torch.set_num_threads({cores})"
+    if threads.set_at is not None:
+        return f"{call}{where(threads.set_at)}."
+    if threads.omp_num_threads == str(threads.intra_op):
+        return (
+            f"Set OMP_NUM_THREADS={cores} in the environment, where it is"
+            f" {threads.omp_num_threads}, or call torch.set_num_threads({cores}) in the script."
+        )
+    return f"{call} at the start of the script, or set OMP_NUM_THREADS={cores} in its environment."
 
 
 def _left(system: System, trainings: Sequence[Busy]) -> float:

@@ -21,7 +21,7 @@ never are.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget, Phases
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held

@@ -25,7 +25,7 @@ somewhat slower than fixed ones.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Compiles, Recompiled
 from tdiag.model.diagnosis import Fix

@@ -29,7 +29,9 @@ from __future__ import annotations
 
 from statistics import median
 
-from tdiag.evidence.kinds import Budget, Ops, StackLine, Stacks
+from tdiag.evidence.ops import Ops
+from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

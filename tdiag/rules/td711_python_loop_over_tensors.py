@@ -26,7 +26,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tdiag.evidence.kinds import Budget, Dispatch, OpLine, Ops, Phases, Stacks
+from tdiag.evidence.ops import Dispatch, OpLine, Ops
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Found, Gain, same_function, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases, stack, stacks

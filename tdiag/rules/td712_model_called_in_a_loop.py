@@ -38,12 +38,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.kinds import Budget, Dispatch, Modules, Ops, Phases
+from tdiag.evidence.ops import Dispatch, Ops
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, where
-from tdiag.rules.device_waits import ISSUING, ISSUING_TAGS, starved_ns
+from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
 from tdiag.rules.examples import at, budget, module, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, cost_of
 from tdiag.rules.loops import conversions
@@ -119,8 +121,8 @@ def check(
             spent * most,
             f"low end: {kept}; high end: {gone}.",
             ISSUING if budget.has_device else (*PHASES, "backward"),
-            dict.fromkeys(ISSUING_TAGS, LOW_END_FRAC) if budget.has_device else {},
-            dict.fromkeys(ISSUING_TAGS, left) if budget.has_device else {},
+            issuing_cuts(budget, spent, LOW_END_FRAC) if budget.has_device else {},
+            issuing_cuts(budget, spent, left) if budget.has_device else {},
         ),
         at=loop.at,
     )
@@ -141,7 +143,7 @@ def _on_device(budget: Budget, device: DeviceTime | None) -> _Cost:
     if device is None:
         raise Abstain("no device activity was traced")
     starved = starved_ns(budget, device)
-    measure = ns("device idle, waiting for a launch", device.launch_starved_ns, "trace")
+    measure = ns("device idle, waiting for a launch", starved, "trace")
     return _Cost(starved, starved, (measure,))
 
 

@@ -13,7 +13,7 @@ Evaluate under `torch.no_grad()` or `torch.inference_mode()`.
 
 ## How the gain is computed
 Evaluation time with recording on × the measured cost of recording: nothing for an LSTM, up to a
-fifth for a small network.
+fifth for a small network. If that is too little time to report, the advice stands for its memory.
 
 ## When this advice is wrong
 Evaluations that need gradients (adversarial examples, saliency maps) must record them.
@@ -23,13 +23,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Budget, Modules, Phases
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.steps import Budget, Phases, StepHistory
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Abstain, Found, Gain, held
-from tdiag.rules.evaluation import evaluation_place, over
+from tdiag.rules.base import NOISE_FLOOR_FRAC, Abstain, Found, Gain, held
+from tdiag.rules.evaluation import abstain_unless_epoch_ended, evaluation_place, over
 from tdiag.rules.examples import at, budget, loaders, phases
 from tdiag.rules.measures import count, frac, ns
 from tdiag.units import duration, percent
@@ -50,10 +51,15 @@ RECORDING_LOW_FRAC = Threshold(
 
 
 def check(
-    budget: Budget, phases: Phases, loaders: Loaders | None, modules: Modules | None
+    budget: Budget,
+    phases: Phases,
+    loaders: Loaders | None,
+    modules: Modules | None,
+    history: StepHistory | None,
 ) -> Found | None:
     evaluating = held(budget, "evaluation")
     if not evaluating:
+        abstain_unless_epoch_ended(history, "evaluation")
         return None
     if phases.eval_grad_frac is None:
         raise Abstain("whether evaluation records gradients was not measured")
@@ -61,6 +67,13 @@ def check(
     if not recording:
         return None
     at = evaluation_place(loaders, modules)
+    gain = Gain(
+        recording * RECORDING_LOW_FRAC,
+        recording * RECORDING_HIGH_FRAC,
+        "recording cost between nothing (LSTM) and a fifth (small MLP) of a forward pass in"
+        " measurements; the saved memory comes on top.",
+        ("evaluation",),
+    )
     return Found(
         summary=(
             f"{percent(phases.eval_grad_frac)} of the evaluation time ({duration(recording)} per"
@@ -78,13 +91,7 @@ def check(
             action="Evaluate without recording gradients",
             code="with torch.no_grad():\n    evaluate(model)",
         ),
-        gain=Gain(
-            recording * RECORDING_LOW_FRAC,
-            recording * RECORDING_HIGH_FRAC,
-            "recording cost between nothing (LSTM) and a fifth (small MLP) of a forward pass in"
-            " measurements; the saved memory comes on top.",
-            ("evaluation",),
-        ),
+        gain=gain if gain.high_ns >= NOISE_FLOOR_FRAC * budget.step_ns else None,
         at=at,
     )
 

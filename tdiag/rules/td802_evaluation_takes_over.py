@@ -26,13 +26,21 @@ import math
 
 from msgspec.structs import replace
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Budget, Calls, Modules, Phases
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.ops import Calls
+from tdiag.evidence.steps import Budget, Phases, StepHistory
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, held
-from tdiag.rules.evaluation import LARGE_FRAC, evaluation_place, gathers, over
+from tdiag.rules.evaluation import (
+    LARGE_FRAC,
+    abstain_unless_epoch_ended,
+    evaluation_place,
+    gathers,
+    over,
+)
 from tdiag.rules.examples import at, budget, loaders, phases
 from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import RARER_LOW_FRAC
@@ -57,8 +65,11 @@ def check(
     loaders: Loaders | None,
     modules: Modules | None,
     calls: Calls | None,
+    history: StepHistory | None,
 ) -> Found | None:
     evaluating = held(budget, "evaluation")
+    if not evaluating:
+        abstain_unless_epoch_ended(history, "evaluation")
     share = evaluating / budget.step_ns
     if share < LARGE_FRAC or gathers(phases, calls):
         return None

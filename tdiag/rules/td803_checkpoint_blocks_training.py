@@ -23,12 +23,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.evidence.kinds import Budget, Phases, Stacks
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget, Phases, StepHistory
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.evaluation import abstain_unless_epoch_ended
 from tdiag.rules.examples import MS, budget, phases, stack, stacks
 from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import RARER_LOW_FRAC
@@ -46,9 +48,12 @@ AFFORDABLE_FRAC = Threshold(
 )
 
 
-def check(budget: Budget, phases: Phases, stacks: Stacks | None) -> Found | None:
+def check(
+    budget: Budget, phases: Phases, stacks: Stacks | None, history: StepHistory | None
+) -> Found | None:
     saving = held(budget, "checkpoint")
     if not saving:
+        abstain_unless_epoch_ended(history, "checkpoint")
         return None
     each = phases.checkpoint_ns_each
     often = phases.counts.get("checkpoint", 0.0)

@@ -21,7 +21,8 @@ The cost of a slow terminal (over ssh, in a notebook) disappears when output goe
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget, Stacks
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, where

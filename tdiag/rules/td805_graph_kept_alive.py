@@ -27,9 +27,9 @@ from __future__ import annotations
 
 import math
 
-from tdiag.evidence.kinds import Environment, System
+from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.memory import Kept, MemoryGrowth
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Kept, MemoryGrowth
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold

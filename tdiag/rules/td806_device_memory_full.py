@@ -22,11 +22,13 @@ The calls may be for pinned host memory, which a trace counts with them, or come
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.device import DeviceMemory, DeviceTime
-from tdiag.evidence.kinds import Budget, Environment, Modules, System
+from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.memory import DeviceMemory
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Layers
+from tdiag.evidence.training import Layers, Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held, where
 from tdiag.rules.examples import GB, budget, device_time, environment, loaders, module, system

@@ -22,7 +22,9 @@ sequences or larger batches than those seen may need checkpointing.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget, CallRow, Calls, Environment, System
+from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.ops import CallRow, Calls
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Recomputations
 from tdiag.model.diagnosis import Fix

@@ -22,7 +22,7 @@ torch then raises an error. A compiled model frees such inputs by itself.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Environment, System
+from tdiag.evidence.machine import Environment, System
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Activation, Layers
 from tdiag.model.diagnosis import Fix

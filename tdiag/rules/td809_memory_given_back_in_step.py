@@ -24,7 +24,8 @@ released memory.
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.kinds import Budget, Environment, System
+from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held

@@ -27,8 +27,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.evidence.kinds import Budget, CallRow, Calls, Modules, Phases
+from tdiag.evidence.ops import CallRow, Calls
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold

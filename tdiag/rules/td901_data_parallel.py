@@ -19,8 +19,10 @@ With one device `DataParallel` does nothing, and this is not reported.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget, Environment, Modules
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found
 from tdiag.rules.examples import budget, environment, module

@@ -26,9 +26,10 @@ steps may have caught a rank at a slow moment.
 
 from __future__ import annotations
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.device import Ranks, Syncs, Transfers
-from tdiag.evidence.kinds import Environment
+from tdiag.evidence.device import Syncs, Transfers
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.ranks import Ranks
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place

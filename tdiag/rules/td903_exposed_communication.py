@@ -13,7 +13,9 @@ after that makes every rank idle.
 ## What to do
 Overlap more (`gradient_as_bucket_view=True`, `bucket_cap_mb`), reduce less often (`no_sync()` while
 accumulating) or send less (a compression hook: bf16 on devices, fp16 on a CPU, where DDP refuses
-bf16). For your own collectives: `async_op=True` before work that does not need the result, one call
+bf16). That is for DistributedDataParallel; sharded parameters (FSDP), all-to-all (experts, sharded
+embeddings) and pipelines have advice of their own, by the collective that takes most of the time.
+For your own collectives: `async_op=True` before work that does not need the result, one call
 for many tensors.
 
 ## How the gain is computed
@@ -29,10 +31,11 @@ faster.
 
 from __future__ import annotations
 
-from tdiag.evidence.device import Communication, DeviceTime, Ranks
-from tdiag.evidence.kinds import Budget, Environment, Steps
+from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.ranks import REDUCER, CollectiveLine, Collectives, Communication, Ddp, Ranks
+from tdiag.evidence.steps import Budget, Steps
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import REDUCER, Collective, Collectives, Ddp
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import MS, at, budget, ddp_settings, device_time
@@ -55,6 +58,34 @@ _ASYNC = (
     "...  # work that does not need the result\n"
     "work.wait()"
 )
+# What sends it, where DistributedDataParallel does not: (action, text).
+_OWN_WORDS = {
+    "all_gather": (
+        "Gather parameters before they are needed",
+        "Sharded parameters (FSDP) are gathered just before their layer: use forward prefetching,"
+        " wrap larger parts of the model, or keep parameters between forward and backward"
+        " (reshard_after_forward=False). In tensor or sequence parallelism, overlap the gathering"
+        " with the matrix product that needs it (asynchronous tensor parallelism).",
+    ),
+    "reduce_scatter": (
+        "Scatter gradients during backward",
+        "Sharded gradients (FSDP) are reduced after their layer's backward: wrap larger parts of"
+        " the model, and reduce them in bf16. While accumulating, skip all reductions but the last"
+        " (set_requires_gradient_sync(False)).",
+    ),
+    "all_to_all": (
+        "Overlap the all-to-all with other work",
+        "An all-to-all (experts, sharded embedding tables, sequence parallelism) sends tokens or"
+        " rows where their weights are: let the dense part of the model, a shared expert or another"
+        " micro-batch run meanwhile, send narrower types, and balance what each rank receives.",
+    ),
+    "send_recv": (
+        "Fill the pipeline",
+        "Stages of a pipeline send activations to one another, and wait: use more micro-batches, or"
+        " an interleaved or zero-bubble schedule (torch.distributed.pipelining), and give each"
+        " stage as much work as the others.",
+    ),
+}
 
 
 def check(
@@ -68,7 +99,7 @@ def check(
     steps: Steps | None,
 ) -> Found | None:
     if budget.has_device and communication is not None and device is not None:
-        return _on_device(budget, communication, device, ranks, _buckets(ddp, steps))
+        return _on_device(budget, communication, device, ranks, _advice(communication, ddp, steps))
     if not budget.has_device and collectives is not None:
         return _on_cpu(budget, collectives, ranks, ddp)
     abstain_unless_alone(environment, "no communication of this rank was seen")
@@ -104,21 +135,25 @@ def _on_device(
     )
 
 
-def _buckets(ddp: Ddp | None, steps: Steps | None) -> Fix:
-    """A run knows whether there is a DistributedDataParallel; a bare trace does not."""
-    if ddp is None and steps is not None:
-        return _by_hand("")
-    first = "" if ddp is not None else "Where DistributedDataParallel is used: "
-    return Fix(
-        f"{first}Set gradient_as_bucket_view=True and try smaller and larger bucket_cap_mb; use"
-        " no_sync() while accumulating, or a bf16 compression hook."
-        + ("" if ddp is not None else f" {_by_hand('').text}"),
-        "review",
-        action="Overlap communication with backward",
-        code="model = torch.nn.parallel.DistributedDataParallel(\n"
-        "    model, gradient_as_bucket_view=True, bucket_cap_mb=50\n"
-        ")",
-    )
+def _advice(communication: Communication, ddp: Ddp | None, steps: Steps | None) -> Fix:
+    """A run knows whether there is a DistributedDataParallel; a trace may show one at work."""
+    if ddp is not None or (steps is None and communication.ddp and _of_ddp(communication)):
+        return Fix(
+            "Set gradient_as_bucket_view=True and try smaller and larger bucket_cap_mb; use"
+            " no_sync() while accumulating, or a bf16 compression hook.",
+            "review",
+            action="Overlap communication with backward",
+            code="model = torch.nn.parallel.DistributedDataParallel(\n"
+            "    model, gradient_as_bucket_view=True, bucket_cap_mb=50\n"
+            ")",
+        )
+    own = _OWN_WORDS.get(communication.most)
+    return Fix(own[1], "review", action=own[0]) if own else _by_hand("")
+
+
+def _of_ddp(communication: Communication) -> bool:
+    """It reduces gradients; what else ranks send one another is not its."""
+    return communication.most in ("all_reduce", "")
 
 
 def _by_hand(place: str) -> Fix:
@@ -168,13 +203,13 @@ def _less_waiting(exposed: float, ranks: Ranks | None) -> float:
     return min(exposed, ranks.shortest_ns)
 
 
-def _what(line: Collective) -> str:
+def _what(line: CollectiveLine) -> str:
     if line.name == REDUCER:
         return "for DistributedDataParallel's gradient reduction"
     return f"in {line.name}{where(line.at)}"
 
 
-def _fix(most: Collective, ddp: Ddp | None) -> Fix:
+def _fix(most: CollectiveLine, ddp: Ddp | None) -> Fix:
     if most.name != REDUCER:
         return _by_hand(where(most.at))
     view = "" if ddp is not None and ddp.gradient_as_bucket_view else "gradient_as_bucket_view=True"
@@ -205,6 +240,6 @@ def clear() -> Evidence:
 
 def on_cpu(exposed_ms: float, name: str = REDUCER) -> Evidence:
     """A step on a CPU that computes 60 ms beside what it waits for the other ranks."""
-    wait = Collective(name=name, at=at(30), count=1.0, wall_ns=exposed_ms * MS)
+    wait = CollectiveLine(name=name, at=at(30), count=1.0, wall_ns=exposed_ms * MS)
     step = budget(forward=20, backward=40, comm=exposed_ms)
     return Evidence().add(step, Collectives(lines=(wait,)))

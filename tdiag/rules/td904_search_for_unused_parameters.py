@@ -23,9 +23,9 @@ names them.
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Environment
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.ranks import Ddp
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Ddp
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found
 from tdiag.rules.examples import ddp_settings, environment

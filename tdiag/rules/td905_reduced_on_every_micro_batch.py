@@ -22,9 +22,10 @@ Two backward passes of different losses without shared parameters are not accumu
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Budget, Environment
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.ranks import Ddp
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Ddp
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, held

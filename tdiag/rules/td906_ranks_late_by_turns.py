@@ -27,8 +27,10 @@ work: compare the budgets of the ranks' steps.
 
 from __future__ import annotations
 
-from tdiag.evidence.device import Communication, DeviceTime, Ranks, TracedSteps
-from tdiag.evidence.kinds import Budget, Environment
+from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.ranks import Communication, Ranks
+from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, held

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tdiag.evidence.kinds import Calls, Flags, Optimizers, Phases
+from tdiag.evidence.ops import Calls
+from tdiag.evidence.steps import Phases
+from tdiag.evidence.training import Flags, Optimizers
 from tdiag.model.threshold import Threshold
 from tdiag.rules.evaluation import drawn
 

@@ -2,13 +2,16 @@
 
 Everything is guarded: without the library, a driver or a device, ``missing`` says why and
 samples are None. A single value that a device does not give (MIG, older drivers) is None.
+
+NVML counts devices by their place on the bus, CUDA may count them otherwise. So what is watched may
+be more than what the program uses; the `uuid` tells which, as the probe reports it, too.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 # nvmlClocksEventReasons bits (nvml.h) that mean slower than the device could be; idle and
 # application-set clocks are choices, not throttling.
@@ -21,12 +24,21 @@ THROTTLE = {
 }
 
 
+class _Gpu(NamedTuple):
+    """A device, or an instance of one that is divided (MIG). ``whole``: the undivided device, whose
+    clocks they share."""
+
+    number: int
+    handle: Any
+    whole: Any
+
+
 class Gpus:
     """The devices that the program may see (``CUDA_VISIBLE_DEVICES``)."""
 
     def __init__(self) -> None:
         self.missing = ""
-        self.handles: list[tuple[int, Any]] = []
+        self.gpus: list[_Gpu] = []
         self.nvml: Any = None
         try:
             import pynvml
@@ -36,64 +48,105 @@ class Gpus:
         try:
             pynvml.nvmlInit()
             self.nvml = pynvml
-            self.handles = self._visible()
+            self.gpus = self._visible(list(self._allowed()))
         except pynvml.NVMLError as error:
             self.missing = f"NVML: {error}"
             return
-        if not self.handles:
-            self.missing = "no visible NVIDIA device"
+        refused, self.missing = self.missing, ""
+        if not self.gpus:
+            self.missing = refused or "no visible NVIDIA device"
 
     def describe(self) -> list[dict[str, Any]] | None:
         """Index, name and limits of each device; None where there is none to look at."""
-        if not self.handles:
+        if not self.gpus:
             return None
         return [
             {
-                "index": index,
-                "name": self._text("nvmlDeviceGetName", handle),
-                "uuid": self._text("nvmlDeviceGetUUID", handle),
-                "memory_total": self._field("nvmlDeviceGetMemoryInfo", handle, "total"),
-                "sm_max_mhz": self._ask("nvmlDeviceGetMaxClockInfo", handle, 1),
+                "index": gpu.number,
+                "name": self._text("nvmlDeviceGetName", gpu.handle),
+                "uuid": self._text("nvmlDeviceGetUUID", gpu.handle),
+                "memory_total": self._field("nvmlDeviceGetMemoryInfo", gpu.handle, "total"),
+                "sm_max_mhz": self._ask("nvmlDeviceGetMaxClockInfo", gpu.whole, 1),
             }
-            for index, handle in self.handles
+            for gpu in self.gpus
         ]
 
     def sample(self) -> list[dict[str, Any]] | None:
         """Use (0..1, share of NVML's last interval with any kernel running), bytes, MHz."""
-        if not self.handles:
+        if not self.gpus:
             return None
         return [
             {
-                "index": index,
-                "util": self._util(handle),
-                "memory_used": self._field("nvmlDeviceGetMemoryInfo", handle, "used"),
-                "sm_mhz": self._ask("nvmlDeviceGetClockInfo", handle, 1),  # NVML_CLOCK_SM
-                "throttle": self._throttle(handle),
+                "index": gpu.number,
+                "util": self._util(gpu.handle),
+                "memory_used": self._field("nvmlDeviceGetMemoryInfo", gpu.handle, "used"),
+                "sm_mhz": self._ask("nvmlDeviceGetClockInfo", gpu.whole, 1),  # NVML_CLOCK_SM
+                "throttle": self._throttle(gpu.whole),
             }
-            for index, handle in self.handles
+            for gpu in self.gpus
         ]
 
     def close(self) -> None:
         if self.nvml is not None:
             self._ask("nvmlShutdown")
-            self.nvml, self.handles = None, []
+            self.nvml, self.gpus = None, []
 
-    def _visible(self) -> list[tuple[int, Any]]:
+    def _allowed(self) -> Iterator[_Gpu]:
+        """The devices that this job may ask about. A batch system refuses those of other jobs, one
+        by one. Instances of divided devices are numbered after all devices."""
         count = self.nvml.nvmlDeviceGetCount()
-        handles = [(i, self.nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)]
+        instances = count
+        for index in range(count):
+            try:
+                whole = self.nvml.nvmlDeviceGetHandleByIndex(index)
+            except self.nvml.NVMLError as error:
+                self.missing = f"NVML: {error}"
+                continue
+            divided = list(self._instances(whole))
+            for handle in divided:
+                yield _Gpu(instances, handle, whole)
+                instances += 1
+            if not divided:
+                yield _Gpu(index, whole, whole)
+
+    def _instances(self, whole: Any) -> Iterator[Any]:
+        if (self._ask("nvmlDeviceGetMigMode", whole) or [0])[0] != 1:
+            return
+        for number in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", whole) or 0):
+            handle = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", whole, number)
+            if handle is not None:
+                yield handle
+
+    def _visible(self, allowed: list[_Gpu]) -> list[_Gpu]:
+        """Those of them that CUDA shows to the program; of numbers that may mean others, all."""
         wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
         if wanted is None:
-            return handles
-        names = [name.strip() for name in wanted.split(",") if name.strip()]
-        return [
-            (index, handle)
-            for index, handle in handles
-            if str(index) in names or self._named(handle, names)
-        ]
+            return allowed
+        chosen: set[int] = set()
+        for name in (name.strip() for name in wanted.split(",")):
+            if name.isdigit() and int(name) < len(allowed):
+                if not self._ordered(allowed):
+                    return allowed
+                named = [allowed[int(name)]]
+            else:
+                named = [gpu for gpu in allowed if self._named(gpu, name)]
+            if not named:
+                break  # CUDA reads no further
+            chosen.update(gpu.number for gpu in named)
+        return [gpu for gpu in allowed if gpu.number in chosen]
 
-    def _named(self, handle: Any, names: list[str]) -> bool:
-        uuid = self._text("nvmlDeviceGetUUID", handle) or ""
-        return any(name.startswith("GPU-") and uuid.startswith(name) for name in names)
+    def _ordered(self, allowed: list[_Gpu]) -> bool:
+        """Whether CUDA counts as NVML does. By default it puts the fastest first, and of a divided
+        device it counts one instance."""
+        if any(gpu.handle is not gpu.whole for gpu in allowed):
+            return False
+        by_bus = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+        return by_bus or len({self._text("nvmlDeviceGetName", gpu.whole) for gpu in allowed}) == 1
+
+    def _named(self, gpu: _Gpu, name: str) -> bool:
+        """``GPU-…`` or ``MIG-…``, which may be abbreviated."""
+        uuid = self._text("nvmlDeviceGetUUID", gpu.handle) or ""
+        return name.startswith(("GPU-", "MIG-")) and uuid.startswith(name)
 
     def _util(self, handle: Any) -> float | None:
         percent = self._field("nvmlDeviceGetUtilizationRates", handle, "gpu")

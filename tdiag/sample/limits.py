@@ -1,7 +1,7 @@
 """What the process is allowed: cores by affinity and cgroup quota, memory by cgroup limit.
 
-``os.cpu_count()`` is the machine's, not ours: in a container with two cores of sixty-four it says
-64. Both cgroup versions, nested groups (each ancestor's limit binds) and containers that see only
+``os.cpu_count()`` counts the machine's cores: in a container with two of sixty-four it says 64.
+Both cgroup versions, nested groups (each ancestor's limit binds) and containers that see only
 their own part of the tree are read. ``root`` lets tests show a made-up ``/proc`` and ``/sys``.
 
 Sources: Linux Documentation/admin-guide/cgroup-v2.rst (``cpu.max``, ``memory.max``) and

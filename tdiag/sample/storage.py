@@ -79,7 +79,7 @@ def compare(folder: Path, scratch: Sequence[Path]) -> dict[str, Any] | None:
 
 
 def filesystem(path: Path) -> str:
-    """The type of the file system that holds ``path``, "" if it cannot be told."""
+    """The type of the file system that holds ``path``, "" if unknown."""
     resolved = path.resolve()
     mounted = {Path(x.mountpoint): x.fstype for x in psutil.disk_partitions(all=True)}
     return next((mounted[p] for p in (resolved, *resolved.parents) if p in mounted), "")

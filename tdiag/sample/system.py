@@ -26,7 +26,7 @@ SCAN_SHARE = 0.01
 
 
 class SystemSampler:
-    """Samples when told to. A full disk ends the sampling, never the run."""
+    """Samples on request. A full disk ends the sampling, never the run."""
 
     def __init__(self, path: Path, pid: int) -> None:
         self.path = path
@@ -120,7 +120,7 @@ def _ns(seconds: float) -> int:
 
 
 def _read(process: psutil.Process) -> int | None:
-    """Bytes the process made the kernel fetch from storage; None where that is not told."""
+    """Bytes the process made the kernel fetch from storage; None where that is not counted."""
     try:
         return int(process.io_counters().read_bytes)
     except (AttributeError, psutil.AccessDenied, NotImplementedError, OSError):
@@ -134,7 +134,7 @@ MOST_OTHERS = 8  # that are followed; more keep no machine busy that these do no
 
 
 class Others:
-    """``scan`` looks at every process, which is dear; ``sample`` only at those found busy."""
+    """``scan`` reads every process, which is expensive; ``sample`` only those found busy."""
 
     def __init__(self) -> None:
         self.seen: dict[int, float] = {}  # pid → CPU seconds at the last scan

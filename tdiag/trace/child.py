@@ -72,14 +72,14 @@ def _fork(path: str | None) -> _Forked:
         pid = os.fork()
     if not pid:
         try:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever reads the trace is told
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent reports the interrupt
             for number in (signal.SIGTERM, signal.SIGHUP):  # the parent's handlers are its own
                 signal.signal(number, signal.SIG_DFL)
             os.close(blocks_in)  # or its end would never come
             os.close(columns_out)
             serve(os.fdopen(blocks_out, "rb"), os.fdopen(columns_in, "wb"), path)
         finally:
-            os._exit(0)  # nothing of the parent's is to be ended, flushed or told here
+            os._exit(0)  # the parent's exit handlers and buffers are not this process's
     os.close(blocks_out)
     os.close(columns_in)
     return _Forked(pid, os.fdopen(blocks_in, "wb"), os.fdopen(columns_out, "rb"))

@@ -50,7 +50,7 @@ class Damage:
     """What of the file could not be read. Offsets are bytes of the uncompressed file.
 
     ``lost``: events that are missing; ``repaired``: events with broken JSON whose fields could
-    still be told; ``truncated_at``: where the file breaks off, None if it is whole.
+    still be distinguished; ``truncated_at``: where the file breaks off, None if it is whole.
     """
 
     lost: int = 0
@@ -104,7 +104,7 @@ class Trace:
     bytes          int64   of a copy or memset
     occupancy      float32 ``est. achieved occupancy %``, NaN where absent
     stack          int32   index into ``stacks`` (old ``Call stack`` arguments)
-    shapes         int32   index into ``shape_texts``: (dims, dtypes) of matrix ops, JSON
+    shapes         int32   index into ``shape_texts``: (dims, dtypes) of an op, JSON; none of views
     ============== ======= ==========================================================
 
     Integers are −1 where the event has no such argument. ``counts`` has every event of the file
@@ -142,7 +142,7 @@ class Trace:
         return len(self.ts_ns)
 
     def ends(self, rows: Rows | slice = slice(None)) -> Ints:
-        """When these events end, ns; made anew, since a column of it would be held for good."""
+        """When these events end, ns; computed at each call, so that no column stays in memory."""
         ends: Ints = self.ts_ns[rows] + self.dur_ns[rows]
         return ends
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
 from decimal import Decimal
@@ -16,7 +17,7 @@ from tdiag.trace.events import ABSENT, Args, Events, Value, events_in
 T = TypeVar("T", bound=Hashable)
 Ints = npt.NDArray[np.int64]
 
-TEXT_LIMIT = 1000  # of names and call stacks; kernel names reach 5,000, told apart long before
+TEXT_LIMIT = 1000  # of names and call stacks; kernel names reach 5,000 and differ long before
 MAX_US = 4e15  # the year 2096; twice this in ns still fits int64, base and duration included
 INT32_MAX = (1 << 31) - 1
 
@@ -46,16 +47,14 @@ class Block(NamedTuple):
     counts: Counter[tuple[str, str]]
 
 
-# Ops whose shapes and dtypes the evidence reads; the text of all others is never kept.
-SHAPED = frozenset(
-    f"aten::{op}"
-    for op in (
-        *("mm", "addmm", "bmm", "baddbmm", "linear"),
-        *("convolution", "cudnn_convolution", "miopen_convolution", "mkldnn_convolution"),
-        "convolution_backward",
-        "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_efficient_attention",
-    )
+# Ops whose shapes and dtypes the evidence reads, and of these the ones that touch no data: views,
+# and memory that is taken but not written. The text of all others is never kept.
+SHAPED = re.compile(r"aten::|mkldnn::")
+UNTOUCHED = re.compile(
+    r"::(view|_?reshape(_alias)?|_unsafe_view|t|transpose|permute|expand|as_strided|squeeze|"
+    r"unsqueeze|select|slice|narrow|detach|alias|unbind|split(_with_sizes)?|chunk|numpy_T|mT|"
+    r"flatten|unflatten|resolve_(conj|neg)|lift_fresh|empty(_like|_strided)?|resize_|set_|to|"
+    r"contiguous|item|_local_scalar_dense|result_type|is_nonzero|expand_as|view_as)$"
 )
 
 MEMORY_COLUMNS = ("ts_ns", "bytes", "allocated", "reserved", "device_type", "device")
@@ -101,7 +100,8 @@ def columns_of(events: Events) -> Block:
     counts = _counted(kinds, numbers) + _counted(
         [("X", category) for category in categories], columns["category"]
     )
-    stacks, shapes = _rare(columns, args, [names[name] for name in SHAPED if name in names])
+    shaped = [i for name, i in names.items() if SHAPED.match(name) and not UNTOUCHED.search(name)]
+    stacks, shapes = _rare(columns, args, shaped)
     return Block(
         columns,
         [name[:TEXT_LIMIT] for name in names],
@@ -144,8 +144,8 @@ def _rare(
     columns["stack"][rows] = [stacks[str(args[row].stack)[:TEXT_LIMIT]] for row in rows]
     columns["shapes"] = np.full(size, ABSENT, np.int32)
     shapes: Interned[tuple[str, str]] = Interned()
-    matrices = np.flatnonzero(np.isin(columns["name"], shaped))
-    columns["shapes"][matrices] = [shapes[_shapes(args[row])] for row in matrices]
+    ops = np.flatnonzero(np.isin(columns["name"], shaped))
+    columns["shapes"][ops] = [shapes[_shapes(args[row])] for row in ops]
     return list(stacks), list(shapes)
 
 

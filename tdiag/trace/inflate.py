@@ -48,7 +48,7 @@ def _opened(path: Path) -> BufferedReader:
 
 
 class Blocks:
-    """Iterates the uncompressed bytes of ``path``; gzip is told by its magic number.
+    """Iterates the uncompressed bytes of ``path``; gzip is recognised by its magic number.
 
     ``broken`` is None, or why reading ended early (truncated or damaged gzip): what could be
     inflated before that was given out.

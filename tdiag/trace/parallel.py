@@ -18,7 +18,7 @@ from tdiag.trace.inflate import packed
 from tdiag.trace.worker import NUMBER_BYTES, READY
 
 # Starting a program takes as long as decoding some 40 MB here, while this one decodes already; a
-# fork is worth it from 15 MB on (15 to 80 MB by turns: 0.61 to 0.91 of the time; 9 MB: 1.1).
+# fork is worth it from 15 MB on (15 to 80 MB, interleaved: 0.61 to 0.91 of the time; 9 MB: 1.1).
 PARALLEL_BYTES = (12 if child.FORKS else 48) << 20
 PACKED = 20  # traces pack to a twentieth
 MAX_PROCESSES = 8  # beyond that the one inflating process is the limit

@@ -132,7 +132,7 @@ def _in_this_process(
 
 
 class _Merged:
-    """Blocks' columns put together, texts numbered anew."""
+    """Blocks' columns put together, texts numbered again."""
 
     def __init__(self) -> None:
         self.names: Interned[str] = Interned()

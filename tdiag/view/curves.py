@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.device import TracedSteps
 from tdiag.evidence.from_run.clean import Clean, find_clean
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.phases import PHASES, phases_per_step
-from tdiag.evidence.history import History
+from tdiag.evidence.machine import SystemHistory
+from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Diagnosis
 from tdiag.probe.wire import PROFILED
@@ -22,10 +22,10 @@ from tdiag.report.markdown import sections
 from tdiag.report.of_diagnosis import document
 from tdiag.report.page import Page
 from tdiag.report.words import component
-from tdiag.view.eventfile import Point
+from tdiag.view.eventfile import Scalar
 from tdiag.view.lanes import UNITS, phases_of
 
-Curves = dict[str, list[Point]]
+Curves = dict[str, list[Scalar]]
 
 _FOLD = re.compile(r"^<details><summary>(.*)</summary>$", re.MULTILINE)
 
@@ -48,8 +48,8 @@ def of_process(process: Process, lead: Process, offset_ns: int) -> Curves:
     number = steps.number.tolist()
     at = [(t + offset_ns) / 1e9 for t in steps.end.tolist()]
 
-    def curve(mask: npt.NDArray[np.bool_], ns: Sequence[int]) -> list[Point]:
-        return [Point(number[i], at[i], ns[i] / 1e6) for i in np.flatnonzero(mask).tolist()]
+    def curve(mask: npt.NDArray[np.bool_], ns: Sequence[int]) -> list[Scalar]:
+        return [Scalar(number[i], at[i], ns[i] / 1e6) for i in np.flatnonzero(mask).tolist()]
 
     curves = {
         "step/clean ms": curve(mask, durations),
@@ -75,27 +75,27 @@ def of_trace(evidence: Evidence) -> Curves:
     """The traced steps. x is the step's place in the trace."""
     steps = evidence.get(TracedSteps)
     durations = steps.durations_ns if steps else ()
-    points = [Point(i, i, ns / 1e6) for i, ns in enumerate(durations)]
+    points = [Scalar(i, i, ns / 1e6) for i, ns in enumerate(durations)]
     return {"step/traced ms": points} if points else {}
 
 
 def of_budget(components_ns: Mapping[str, float], steps: Curves) -> Curves:
     """Each component's mean per step, level over the steps that it was measured in."""
-    measured = next(iter(steps.values()), [Point(0, 0.0, 0.0)])
+    measured = next(iter(steps.values()), [Scalar(0, 0.0, 0.0)])
     at = measured[:: max(1, len(measured) // LEVEL_POINTS)]
     return {
-        f"budget/{component(name).label} ms": [Point(p.step, p.unix_s, ns / 1e6) for p in at]
+        f"budget/{component(name).label} ms": [Scalar(p.step, p.unix_s, ns / 1e6) for p in at]
         for name, ns in components_ns.items()
     }
 
 
-def of_system(history: History, offset_ns: int) -> Curves:
+def of_system(history: SystemHistory, offset_ns: int) -> Curves:
     """What the machine did over the whole run. x is in ms since the first sample."""
     curves: Curves = {}
     for strip in history.strips:
         unit, scale = UNITS.get(strip.unit, (strip.unit, 1.0))
         points = [
-            Point((end - history.t_ns[0]) // 1_000_000, (end + offset_ns) / 1e9, value / scale)
+            Scalar((end - history.t_ns[0]) // 1_000_000, (end + offset_ns) / 1e9, value / scale)
             for (_, end), value in zip(pairwise(history.t_ns), strip.values, strict=True)
             if value is not None
         ]

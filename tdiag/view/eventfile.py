@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Point(NamedTuple):
+class Scalar(NamedTuple):
     """``step``: TensorBoard's x axis; ``unix_s``: its wall time."""
 
     step: int
@@ -16,7 +16,7 @@ class Point(NamedTuple):
 
 
 def write(
-    folder: Path, curves: Mapping[str, Iterable[Point]], texts: Mapping[str, str], unix_s: float
+    folder: Path, curves: Mapping[str, Iterable[Scalar]], texts: Mapping[str, str], unix_s: float
 ) -> None:
     """One event file in ``folder``, by tag. ``texts`` are Markdown; ``unix_s`` is their moment.
     Raises OSError where it cannot be written."""

@@ -20,15 +20,15 @@ from tdiag.evidence.from_run.records import (
 from tdiag.evidence.from_run.roles import assign_roles
 from tdiag.evidence.from_run.slices import Ints, Slices, cut
 from tdiag.evidence.from_run.traced import Span, phase_spans
-from tdiag.evidence.history import History
+from tdiag.evidence.machine import SystemHistory
 from tdiag.probe.wire import BY_BATCH
 from tdiag.view.events import Event, complete, counter, named
 
 CATEGORY = "tdiag"  # of no tool's own: torch-tb-profiler leaves unknown categories alone
 # Linux gives no process or thread a higher number than 2²² (proc(5), pid_max).
-OURS = 1 << 22
-WINDOWS, STEPS, PHASES, FETCHES = range(OURS + 1, OURS + 5)
-MACHINE = OURS + 9
+OWN_PIDS = 1 << 22
+WINDOWS, STEPS, PHASES, FETCHES = range(OWN_PIDS + 1, OWN_PIDS + 5)
+MACHINE = OWN_PIDS + 9
 # Phases of so many steps and no more, or the lanes outgrow the trace: 7 phases, 100 bytes each.
 MOST_PHASED_STEPS = 50_000
 
@@ -79,13 +79,13 @@ def worker_name(worker: Process, loader: int) -> str:
     return f"worker{number} of loader {loader}"
 
 
-def counters(history: History, clock: Clock) -> list[Event]:
+def counters(history: SystemHistory, clock: Clock) -> list[Event]:
     """The system's curves over the whole run, as counters of a process called machine."""
     events = [event for i in range(len(history.strips)) for event in _counter(history, i, clock)]
     return [*_process(MACHINE, "machine", -1), *events]
 
 
-def _counter(history: History, number: int, clock: Clock) -> Iterator[Event]:
+def _counter(history: SystemHistory, number: int, clock: Clock) -> Iterator[Event]:
     strip = history.strips[number]
     unit, scale = UNITS.get(strip.unit, (strip.unit, 1.0))
     for (begin, end), value in zip(pairwise(history.t_ns), strip.values, strict=True):
@@ -102,7 +102,7 @@ def _process(pid: int, name: str, order: int) -> list[Event]:
 
 def _lane(pid: int, tid: int, name: str) -> list[Event]:
     return [named("thread_name", (pid, tid), name=name),
-            named("thread_sort_index", (pid, tid), sort_index=tid - OURS - 10)]  # fmt: skip
+            named("thread_sort_index", (pid, tid), sort_index=tid - OWN_PIDS - 10)]  # fmt: skip
 
 
 def _windows(process: Process, clock: Clock) -> Iterator[Event]:
@@ -171,9 +171,9 @@ def _fetches(process: Process, clock: Clock) -> Iterator[Event]:
 
 
 def _about(fetch: FetchRecord) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
     if fetch.load and fetch.load_cpu is not None:
-        told["loading on a core, %"] = round(100 * fetch.load_cpu / fetch.load)
+        shown["loading on a core, %"] = round(100 * fetch.load_cpu / fetch.load)
     if fetch.read is not None:
-        told["read from storage, bytes"] = fetch.read
-    return told
+        shown["read from storage, bytes"] = fetch.read
+    return shown

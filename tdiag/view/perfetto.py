@@ -25,7 +25,7 @@ OPENING = """
                 or chrome://tracing in Chrome or Chromium, Load (newer ones: first
                 enable internal pages at chrome://chrome-urls)
 """
-# What Kineto calls a process of ours would compete with the name that its lanes give it.
+# Kineto's name of a process would compete with the name that tdiag's lanes give it.
 ABOUT_PROCESS = ("process_name", "process_labels", "process_sort_index")
 
 
@@ -87,7 +87,7 @@ def _kineto(
         notes.append(f"{path.name} is left out: nothing tells how its clock stands to the others")
         return
     add_ns = (base if isinstance(base, int) else 0) - shift + clock.shift
-    # Rows are told by their order, which what could not be read would shift.
+    # Rows are matched by their order, which an unreadable row would shift.
     shorter = {} if trace.damage else clipped(trace)
     row = 0
     reader = Reader(path)

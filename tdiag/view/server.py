@@ -33,7 +33,7 @@ class Server:
         self.url, self._process, self._log = url, process, log
 
     def wait(self) -> None:
-        """For ever: TensorBoard ends only when told to. Raises LaunchError when it failed."""
+        """Blocks until TensorBoard is stopped. Raises LaunchError when it failed."""
         code = self._process.wait()
         raise LaunchError(f"TensorBoard ended with exit code {code}", _last(self._log), 1)
 
@@ -69,7 +69,7 @@ def serve(
 
 
 def _check(port: int) -> None:
-    """A port that somebody listens on is told at once, not after TensorBoard's seconds."""
+    """Report a port in use at once, not after the seconds that TensorBoard takes to start."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

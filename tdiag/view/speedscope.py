@@ -20,7 +20,7 @@ OPENING = """
   in a browser: https://www.speedscope.app, drop the file (it is not uploaded)
   offline:      npm install -g speedscope; speedscope FILE
 """
-SCHEMA = "https://www.speedscope.app/file-format-schema.json"  # speedscope's importer looks for it
+SCHEMA = "https://www.speedscope.app/file-format-schema.json"  # speedscope's importer requires it
 
 TRAINING, WORKER, OTHER = range(3)
 

@@ -64,7 +64,7 @@ def of_run(run_dir: Path, diagnosis: Diagnosis, scratch: Path, steps: int | None
             view.events, view.notes = kept["events"], kept["notes"]
             return view
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # none yet, or a broken one: it is made anew
+        pass  # none yet, or a broken one: it is made again
     shutil.rmtree(home, ignore_errors=True)
     view.folder.mkdir(parents=True)
     _make_run(run_dir, diagnosis, view)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.budget import apportion, make_budget
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.kinds import Budget, Phases, Steps
+from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.kind import Kind
 from tdiag.rules.examples import MS, loaders, phases

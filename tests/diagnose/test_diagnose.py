@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tdiag.diagnose import diagnose
-from tdiag.evidence.device import DeviceParts, DeviceTime, HostOp, HostOps, Part, TracedSteps
-from tdiag.evidence.kinds import Steps
+from tdiag.evidence.device import DevicePart, DeviceParts, DeviceTime
+from tdiag.evidence.ops import HostOp, HostOps
+from tdiag.evidence.steps import Steps, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model import diagnosis as model
 from tdiag.model.diagnosis import Diagnosis, Verdict
@@ -98,10 +99,10 @@ def test_evidence_keeps_the_budget_for_the_reports(tmp_path: Path) -> None:
 
 
 def test_the_largest_parts_of_the_trace_are_told_and_what_shares_are_of() -> None:
-    kernels = tuple(Part(name=f"k{i}", count=2, device_ns=100.0 - i) for i in range(12))
+    kernels = tuple(DevicePart(name=f"k{i}", count=2, device_ns=100.0 - i) for i in range(12))
     ops = tuple(HostOp(name=f"o{i}", count=1, self_ns=30.0 - i, total_ns=50) for i in range(2))
     at = Place(file="loss.py", line=3, function="loss")
-    function = Part(name="loss (loss.py)", count=3, device_ns=9, at=at)
+    function = DevicePart(name="loss (loss.py)", count=3, device_ns=9, at=at)
     found = diagnose(
         Evidence().add(
             DeviceParts(kernels=kernels, ops=kernels[:1], modules=(), functions=(function,)),

@@ -11,7 +11,9 @@ from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.costs import FAMILIES
-from tdiag.evidence.kinds import Dispatch, Stacks, Steps
+from tdiag.evidence.ops import Dispatch
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Diagnosis
 from tdiag.model.kind import Kind
@@ -23,6 +25,7 @@ from tdiag.rules.examples import (
     op_line,
     ops,
     phases,
+    roofline,
     stack,
     stacks,
     system,
@@ -149,8 +152,8 @@ def test_a_loop_over_tensors_after_the_step_is_overhead() -> None:
 
 def test_a_statement_of_health_stands_only_beside_a_healthy_verdict() -> None:
     crowded = system(cores_machine=2, cores_allowed=2.0, cores_used=0.5, machine_busy_cores=2.0)
-    assert "TD605" in {f.code for f in ran(forward=100).findings}
-    doubted = ran(crowded, forward=100)
+    assert "TD605" in {f.code for f in ran(*roofline(best_ms=60), forward=100).findings}
+    doubted = ran(*roofline(best_ms=60), crowded, forward=100)
     assert not doubted.verdict.healthy
     assert "TD605" not in {f.code for f in doubted.findings}
 

@@ -8,9 +8,10 @@ import pytest
 
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.kinds import Budget, Flags, Modules, Steps
 from tdiag.evidence.replay import Replay
+from tdiag.evidence.steps import Budget, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Flags, Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.model.kind import Kind
 from tdiag.rules.catalogue import find

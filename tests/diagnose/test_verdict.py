@@ -9,8 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.verdict import GUESS_CONFIDENCE, judge
-from tdiag.evidence.device import HostOps, TracedSteps
-from tdiag.evidence.kinds import Dispatch, Environment, Steps
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.ops import Dispatch, HostOps
+from tdiag.evidence.roofline import OpWork, Roof, Work
+from tdiag.evidence.steps import Steps, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding, Fix, Speedup, Verdict
 from tdiag.model.kind import Kind
@@ -19,6 +21,22 @@ from tdiag.rules.examples import MS, budget, loaders, op_line, ops, phases, syst
 STEP = 100 * MS
 DISPATCH = Dispatch(op_ns=1500, grad_op_ns=6000)
 WORKING = ops(op_line(20, "forward", 20, grad_calls=20.0))  # ms of work a call
+# 1 GFLOP/s and 1 GB/s, and a step whose products need 60 of its 100 ms at that rate.
+ROOF = Roof(
+    flops_per_s={"float32": 1e9}, bytes_per_s=((1 << 30, 1e9),), source="measured", op_ns=1500,
+    threads=2,
+)  # fmt: skip
+
+
+def work(flops: float, calls: float = 60) -> Work:
+    product = OpWork(
+        name="aten::mm", dims=((8, 8), (8, 8)), dtype="float32", count=calls, flops=flops, moved=0,
+        host_ns=STEP, device_ns=None,
+    )  # fmt: skip
+    return Work(ops=(product,), calls=calls)
+
+
+WORK = work(60e6)
 TRACED = TracedSteps(durations_ns=(STEP,) * 5, mean_ns=STEP, count=5, found_by="ProfilerStep")
 CPU = Environment(
     torch="2.13.0", python="3.11", device="cpu", device_count=0, tdiag="0", command=(),
@@ -50,7 +68,7 @@ def run(
     device = options.pop("device", False)
     rest = "compute" if device else "forward"
     whole = budget(device=device, **({rest: 100 - sum(parts.values())} | parts))
-    evidence = Evidence().add(CPU, WORKING, DISPATCH, steps(), whole, *kinds)
+    evidence = Evidence().add(CPU, WORKING, DISPATCH, steps(), whole, ROOF, WORK, *kinds)
     for kind in options.pop("without", ()):
         del evidence.facts[kind]
     return judge(evidence, whole, findings)
@@ -120,7 +138,9 @@ def test_each_class_is_named_in_words_of_its_own() -> None:
 def test_healthy_is_said_plainly_and_only_when_nothing_is_to_be_won() -> None:
     healthy = run({"data_wait_cpu": 4})
     assert healthy.healthy
-    assert healthy.summary == "96% of the step is computing: healthy"
+    assert healthy.summary == (
+        "96% of the step is computing, at 62% of what this machine reaches: healthy"
+    )
     assert not run({"data_wait_cpu": 15}, findings=(finding("cpu", 0.15),)).healthy
     assert not run({"data_wait_cpu": 12, "evaluation": 12}).healthy
     assert not run({"data_wait_cpu": 4}, CROWDED).healthy
@@ -313,3 +333,50 @@ def test_a_crowded_machine_does_not_hide_a_waste_behind_slow_compute() -> None:
     assert run({"data_wait_io": 15}, CROWDED).cls == "unknown"
     assert run({"data_wait_io": 3}, CROWDED).cls == "compute"
     assert run({"data_wait_io": 30}, CROWDED).cls == "io"
+
+
+def test_without_a_roofline_nothing_is_healthy_and_little_is_sure() -> None:
+    """Absence of findings is no proof of health."""
+    for kind in (Roof, Work):
+        found = run({"data_wait_cpu": 4}, without=(kind,))
+        assert (found.cls, found.healthy) == ("compute", False)
+        assert found.confidence <= GUESS_CONFIDENCE
+        assert "how efficiently is unknown: not captured" in found.summary
+
+
+def test_a_roof_measured_without_a_core_proves_no_health() -> None:
+    assert not run({"data_wait_cpu": 4}, replace(ROOF, certainty=0.4)).healthy
+
+
+def test_a_step_far_below_what_the_machine_reaches_is_not_healthy() -> None:
+    """Its arithmetic takes 10 of 96 ms at best, and its 60 calls cannot explain the rest."""
+    found = run({"data_wait_cpu": 4}, work(10e6))
+    assert (found.cls, found.healthy) == ("compute", False)
+    assert "at 10% of what this machine reaches: its work needs 10.0 ms of 96.0 ms" in found.summary
+
+
+def test_what_calls_cost_and_work_does_not_is_overhead() -> None:
+    """A cell written out over time steps: 20,000 calls, none of them slow, and no loop found."""
+    found = run({"data_wait_cpu": 4}, work(10e6, calls=20_000))
+    assert found.cls == "overhead"
+    assert found.share == pytest.approx(0.96 - 0.10, abs=0.01)
+    assert "20,000 calls cost at least 30.0 ms" in found.summary
+    crowded = system(cores_machine=2, cores_used=1.0, machine_busy_cores=2.0,
+                     training_queued_frac=0.6)  # fmt: skip
+    assert run({"data_wait_cpu": 4}, work(10e6, calls=20_000), crowded).cls != "overhead"
+    efficient = run({"data_wait_cpu": 4}, work(70e6, calls=20_000))
+    assert (efficient.cls, efficient.healthy) == ("compute", True)
+
+
+def test_fewer_threads_than_cores_are_overhead_where_the_work_is_limited_by_them() -> None:
+    halved = replace(ROOF, flops_per_s={"float32": 0.5e9}, threads=1)
+    found = run({"data_wait_cpu": 4}, replace(ROOF, in_force=halved), work(45e6))
+    assert found.cls == "overhead"
+    assert "1 of 2 threads" in found.summary
+    small = run({"data_wait_cpu": 4}, replace(ROOF, in_force=halved), work(5e6))
+    assert small.cls == "compute"
+    double = finding("compute", 0.6)  # the computing itself has a larger cause
+    named = run(
+        {"data_wait_cpu": 4}, replace(ROOF, in_force=halved), work(45e6), findings=(double,)
+    )
+    assert named.cls == "compute"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tdiag.diagnose.verdict import judge
-from tdiag.evidence.kinds import Budget, Phases, System
+from tdiag.evidence.machine import System
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Verdict
 from tdiag.rules.examples import budget

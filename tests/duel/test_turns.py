@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import statistics
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,9 +18,10 @@ import psutil
 import pytest
 
 from tdiag.duel import talk
-from tdiag.duel.group import Pace, steps_of_a_turn, take_turns
+from tdiag.duel.group import FEWEST_ON_DEVICE, Pace, steps_of_a_turn, take_turns
 from tdiag.duel.side import Program, ProgramFailed, Side
 from tdiag.errors import UsageError
+from tdiag.gate import counting
 
 from .scripts import TRAIN, program
 
@@ -207,3 +210,75 @@ sys.stdin.read()
 )
 def test_a_turn_is_some_50_ms(step_ns: float, steps: int) -> None:
     assert steps_of_a_turn(step_ns) == steps
+
+
+@pytest.mark.parametrize(("step_ns", "steps"), [(1e3, 100), (10e6, 10), (300e6, 10)])
+def test_on_a_device_a_turn_has_ten_steps_at_least(step_ns: float, steps: int) -> None:
+    assert steps_of_a_turn(step_ns, FEWEST_ON_DEVICE) == steps
+
+
+# A device that lets one process in at a time: who holds the file has it.
+ONE_AT_A_TIME = """
+    import fcntl, os
+    device = open(os.environ["DEVICE"], "w")
+    try:
+        fcntl.flock(device, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RuntimeError(os.environ["REFUSAL"])
+"""
+REFUSAL = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+
+
+@pytest.mark.parametrize(
+    ("output", "no_room"),
+    [
+        (REFUSAL, True),
+        ("CUDA error: all CUDA-capable devices are busy or unavailable", True),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", True),
+        ("torch.cuda.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB.", True),
+        ("RuntimeError: CUDA error: out of memory", True),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("RuntimeError: CUDA error: device-side assert triggered", False),
+        ("RuntimeError: DataLoader worker is killed by signal: Bus error. out of shm", False),
+        ("RuntimeError: [enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory",
+         False),
+    ],
+)  # fmt: skip
+def test_a_device_without_room_is_told_from_other_failures(output: str, no_room: bool) -> None:
+    assert ProgramFailed("now", 1, output).no_room is no_room
+
+
+@pytest.mark.training
+def test_what_the_device_has_no_room_for_is_measured_one_after_the_other(tmp_path: Path) -> None:
+    code = textwrap.dedent(ONE_AT_A_TIME) + textwrap.dedent(TRAIN)
+    shared = {"DEVICE": str(tmp_path / "device"), "REFUSAL": REFUSAL, "SLEEP": "0.001"}
+    sides = [program(tmp_path, name, code, **shared) for name in ("a", "b")]
+    taken = take_turns(sides, tmp_path / "group", Pace(turns=4))
+    assert [one.alone for one in taken] == [True, True]
+    assert [len(one.typical_ns) for one in taken] == [4, 4]
+
+
+def test_what_does_its_counting_alone_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[str], str]] = []
+
+    def beside(programs: list[Program], folder: Path) -> list[str]:
+        names = [p.name for p in programs]
+        asked.append((names, folder.name))
+        if len(names) > 1:
+            raise ProgramFailed("b", 1, REFUSAL)
+        return names
+
+    monkeypatch.setattr(counting, "_beside", beside)
+    found = counting.count([program(tmp_path, name) for name in "ab"], tmp_path)
+    assert list(map(str, found)) == ["a", "b"]
+    assert asked == [(["a", "b"], tmp_path.name), (["a"], "alone"), (["b"], "alone")]
+
+
+def test_a_device_that_somebody_else_holds_is_the_scripts_failure(tmp_path: Path) -> None:
+    code = textwrap.dedent(ONE_AT_A_TIME) + textwrap.dedent(TRAIN)
+    shared = {"DEVICE": str(tmp_path / "device"), "REFUSAL": REFUSAL}
+    with (tmp_path / "device").open("w") as device:
+        fcntl.flock(device, fcntl.LOCK_EX)
+        with pytest.raises(ProgramFailed, match="the script itself failed"):
+            take_turns([program(tmp_path, n, code, **shared) for n in "ab"], tmp_path / "group",
+                       Pace(turns=3))  # fmt: skip

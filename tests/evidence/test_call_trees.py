@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.history import CallTrees, Frame
+from tdiag.evidence.sampled import CallFrame, CallTrees
 
 from .test_stacks import (
     BACKWARD,
@@ -30,7 +30,7 @@ def trees_of(folder: Path, *profiles: dict[str, object]) -> CallTrees:
     return found
 
 
-def paths(frames: tuple[Frame, ...]) -> dict[str, float]:
+def paths(frames: tuple[CallFrame, ...]) -> dict[str, float]:
     """``outer/inner`` → share."""
     said: list[str] = []
     for frame in frames:

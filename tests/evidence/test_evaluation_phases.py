@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.data import Loaders
+from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.from_run import load_run
 
 from .making import (

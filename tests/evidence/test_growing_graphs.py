@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.training import MemoryGrowth
+from tdiag.evidence.memory import MemoryGrowth
 
 from .making import Run, plain
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.history import History, StepHistory, Strip
-from tdiag.evidence.kinds import Steps
+from tdiag.evidence.machine import Strip, SystemHistory
+from tdiag.evidence.steps import StepHistory, Steps
 
 from .making import TRAIN, Run, loader, plain
 from .test_system import MACHINE, SECOND
@@ -22,7 +22,7 @@ def sample(t: int, procs: dict[str, list[int | None]], **more: Any) -> dict[str,
 
 def history_of(
     folder: Path, *samples: dict[str, Any], cpus_allowed: int | None = None, **machine: Any
-) -> History | None:
+) -> SystemHistory | None:
     """Of a run that took no step, unless its process is to be known."""
     run = Run(folder)
     if cpus_allowed:
@@ -30,10 +30,10 @@ def history_of(
         run.steps(2, plain)
     lines = "".join(json.dumps(line) + "\n" for line in (MACHINE | machine, *samples))
     (folder / "system.jsonl").write_text(lines + '{"kind":"sam')
-    return load_run(run.write()).get(History)
+    return load_run(run.write()).get(SystemHistory)
 
 
-def strip(history: History | None, name: str) -> Strip:
+def strip(history: SystemHistory | None, name: str) -> Strip:
     assert history is not None
     return next(strip for strip in history.strips if strip.name == name)
 
@@ -48,10 +48,10 @@ def test_use_is_the_counters_difference_over_the_interval(tmp_path: Path) -> Non
     assert found is not None
     assert found.t_ns == (0, 2 * SECOND, 3 * SECOND)
     assert strip(found, "cores").values == (0.5, 3.0)
-    assert strip(found, "cores, everybody").values == (6.0, 6.0)
+    assert strip(found, "cores, all processes").values == (6.0, 6.0)
     assert strip(found, "disk read").values == (2000.0, 0.0)
     assert strip(found, "memory").values == (300, 200)
-    limits = [strip(found, name).limit for name in ("cores", "cores, everybody", "memory")]
+    limits = [strip(found, name).limit for name in ("cores", "cores, all processes", "memory")]
     assert limits == [4.0, 8, 16 << 30]
 
 

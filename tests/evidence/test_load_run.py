@@ -9,19 +9,12 @@ import pytest
 
 from tdiag.diagnose import diagnose
 from tdiag.errors import RunError
+from tdiag.evidence.device import SyncLines
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.kinds import (
-    Calls,
-    Dispatch,
-    Environment,
-    Modules,
-    Ops,
-    Optimizers,
-    Phases,
-    Steps,
-    SyncLines,
-    System,
-)
+from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.ops import Calls, Dispatch, Ops
+from tdiag.evidence.steps import Phases, Steps
+from tdiag.evidence.training import Modules, Optimizers
 
 from .making import CRITERION, MS, Run, loader, plain
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.data import Loader, Loaders
+from tdiag.evidence.feeding import Loader, Loaders
 from tdiag.evidence.from_run import load_run
 
 from .making import MS, TRAIN, VALID, Run, loader, plain

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.kinds import Phases, Steps
+from tdiag.evidence.steps import Phases, Steps
 
 from .making import (
     BACKWARD,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.kinds import Steps, Threads
+from tdiag.evidence.machine import Threads
+from tdiag.evidence.steps import Steps
 
 from .making import MS, Run, plain
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from tdiag.diagnose import diagnose
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.device import DeviceTime, Ranks
+from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.kinds import Phases, Stacks, Steps
+from tdiag.evidence.ranks import Ranks
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Phases, Steps
 from tdiag.evidence.store import Evidence
 from tests.trace import making as trace
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.kinds import Stacks
+from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.store import Evidence
 
 from .making import TRAIN, Run, loader, plain

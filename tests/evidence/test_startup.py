@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.training import Startup
+from tdiag.evidence.machine import Startup
 
 from .making import MS, TRAIN, Run, loader, plain
 

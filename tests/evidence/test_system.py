@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tdiag.evidence.clocks import DeviceClocks, HeldDown
+from tdiag.evidence.device import DeviceClocks, HeldDown
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.kinds import System
+from tdiag.evidence.from_run.clean import Clean
+from tdiag.evidence.from_run.machine import make_system
+from tdiag.evidence.machine import System
 
 from .making import MS, Run, plain
 
@@ -77,6 +80,26 @@ def test_the_device_that_is_used_is_the_one_reported(tmp_path: Path) -> None:
     )
     assert found.gpu_memory_used_bytes == 7
     assert found.gpu_memory_total_bytes == 80 << 30
+
+
+def test_a_busier_device_of_somebody_else_is_not_taken_for_the_programs(tmp_path: Path) -> None:
+    about = [{"index": 0, "uuid": "GPU-a-1"}, {"index": 1, "uuid": "MIG-b-2"}]
+    gpus = [
+        {"index": 0, "util": 0.9, "memory_used": 70, "throttle": []},
+        {"index": 1, "util": 0.1, "memory_used": 7, "throttle": []},
+    ]
+    lines = (MACHINE | {"gpus": about}, *(sample(t * SECOND, 3, 0, gpus=gpus) for t in (2, 3)))
+    path = tmp_path / "system.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    clean = Clean(np.ones(1, np.bool_), ((SECOND, 4 * SECOND),))
+
+    def used(uuid: str | None) -> int | None:
+        found = make_system(path, clean, None, None, uuid)[0]
+        assert isinstance(found, System)
+        return found.gpu_memory_used_bytes
+
+    assert (used("b-2"), used("a-1"), used(None)) == (7, 70, 70)
+    assert used("c-3") is None  # one that was not watched
 
 
 def test_waiting_for_a_core_is_measured_over_the_clean_window(tmp_path: Path) -> None:

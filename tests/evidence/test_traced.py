@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tdiag.evidence.device import DeviceTime, HostOps, TracedSteps
+from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.history import StepEvents
+from tdiag.evidence.ops import HostOps
+from tdiag.evidence.steps import StepEvents, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.timeline import Timeline
 

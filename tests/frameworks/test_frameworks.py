@@ -81,12 +81,14 @@ def needs(module: str) -> None:
 
 def test_hugging_face_trainer(tmp_path: Path) -> None:
     needs("transformers")
-    judged(run(tmp_path, "hf_trainer.py"))
+    found = judged(run(tmp_path, "hf_trainer.py"))
+    assert found["environment"]["framework"][0] == "transformers"
 
 
 def test_lightning(tmp_path: Path) -> None:
     needs("lightning")
-    judged(run(tmp_path, "lightning_fit.py"))
+    found = judged(run(tmp_path, "lightning_fit.py"))
+    assert found["environment"]["framework"][0] == "lightning"
 
 
 def test_lightning_ddp_spawn(tmp_path: Path) -> None:
@@ -102,7 +104,8 @@ def test_lightning_ddp_spawn(tmp_path: Path) -> None:
 def test_accelerate(launcher: tuple[str, ...], tmp_path: Path) -> None:
     needs("accelerate")
     words = (sys.executable, *launcher) if launcher else ()
-    judged(run(tmp_path, "with_accelerate.py", launcher=words))
+    found = judged(run(tmp_path, "with_accelerate.py", launcher=words))
+    assert found["environment"]["framework"][0] == "accelerate"
 
 
 def test_spawned_ranks(tmp_path: Path) -> None:

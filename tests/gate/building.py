@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 from tdiag.duel.estimate import Estimate, Ratios
-from tdiag.gate.counters import Counter, Line
-from tdiag.gate.judge import Case, Measured, Side
+from tdiag.gate.counters import Counter, LineCount
+from tdiag.gate.judge import Case, Measured, SideCounts
 from tdiag.gate.outcome import CounterChange, LineChange, Outcome, StepChange
 from tdiag.model.comparison import Change
 from tdiag.model.diagnosis import Finding, Fix
@@ -30,7 +30,7 @@ def measured(ratio: float, half: float = 0.01, p: float = 0.01, mean: float = 0.
 def item_lines(per_step: float, line: int = 42) -> dict[str, Counter]:
     key = "loss.py: forward: total += x.item()"
     place = Place(str(ROOT / "loss.py"), line)
-    lines = {key: Line(key, per_step, place)} if per_step else {}
+    lines = {key: LineCount(key, per_step, place)} if per_step else {}
     return {ITEM: Counter(ITEM, "count", per_step, per_step, lines)}
 
 
@@ -44,7 +44,7 @@ def finding(code: str) -> Finding:
 
 def case(step: Measured | None = None, before: float = 0, now: float = 0, **more: object) -> Case:
     sides = [
-        Side(ROOT, item_lines(count), rules, parts, (3e9,), (4e8,))
+        SideCounts(ROOT, item_lines(count), rules, parts, (3e9,), (4e8,))
         for count, parts, rules in (
             (before, {"loss": 1e6, "forward": 9e6}, frozenset({"TD301"})),
             (now, {"loss": 2e6, "forward": 9e6}, frozenset({"TD301", "TD501"})),

@@ -10,12 +10,12 @@ import pytest
 from tdiag.errors import RunError
 from tdiag.gate import baseline
 from tdiag.gate.baseline import Entry, StoredCounter
-from tdiag.gate.machine import Machine
+from tdiag.gate.machine import Hardware
 from tdiag.launch import rundir
 
 from .building import git, repository
 
-MACHINE = Machine(processor="A CPU", cores=2.0, device="cpu", torch="2.13", python="3.11")
+MACHINE = Hardware(processor="A CPU", cores=2.0, device="cpu", torch="2.13", python="3.11")
 
 
 def entry(command: str, step_ns: float = 1234567.89, commit: str = "1a" * 20) -> Entry:
@@ -108,8 +108,8 @@ def test_it_holds_no_number_that_json_cannot(tmp_path: Path) -> None:
 
 
 def test_another_torch_is_no_other_machine() -> None:
-    other = Machine(processor="A CPU", cores=2.0, device="cpu", torch="2.1", python="3.12")
+    other = Hardware(processor="A CPU", cores=2.0, device="cpu", torch="2.1", python="3.12")
     assert MACHINE.same_hardware(other)
     assert not MACHINE.same_hardware(
-        Machine(processor="A CPU", cores=4.0, device="cpu", torch="2.13", python="3.11")
+        Hardware(processor="A CPU", cores=4.0, device="cpu", torch="2.13", python="3.11")
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tdiag.gate.counters import TORCH_CALLS, Counter, Line
+from tdiag.gate.counters import TORCH_CALLS, Counter, LineCount
 from tdiag.gate.document import advice, summary, title
 from tdiag.gate.judge import Measured, judge
 from tdiag.gate.outcome import Verdict
@@ -62,7 +62,7 @@ def test_a_time_that_decided_comes_first() -> None:
 
 def test_one_more_is_in_the_singular() -> None:
     told = case(measured(1.0))
-    lines = {text: Line(text, 1, Place(str(ROOT / "train.py"), 6)) for text in ("a", "b")}
+    lines = {text: LineCount(text, 1, Place(str(ROOT / "train.py"), 6)) for text in ("a", "b")}
     told.before.counters[TORCH_CALLS] = Counter(TORCH_CALLS, "count", 9, 9)  # type: ignore[index]
     told.now.counters[TORCH_CALLS] = Counter(TORCH_CALLS, "count", 11, 11, lines)  # type: ignore[index]
     assert judge(told).reasons == ("train.py:6 makes 1 more torch call a step (0 → 1)",)

@@ -55,7 +55,7 @@ def test_importing_it_is_cheap() -> None:
     [
         (0, {"passed": 1}, "after 0"),
         (1, {"failed": 1}, "the step regressed"),
-        (2, {"failed": 1}, "tdiag check came to nothing"),
+        (2, {"failed": 1}, "tdiag check gave no result"),
         (3, {"skipped": 1}, "inconclusive: it is"),
     ],
 )

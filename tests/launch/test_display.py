@@ -119,6 +119,19 @@ def test_it_says_window_steps_and_step_time(progress: Progress) -> None:
     assert "goes on at full speed" in spoken(progress, profiling=False)
 
 
+def test_full_speed_is_not_claimed_of_a_device_where_it_was_not_measured(
+    progress: Progress,
+) -> None:
+    process = progress.processes["1.jsonl"]
+    process.steps, process.finish, process.on_device = 9, "complete", True
+    assert spoken(progress, profiling=False).endswith("evidence complete, the script goes on\n")
+    process.residue = 0.012
+    assert spoken(progress, profiling=False).endswith("goes on at full speed\n")
+    process.residue = 0.148
+    end = "the script goes on, each step 15% longer than before the trace\n"
+    assert spoken(progress, profiling=False).endswith(end)
+
+
 def test_a_line_comes_at_a_change_and_now_and_then_while_a_window_lasts(progress: Progress) -> None:
     progress.processes["1.jsonl"].steps = 3
     long = REPEAT_EVERY_S + 1

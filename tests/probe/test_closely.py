@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.data import Loader, Loaders
+from tdiag.evidence.feeding import Loader, Loaders
 
 from .harness import watch_code
 
@@ -129,3 +129,49 @@ def test_fetches_are_measured_now_and_then_and_not_wrapped_in_between(tmp_path: 
     times = [fetch["t"] for fetch in watched.of("fetch")]
     assert 4 + 3 <= len(times) < 40
     assert all(b - a >= 0.2e9 for a, b in pairwise(times[4:]))
+
+
+HIDDEN = """
+import random, sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Flip:
+    def __init__(self, rng):
+        self.rng = rng
+    def __call__(self, x):
+        return x.flip(0) if self.rng.random() < 0.5 else x
+
+where, rng = sys.argv[1], random.Random(0)
+OF_THE_MODULE = Flip(rng) if where == "global" else None
+
+class Mine(Dataset):
+    OF_THE_CLASS = Flip(rng) if where == "class" else None
+    def __init__(self):
+        same = lambda x: x
+        steps = [same] * 20 + ([Flip(rng)] if where == "list" else [])
+        self.steps = {"train": steps, "test": []}
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        x = torch.full((4,), float(i))
+        for step in [*self.steps["train"], self.OF_THE_CLASS, OF_THE_MODULE]:
+            x = step(x) if step else x
+        return x
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x in DataLoader(Mine(), batch_size=4):
+    optimizer.zero_grad()
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("where", ["list", "class", "global", "nowhere"])
+def test_a_generator_is_found_wherever_the_dataset_draws_from(where: str, tmp_path: Path) -> None:
+    run = watch_code(tmp_path, HIDDEN, where, windows=["baseline"])
+    assert run.returncode == 0, run.err
+    loaders = run.evidence().get(Loaders)
+    assert loaders
+    assert loaders.loaders[0].random is (where != "nowhere")

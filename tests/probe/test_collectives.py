@@ -12,8 +12,8 @@ import pytest
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.from_run.events import read_events
 from tdiag.evidence.from_run.slices import BACKWARD, COMM
-from tdiag.evidence.kinds import Phases, Steps
-from tdiag.evidence.training import Collective, Collectives
+from tdiag.evidence.ranks import CollectiveLine, Collectives
+from tdiag.evidence.steps import Phases, Steps
 from tests import warm
 from tests.probe.harness import environment
 
@@ -130,7 +130,7 @@ def test_calls_by_hand_are_marked_by_line_and_nothing_else_changes(tmp_path: Pat
     found, phases, steps = (evidence.get(kind) for kind in (Collectives, Phases, Steps))
     assert found is not None and phases is not None and steps is not None
     times: dict[str, float] = {}
-    lines: dict[str, Collective] = {}
+    lines: dict[str, CollectiveLine] = {}
     for line in found.lines:
         times[line.name] = line.count
         lines[line.name] = line

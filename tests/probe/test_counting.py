@@ -240,3 +240,27 @@ def test_a_librarys_loop_is_not_the_users(tmp_path: Path) -> None:
     assert judged["calls"] == 13 * steps
     pair = lines[line_of("PAIR", LIBRARY_LOOPS)]
     assert pair["in_loop"] and pair["names"]["cosine_similarity"] == 16 * steps
+
+
+FROM_TENSORS = """
+import numpy, torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+parts = [torch.randn(4) for _ in range(8)]
+for step in range(40):
+    optimizer.zero_grad()
+    batch = torch.stack(parts)  # STACKED
+    batch = torch.as_tensor(batch)  # AS_IS
+    batch = torch.asarray(obj=batch)  # AS_IT_IS
+    scale = torch.as_tensor([1.0, 2.0, 3.0, 4.0])  # LIST
+    shift = torch.as_tensor(numpy.ones(4, "float32"))  # ARRAY
+    model(batch * scale + shift).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_tensor_made_of_tensors_is_no_data_of_pythons(tmp_path: Path) -> None:
+    steps, lines = counted(tmp_path, FROM_TENSORS)
+    made = {mark: lines[line_of(mark, FROM_TENSORS)]["constructions"] / steps
+            for mark in ("STACKED", "AS_IS", "AS_IT_IS", "LIST", "ARRAY")}  # fmt: skip
+    assert made == {"STACKED": 0, "AS_IS": 0, "AS_IT_IS": 0, "LIST": 1, "ARRAY": 1}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.training import Ddp
+from tdiag.evidence.ranks import Ddp
 from tests.zoo.table import BY_NAME
 
 from .harness import environment

@@ -4,16 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.kinds import Ops, Steps
+from tdiag.evidence.memory import MemoryGrowth
+from tdiag.evidence.ops import Ops
+from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import (
-    Activation,
-    ClipCalls,
-    Gradients,
-    Layers,
-    MemoryGrowth,
-    Recomputations,
-)
+from tdiag.evidence.training import Activation, ClipCalls, Gradients, Layers, Recomputations
 from tdiag.probe.wire import MOST_GRAPH_NODES
 
 from .harness import watch_code

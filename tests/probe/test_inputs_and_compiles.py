@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.data import Inputs
-from tdiag.evidence.kinds import Modules
+from tdiag.evidence.feeding import Inputs
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Compiles
+from tdiag.evidence.training import Compiles, Modules
 
 from .harness import watch_code
 

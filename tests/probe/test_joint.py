@@ -79,40 +79,55 @@ class Recorder:
 
 
 @pytest.fixture
-def joint(tmp_path: Path) -> Joint:
-    """Of one rank of two, at step 40 of 100 ms each."""
+def joints(tmp_path: Path) -> tuple[Joint, Joint]:
+    """Of the lead and the other rank of two, at step 40."""
     (tmp_path / "control").mkdir()
-    probe: Any = SimpleNamespace(
-        run_dir=str(tmp_path), step=40, ranks=2, recorder=Recorder(), guard=lambda f: f
-    )
-    windows: Any = SimpleNamespace(probe=probe, boundary=None, looks=None)
-    return Joint(probe, lambda window, stacks: TraceCapture(windows, window, stacks))
+
+    def joint(rank: int) -> Joint:
+        probe: Any = SimpleNamespace(
+            run_dir=str(tmp_path), step=40, ranks=2, rank=rank, recorder=Recorder(),
+            guard=lambda f: f,
+        )  # fmt: skip
+        windows: Any = SimpleNamespace(probe=probe, boundary=None, looks=None)
+        return Joint(probe, lambda window, stacks: TraceCapture(windows, window, stacks))
+
+    return joint(0), joint(1)
 
 
-def test_it_is_announced_so_far_ahead_that_all_look_before(joint: Joint) -> None:
-    joint.announce(2, 3, stacks=False, step_ns=100e6)
-    assert (joint.at - 40) * 100e6 > 2 * POLL_NS
+def test_it_begins_after_a_step_that_both_have_before_them(joints: tuple[Joint, Joint]) -> None:
+    lead, other = joints
+    other.probe.step = 57  # its host has run ahead
+    lead.announce(2, 3, stacks=False)
+    assert not lead.ready() and lead.agreement.at is None
+    assert other.follow(POLL_NS)  # it answers
+    assert not lead.ready()
+    assert lead.agreement.at is not None and lead.agreement.at > 57
 
 
-def test_one_rank_alone_announces_nothing(joint: Joint) -> None:
+def test_one_rank_alone_announces_nothing(joints: tuple[Joint, Joint]) -> None:
+    joint = joints[0]
     joint.probe.ranks = 1
-    joint.announce(2, 3, stacks=False, step_ns=100e6)
-    assert joint.at == 0
-    assert not Path(joint.file).exists()
+    joint.announce(2, 3, stacks=False)
+    assert joint.ready()
+    assert not Path(joint.agreement.file).exists()
 
 
-def test_a_rank_that_is_told_too_late_says_so_once(joint: Joint) -> None:
-    Joint(joint.probe, joint.make_trace).announce(2, 3, stacks=False, step_ns=100e6)
-    joint.probe.step = 10**6
-    assert joint.follow(POLL_NS)
-    assert not joint.follow(2 * POLL_NS)
-    written = joint.probe.recorder.written  # type: ignore[attr-defined]
+def test_a_rank_that_hears_too_late_says_so_once(joints: tuple[Joint, Joint]) -> None:
+    lead, other = joints
+    lead.announce(2, 3, stacks=False)
+    other.follow(POLL_NS)
+    lead.ready()
+    other.probe.step = 10**6
+    assert other.follow(2 * POLL_NS)
+    assert not other.follow(3 * POLL_NS)
+    written = other.probe.recorder.written  # type: ignore[attr-defined]
     assert [(r["state"], r["why"], r["pass"]) for r in written] == [
-        ("skipped", "it was told too late", 2)
+        ("skipped", "it was announced too late", 2)
     ]
 
 
-def test_a_file_that_is_half_there_is_looked_at_again(joint: Joint) -> None:
-    Path(joint.file).write_text('{"pass": 2, "a')
+def test_a_file_that_is_half_there_is_looked_at_again(joints: tuple[Joint, Joint]) -> None:
+    joint = joints[1]
+    Path(joint.agreement.file).write_text('{"pass": 2, "a')
     assert not joint.follow(POLL_NS)
     assert joint.capture is None

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Flags, Optimizers, Phases
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Gradients, Schedulers
+from tdiag.evidence.training import Flags, Gradients, Optimizers, Schedulers
 
 from .harness import watch_code
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from tdiag.evidence.device import DeviceParts, Part
-from tdiag.evidence.history import CallTrees, Event, EventLane, Frame, StepEvents, StepHistory
-from tdiag.evidence.kinds import OpLine, Ops
+from tdiag.evidence.device import DevicePart, DeviceParts
+from tdiag.evidence.ops import OpLine, Ops
+from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.sources import Excerpt
+from tdiag.evidence.steps import EventLane, StepEvent, StepEvents, StepHistory
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Component, Diagnosis, RankStep
 from tests.tables.building import at, everything
@@ -26,8 +27,8 @@ def details(name: str = "plain") -> Evidence:
         CallTrees(training=tree(name), workers=tree(name)[:3]),
         step_events(name),
         DeviceParts(
-            kernels=(Part(name=f"gemm_{name}", count=3, device_ns=4 * MS),),
-            ops=(Part(name=f"my::{name}", count=1, device_ns=MS),),
+            kernels=(DevicePart(name=f"gemm_{name}", count=3, device_ns=4 * MS),),
+            ops=(DevicePart(name=f"my::{name}", count=1, device_ns=MS),),
             modules=(),
             functions=(),
         ),
@@ -74,22 +75,22 @@ def steps() -> StepHistory:
     )
 
 
-def tree(name: str) -> tuple[Frame, ...]:
+def tree(name: str) -> tuple[CallFrame, ...]:
     """<module> calls train, which spends 60 % in ``name`` and 30 % in backward."""
     file = str(SOURCE)
     return (
-        Frame(name="<module>", file=file, line=90, parent=-1, frac=1.0, user=True),
-        Frame(name="train", file=file, line=41, parent=0, frac=0.95, user=True),
-        Frame(name=name, file=f"{HOME}/{name}.py", line=8, parent=1, frac=0.6, user=True),
-        Frame(name="backward", file="/env/torch/_tensor.py", line=0, parent=1, frac=0.3,
+        CallFrame(name="<module>", file=file, line=90, parent=-1, frac=1.0, user=True),
+        CallFrame(name="train", file=file, line=41, parent=0, frac=0.95, user=True),
+        CallFrame(name=name, file=f"{HOME}/{name}.py", line=8, parent=1, frac=0.6, user=True),
+        CallFrame(name="backward", file="/env/torch/_tensor.py", line=0, parent=1, frac=0.3,
               user=False),
-        Frame(name="dust", file=file, line=9, parent=2, frac=0.0001, user=True),
+        CallFrame(name="dust", file=file, line=9, parent=2, frac=0.0001, user=True),
     )  # fmt: skip
 
 
 def step_events(name: str) -> StepEvents:
-    def event(what: str, begin: int, end: int, merged: int = 1) -> Event:
-        return Event(name=what, begin_ns=begin * MS, end_ns=end * MS, merged=merged)
+    def event(what: str, begin: int, end: int, merged: int = 1) -> StepEvent:
+        return StepEvent(name=what, begin_ns=begin * MS, end_ns=end * MS, merged=merged)
 
     events = (event(name, 2, 9), event("b", 9, 12, 5))
     lanes = [

@@ -9,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tdiag.diagnose import diagnose
-from tdiag.evidence.kinds import Budget, Environment, Phases, Steps
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Diagnosis
 from tdiag.model.notes import Capture

@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from tdiag.evidence.device import DeviceParts, HostOp, HostOps, Part
+from tdiag.evidence.device import DevicePart, DeviceParts
 from tdiag.evidence.from_trace.median_step import MOST_EVENTS
-from tdiag.evidence.history import CallTrees, Event, EventLane, Frame, StepEvents
-from tdiag.evidence.kinds import Calls
+from tdiag.evidence.ops import Calls, HostOp, HostOps
+from tdiag.evidence.sampled import CallFrame, CallTrees
+from tdiag.evidence.steps import EventLane, StepEvent, StepEvents
 from tdiag.model.diagnosis import Diagnosis
 from tdiag.model.notes import Capture, Note
 from tdiag.model.place import Place
@@ -134,13 +135,15 @@ def test_the_page_of_a_run_with_very_much_of_everything_stays_small() -> None:
     much = details()
     step, host = much.get(StepEvents), much.get(HostOps)
     assert step and host
-    events = tuple(Event(name=name(), begin_ns=i, end_ns=i + 1) for i in range(MOST_EVENTS // 10))
+    events = tuple(
+        StepEvent(name=name(), begin_ns=i, end_ns=i + 1) for i in range(MOST_EVENTS // 10)
+    )
     lanes = tuple(EventLane(name=f"l{n}", role="host", events=events) for n in range(10))
     frames = tuple(
-        Frame(name=name(), file=f"/u/{name()}.py", line=i, parent=max(-1, i - 50), frac=0.9,
+        CallFrame(name=name(), file=f"/u/{name()}.py", line=i, parent=max(-1, i - 50), frac=0.9,
               user=True) for i in range(3_000)
     )  # fmt: skip
-    kernels = tuple(Part(name=name(), count=1, device_ns=9.9) for _ in range(1_000))
+    kernels = tuple(DevicePart(name=name(), count=1, device_ns=9.9) for _ in range(1_000))
     ops = tuple(HostOp(name=name(), count=1, self_ns=1.5, total_ns=2.5) for _ in range(1_000))
     rows = tuple(call(f"/u/{name()}.py", 1, name()) for _ in range(1_000))
     much.add(

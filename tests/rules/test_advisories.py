@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Phases
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find

@@ -10,9 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import rank, run_rule, run_rules
-from tdiag.evidence.data import Inputs
-from tdiag.evidence.kinds import Budget, Flags, Phases
+from tdiag.evidence.feeding import Inputs
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Abstained, Finding, Fix
 from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.catalogue import Rule, find, needs

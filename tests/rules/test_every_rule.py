@@ -12,7 +12,7 @@ import pytest
 
 from tdiag.diagnose.engine import run_rule, run_rules
 from tdiag.errors import UsageError
-from tdiag.evidence.kinds import Budget
+from tdiag.evidence.steps import Budget
 from tdiag.model.diagnosis import Abstained, Finding, VerdictClass
 from tdiag.rules import explain
 from tdiag.rules.base import NOISE_FLOOR_FRAC

@@ -37,6 +37,15 @@ def same(one: list[list[torch.Tensor]], other: list[list[torch.Tensor]]) -> bool
     return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
 
 
+@pytest.mark.parametrize(
+    "code", [snippets.files_in_memory("D", ""), snippets.samples_in_memory("D"),
+             snippets.samples_on_disk("D"), snippets.batches_ahead()],
+)  # fmt: skip
+def test_no_line_is_folded_on_a_terminal_of_80_columns(code: str) -> None:
+    """A folded line of Python cannot be pasted. The report indents by 6."""
+    assert max(map(len, code.splitlines())) <= 74
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_samples_in_memory_are_made_once_and_give_the_same_batches(workers: int) -> None:
     photos = Photos()

@@ -8,10 +8,18 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.data import Inputs, InputTensor
-from tdiag.evidence.kinds import Modules, Optimizers
+from tdiag.evidence.feeding import Inputs, InputTensor
+from tdiag.evidence.machine import Startup
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Compiles, Gradients, Layers, Scheduler, Schedulers, Startup
+from tdiag.evidence.training import (
+    Compiles,
+    Gradients,
+    Layers,
+    Modules,
+    Optimizers,
+    Scheduler,
+    Schedulers,
+)
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.model.kind import Kind
 from tdiag.rules.catalogue import find

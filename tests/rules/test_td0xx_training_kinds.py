@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tdiag.evidence.data import Inputs
-from tdiag.evidence.kinds import CallRow, Calls, Optimizers
-from tdiag.evidence.training import Gradients
+from tdiag.evidence.feeding import Inputs
+from tdiag.evidence.ops import CallRow, Calls
+from tdiag.evidence.training import Gradients, Optimizers
 from tdiag.model.kind import Kind
 from tdiag.rules.examples import at, flags, loaders, optimizers, phases
 

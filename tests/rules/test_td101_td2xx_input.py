@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rules
-from tdiag.evidence.data import Loaders
+from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find

@@ -8,9 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.data import BatchField
-from tdiag.evidence.kinds import Budget
-from tdiag.evidence.storage import Storage
+from tdiag.evidence.feeding import BatchField, Storage
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.model.kind import Kind

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.device import HostOps, Syncs
-from tdiag.evidence.kinds import Dispatch, Flags, Module, Modules, OpLine, Phases
+from tdiag.evidence.device import Syncs
+from tdiag.evidence.ops import Dispatch, HostOps, OpLine
+from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Flags, Module, Modules
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
@@ -279,6 +282,28 @@ def test_thread_counts_matter_only_to_calls_that_can_be_split(
         ops(op_line(20, "forward", 30, elapsed_ns=30 * call_ms * MS)),
     )
     assert isinstance(result("TD706", evidence), Finding) is fires
+
+
+@pytest.mark.parametrize("intra_op", [1, 16])
+def test_the_thread_count_is_changed_where_it_was_set(intra_op: int) -> None:
+    """The user's line, or the environment variable by name."""
+
+    def fix(**changes: Any) -> Finding:
+        evidence = Evidence().add(
+            budget(forward=30, backward=60),
+            threads(intra_op, **changes),
+            system(cores_allowed=8.0, cores_used=1.0, machine_busy_cores=1.1),
+            ops(op_line(20, "forward", 30, elapsed_ns=30 * MS)),
+        )
+        return finding("TD706", evidence)
+
+    line = fix(set_at=at(3))
+    assert line.location == at(3)
+    assert line.fix.text == "Call torch.set_num_threads(8) at train.py:3."
+    variable = fix(omp_num_threads=str(intra_op))
+    assert variable.location is None
+    assert f"OMP_NUM_THREADS=8 in the environment, where it is {intra_op}" in variable.fix.text
+    assert "at the start of the script" in fix().fix.text
 
 
 def test_backward_is_one_call_however_small_its_parts() -> None:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.device import Syncs
-from tdiag.evidence.kinds import Modules
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
@@ -182,7 +182,13 @@ def test_idle_time_that_belongs_to_the_loader_is_not_called_launch_bound() -> No
     waiting = Evidence().add(budget(device=True, compute=20, data_wait=30), starved)
     assert result("TD701", waiting) is None
     issuing = Evidence().add(budget(device=True, compute=20, launch=30), starved)
-    assert isinstance(result("TD701", issuing), Finding)
+    found = result("TD701", issuing)
+    assert isinstance(found, Finding)
+    waited = replace(device_time(50), launch_starved_ns=718.0 * MS)
+    mostly_other = Evidence().add(budget(device=True, compute=20, data_wait=700, launch=55), waited)
+    found = result("TD701", mostly_other)
+    assert isinstance(found, Finding) and "55.0 ms" in found.summary
+    assert found.evidence[0].value == 55 * MS  # not the 718 ms that mostly belong to the loader
 
 
 def test_an_optimizer_that_takes_little_is_left_alone() -> None:

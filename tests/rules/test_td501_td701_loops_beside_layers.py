@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tdiag.evidence.kinds import OpLine
+from tdiag.evidence.ops import OpLine
 from tdiag.evidence.store import Evidence
 from tdiag.rules.examples import MS, at, budget, op_line, ops, phases
 

@@ -8,9 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.data import Loaders
-from tdiag.evidence.kinds import Dispatch, Modules, Ops
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.ops import Dispatch, Ops
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import at, budget, device_time, loaders, module, op_line, ops, phases

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.device import HostOp, HostOps, KernelFamily, Kernels
+from tdiag.evidence.device import KernelFamily, Kernels
+from tdiag.evidence.ops import HostOp, HostOps
 from tdiag.evidence.training import Clip, ClipCalls, EmbeddingTables
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find

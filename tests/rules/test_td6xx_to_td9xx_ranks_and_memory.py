@@ -8,17 +8,12 @@ from msgspec.structs import replace
 from tdiag.diagnose.engine import run_rule
 from tdiag.diagnose.ranks import of_ranks
 from tdiag.diagnose.verdict import judge
-from tdiag.evidence.device import (
-    Communication,
-    DeviceMemory,
-    MatrixOps,
-    Ranks,
-    RankTime,
-    Syncs,
-    Transfers,
-)
+from tdiag.evidence.device import Syncs, Transfers
 from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
-from tdiag.evidence.kinds import System
+from tdiag.evidence.machine import System
+from tdiag.evidence.memory import DeviceMemory
+from tdiag.evidence.ops import MatrixOps
+from tdiag.evidence.ranks import Communication, Ranks, RankTime
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import Rule, find

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.kinds import Dispatch
+from tdiag.evidence.ops import Dispatch
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.kinds import Modules
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, module, optimizers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.kinds import Busy
+from tdiag.evidence.machine import Busy
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.td706_thread_count_off import crowd

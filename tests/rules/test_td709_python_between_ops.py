@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.kinds import OpLine, StackLine
+from tdiag.evidence.ops import OpLine
+from tdiag.evidence.sampled import StackLine
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find

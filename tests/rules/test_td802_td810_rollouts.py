@@ -7,8 +7,10 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rules
 from tdiag.diagnose.verdict import judge
-from tdiag.evidence.kinds import Budget, CallRow, Calls, Modules, Phases
+from tdiag.evidence.ops import CallRow, Calls
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Place
 from tdiag.rules import td810_rollouts_take_over as rule

@@ -1,14 +1,18 @@
-"""Communication on a CPU: what is said of it, and what of it can be won."""
+"""Exposed communication: what is said of it, and what of it can be won."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from tdiag.diagnose import diagnose
 from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.ranks import REDUCER
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import REDUCER
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, budget, environment, late_by_turns
 from tdiag.rules.td903_exposed_communication import on_cpu
+from tests.trace.making import call, copy, evidence_of, launched, op, step
 
 EXPOSED = find("TD903")
 
@@ -34,3 +38,39 @@ def test_communication_that_no_one_saw_is_not_judged() -> None:
     alone, two = (environment(world_size=n) for n in (1, 2))
     assert run_rule(EXPOSED, Evidence().add(step, alone)) is None
     assert isinstance(run_rule(EXPOSED, Evidence().add(step, two)), Abstained)
+
+
+def test_a_bare_trace_speaks_of_ddp_only_where_it_was_seen(tmp_path: Path) -> None:
+    def advice(kernel_name: str, *asked: str) -> str:
+        events = [step(1, 0, 2000), *launched("gemm", 0, 10, 500, 1)]
+        events += launched(kernel_name, 20, 600, 1000, 2)
+        events += [op(name, 30 + i, 1) for i, name in enumerate(asked)]
+        evidence = evidence_of(tmp_path, events)
+        diagnose(evidence)
+        found = run_rule(find("TD903"), evidence)
+        assert isinstance(found, Finding)
+        return found.fix.text
+
+    reduces = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    assert "bucket_cap_mb" in advice(reduces, "DistributedDataParallel.forward")
+    assert "async_op" in advice(reduces, "c10d::allreduce_")  # tensor parallelism, by hand
+    assert "FSDP" in advice("ncclDevKernel_AllGather_RING_LL(x)", "c10d::_allgather_base_")
+    assert "FSDP" in advice("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(x)")
+    exchange = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    assert "all-to-all" in advice(
+        exchange, "c10d::alltoall_base_", "DistributedDataParallel.forward"
+    )
+    assert "pipeline" in advice(exchange, "nccl:send 0->1")
+    generic = "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"  # RCCL: one name for all
+    assert "bucket_cap_mb" in advice(
+        generic, "c10d::allreduce_", "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+    )
+
+
+def test_copies_without_any_compute_have_nothing_to_overlap(tmp_path: Path) -> None:
+    pinned = "Memcpy HtoD (Pinned -> Device)"
+    events = [step(1, 0, 900), call("cudaMemcpyAsync", 0, 5, 1), copy(pinned, 10, 800, 1)]
+    evidence = evidence_of(tmp_path, events)
+    diagnose(evidence)
+    found = run_rule(find("TD302"), evidence)
+    assert isinstance(found, Abstained) and "no kernels ran" in found.missing

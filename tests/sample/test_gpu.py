@@ -16,7 +16,8 @@ class NVMLError(Exception):
 
 
 class FakeNvml(ModuleType):
-    """Two devices; the second one's clocks are not told, as under MIG."""
+    """Two devices, both ``names[0]`` unless there are two names; the second one gives no
+    clock. ``refused``: those of other jobs; ``divided``: those whose instances are handed out."""
 
     NVMLError = NVMLError
 
@@ -24,6 +25,9 @@ class FakeNvml(ModuleType):
         super().__init__("pynvml")
         self.reasons = 0x24
         self.open = False
+        self.names = ["NVIDIA Test"]
+        self.refused: set[int] = set()
+        self.divided: set[int] = set()
 
     def nvmlInit(self) -> None:
         self.open = True
@@ -35,13 +39,26 @@ class FakeNvml(ModuleType):
         return 2
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index in self.refused:
+            raise NVMLError("Insufficient Permissions")
         return index
 
+    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
+        return [1, 1] if handle in self.divided else [0, 0]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: int) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: int, number: int) -> int:
+        if number > 1:
+            raise NVMLError("Not Found")
+        return 10 * (handle + 1) + number
+
     def nvmlDeviceGetName(self, handle: int) -> bytes:
-        return b"NVIDIA Test"
+        return self.names[handle % len(self.names)].encode()
 
     def nvmlDeviceGetUUID(self, handle: int) -> str:
-        return f"GPU-{handle}abc"
+        return f"GPU-{handle}abc" if handle < 10 else f"MIG-{handle}abc"
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
         return SimpleNamespace(total=1000, used=10 + handle)
@@ -115,3 +132,60 @@ def test_no_driver_and_no_library_say_so(nvml: FakeNvml, monkeypatch: pytest.Mon
     assert (gpus.describe(), gpus.sample()) == (None, None)
     assert gpus.missing == "nvidia-ml-py is not installed"
     gpus.close()
+
+
+def watched(gpus: Gpus) -> list[str]:
+    return [gpu["uuid"] for gpu in gpus.describe() or []]
+
+
+@pytest.mark.parametrize("refused", [{0}, {1}, {0, 1}])
+def test_a_device_of_another_job_does_not_hide_the_others(
+    refused: set[int], nvml: FakeNvml
+) -> None:
+    nvml.refused = refused
+    gpus = Gpus()
+    assert watched(gpus) == [f"GPU-{n}abc" for n in (0, 1) if n not in refused]
+    assert gpus.missing == ("NVML: Insufficient Permissions" if len(refused) == 2 else "")
+
+
+def test_numbers_count_the_devices_that_the_job_may_use(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml.refused = {0}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert watched(Gpus()) == ["GPU-1abc"]
+
+
+def test_of_different_devices_a_number_may_mean_any(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA puts the fastest first: the uuid that the probe reports tells which it is."""
+    nvml.names = ["NVIDIA Slow", "NVIDIA Fast"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert watched(Gpus()) == ["GPU-0abc", "GPU-1abc"]
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert watched(Gpus()) == ["GPU-0abc"]
+
+
+@pytest.mark.parametrize(
+    ("visible", "seen"), [("-1", []), ("1,-1,0", [1]), ("NoDevFiles", []), ("7", [])]
+)
+def test_cuda_reads_no_further_than_the_first_that_is_not_there(
+    visible: str, seen: list[int], nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert watched(Gpus()) == [f"GPU-{n}abc" for n in seen]
+
+
+def test_an_instance_of_a_divided_device_is_watched_with_the_clocks_of_the_whole(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml.divided = {0}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-11")
+    gpus = Gpus()
+    assert watched(gpus) == ["MIG-11abc"]
+    sample = (gpus.sample() or [])[0]
+    assert sample["memory_used"] == 10 + 11 and sample["sm_mhz"] == 1200
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    indices = [gpu["index"] for gpu in Gpus().sample() or []]
+    assert len(indices) == len(set(indices)) == 3

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tdiag.evidence.feeding import Storage
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.storage import Storage
 from tdiag.sample import storage
 from tests.evidence.making import Run, plain
 

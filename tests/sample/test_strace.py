@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.syscalls import Syscalls
+from tdiag.evidence.machine import Syscalls
 from tdiag.sample.strace import Strace
 from tests.evidence.making import Run, plain
 from tests.launch.harness import wait_for

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tdiag.evidence.device import DeviceParts, HostOp, HostOps, Part, TracedSteps
-from tdiag.evidence.history import History, Strip
-from tdiag.evidence.kinds import CallRow, Calls, StackLine, Stacks
+from tdiag.evidence.device import DevicePart, DeviceParts
+from tdiag.evidence.machine import Strip, SyscallRow, Syscalls, SystemHistory
+from tdiag.evidence.ops import CallRow, Calls, HostOp, HostOps
+from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.syscalls import SyscallRow, Syscalls
 from tdiag.model.place import Place
 from tdiag.report import render
 from tdiag.report.document import Document
@@ -44,7 +45,7 @@ def traced(mean_ms: float = 20.0) -> TracedSteps:
 
 
 def device_ops(*parts: tuple[str, float]) -> DeviceParts:
-    ops = tuple(Part(name=name, count=1, device_ns=ms * MS) for name, ms in parts)
+    ops = tuple(DevicePart(name=name, count=1, device_ns=ms * MS) for name, ms in parts)
     return DeviceParts(kernels=(), ops=ops, modules=(), functions=())
 
 
@@ -63,9 +64,11 @@ def stacks(*training: StackLine, workers: tuple[StackLine, ...] = (), source: st
                   worker_samples=worker_samples)  # fmt: skip
 
 
-def history(*strips: Strip, moments: int = 5, no_gpu: str = "") -> History:
+def history(*strips: Strip, moments: int = 5, no_gpu: str = "") -> SystemHistory:
     """Samples a second apart."""
-    return History(t_ns=tuple(i * SECOND for i in range(moments)), strips=strips, no_gpu=no_gpu)
+    return SystemHistory(
+        t_ns=tuple(i * SECOND for i in range(moments)), strips=strips, no_gpu=no_gpu
+    )
 
 
 def everything(name: str = "plain") -> Evidence:

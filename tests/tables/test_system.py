@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from tdiag.evidence.history import Strip
+from tdiag.evidence.machine import Strip
 from tdiag.evidence.store import Evidence
 from tdiag.report.page import Page
 from tdiag.report.terminal_strips import bars, means

@@ -9,8 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from tdiag.cli import app
-from tdiag.evidence.device import HostOps
-from tdiag.evidence.kinds import Calls
+from tdiag.evidence.ops import Calls, HostOps
 from tdiag.evidence.store import Evidence
 from tdiag.report.page import Page
 from tdiag.report.profilers import TABLES

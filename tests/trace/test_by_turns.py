@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tdiag.diagnose import diagnose
-from tdiag.evidence.device import Communication, Ranks
 from tdiag.evidence.from_trace.ranks_of_traces import merge_ranks
 from tdiag.evidence.from_trace.trace_files import TracedFile, read_files
+from tdiag.evidence.ranks import Communication, Ranks
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tests.trace.making import Event, launched, op, step, write

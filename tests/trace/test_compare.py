@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tdiag.diagnose import diagnose
-from tdiag.diagnose.compare import Side, compare
-from tdiag.evidence.device import DeviceParts, Part
+from tdiag.diagnose.compare import TracedRun, compare
+from tdiag.evidence.device import DevicePart, DeviceParts
 from tdiag.evidence.from_trace.device_work import TOP
 from tdiag.model.comparison import ChangeTable, Comparison
 from tests.trace.making import Event, call, copy, evidence_of, kernel, launched, op, step
@@ -20,7 +20,7 @@ KERNELS = "Kernels and copies"
 
 def side(
     tmp_path: Path, kernels: dict[str, float], *more: Event, ops: int = 10, once: int = 0
-) -> Side:
+) -> TracedRun:
     """Four steps of 1 ms, each with so many ops and, one after another, kernels of so many µs;
     ``more``: events of every step, at their time in it; ``once``: kernels in the last step only."""
     events = [kernel("a", 3900 + 20 * i, 10) for i in range(once)]
@@ -34,7 +34,7 @@ def side(
             busy += dur
         events += [{**event, "ts": event["ts"] + at} for event in more]
     evidence = evidence_of(tmp_path, events)
-    return Side(diagnose(evidence), evidence)
+    return TracedRun(diagnose(evidence), evidence)
 
 
 def table(found: Comparison, title: str) -> ChangeTable:
@@ -113,8 +113,8 @@ def test_what_a_cut_list_lacks_may_be_there(tmp_path: Path) -> None:
     """A full list ends at its last entry, here 20 µs: what is not in it may take as much."""
     before, after = side(tmp_path, {"a": 300}), side(tmp_path, {"a": 300})
     names = ["a", *(f"k{i}" for i in range(TOP - 1))]
-    full = tuple(Part(name=name, count=1, device_ns=20.0 * US) for name in names)
-    short = tuple(Part(name=name, count=1, device_ns=ns) for name, ns in
+    full = tuple(DevicePart(name=name, count=1, device_ns=20.0 * US) for name in names)
+    short = tuple(DevicePart(name=name, count=1, device_ns=ns) for name, ns in
                   (("a", 20.0 * US), ("gone", 90.0 * US), ("small", 22.0 * US)))  # fmt: skip
     for one, kernels in ((before, short), (after, full)):
         one.evidence.add(DeviceParts(kernels=kernels, ops=(), modules=(), functions=()))

@@ -17,16 +17,11 @@ from typing import Any
 
 import pytest
 
-from tdiag.evidence.device import (
-    Communication,
-    DeviceTime,
-    HostOps,
-    Kernels,
-    Syncs,
-    TracedSteps,
-    Transfers,
-)
+from tdiag.evidence.device import DeviceTime, Kernels, Syncs, Transfers
 from tdiag.evidence.from_trace import device_evidence
+from tdiag.evidence.ops import HostOps
+from tdiag.evidence.ranks import Communication
+from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.kind import Kind
 from tdiag.trace import read_trace

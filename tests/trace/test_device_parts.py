@@ -6,14 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.device import (
-    DeviceMemory,
-    DeviceParts,
-    KernelFamily,
-    Kernels,
-    MatrixOps,
-    Part,
-)
+from tdiag.evidence.device import DevicePart, DeviceParts, KernelFamily, Kernels
+from tdiag.evidence.memory import DeviceMemory
+from tdiag.evidence.ops import MatrixOps
 from tdiag.evidence.store import Evidence
 from tests.trace.making import AUTOGRAD, Event, call, evidence_of, kernel, launched, op, span, step
 
@@ -26,7 +21,7 @@ def parts(evidence: Evidence) -> DeviceParts:
     return found
 
 
-def times(some: tuple[Part, ...]) -> dict[str, float]:
+def times(some: tuple[DevicePart, ...]) -> dict[str, float]:
     return {part.name: part.device_ns / US for part in some}
 
 

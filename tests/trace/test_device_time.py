@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tdiag.evidence.device import Communication, DeviceTime, Kernels, Syncs, TracedSteps, Transfers
+from tdiag.evidence.device import DeviceTime, Kernels, Syncs, Transfers
 from tdiag.evidence.from_trace import device_evidence
 from tdiag.evidence.from_trace.device_time import charge
+from tdiag.evidence.ranks import Communication
+from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 from tests.trace.making import (
     Event,
@@ -187,8 +189,43 @@ def test_launch_starved_time_is_idle_before_late_launches(tmp_path: Path) -> Non
         [step(1, 0, 1000), *launched("a", 0, 10, 90, 1), *launched("queued", 20, 150, 50, 2),
          *launched("late", 300, 310, 100, 3)],
     )  # fmt: skip
-    # 0–10 before the first, launched at 0; 200–310 before the late one; not 100–150.
-    assert device(evidence).launch_starved_ns == (10 + 110) * US
+    # From the first launch's return, 5–10, to that of the late one, 200–305; not 100–150.
+    assert device(evidence).launch_starved_ns == (5 + 105) * US
+
+
+BURST = [e for i in range(20) for e in launched("k", 5000 + 20 * i, 5005 + 20 * i, 5, 1 + i)]
+RETURNED = 5400
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        pytest.param([], id="python-alone"),
+        pytest.param([op("aten::copy_", RETURNED, 3000)], id="op-on-the-host"),
+        pytest.param([call("cudaFree", RETURNED, 3000)], id="context"),
+        pytest.param([call("cudaLaunchKernel", RETURNED, 3000, 90)], id="lazy-loading"),
+        pytest.param(
+            [
+                call("cudaStreamBeginCapture", RETURNED, 5),
+                *[call("cudaLaunchKernel", RETURNED + 10 * i, 5, 1000 + i) for i in range(1, 200)],
+                call("cudaStreamEndCapture", RETURNED + 2100, 5),
+            ],
+            id="graph-capture",
+        ),
+    ],
+)
+def test_a_pause_of_the_host_is_not_the_cost_of_launches(
+    tmp_path: Path, between: list[Event]
+) -> None:
+    """5 ms before the first launch and 3 ms in the middle, beside 20 µs from launch to launch."""
+    rest = [e for i in range(20) for e in launched("k", 8400 + 20 * i, 8405 + 20 * i, 5, 90 + i)]
+    if between and between[0]["args"].get("correlation") == 90:
+        rest = [rest[1], *rest[2:]]  # the slow call is the one that launched the first kernel
+    evidence = evidence_of(tmp_path, [step(1, 0, 9000), *BURST, *between, *rest])
+    found = device(evidence)
+    assert found.step_ns - sum(found.components_ns.get(n, 0) for n in ("compute",)) > 8000 * US
+    # From launch to launch 20 µs, of which the kernel runs 5.
+    assert 500 * US < found.launch_starved_ns < 700 * US
 
 
 def test_per_step_values(tmp_path: Path) -> None:

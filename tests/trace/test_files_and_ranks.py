@@ -5,14 +5,24 @@ from __future__ import annotations
 import gzip
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tdiag.errors import RunError
-from tdiag.evidence.device import Communication, DeviceTime, Ranks, TracedSteps
+from tdiag.cli.analyze import read_ranks
+from tdiag.errors import RunError, UsageError
+from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.from_trace.ranks_of_traces import merge_ranks
-from tdiag.evidence.from_trace.trace_files import TracedFile, find_traces, read_file, read_files
-from tdiag.evidence.kinds import Environment
+from tdiag.evidence.from_trace.trace_files import (
+    TracedFile,
+    find_traces,
+    read_file,
+    read_files,
+    unrelated,
+)
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.ranks import Communication, Ranks
+from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 from tests.trace.making import Event, kernel, op, step, write
 
@@ -118,3 +128,45 @@ def test_a_trace_of_another_program_is_refused(tmp_path: Path, events: list[Even
     path = write(tmp_path / "chrome.json", events)
     with pytest.raises(RunError, match=r"chrome\.json holds no torch\.profiler events"):
         read_file(path)
+
+
+def traced(
+    folder: Path, name: str, *kernels: str, device: str = "A100", **distributed: int
+) -> TracedFile:
+    events = [step(1, 0, 1000), *(kernel(k, 10 * i, 5) for i, k in enumerate(kernels))]
+    about = {"deviceProperties": [{"id": 0, "name": device}], "distributedInfo": distributed}
+    return read_file(write(folder / name, events, **about))
+
+
+LAYERS = ("gemm", "relu", "norm", "softmax", "add")
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels", "about", "why"),
+    [
+        ("b.json", ("conv", "pool", "bn"), {}, "of 8 kernels a.json and b.json have 0 in common"),
+        ("b.json", LAYERS, {"device": "H100"}, "recorded on A100, b.json on H100"),
+        ("b.json", LAYERS, {"rank": 1, "world_size": 4}, "a.json is of 2 ranks, b.json of 4"),
+        ("b.json", LAYERS, {"rank": 1, "world_size": 2}, ""),
+        ("b.json", (*LAYERS, "embedding", "loss"), {}, ""),  # the last stage of a pipeline
+    ],
+)
+def test_unrelated_traces_are_no_ranks_of_one_job(
+    tmp_path: Path, name: str, kernels: tuple[str, ...], about: dict[str, Any], why: str
+) -> None:
+    first = traced(tmp_path, "a.json", *LAYERS, rank=0, world_size=2)
+    found = unrelated([first, traced(tmp_path, name, *kernels, **about)])
+    assert (why in found) if why else found == ""
+
+
+def test_more_traces_than_ranks_are_not_of_one_job(tmp_path: Path) -> None:
+    files = [traced(tmp_path, f"{i}.json", *LAYERS, rank=i, world_size=2) for i in range(3)]
+    assert "there are 3, and 2.json is of 2" in unrelated(files)
+
+
+def test_the_command_refuses_a_folder_of_unrelated_traces(tmp_path: Path) -> None:
+    traced(tmp_path, "a.json", *LAYERS)
+    traced(tmp_path, "b.json", "conv", "pool", "bn")
+    with pytest.raises(UsageError, match="not the ranks of one job") as refused:
+        read_ranks([tmp_path])
+    assert refused.value.hint == "analyze them one by one, or compare two with --against"

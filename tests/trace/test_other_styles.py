@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tdiag.evidence.device import DeviceTime, Syncs, TracedSteps, Transfers
+from tdiag.evidence.device import DeviceTime, Syncs, Transfers
+from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 from tests.trace.making import Event, evidence_of, kernel, op, span, step
 

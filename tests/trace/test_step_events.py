@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tdiag.evidence.from_trace.median_step import MOST_EVENTS, RESOLUTION, merge
-from tdiag.evidence.history import StepEvents
+from tdiag.evidence.steps import StepEvents
 from tdiag.evidence.store import Evidence
 from tests.trace.making import call, copy, evidence_of, kernel, note, op, step
 

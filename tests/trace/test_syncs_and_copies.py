@@ -1,12 +1,15 @@
-"""A wait is dear by the device idle it causes, not by how long it takes."""
+"""A wait is expensive by the device idle it causes, not by how long it takes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from tdiag.diagnose import diagnose
 from tdiag.evidence.device import DeviceTime, Sync, Syncs, Transfers
 from tdiag.evidence.store import Evidence
-from tests.trace.making import Event, call, copy, evidence_of, kernel, launched, op, step
+from tests.trace.making import Event, call, copy, evidence_of, kernel, launched, note, op, step
 
 US = 1000
 
@@ -146,3 +149,60 @@ def test_a_copy_of_unknown_size_has_no_bytes(tmp_path: Path) -> None:
 def test_nothing_copied_is_measured_as_such(tmp_path: Path) -> None:
     found = evidence_of(tmp_path, [step(1, 0, 1000), kernel("k", 0, 10)]).get(Transfers)
     assert found == Transfers(copies=())
+
+
+TO_HOST, TO_DEVICE = "Memcpy DtoH (Device -> Pageable)", "Memcpy HtoD (Pageable -> Device)"
+
+
+def cropped(direction: str) -> list[Event]:
+    """Two blocking copies, of which the first waited for work before the crop; then a busy device;
+    no step is marked."""
+    return [
+        *(call("cudaMemcpyAsync", 0, 2000, 1), copy(direction, 1980, 10, 1)),
+        *(call("cudaMemcpyAsync", 2010, 200, 2), copy(direction, 2190, 10, 2)),
+        *(e for i in range(9) for e in launched("k", 2220 + 10 * i, 2230 + 100 * i, 100, 3 + i)),
+    ]
+
+
+@pytest.mark.parametrize("direction", [TO_HOST, TO_DEVICE])
+def test_a_gap_at_the_head_of_a_crop_is_no_verdict(tmp_path: Path, direction: str) -> None:
+    evidence = evidence_of(tmp_path, cropped(direction))
+    found = evidence.get(DeviceTime)
+    assert found is not None
+    assert found.step_ns == (2230 + 900 - 1980) * US  # from the first device work on
+    assert "2.0 ms before the first device work" in " ".join(n.text for n in evidence.notes)
+    copied = "d2h" if direction == TO_HOST else "h2d"
+    assert found.components_ns.pop(copied) == 20 * US
+    # Both directions: the second call's 190 of idle, and the 10 of lead that it cost the host.
+    rest = {"compute": 900 * US, "sync": 200 * US, "launch": 15 * US, "other": 15 * US}
+    assert found.components_ns == rest
+
+
+def test_marked_steps_keep_their_head(tmp_path: Path) -> None:
+    events = [step(1, 0, 3130), *cropped(TO_HOST)]
+    found = evidence_of(tmp_path, events).get(DeviceTime)
+    assert found is not None and found.step_ns == 3130 * US
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "advice"),
+    [
+        ("aten::to", "aten::copy_", "non_blocking=True"),
+        ("aten::index", "aten::nonzero", "depends on values"),
+        ("aten::is_nonzero", "aten::_local_scalar_dense", "torch.where"),
+        ("aten::item", "aten::_local_scalar_dense", "total.item()"),
+    ],
+)
+def test_a_synchronisation_names_its_op_and_annotation(
+    tmp_path: Path, outer: str, inner: str, advice: str
+) -> None:
+    events = [
+        step(1, 0, 1000), note("generate masks", 50, 900),
+        *launched("k", 0, 10, 100, 1),
+        op(outer, 60, 80), op(inner, 65, 70), call("cudaStreamSynchronize", 70, 60),
+        *launched("k", 500, 510, 100, 2),
+    ]  # fmt: skip
+    evidence = evidence_of(tmp_path, events)
+    found = next(f for f in diagnose(evidence).findings if f.code == "TD401")
+    assert f"mostly in {outer} > {inner} (generate masks)" in found.summary
+    assert advice in found.fix.text + found.fix.code

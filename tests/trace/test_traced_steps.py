@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from tdiag.evidence.device import TracedSteps
 from tdiag.evidence.from_trace import device_evidence
+from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 from tests.trace.making import call, evidence_of, kernel, launched, note, op, step, trace_of
 
@@ -44,7 +44,7 @@ def test_iterations_of_the_optimizer(tmp_path: Path) -> None:
 
 
 def test_no_steps_at_all_is_one_and_says_so(tmp_path: Path) -> None:
-    evidence = evidence_of(tmp_path, [op("a", 100, 10), kernel("k", 300, 50)])
+    evidence = evidence_of(tmp_path, [kernel("k", 100, 50), op("a", 300, 50)])
     assert steps(evidence).found_by == "span"
     assert steps(evidence).durations_ns == (250 * US,)
     assert any(

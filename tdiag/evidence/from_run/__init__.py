@@ -26,13 +26,15 @@ from tdiag.evidence.from_run.machine import (
 from tdiag.evidence.from_run.model import make_compiles, make_inputs, make_model
 from tdiag.evidence.from_run.ranks_of_run import make_collectives, rank_to_judge
 from tdiag.evidence.from_run.records import TorchRecord, TraceRecord
+from tdiag.evidence.from_run.roof import add_roof
 from tdiag.evidence.from_run.sampled import find_samples, make_call_trees, make_stacks
 from tdiag.evidence.from_run.setting import make_environment, make_modules, make_optim, make_setting
 from tdiag.evidence.from_run.startup import make_startup
 from tdiag.evidence.from_run.timed import clean_step, timed
 from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
-from tdiag.evidence.history import History
-from tdiag.evidence.kinds import Stacks, Steps
+from tdiag.evidence.machine import SystemHistory
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.notes import Note
 from tdiag.probe.wire import BY_CLOSURE, BY_MICRO_BATCH, CONFIG, RUN, SAMPLE
@@ -77,7 +79,7 @@ def load_run(run_dir: Path) -> Evidence:
     if history := make_history(run_dir / "system.jsonl", allowed):
         evidence.add(history)
     else:
-        evidence.missing[History] = "the machine was sampled less than twice"
+        evidence.missing[SystemHistory] = "the machine was sampled less than twice"
     if lead is None:
         evidence.missing[Steps] = why_none(None)
     else:
@@ -103,6 +105,7 @@ def load_run(run_dir: Path) -> Evidence:
         elif judged.pid != lead.pid:
             evidence.missing[Stacks] = f"stacks were not sampled in rank {judged.rank}"
         add_trace(evidence, run_dir, traced, processes, spans)
+        add_roof(evidence, run_dir)
     if run.get("exit_code") and evidence.get(Steps) is None and evidence.notes:
         evidence.missing[Steps] = evidence.notes.pop(0).text  # how the program failed is the reason
     say_capture(evidence, lead, config)
@@ -146,7 +149,9 @@ def _add_steps(
     if collectives := make_collectives(process, judged.timeline, clean):
         evidence.add(collectives)
     queued = queued_frac(process, clean)
-    evidence.add(*make_system(run_dir / "system.jsonl", clean, allowed, queued))
+    about = process.last(TorchRecord)
+    uuid = (about.device or {}).get("uuid") if about else None
+    evidence.add(*make_system(run_dir / "system.jsonl", clean, allowed, queued, uuid))
     evidence.perturbation.update(perturbation(lead, mine.clean))
     traced = judged if process.last(TraceRecord) else mine
     return (

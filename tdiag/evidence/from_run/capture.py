@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tdiag.evidence.data import Inputs, Loaders
-from tdiag.evidence.device import (
-    Communication,
-    DeviceTime,
-    HostOps,
-    Kernels,
-    Syncs,
-    TracedSteps,
-    Transfers,
-)
+from tdiag.evidence.device import DeviceTime, Kernels, SyncLines, Syncs, Transfers
+from tdiag.evidence.feeding import Inputs, Loaders
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.records import (
     FailureRecord,
@@ -22,33 +14,24 @@ from tdiag.evidence.from_run.records import (
     SamplerRecord,
     WindowRecord,
 )
-from tdiag.evidence.kinds import (
-    Calls,
-    Dispatch,
-    Flags,
-    Modules,
-    Ops,
-    Optimizers,
-    Phases,
-    Stacks,
-    Steps,
-    SyncLines,
-    System,
-    Threads,
-)
+from tdiag.evidence.machine import Startup, Syscalls, System, Threads
+from tdiag.evidence.memory import MemoryGrowth
+from tdiag.evidence.ops import Calls, Dispatch, HostOps, Ops
+from tdiag.evidence.ranks import Communication, Ddp
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Phases, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.syscalls import Syscalls
 from tdiag.evidence.training import (
     ClipCalls,
     Compiles,
-    Ddp,
     EmbeddingTables,
+    Flags,
     Gradients,
     Layers,
-    MemoryGrowth,
+    Modules,
+    Optimizers,
     Recomputations,
     Schedulers,
-    Startup,
 )
 from tdiag.model.kind import Kind
 from tdiag.model.notes import Capture, Note

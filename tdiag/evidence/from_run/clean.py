@@ -10,9 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tdiag.evidence.from_run.events import Process
-from tdiag.evidence.from_run.records import IteratorRecord, LoaderRecord, WindowRecord
-from tdiag.evidence.history import StepHistory
-from tdiag.evidence.kinds import Steps
+from tdiag.evidence.from_run.records import (
+    IteratorRecord,
+    LoaderRecord,
+    TorchRecord,
+    WindowRecord,
+)
+from tdiag.evidence.steps import StepHistory, Steps
 from tdiag.probe.wire import BASELINE, PROFILED
 
 # The second pass comes later, lasts longer and is stretched to whole epochs, so it is used alone
@@ -43,6 +47,8 @@ def find_clean(lead: Process) -> Clean | None:
     """The steps to judge by; None where there is none (see :func:`why_none`)."""
     measured = lead.steps.durations > 0
     number = _passes(lead)
+    if _on_device(lead):
+        number[~np.isin(number, [w.number for w in _ended(lead) if w.drained is not None])] = 0
     first, second = (measured & (number == n) for n in (1, 2))
     if second.sum() >= ENOUGH_STEPS:
         return _clean(lead, second)
@@ -55,7 +61,19 @@ def find_clean(lead: Process) -> Clean | None:
             else f"only {few} clean step{'s' * (few > 1)}: read shares with care"
         )
         return _clean(lead, both, note)
-    return _unprofiled(lead, measured)
+    return None if _on_device(lead) else _unprofiled(lead, measured)
+
+
+def _on_device(lead: Process) -> bool:
+    """Its steps last longer than they take on the host: only windows at whose end the device was
+    waited for have a length."""
+    about = lead.last(TorchRecord)
+    return about is not None and about.device is not None
+
+
+def _ended(lead: Process) -> list[WindowRecord]:
+    """The clean windows that ended."""
+    return [w for w in lead.all(WindowRecord) if (w.name, w.state) == (BASELINE, "end")]
 
 
 def _unprofiled(lead: Process, measured: npt.NDArray[np.bool_]) -> Clean | None:
@@ -84,13 +102,19 @@ def make_steps(lead: Process, clean: Clean, boundary: str) -> Steps:
     kept = lead.steps.durations[clean.mask]
     return Steps(
         durations_ns=tuple(kept.tolist()),
-        mean_ns=round(int(kept.sum()) / len(kept)),
+        mean_ns=round((int(kept.sum()) + _drained_ns(lead, clean)) / len(kept)),
         median_ns=round(float(np.median(kept))),
         p90_ns=round(float(np.percentile(kept, 90))),
         count=len(kept),
         boundary=boundary,
         total_steps_seen=len(lead.steps),
     )
+
+
+def _drained_ns(lead: Process, clean: Clean) -> int:
+    """How long the device worked on after the last step of each clean window."""
+    after = {window.number: window.drained or 0 for window in _ended(lead)}
+    return sum(after.get(number, 0) for number in set(_passes(lead)[clean.mask].tolist()))
 
 
 def make_step_history(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from tdiag.evidence.device import SyncLine, SyncLines
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.model import longest
 from tdiag.evidence.from_run.records import (
@@ -17,18 +18,8 @@ from tdiag.evidence.from_run.records import (
     SyscallsRecord,
     location,
 )
-from tdiag.evidence.kinds import (
-    Attention,
-    CallRow,
-    Calls,
-    Dispatch,
-    ModuleMove,
-    OpLine,
-    Ops,
-    SyncLine,
-    SyncLines,
-)
-from tdiag.evidence.syscalls import SyscallRow, Syscalls
+from tdiag.evidence.machine import SyscallRow, Syscalls
+from tdiag.evidence.ops import Attention, CallRow, Calls, Dispatch, ModuleMove, OpLine, Ops
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 from tdiag.probe.wire import syscalls_file

@@ -24,13 +24,12 @@ from tdiag.probe.wire import BASELINE, BY_BATCH, EventsFile, events_files
 
 R = TypeVar("R", bound=Record)
 
-MAJORITY_FRAC = 0.5  # by definition of "most"
 # Between two processes' starts the wall clock is set by far less, and two machines do not boot in
 # the same second.
 SAME_CLOCK_NS = 1_000_000_000
 
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(
-    reduce(or_, Record.__subclasses__())  # a union of all kinds, told apart by their tags
+    reduce(or_, Record.__subclasses__())  # a union of all kinds, distinguished by their tags
 )
 
 
@@ -141,7 +140,7 @@ def beside_of(lead: Process, processes: list[Process]) -> list[Process]:
             continue
         began, ended = process.steps.begin[0], process.steps.end[-1]
         shared = np.maximum(np.minimum(end, ended) - np.maximum(begin, began), 0).sum()
-        if shared > MAJORITY_FRAC * (end - begin).sum():
+        if shared > 0.5 * (end - begin).sum():
             found.append(process)
     return found
 

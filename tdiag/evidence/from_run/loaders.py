@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from tdiag.evidence.data import BatchField, Loader, Loaders
+from tdiag.evidence.feeding import BatchField, Loader, Loaders
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.events import Process, workers_of
 from tdiag.evidence.from_run.records import (

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from tdiag.evidence.clocks import DeviceClocks, HeldDown
+from tdiag.evidence.device import DeviceClocks, HeldDown
+from tdiag.evidence.feeding import Storage
 from tdiag.evidence.from_run.clean import Clean
-from tdiag.evidence.history import History, Strip
-from tdiag.evidence.kinds import Busy, System
-from tdiag.evidence.storage import Storage
+from tdiag.evidence.machine import Busy, Strip, System, SystemHistory
 from tdiag.model.kind import Kind
 
 # A thread that wants a core half of the time; less takes none away from a training. Ours.
@@ -21,6 +20,7 @@ BUSY_CORES = 0.5
 
 class _Gpu(msgspec.Struct):
     index: int = 0
+    uuid: str | None = None
     memory_total: int | None = None
     util: float | None = None
     memory_used: int | None = None
@@ -60,12 +60,14 @@ def make_system(
     clean: Clean,
     cpus_allowed: int | None,
     queued_frac: float | None,
+    gpu_uuid: str | None = None,
 ) -> list[Kind]:
     """System, and DeviceClocks where a device was watched, during the longest clean stretch.
     Nothing without a readable file.
 
     ``cpus_allowed``: the training process's own affinity, which may be narrower than tdiag's.
-    ``queued_frac``: how much of the window the training thread waited for a core.
+    ``queued_frac``: how much of the window the training thread waited for a core. ``gpu_uuid``: of
+    the device that the process computes on, as the probe reports it.
     """
     machine, samples = read_system(path)
     if machine is None:
@@ -73,7 +75,7 @@ def make_system(
     used = _Interval(samples, clean)
     memory = [rss for s in samples if (rss := sum(p[1] for p in s.procs.values()))]
     available = [s.ram_available for s in samples if s.ram_available is not None]
-    gpu = _busiest_gpu(used.samples)
+    gpu = _own_gpu(machine, used.samples, gpu_uuid)
     about = _about(machine, gpu)
     system = System(
         cores_allowed=min(machine.cores_allowed, cpus_allowed or machine.cores_allowed),
@@ -156,6 +158,14 @@ class _Interval:
         return (self.samples[-1].busy_ns - self.samples[0].busy_ns) / self.wall_ns
 
 
+def _own_gpu(machine: Machine, samples: list[Sample], uuid: str | None) -> list[_Gpu]:
+    """The samples of this device; where its uuid is not known, of the one that was used most."""
+    if uuid is None:
+        return _busiest_gpu(samples)
+    mine = {g.index for g in machine.gpus or () if (g.uuid or "").partition("-")[2] == uuid}
+    return [gpu for sample in samples for gpu in sample.gpus or () if gpu.index in mine]
+
+
 def _busiest_gpu(samples: list[Sample]) -> list[_Gpu]:
     """The samples of the device that was used most."""
     by_index: dict[int, list[_Gpu]] = {}
@@ -201,13 +211,13 @@ Values = tuple[float | None, ...]
 CPU_NS, READ_BYTES = 0, 2  # which of a process's counters in a sample
 
 
-def make_history(path: Path, cpus_allowed: int | None) -> History | None:
+def make_history(path: Path, cpus_allowed: int | None) -> SystemHistory | None:
     """None without two samples. ``cpus_allowed``: the training process's own affinity."""
     machine, samples = read_system(path)
     samples = [s for i, s in enumerate(samples) if i == 0 or s.t > samples[i - 1].t]
     if machine is None or len(samples) < 2:
         return None
-    return History(
+    return SystemHistory(
         t_ns=tuple(sample.t for sample in samples),
         strips=(*_host(machine, samples, cpus_allowed), *_gpus(machine, samples)),
         no_gpu="" if machine.gpus else machine.gpus_missing or "no GPU was found",
@@ -222,7 +232,7 @@ def _host(machine: Machine, samples: Sequence[Sample], cpus_allowed: int | None)
     yield Strip(name="cores", unit="cores", values=used, limit=allowed)
     everybody = _rates(busy, wall)
     limit = machine.cores_machine
-    yield Strip(name="cores, everybody", unit="cores", values=everybody, limit=limit)
+    yield Strip(name="cores, all processes", unit="cores", values=everybody, limit=limit)
     read = _rates(_increases(samples, READ_BYTES), [ns / 1e9 for ns in wall])
     yield Strip(name="disk read", unit="bytes_per_s", values=read)
     resident = tuple(sum(p[1] for p in s.procs.values()) for s in samples[1:])

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TypeVar
 
-from tdiag.evidence.data import Inputs, InputTensor
+from tdiag.evidence.feeding import Inputs, InputTensor
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.records import (
     CallsRecord,
@@ -18,21 +18,19 @@ from tdiag.evidence.from_run.records import (
     WindowRecord,
     location,
 )
+from tdiag.evidence.memory import GrowingGraph, Kept, MemoryGrowth
+from tdiag.evidence.ranks import Ddp
 from tdiag.evidence.training import (
     Activation,
     BiasedLayer,
     Clip,
     ClipCalls,
     Compiles,
-    Ddp,
+    EmbeddingTable,
     EmbeddingTables,
-    GrowingGraph,
-    Kept,
     Layers,
-    MemoryGrowth,
     Recompiled,
     Recomputations,
-    Table,
 )
 from tdiag.model.kind import Kind
 from tdiag.probe.wire import BASELINE, MOST_GRAPH_NODES
@@ -115,9 +113,11 @@ def _recomputations(ops: OpsRecord, calls: CallsRecord | None) -> Recomputations
 def _tables(ops: OpsRecord) -> EmbeddingTables:
     return EmbeddingTables(
         tables=tuple(
-            Table(name=table.name, at=location(table.at), rows=table.rows, bytes=table.bytes,
-                  looked_up=table.looked_up / ops.steps, sparse=table.sparse,
-                  elsewhere=table.elsewhere)
+            EmbeddingTable(
+                name=table.name, at=location(table.at), rows=table.rows, bytes=table.bytes,
+                looked_up=table.looked_up / ops.steps, sparse=table.sparse,
+                elsewhere=table.elsewhere,
+            )
             for table in ops.tables
         )
     )  # fmt: skip

@@ -32,7 +32,7 @@ from tdiag.evidence.from_run.slices import (
     Ints,
     Slices,
 )
-from tdiag.evidence.kinds import Phases
+from tdiag.evidence.steps import Phases
 from tdiag.probe.wire import (
     BY_BACKWARD,
     BY_BATCH,

@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tdiag.errors import RunError
-from tdiag.evidence.device import Ranks, RankTime
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.events import Process, training_of
 from tdiag.evidence.from_run.phases import MAJORITY_FRAC, PHASES, phases_per_step
@@ -41,13 +40,13 @@ from tdiag.evidence.from_run.timed import Timed, timed
 from tdiag.evidence.from_run.traced import trace_file
 from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
 from tdiag.evidence.from_trace.trace_files import read_files
-from tdiag.evidence.kinds import Environment
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.ranks import CollectiveLine, Collectives, Ranks, RankTime
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Collective, Collectives
 from tdiag.probe.wire import BASELINE, SETTLE
 
-# Means of the same steps: a rank whose step is further from the lead's does not step with it. Ours.
-TOGETHER_FRAC = 0.05
+# Heuristic: a rank whose mean step is further from the lead's does not step with it.
+SAME_STEP_FRAC = 0.05
 # What makes another rank than the lead, which alone was profiled, worth judging: TensorFlow's
 # input-pipeline analysis calls a program "moderately" bound by 5 % of its step
 # (rules/thresholds.py).
@@ -86,7 +85,7 @@ def rank_to_judge(
 def on_devices(
     run_dir: Path, lead: Timed, processes: Iterable[Process]
 ) -> tuple[Ranks, Timed] | str:
-    """As :func:`together`, or why that cannot be told."""
+    """As :func:`together`, or why that is unknown."""
     everybody = {lead.process.rank: lead.process, **_others(lead.process, processes)}
     ranks = by_traces(run_dir, lead.process, everybody.values())
     if ranks is None or ranks.slowest is None or ranks.waited_ns is None:
@@ -109,7 +108,7 @@ def together(lead: Timed, processes: Iterable[Process]) -> tuple[Ranks, Timed] |
     ranks = {lead.process.rank: lead}
     for rank, process in sorted(_others(lead.process, processes).items()):
         mine = beside(lead.process, process)
-        if mine is not None and abs(_step(mine) / _step(lead) - 1) <= TOGETHER_FRAC:
+        if mine is not None and abs(_step(mine) / _step(lead) - 1) <= SAME_STEP_FRAC:
             ranks[rank] = mine
     if len(ranks) < 2:
         return None
@@ -182,8 +181,8 @@ def _step_by_step(ranks: list[Timed]) -> npt.NDArray[np.float64] | None:
 
 def beside(lead: Process, other: Process) -> Timed | None:
     """``other`` in the lead's clean windows; None of another machine, whose clock is another."""
-    told = in_windows_of(lead, other)
-    return timed(told) if told.steps.inside({BASELINE}).any() else None
+    same = in_windows_of(lead, other)
+    return timed(same) if same.steps.inside({BASELINE}).any() else None
 
 
 def in_windows_of(lead: Process, other: Process) -> Process:
@@ -264,5 +263,5 @@ def make_collectives(process: Process, timeline: Slices, clean: Clean) -> Collec
             wall = float(spent[mine].sum()) / steps
             at = location(record.at)
             count = len(mine) / steps
-            lines.append(Collective(name=record.name, at=at, count=count, wall_ns=wall))
+            lines.append(CollectiveLine(name=record.name, at=at, count=count, wall_ns=wall))
     return Collectives(lines=tuple(sorted(lines, key=lambda line: -line.wall_ns)))

@@ -38,11 +38,13 @@ class TorchRecord(Record):
     cuda: str | None = None
     hip: str | None = None
     devices: list[str] = []
+    device: dict[str, Any] | None = None
     intra_op: int = 0
     inter_op: int = 0
     omp: str | None = None
     cpus_allowed: int | None = None
     threads_at: At = None
+    framework: tuple[str, str] | None = None
 
 
 class RoleRecord(Record):
@@ -161,6 +163,7 @@ class WindowRecord(Record):
     runq: int | None = None
     step: int = 0
     allocated: int | None = None
+    drained: int | None = None
     compiles: tuple[int, int, int] | None = None  # frames, of these again, ns, so far
     recompiled: list[tuple[At, str, int]] = []
     limit: bool = False

@@ -11,8 +11,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from tdiag.evidence.from_run.events import Process, workers_of
-from tdiag.evidence.history import CallTrees, Frame
-from tdiag.evidence.kinds import StackLine, Stacks
+from tdiag.evidence.sampled import CallFrame, CallTrees, StackLine, Stacks
 from tdiag.model.place import Place
 from tdiag.probe.wire import IN_PROCESS, PY_SPY, is_user_file, stacks_file
 
@@ -224,19 +223,19 @@ def _from_fetch(frames: Sequence[SampledFrame]) -> Sequence[SampledFrame]:
     return frames[next(i for i, frame in enumerate(frames) if frame.fetches()) :]
 
 
-def _tree(stacks: Sequence[Stack]) -> tuple[Frame, ...]:
+def _tree(stacks: Sequence[Stack]) -> tuple[CallFrame, ...]:
     total = sum(weight for _, weight in stacks)
     if not total:
         return ()
     numbers: dict[_Key, int] = {}
     weights: list[float] = []
-    told: dict[int, _Function | None] = {}  # by identity: the stacks share their frames
+    known: dict[int, _Function | None] = {}  # by identity: the stacks share their frames
     for frames, weight in stacks:
         parent = -1
         for frame in frames:
-            if id(frame) not in told:
-                told[id(frame)] = _function(frame)
-            function = told[id(frame)]
+            if id(frame) not in known:
+                known[id(frame)] = _function(frame)
+            function = known[id(frame)]
             if function is None:
                 continue
             parent = numbers.setdefault((parent, function), len(numbers))
@@ -244,7 +243,7 @@ def _tree(stacks: Sequence[Stack]) -> tuple[Frame, ...]:
                 weights.append(0.0)
             weights[parent] += weight
     return tuple(
-        Frame(
+        CallFrame(
             name=name,
             file=file,
             line=line,

@@ -27,16 +27,17 @@ from tdiag.evidence.from_run.records import (
 )
 from tdiag.evidence.from_run.roles import LOSS, MODEL, Roles
 from tdiag.evidence.from_run.slices import Slices
-from tdiag.evidence.kinds import (
-    Environment,
+from tdiag.evidence.machine import Environment, Threads
+from tdiag.evidence.training import (
     Flags,
+    Gradients,
     Module,
     Modules,
     Optimizer,
     Optimizers,
-    Threads,
+    Scheduler,
+    Schedulers,
 )
-from tdiag.evidence.training import Gradients, Scheduler, Schedulers
 from tdiag.model.kind import Kind
 from tdiag.probe.wire import GRAD_ON, MODULE_SHIFT, TRAINING_MODE
 
@@ -120,6 +121,7 @@ def make_environment(run: Mapping[str, Any], lead: Process | None) -> Environmen
         platform=str(run.get("platform") or ""),
         rank=lead.rank if lead else 0,
         world_size=lead.world_size if lead else 1,
+        framework=torch.framework if torch else None,
         exit_code=run.get("exit_code"),
     )
 

@@ -214,7 +214,7 @@ class _Marks:
         wrong[self.step[self.level < 1]] = True
         balance = np.bincount(self.step, np.where(self.opens, 1, -1), len(self.counts))
         wrong |= balance != 0
-        # Couples are told only among steps that are in order so far.
+        # Couples are recognised only among steps that are in order so far.
         left = np.flatnonzero(~wrong[self.step])
         order = left[np.lexsort((self.level[left], self.step[left]))]
         first, second = order[0::2], order[1::2]

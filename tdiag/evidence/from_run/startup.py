@@ -13,7 +13,7 @@ from tdiag.evidence.from_run.records import (
     IteratorRecord,
     ProcessRecord,
 )
-from tdiag.evidence.training import Startup
+from tdiag.evidence.machine import Startup
 
 _BY_TDIAG = ("complete", "steps", "time", "asked")  # why a watched run with --profiling ends
 

@@ -15,7 +15,7 @@ from tdiag.evidence.from_run.roles import Roles, assign_roles
 from tdiag.evidence.from_run.slices import Ints, Slices, cut
 from tdiag.evidence.from_trace.intervals import union
 from tdiag.evidence.from_trace.median_step import lane
-from tdiag.evidence.kinds import Phases
+from tdiag.evidence.steps import Phases
 from tdiag.model.timeline import Timeline
 from tdiag.probe.wire import BASELINE, BY_BATCH
 

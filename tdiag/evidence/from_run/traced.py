@@ -17,7 +17,7 @@ from tdiag.evidence.from_run.records import FetchRecord, ProcessRecord, TraceRec
 from tdiag.evidence.from_run.slices import Ints, Slices, StepTable
 from tdiag.evidence.from_trace import device_evidence
 from tdiag.evidence.from_trace.median_step import event_lane
-from tdiag.evidence.history import StepEvents
+from tdiag.evidence.steps import StepEvents
 from tdiag.evidence.store import Evidence
 from tdiag.model.timeline import Timeline
 from tdiag.probe.wire import TRACE

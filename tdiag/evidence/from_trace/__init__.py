@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tdiag.evidence.device import (
-    Communication,
-    DeviceMemory,
-    DeviceParts,
-    DeviceTime,
-    HostOps,
-    Kernels,
-    MatrixOps,
-    Syncs,
-    TracedSteps,
-    Transfers,
-)
+from tdiag.evidence.device import DeviceParts, DeviceTime, Kernels, Syncs, Transfers
+from tdiag.evidence.feeding import TracedFetches
+from tdiag.evidence.from_trace.allocating import allocator_calls
 from tdiag.evidence.from_trace.copies_and_syncs import syncs, transfers
 from tdiag.evidence.from_trace.device_time import busy_spans, device_time, host_states, idle_causes
 from tdiag.evidence.from_trace.device_work import device_memory, device_parts, kernels
+from tdiag.evidence.from_trace.fetching import traced_fetches
 from tdiag.evidence.from_trace.host_ops import Phase, host_ops, matrix_ops
 from tdiag.evidence.from_trace.intervals import Spans
 from tdiag.evidence.from_trace.median_step import step_events, timeline
@@ -28,8 +20,13 @@ from tdiag.evidence.from_trace.ranks_of_traces import communication
 from tdiag.evidence.from_trace.replaying import Unexplained, replay
 from tdiag.evidence.from_trace.view import TraceView, one_process, view
 from tdiag.evidence.from_trace.window import TracedWindow, find_window
-from tdiag.evidence.history import StepEvents
+from tdiag.evidence.from_trace.work import work
+from tdiag.evidence.memory import AllocatorCalls, DeviceMemory
+from tdiag.evidence.ops import HostOps, MatrixOps
+from tdiag.evidence.ranks import Communication
 from tdiag.evidence.replay import Replay
+from tdiag.evidence.roofline import Work
+from tdiag.evidence.steps import StepEvents, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.kind import Kind
 from tdiag.model.notes import Note
@@ -40,8 +37,11 @@ __all__ = ["device_evidence"]
 
 ON_DEVICE: tuple[type[Kind], ...] = (
     *(DeviceTime, Transfers, Syncs, Kernels, Communication),
-    *(DeviceParts, DeviceMemory, Replay),
+    *(DeviceParts, DeviceMemory, AllocatorCalls, Replay),
 )
+
+# As the verdict's line between what matters and what does not (rules/thresholds.py).
+WORTH_SAYING_FRAC = 0.05
 
 
 def device_evidence(
@@ -51,8 +51,9 @@ def device_evidence(
 
     ``phases``: ``(name, start_ns, end_ns)`` of the host phases (keys of ``Phases.wall_ns``) and
     ``steps``: step boundaries, both on the trace's own clock (``trace.ts_ns``), where the caller
-    knows them. Kinds: TracedSteps, Timeline, StepEvents, HostOps, MatrixOps; of a device
-    DeviceTime, Transfers, Syncs, Kernels, Communication, DeviceParts, Replay, DeviceMemory.
+    knows them. Kinds: TracedSteps, Timeline, StepEvents, HostOps, MatrixOps, Work, TracedFetches;
+    of a device DeviceTime, Transfers, Syncs, Kernels, Communication, DeviceParts, Replay,
+    DeviceMemory, AllocatorCalls.
     """
     evidence = Evidence()
     if damage := trace.damage.describe():
@@ -63,7 +64,7 @@ def device_evidence(
     window = find_window(seen, steps)
     if window is None:
         why = "the trace holds no host and no device events"
-        on_host = (TracedSteps, Timeline, StepEvents, HostOps, MatrixOps)
+        on_host = (TracedSteps, Timeline, StepEvents, HostOps, MatrixOps, Work, TracedFetches)
         evidence.missing = dict.fromkeys((*on_host, *ON_DEVICE), why)
         return evidence
     evidence.add(window.traced_steps())
@@ -72,16 +73,26 @@ def device_evidence(
     _put(evidence, HostOps, host_ops(seen, ops, window, phases), "the trace holds no host ops")
     matrices = matrix_ops(seen, ops, window)
     _put(evidence, MatrixOps, matrices, "no shapes were recorded (record_shapes=True)")
+    stacks = PythonStacks(seen)
+    found = work(seen, ops, window, stacks, phases)
+    _put(evidence, Work, found, "no shapes were recorded (record_shapes=True)")
     states = host_states(seen, window, phases)
     evidence.add(timeline(seen, window, states))
     sampled = "the trace holds only a sample of the events"
     _put(evidence, StepEvents, step_events(seen, window, states, phases), sampled)
-    _on_device(evidence, seen, ops, window, states)
+    fetches = traced_fetches(seen, window, stacks)
+    _put(evidence, TracedFetches, fetches, "the trace annotates no request for a batch")
+    _on_device(evidence, seen, ops, stacks, window, states)
     return evidence
 
 
 def _on_device(
-    evidence: Evidence, seen: TraceView, ops: Nested, window: TracedWindow, states: dict[str, Spans]
+    evidence: Evidence,
+    seen: TraceView,
+    ops: Nested,
+    stacks: PythonStacks,
+    window: TracedWindow,
+    states: dict[str, Spans],
 ) -> None:
     busy = busy_spans(seen, window)
     if not len(busy):
@@ -89,11 +100,10 @@ def _on_device(
         evidence.missing |= dict.fromkeys(ON_DEVICE, why)
         return
     idle = idle_causes(seen, window, busy, states)
-    stacks = PythonStacks(seen)
     evidence.add(
         device_time(seen, window, idle, states),
         transfers(seen, window, stacks),
-        syncs(seen, window, idle, stacks),
+        syncs(seen, window, idle, ops, stacks),
         device_parts(seen, ops, stacks, window),
     )
     try:
@@ -102,6 +112,8 @@ def _on_device(
         evidence.missing[Replay] = str(why)
     memory = device_memory(seen, window)
     _put(evidence, DeviceMemory, memory, "no allocator events of a device (profile_memory=True)")
+    calls = allocator_calls(seen, window)
+    _put(evidence, AllocatorCalls, calls, "the trace holds no runtime calls")
     _put(evidence, Kernels, kernels(seen, window), "no kernels ran in the traced steps")
     _put(
         evidence,
@@ -128,6 +140,9 @@ def _notes(seen: TraceView, window: TracedWindow) -> Iterator[Note]:
             "the trace marks no steps: it counts as one step, in which warm-up may dominate",
             "warning",
         )
+    if window.head_ns > WORTH_SAYING_FRAC * (window.end - window.begin):
+        before = f"{window.head_ns / 1e6:,.1f} ms before the first device work"
+        yield Note("head", f"set aside: {before}, which nothing in the trace explains")
     if window.sampled:
         yield Note(
             "host-events-missing",

@@ -10,6 +10,7 @@ import numpy as np
 from tdiag.evidence.device import Copy, Sync, Syncs, Transfers
 from tdiag.evidence.from_trace.device_time import ITEM, Idle
 from tdiag.evidence.from_trace.intervals import Ints, Spans, clip, minus, total
+from tdiag.evidence.from_trace.nesting import Nested, nest
 from tdiag.evidence.from_trace.python_stacks import PythonStacks
 from tdiag.evidence.from_trace.view import COMPUTE, D2H, H2D, Rows, TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
@@ -84,9 +85,13 @@ def _copy(
     )
 
 
-def syncs(view: TraceView, window: TracedWindow, idle: Idle, stacks: PythonStacks) -> Syncs:
-    """By name and user function: the runtime calls, and ``aten::item`` that asked for a value."""
-    found = _grouped(view, stacks, idle.calls, idle.caused, window)
+def syncs(
+    view: TraceView, window: TracedWindow, idle: Idle, ops: Nested, stacks: PythonStacks
+) -> Syncs:
+    """By name, user function, ops and annotation: the runtime calls, and ``aten::item`` that asked
+    for a value."""
+    around = _Around(view, ops, stacks)
+    found = _grouped(view, around, idle.calls, idle.caused, window)
     items = window.began(view, view.matching(view.ops, ITEM))
     starts = view.trace.ts_ns[idle.calls]
     before = np.r_[0, np.cumsum(idle.caused)]
@@ -94,31 +99,60 @@ def syncs(view: TraceView, window: TracedWindow, idle: Idle, stacks: PythonStack
     last = np.searchsorted(starts, view.trace.ends(items))
     waited = last > first  # a value that was on the host already makes no call that waits
     caused = (before[last] - before[first])[waited]
-    found += _grouped(view, stacks, items[waited], caused, window)
+    found += _grouped(view, around, items[waited], caused, window)
     found.sort(key=lambda sync: -(sync.idle_after_ns + sync.host_ns))
     return Syncs(syncs=tuple(found))
 
 
+# What torch itself annotates; the rest is the user's (or a framework's) record_function.
+TORCHS_OWN = re.compile(r"^(ProfilerStep#|enumerate\(DataLoader\)|Optimizer\.|nccl:|record_param)")
+
+
+class _Around:
+    """What is around calls: the user's function, ops, an annotation."""
+
+    def __init__(self, view: TraceView, ops: Nested, stacks: PythonStacks) -> None:
+        self._view, self._ops, self._stacks = view, ops, stacks
+        names = view.annotations
+        self._notes = nest(view.trace, names[~view.trace.named(names, TORCHS_OWN.match)])
+
+    def of(self, rows: Rows) -> list[tuple[Place | None, str, str]]:
+        trace = self._view.trace
+        lane, moment = trace.lane[rows].astype(np.int64), trace.ts_ns[rows]
+        places, place = self._stacks.locate(rows)
+        inner = self._ops.around(lane, moment)
+        outer = inner.copy()
+        while len(up := np.flatnonzero(outer >= 0)):
+            up = up[self._ops.parent[outer[up]] >= 0]
+            if not len(up):
+                break
+            outer[up] = self._ops.parent[outer[up]]
+        note = self._notes.around(lane, moment)
+        found = []
+        for p, i, o, n in zip(place.tolist(), inner, outer, note, strict=True):
+            ends = [trace.names[trace.name[self._ops.rows[at]]] for at in (o, i) if at >= 0]
+            within = trace.names[trace.name[self._notes.rows[n]]] if n >= 0 else ""
+            found.append((places[p], " > ".join(dict.fromkeys(ends)), within))
+        return found
+
+
 def _grouped(
-    view: TraceView, stacks: PythonStacks, rows: Rows, caused: Ints, window: TracedWindow
+    view: TraceView, around: _Around, rows: Rows, caused: Ints, window: TracedWindow
 ) -> list[Sync]:
     names = [view.trace.names[name] for name in view.trace.name[rows]]
-    groups: dict[tuple[str, Place | None], list[int]] = {}
-    places, place = stacks.locate(rows)
-    for index, (name, at) in enumerate(zip(names, place.tolist(), strict=True)):
-        groups.setdefault((name, places[at]), []).append(index)
+    groups: dict[tuple[str, Place | None, str, str], list[int]] = {}
+    for index, (name, known) in enumerate(zip(names, around.of(rows), strict=True)):
+        groups.setdefault((name, *known), []).append(index)
     host = view.trace.dur_ns[rows]
     return [
-        _sync(name, at, host[mine], caused[mine], window.count)
-        for (name, at), mine in groups.items()
+        Sync(
+            name=name,
+            count=len(mine) / window.count,
+            host_ns=float(host[mine].sum()) / window.count,
+            idle_after_ns=float(caused[mine].sum()) / window.count,
+            at=at,
+            op=op,
+            within=within,
+        )
+        for (name, at, op, within), mine in groups.items()
     ]
-
-
-def _sync(name: str, at: Place | None, host: Ints, caused: Ints, steps: int) -> Sync:
-    return Sync(
-        name=name,
-        count=len(host) / steps,
-        host_ns=float(host.sum()) / steps,
-        idle_after_ns=float(caused.sum()) / steps,
-        at=at,
-    )

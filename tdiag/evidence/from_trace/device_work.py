@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.device import DeviceMemory, DeviceParts, KernelFamily, Kernels, Part
+from tdiag.evidence.device import DevicePart, DeviceParts, KernelFamily, Kernels
 from tdiag.evidence.from_trace.intervals import Ints, clip, total
 from tdiag.evidence.from_trace.nesting import Nested
 from tdiag.evidence.from_trace.python_stacks import PythonStacks
 from tdiag.evidence.from_trace.view import COMM, COMPUTE, Rows, TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
+from tdiag.evidence.memory import DeviceMemory
 from tdiag.model.place import Place
 from tdiag.trace import MEMORY_COLUMNS
 from tdiag.trace.decode import Interned
@@ -166,12 +167,12 @@ def device_parts(
 
 def _by_name(
     names: Sequence[str], numbers: npt.NDArray[Any], durations: Ints, steps: int
-) -> tuple[Part, ...]:
+) -> tuple[DevicePart, ...]:
     counts = np.bincount(numbers, minlength=1)
     total = np.bincount(numbers, durations, len(counts))
     top = [i for i in np.argsort(-total, kind="stable")[:TOP].tolist() if counts[i]]
     return tuple(
-        Part(name=names[i], count=int(counts[i]) / steps, device_ns=float(total[i]) / steps)
+        DevicePart(name=names[i], count=int(counts[i]) / steps, device_ns=float(total[i]) / steps)
         for i in top
     )
 
@@ -182,7 +183,7 @@ def _by_text(
     durations: Ints,
     steps: int,
     places: Sequence[Place | None] | None = None,
-) -> tuple[Part, ...]:
+) -> tuple[DevicePart, ...]:
     """Work by its text, where it has one: ``which`` of ``texts``. ``places`` goes with these."""
     numbers: Interned[str] = Interned()
     number = np.array([-1 if text is None else numbers[text] for text in texts], np.int64)[which]
@@ -190,7 +191,8 @@ def _by_text(
     parts = _by_name(list(numbers), number[known], durations[known], steps)
     at = dict(zip(texts, places or [], strict=False))
     return tuple(
-        Part(name=p.name, count=p.count, device_ns=p.device_ns, at=at.get(p.name)) for p in parts
+        DevicePart(name=p.name, count=p.count, device_ns=p.device_ns, at=at.get(p.name))
+        for p in parts
     )
 
 

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tdiag.evidence.device import HostOp, HostOps, MatrixOp, MatrixOps
 from tdiag.evidence.from_trace.device_work import issuing_ops
 from tdiag.evidence.from_trace.intervals import Ints
 from tdiag.evidence.from_trace.nesting import Nested
-from tdiag.evidence.from_trace.view import TraceView
+from tdiag.evidence.from_trace.view import Rows, TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
-from tdiag.trace import Trace
+from tdiag.evidence.ops import HostOp, HostOps, MatrixOp, MatrixOps
 from tdiag.trace.columns import Mask
 
 Phase = tuple[str, int, int]  # name, start, end on the trace's clock, ns
@@ -96,7 +95,7 @@ def _backward_of(
 def _by_phase(
     moments: Ints, durations: Ints, phases: Sequence[Phase], steps: int
 ) -> dict[str, float]:
-    phases = _without_gc(phases)
+    phases = without_gc(phases)
     begins = np.array([begin for _, begin, _ in phases], np.int64)
     at = np.searchsorted(begins, moments, side="right") - 1
     totals: dict[str, float] = {}
@@ -133,7 +132,7 @@ def _zeroing(view: TraceView, nested: Nested, window: TracedWindow) -> HostOp | 
     return HostOp(name="zero_grad", count=len(rows) / window.count, self_ns=spent, total_ns=spent)
 
 
-def _without_gc(phases: Sequence[Phase]) -> list[Phase]:
+def without_gc(phases: Sequence[Phase]) -> list[Phase]:
     """Sorted; a collection belongs to the phase it interrupts, whose op may have set it off."""
     kept: list[Phase] = []
     for name, begin, end in sorted(phases, key=lambda phase: phase[1]):
@@ -144,13 +143,27 @@ def _without_gc(phases: Sequence[Phase]) -> list[Phase]:
     return kept
 
 
+# Products, convolutions and attention, by torch's names in a trace.
+MATRIX = re.compile(
+    r"^(aten::(mm|addmm|bmm|baddbmm|linear|(cudnn_|miopen_|mkldnn_|thnn_|slow_)?conv\w*|"
+    r"_scaled_dot_product_\w*attention\w*|mkldnn_rnn_layer\w*)|mkldnn::\w+)$"
+)
 NOT_A_TENSOR = frozenset({"", "Scalar", "ScalarList", "Int", "Bool", "GenericList", "Float"})
+
+
+def matrix_rows(view: TraceView, ops: Nested) -> tuple[Rows, Mask]:
+    """Indices into ``ops.rows`` of the matrix ops with shapes that call no other such op
+    (``aten::linear`` calls ``aten::addmm``), and the mask of all of them."""
+    trace = view.trace
+    known = (trace.shapes[ops.rows] >= 0) & trace.named(ops.rows, MATRIX.match)
+    inner = known & ~wrapping(ops, np.flatnonzero(known))
+    return np.flatnonzero(inner), inner
 
 
 def matrix_ops(view: TraceView, ops: Nested, window: TracedWindow) -> MatrixOps | None:
     """None where no shapes were recorded (``record_shapes``)."""
     trace = view.trace
-    shaped = np.flatnonzero((trace.shapes[ops.rows] >= 0) & ~_wrapping(trace, ops))
+    shaped, _ = matrix_rows(view, ops)
     if not any(dims for dims, _ in trace.shape_texts) or not len(shaped):
         return None
     device = np.zeros(len(ops.rows))
@@ -162,7 +175,7 @@ def matrix_ops(view: TraceView, ops: Nested, window: TracedWindow) -> MatrixOps 
     found = []
     for name, shape in sorted(set(zip(names.tolist(), shapes.tolist(), strict=True))):
         mine = (names == name) & (shapes == shape)
-        dims, dtypes = _tensors(*trace.shape_texts[shape])
+        dims, dtypes = tensors(*trace.shape_texts[shape])
         found.append(
             MatrixOp(
                 name=trace.names[name],
@@ -177,17 +190,17 @@ def matrix_ops(view: TraceView, ops: Nested, window: TracedWindow) -> MatrixOps 
     return MatrixOps(ops=tuple(found))
 
 
-def _wrapping(trace: Trace, ops: Nested) -> Mask:
-    """Ops that only call another shaped op (aten::linear calls aten::addmm)."""
+def wrapping(ops: Nested, inner: Rows) -> Mask:
+    """The ops that call one of these."""
     found = np.zeros(len(ops.rows), np.bool_)
-    above = ops.parent[trace.shapes[ops.rows] >= 0]
+    above = ops.parent[inner]
     while len(above := np.unique(above[above >= 0])):
         found[above] = True
         above = ops.parent[above]
     return found
 
 
-def _tensors(dims: str, types: str) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
+def tensors(dims: str, types: str) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
     """Dimensions and data types of the inputs that are tensors; nothing if a text was cut."""
     try:
         sizes, kinds = json.loads(dims or "[]"), json.loads(types or "[]")

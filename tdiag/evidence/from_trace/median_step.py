@@ -12,7 +12,7 @@ from tdiag.evidence.from_trace.intervals import NOTHING, Ints, Spans, clip, cove
 from tdiag.evidence.from_trace.nesting import outermost
 from tdiag.evidence.from_trace.view import COMM, COMPUTE, D2H, H2D, Rows, TraceView, queue_of
 from tdiag.evidence.from_trace.window import TracedWindow
-from tdiag.evidence.history import Event, EventLane, StepEvents
+from tdiag.evidence.steps import EventLane, StepEvent, StepEvents
 from tdiag.model.timeline import CELLS, Lane, Span, Timeline
 
 DEVICE_LANES = {
@@ -149,7 +149,7 @@ def event_lane(
 
 def merge(
     name: Callable[[int], str], begin: Ints, end: Ints, finest_ns: float
-) -> Iterator[Event]:  # fmt: skip
+) -> Iterator[StepEvent]:  # fmt: skip
     """In order of their begin; empty ones are left out. Those shorter than ``finest_ns`` become one
     with such neighbours, if no longer gap lies between, so that their number is bounded. ``name``:
     of each, by its number."""
@@ -173,7 +173,7 @@ def merge(
         idle,
     )
     for start, stop, number, count, between in zip(*(c.tolist() for c in columns), strict=True):
-        yield Event(
+        yield StepEvent(
             name=name(number), begin_ns=start, end_ns=stop, merged=count, idle_ns=between
         )  # fmt: skip
 

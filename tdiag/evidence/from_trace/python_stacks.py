@@ -25,7 +25,12 @@ FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)$")
 MODULE = "nn.Module: "
 INSTALLED = re.compile(r"(^|[/\\])(site-packages|dist-packages|lib[/\\]python\d[\d.]*)[/\\]")
 # Paths are recorded relative to sys.path, so installed packages often lack their folder.
-LIBRARIES = frozenset(sys.stdlib_module_names) | {"torch", "torchvision", "torchaudio", "numpy"}
+LIBRARIES = frozenset(sys.stdlib_module_names) | {
+    *("torch", "torchvision", "torchaudio", "numpy", "scipy", "pandas", "PIL", "cv2", "skimage"),
+    *("sklearn", "albumentations", "transformers", "datasets", "tokenizers", "accelerate", "timm"),
+    *("lightning", "pytorch_lightning", "librosa", "soundfile", "av", "decord", "h5py", "zarr"),
+    *("pyarrow", "polars", "tqdm", "triton", "apex", "deepspeed", "megatron", "einops"),
+}
 
 
 class PythonStacks:
@@ -33,7 +38,7 @@ class PythonStacks:
 
     def __init__(self, view: TraceView) -> None:
         self._trace = view.trace
-        python = _python(view.trace)
+        python = python_functions(view.trace)
         stacked = view.ops[view.trace.stack[view.ops] >= 0]
         self._nested = nest(view.trace, np.concatenate([python, stacked]))
         self._places: dict[int, Place | None] = {-1: None}
@@ -80,7 +85,8 @@ class PythonStacks:
         return name.removeprefix(MODULE) if name.startswith(MODULE) else None
 
 
-def _python(trace: Trace) -> Rows:
+def python_functions(trace: Trace) -> Rows:
+    """The calls of Python functions, where they were recorded (``with_stack``)."""
     if PYTHON_CATEGORY not in trace.categories:
         return np.empty(0, np.int64)
     return np.flatnonzero(trace.category == trace.categories.index(PYTHON_CATEGORY))

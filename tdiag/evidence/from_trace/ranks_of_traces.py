@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tdiag.evidence.device import Communication, DeviceTime, Ranks, RankTime, TracedSteps
-from tdiag.evidence.from_trace.intervals import clip, covered, minus, total
-from tdiag.evidence.from_trace.view import COMM, COMPUTE, TraceView
+from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.from_trace.intervals import Ints, clip, covered, minus, total
+from tdiag.evidence.from_trace.view import COMM, COMPUTE, Rows, TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
+from tdiag.evidence.ranks import Communication, Ranks, RankTime
+from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 
 # Paired collectives end together; further apart than a wait that would be noticeable
@@ -81,6 +84,18 @@ def _rank_time(rank: int, evidence: Evidence) -> RankTime:
     )
 
 
+DDP = re.compile(r"DistributedDataParallel|distributed\.ddp\.reducer")
+KINDS = {
+    kind: re.compile(words, re.IGNORECASE)
+    for kind, words in {
+        "all_reduce": r"all_?reduce",
+        "reduce_scatter": r"reduce_?scatter",
+        "all_gather": r"all_?gather",
+        "all_to_all": r"all_?to_?all|deep_?ep|dpsk::ep",
+        "send_recv": r"send_?recv|nccl:(send|recv)|c10d::(send|recv_)$",
+        "broadcast": r"broadcast",
+    }.items()
+}
 MOST = 10_000  # collectives that are told one by one, as documented at Communication
 
 
@@ -101,4 +116,30 @@ def communication(view: TraceView, window: TracedWindow) -> Communication | None
         exposed_ns=total(exposed) / window.count,
         count=len(began) / window.count,
         collectives=tuple(told) if len(each) <= MOST else (),
+        most=_kind(view, each, covered(exposed, start, end)),
+        ddp=any(DDP.search(name) for name in trace.names),
     )
+
+
+def _kind(view: TraceView, rows: Rows, exposed: Ints) -> str:
+    """The kind of collective with most of the exposed time. Kernels of one name may serve several
+    kinds (``SendRecv``, ``Generic``): then what the host asked for most often decides."""
+    names, number = np.unique(view.trace.name[rows], return_inverse=True)
+    if not len(names):
+        return ""
+    most = int(np.argmax(np.bincount(number, exposed)))
+    kernel = view.trace.names[names[most]]
+    found = next((kind for kind, words in KINDS.items() if words.search(kernel)), "")
+    if found and found != "send_recv":
+        return found
+    asked = view.trace.names
+    calls = view.trace.name[np.concatenate([view.ops, view.annotations])]
+    count = np.bincount(calls, minlength=len(asked))
+    by_kind = {
+        kind: sum(int(count[i]) for i, name in enumerate(asked) if count[i] and words.search(name))
+        for kind, words in KINDS.items()
+    }
+    if found:  # NCCL sends and receives for an all-to-all
+        return "all_to_all" if by_kind["all_to_all"] else found
+    best = max(by_kind, key=lambda kind: by_kind[kind])
+    return best if by_kind[best] else ""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tdiag.evidence.device import TracedSteps
 from tdiag.evidence.from_trace.intervals import Ints, covered
 from tdiag.evidence.from_trace.view import Rows, TraceView
+from tdiag.evidence.steps import TracedSteps
 
 PROFILER_STEP = re.compile(r"^ProfilerStep#\d+")
 NEXT_BATCH = re.compile(r"^enumerate\(DataLoader\)")
@@ -31,6 +31,7 @@ MOST_WARM_UP_FRAC = 1 / 3
 class TracedWindow:
     """``bounds``: n + 1 instants (ns) around n consecutive steps. ``warm_up``: steps set aside.
     ``host_end``: where the host ended its last step; the device may work on until ``end``.
+    ``head_ns``: time before the first device work, set aside where no steps are marked.
     ``sampled``: the file holds only a sample of the events that were recorded."""
 
     bounds: Ints
@@ -38,6 +39,7 @@ class TracedWindow:
     host_end: int
     warm_up: int = 0
     sampled: bool = False
+    head_ns: int = 0
 
     @property
     def begin(self) -> int:
@@ -80,10 +82,12 @@ def find_window(view: TraceView, given: Sequence[int] = ()) -> TracedWindow | No
         return None
     host_end = int(bounds[-1])
     bounds = _until_device_ends(view, bounds)
+    head = _head(view, bounds) if found_by == "span" else 0
+    bounds[0] += head
     waits = view.spans(view.matching(view.annotations, NEXT_BATCH))
     working = np.diff(bounds) - covered(waits, bounds[:-1], bounds[1:])
     warm_up = _warm_up(working) if found_by != "span" else 0
-    return TracedWindow(bounds[warm_up:], found_by, host_end, warm_up, _sampled(view))
+    return TracedWindow(bounds[warm_up:], found_by, host_end, warm_up, _sampled(view), head)
 
 
 def _bounds(view: TraceView) -> tuple[Ints | None, str]:
@@ -128,6 +132,17 @@ def _span(view: TraceView) -> Ints | None:
         return None
     begin, end = view.trace.ts_ns[rows].min(), view.trace.ends(rows).max()
     return np.array([begin, end], np.int64) if end > begin else None
+
+
+def _head(view: TraceView, bounds: Ints) -> int:
+    """How long no device work has begun yet, ns.
+
+    Before it the device may have done what a trace cut out of a run does not show: a copy that
+    blocks there waits for that work, and idle time there has no known cause.
+    """
+    if not len(view.work):
+        return 0
+    return max(0, int(view.trace.ts_ns[view.work].min()) - int(bounds[0]))
 
 
 def _until_device_ends(view: TraceView, bounds: Ints) -> Ints:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import cProfile
 import os
 import sys
+import threading
 from typing import Any
 
-from .. import facts
+from .. import device, facts
 from ..wire import CPROFILE
 from .base import Capture
 
@@ -19,12 +20,15 @@ class CallsCapture(Capture):
     """Own and total time of every Python function called in the window's steps."""
 
     def start(self) -> str:
-        owner = facts.tracer_name(sys.getprofile())
+        owner = facts.profiled_by()
         return f"the script profiles itself ({owner})" if owner else ""
 
     def begin(self) -> None:
         self.profile = cProfile.Profile()
         self.profile.enable()
+        monitoring = getattr(sys, "monitoring", None)  # since Python 3.12
+        if monitoring and (device.kind() or threading.active_count() > 1):
+            keep_to_thread(monitoring, threading.get_ident())
         # sys.setprofile has one owner: if the script profiles itself, ours ends.
         self.give_way(cProfile.Profile, "enable", "the script profiles itself (cProfile)")
         self.give_way(sys, "setprofile", "the script profiles itself (sys.setprofile)")
@@ -58,3 +62,21 @@ class CallsCapture(Capture):
         profile = getattr(self, "profile", None)
         if profile is not None:
             profile.disable()
+
+
+def keep_to_thread(monitoring: Any, thread: int) -> None:
+    """From Python 3.12 on cProfile sees the calls of all threads and takes them for those of one: a
+    pinning thread, or autograd's for a device, would end the calls of the training thread."""
+
+    def kept(callback: Any) -> Any:
+        def only_here(*args: Any) -> Any:
+            return callback(*args) if threading.get_ident() == thread else None
+
+        return only_here
+
+    tool = monitoring.PROFILER_ID
+    for event in vars(monitoring.events).values():
+        if event and event & (event - 1) == 0:  # one event, not several at once
+            callback = monitoring.register_callback(tool, event, None)
+            if callback is not None:
+                monitoring.register_callback(tool, event, kept(callback))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .. import facts, places
+from .. import device, facts, places
 from ..patches import hidden
 from .base import Capture
 from .flow import MOVES, Flow
@@ -21,8 +21,12 @@ from .lines import Lines
 MESSAGE = "called a synchronizing CUDA operation"
 
 
+PROTOTYPE = "Synchronization debug mode is a prototype"  # of torch, once in a process
+
+
 class SyncWarnings:
-    """``torch.cuda.set_sync_debug_mode("warn")`` for a while; every other warning passes on."""
+    """``torch.cuda.set_sync_debug_mode("warn")`` for a while; every other warning passes on. A mode
+    that the script has set stays: there nothing is counted."""
 
     def __init__(self) -> None:
         self.on = False
@@ -30,21 +34,22 @@ class SyncWarnings:
         self.seen = False
 
     def start(self) -> None:
-        if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        if device.kind() != "cuda" or torch.cuda.get_sync_debug_mode():  # no other kind warns
             return
+        with warnings.catch_warnings():  # an error where the script makes all warnings errors
+            warnings.filterwarnings("ignore", message=PROTOTYPE)
+            torch.cuda.set_sync_debug_mode("warn")
         self.on = self.seen = True
-        self.mode = torch.cuda.get_sync_debug_mode()
         self.show = warnings.showwarning
         warnings.filterwarnings("always", message=f".*{MESSAGE}")
         self.filter = warnings.filters[0]
         warnings.showwarning = self._show
-        torch.cuda.set_sync_debug_mode("warn")
 
     def stop(self) -> None:
         if not self.on:
             return
         self.on = False
-        torch.cuda.set_sync_debug_mode(self.mode)
+        torch.cuda.set_sync_debug_mode("default")
         if warnings.showwarning == self._show:
             warnings.showwarning = self.show
         if self.filter in warnings.filters:
@@ -72,7 +77,7 @@ CONVERSIONS = {
 }  # fmt: skip
 # Reading .grad, .shape or .data issues no op; backward's own ops are not Python's.
 NOT_OPS = {"__get__", "__set__", "backward", "requires_grad_", "register_hook"}
-CONSTRUCTIONS = {"tensor", "as_tensor", "from_numpy", "asarray", "stack", "FloatTensor"}
+CONSTRUCTIONS = {"tensor", "as_tensor", "from_numpy", "asarray", "FloatTensor"}
 
 
 class _Counter(TorchFunctionMode):
@@ -180,8 +185,8 @@ class OpsCapture(Capture):
             self.lines.uses_weights(line, args, kwargs)
         if name in CONVERSIONS:
             line.conversions[CONVERSIONS[name]] += 1
-        elif name in CONSTRUCTIONS and callee is None:  # not torch's collate_fn, under the loop
-            line.constructions += 1
+        elif name in CONSTRUCTIONS and callee is None and not _of_tensor(args, kwargs):
+            line.constructions += 1  # not torch's collate_fn, under the loop
 
     def _watch_module_moves(self) -> None:
         """``module.to(…)`` in a step: counted while the window lasts, outermost calls only."""
@@ -212,3 +217,9 @@ class OpsCapture(Capture):
         if stack and torch._C._get_function_stack_at(stack - 1) is self.mode:
             self.mode.__exit__(None, None, None)
         # else: a mode of the script's own lies on top; ours stays below it, doing nothing
+
+
+def _of_tensor(args: Any, kwargs: Any) -> bool:
+    """``torch.as_tensor(tensor)``: nothing of Python's or numpy's becomes a tensor here."""
+    given = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+    return isinstance(given, torch.Tensor)

@@ -7,7 +7,8 @@ import os
 import sys
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from types import FrameType
 
 from .. import facts
 from ..control import Request
@@ -73,15 +74,17 @@ class SampleCapture(Capture):
     def _fall_back(self, why: str) -> None:
         self.request.end()
         self.probe.recorder.write("sampler", source=IN_PROCESS, why=why)
-        self.inside = InProcessSampler(self.probe.marks.thread or threading.get_ident())
+        thread = self.probe.marks.thread or threading.get_ident()
+        self.inside = InProcessSampler(thread, lambda: bool(self.boundary.backward_depth))
 
 
 class InProcessSampler:
     """Reads the training thread's stack at 100 Hz; needs the interpreter lock for each sample,
-    so it misses what happens inside long calls, and sees no workers."""
+    so it misses what happens inside long calls, and sees no workers. ``in_backward``: the thread
+    waits for autograd's threads, which run the backward of a device: their Python is its own."""
 
-    def __init__(self, thread: int) -> None:
-        self.thread = thread
+    def __init__(self, thread: int, in_backward: Callable[[], bool] = lambda: False) -> None:
+        self.thread, self.in_backward = thread, in_backward
         self.frames: dict[tuple[str, str, int], int] = {}
         self.samples: list[list[int]] = []
         self.running = True
@@ -117,13 +120,30 @@ class InProcessSampler:
 
     def _run(self) -> None:
         while self.running:
-            frame: Any = sys._current_frames().get(self.thread)
-            stack: list[int] = []
-            while frame is not None:
-                code = frame.f_code
-                key = (code.co_name, code.co_filename, frame.f_lineno or 0)
-                stack.append(self.frames.setdefault(key, len(self.frames)))
-                frame = frame.f_back
+            frames = sys._current_frames()
+            stack = self._stack(frames.get(self.thread))
+            if stack and self.in_backward():
+                stack += next((s for f in _of_autograd(frames) if (s := self._stack(f))), [])
             if stack:
-                self.samples.append(stack[::-1])
+                self.samples.append(stack)
             time.sleep(1 / RATE_HZ)
+
+    def _stack(self, frame: FrameType | None) -> list[int]:
+        """Numbers of its frames, the outermost first."""
+        stack: list[int] = []
+        while frame is not None:
+            code = frame.f_code
+            key = (code.co_name, code.co_filename, frame.f_lineno or 0)
+            stack.append(self.frames.setdefault(key, len(self.frames)))
+            frame = frame.f_back
+        return stack[::-1]
+
+
+def _of_autograd(frames: dict[int, FrameType]) -> list[FrameType]:
+    """Of threads that Python has not started."""
+    known = {
+        thread.ident
+        for thread in threading.enumerate()
+        if not isinstance(thread, threading._DummyThread)
+    }
+    return [frame for thread, frame in frames.items() if thread not in known]

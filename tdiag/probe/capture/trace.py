@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import facts
+from .. import device, facts
 from ..core import now_ns
 from ..wire import TENSORBOARD
 from .base import Capture
@@ -33,9 +33,15 @@ _KINETO = re.compile(
 )
 
 
+# Kineto's levels that are no fault.
+_INFORMATION = (b"USDT:", b"VERBOSE:", b"INFO:", b"STAGE:")
+MOST_MESSAGES, LONGEST_MESSAGE = 20, 300
+
+
 @contextlib.contextmanager
-def kineto_unheard() -> Iterator[None]:
-    """Hold file descriptor 2 for a few milliseconds; all that is not Kineto's goes through.
+def kineto_unheard(faults: list[str]) -> Iterator[None]:
+    """Hold file descriptor 2 for a few milliseconds; all that is not Kineto's goes through. What it
+    says went wrong (CUPTI is missing, another tool holds it) is added to ``faults``.
 
     An environment variable (KINETO_LOG_LEVEL) would silence a profiler of the script's own too.
     """
@@ -49,10 +55,21 @@ def kineto_unheard() -> Iterator[None]:
         finally:
             os.dup2(real, 2)
             held.seek(0)
-            rest = _KINETO.sub(b"", held.read())
-            if rest:
+            said = held.read()
+            _add_faults(faults, _KINETO.findall(said))
+            if rest := _KINETO.sub(b"", said):
                 os.write(real, rest)
             os.close(real)
+
+
+def _add_faults(faults: list[str], lines: list[bytes]) -> None:
+    for line in lines:
+        text = line.decode(errors="replace").strip()[:LONGEST_MESSAGE]
+        if line.startswith(_INFORMATION) or len(faults) >= MOST_MESSAGES:
+            continue
+        without_time = text.partition("] ")[2] or text
+        if not any(known.endswith(without_time) for known in faults):
+            faults.append(text)
 
 
 # A trace stays readable and quick to write: about 100 bytes an event, so 60 MB at most.
@@ -75,46 +92,55 @@ class TraceCapture(Capture):
         self.stacks = stacks
 
     def start(self) -> str:
-        if facts.profiler_is_on():
+        if facts.profiler_is_on() or self.probe.profiler_prepared:
             return OWN_PROFILER
         if torch._C._current_graph_task_id() != -1:
             return "the steps end inside a backward pass, where no profiler can be switched"
         self.steps_left = self.window.steps
-        leads = self.stacks is None
+        self.leads = leads = self.stacks is None
         if leads and (per_step := _seen_per_step.get("events")):
             if per_step > MOST_EVENTS:
                 return f"one step has {per_step} events: the first pass's trace must do"
             self.steps_left = max(1, min(self.steps_left, MOST_EVENTS // per_step))
             self.stacks = per_step < MOST_EVENTS_WITH_STACKS
         stacks = bool(self.stacks)
+        self.faults: list[str] = []  # of Kineto's, as it says them
         activities = [torch.profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self.of_device = device.activity()
+        if self.of_device is not None:
+            activities.append(self.of_device)
         self.profiler: Any = torch.profiler.profile(
             activities=activities, record_shapes=True, with_stack=stacks
         )
-        with kineto_unheard():
+        with kineto_unheard(self.faults):
             self.profiler.prepare_trace()
+        self.prepared, self.recording = True, False
+        self._watch_for_another()
         self.span: Any = None
-        self.recording = False
         self.began_ns = 0
         if leads:
-            self.windows.joint.announce(
-                self.window.number, self.steps_left, stacks, self.windows.step_ns
-            )
+            self.windows.joint.announce(self.window.number, self.steps_left, stacks)
         return ""
 
+    def _watch_for_another(self) -> None:
+        """Two Kineto sessions cannot nest: if the script prepares or starts one, tdiag's ends."""
+        for name in ("_prepare_profiler", "_enable_profiler"):
+            self.give_way(torch.autograd.profiler, name, OWN_PROFILER)
+
     def ready(self) -> bool:
-        return self.probe.step >= self.windows.joint.at
+        return bool(self.lost) or self.windows.joint.ready()
 
     def begin(self) -> None:
-        with kineto_unheard():
+        self.patches.undo()  # the start that follows is tdiag's own
+        if facts.profiler_is_on():
+            self.lost = self.lost or OWN_PROFILER
+        if self.lost:
+            return
+        with kineto_unheard(self.faults):
             self.profiler.start_trace()
         self.recording = True
         self.began_ns = now_ns()
-        # Two Kineto sessions cannot nest: if the script starts one, ours ends.
-        for name in ("_prepare_profiler", "_enable_profiler"):
-            self.give_way(torch.autograd.profiler, name, OWN_PROFILER)
+        self._watch_for_another()
         self._next_span()
 
     def step(self) -> None:
@@ -131,9 +157,9 @@ class TraceCapture(Capture):
             self.skipped(self.lost)
             return
         self._close_span()
-        with kineto_unheard():
+        with kineto_unheard(self.faults):
             self.profiler.stop_trace()
-        self.recording = False
+        self.prepared = self.recording = False
         done = self.window.steps - max(0, self.steps_left)
         results = self.profiler.profiler.kineto_results
         events = len(results.events()) if results is not None else 0
@@ -142,7 +168,7 @@ class TraceCapture(Capture):
         name = f"{TENSORBOARD}/{worker}.{time.time_ns()}.pt.trace.json"
         path = os.path.join(self.probe.run_dir, name)
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with kineto_unheard():
+        with kineto_unheard(self.faults):
             self.profiler.export_chrome_trace(path)
         self.probe.recorder.write(
             "trace",
@@ -150,16 +176,24 @@ class TraceCapture(Capture):
             steps=done,
             events=events,
             t=self.began_ns,
+            device=self.of_device is not None,
+            faults=self.faults,
             **{"pass": self.window.number},
         )
 
     def abort(self) -> None:
         self.patches.undo()
         self._close_span()
-        with kineto_unheard():
+        if self.leads:
+            self.windows.joint.agreement.withdraw()
+        prepared, self.prepared = self.prepared, False
+        if not prepared or (facts.profiler_is_on() and not self.recording):
+            return  # what is on is the script's
+        with kineto_unheard(self.faults):
             if not self.recording:
                 self.profiler.start_trace()  # Kineto leaves its prepared state only this way
             self.profiler.stop_trace()
+        self.recording = False
 
     def _next_span(self) -> None:
         self.span = torch.profiler.record_function(f"ProfilerStep#{self.probe.step}")

@@ -16,11 +16,9 @@ import os
 import sys
 from typing import Any
 
-import torch
-
-from .. import facts
+from .. import device, facts
 from ..boundary import BATCH
-from ..control import STEPS_UNTIL_ALL_STOP
+from ..control import Agreement
 from ..core import now_ns
 from ..wire import COLD, CONTROL, TURNS_DONE, TURNS_HOLD, TURNS_OWNER, turns_go
 from .base import Capture
@@ -34,6 +32,7 @@ class TurnsCapture(Capture):
 
     def start(self) -> str:
         self.pipes: tuple[int, int] | None = None
+        self.agreement = Agreement(self.probe, TURNS_HOLD)
         self.durations: list[int] = []
         self.steps = 0  # of this turn
         self.last = 0  # end of the step before, ns
@@ -58,25 +57,24 @@ class TurnsCapture(Capture):
         if self.world == 1:
             self._hold_first()
         elif self.rank == 0:
-            self._announce(self.probe.step + STEPS_UNTIL_ALL_STOP)
+            self._announce()
 
     def step(self) -> None:
         if self.pipes is None:
-            at = self._announced()
-            if at is not None and self.probe.step >= at:
-                self._hold_first(apart=self.probe.step - at)
+            if self._reached():
+                self._hold_first(apart=self.probe.step - (self.agreement.at or 0))
             return
         now = self.probe.marks.start  # where the step that now begins begins
         if self.probe.window == COLD:
             self.probe.window = self.window.name
-            self.last = _synchronised() or now
+            self.last = device.synchronised() or now
             return
         self.durations.append(now - self.last)
         self.last = now
         if len(self.durations) < self.steps:
             return
         turn = self.durations
-        if end := _synchronised():
+        if end := device.synchronised():
             turn = [(sum(turn) + end - now) // len(turn)]
         self._tell(self.pipes[1], {"turn": turn})
         self._wait()
@@ -92,18 +90,17 @@ class TurnsCapture(Capture):
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self.control, TURNS_HOLD))
 
-    def _announce(self, step: int) -> None:
+    def _announce(self) -> None:
         """Where all ranks are held first, and the pipes that let the others go."""
         for rank in range(1, self.world):
             with contextlib.suppress(FileExistsError):
                 os.mkfifo(os.path.join(self.control, turns_go(rank)), 0o600)
-        os.symlink(str(step), os.path.join(self.control, TURNS_HOLD))
+        self.agreement.ask()
 
-    def _announced(self) -> int | None:
-        try:
-            return int(os.readlink(os.path.join(self.control, TURNS_HOLD)))
-        except OSError:
-            return None
+    def _reached(self) -> bool:
+        if self.rank and self.agreement.at is None:
+            self.agreement.look()
+        return self.agreement.reached()
 
     def _hold_first(self, apart: int = 0) -> None:
         """``apart``: steps beyond the one that was announced."""
@@ -116,6 +113,7 @@ class TurnsCapture(Capture):
         os.set_blocking(done, True)
         message: dict[str, Any] = {"ready": now_ns(), "step": self.probe.step}
         message.update(world_size=self.world, local=self.local, pid=os.getpid(), outside=[])
+        message["device"] = device.kind()
         if self.rank == 0:
             message["outside"] = _modules_below(self.probe.config.get("outside") or "")
         if apart:
@@ -146,14 +144,6 @@ class TurnsCapture(Capture):
             self.probe.ranks = 1  # all ranks are held at this step: nothing to arrange
             windows.stop.asked = True
             windows.finish("asked")
-
-
-def _synchronised() -> int:
-    """Wait for the device, and say when it was done (ns); 0 without one."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-        return now_ns()
-    return 0
 
 
 def _modules_below(folder: str) -> list[str]:

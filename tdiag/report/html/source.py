@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tdiag.evidence.kinds import Ops, StackLine, Stacks
+from tdiag.evidence.ops import Ops
+from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.sources import Excerpt
 from tdiag.evidence.store import Evidence
 from tdiag.model.place import Place
@@ -19,7 +20,7 @@ HOT_FRAC = (
 
 
 @dataclass(frozen=True)
-class Line:
+class SourceLine:
     """``here``: the finding's own line. ``samples``: the largest share of the samples (training
     or workers) in it, ``calls``: torch calls a step from it; 0 where none was seen."""
 
@@ -37,7 +38,7 @@ class Line:
 @dataclass(frozen=True)
 class Source:
     name: str
-    lines: tuple[Line, ...]
+    lines: tuple[SourceLine, ...]
     changed: bool
 
 
@@ -55,7 +56,9 @@ def source(place: Place | None, document: Document, base: Path | None) -> Source
             calls[line.at.line] = calls.get(line.at.line, 0.0) + line.calls
     numbered = enumerate(found.lines, found.first)
     lines = tuple(
-        Line(n, inert(text.expandtabs(4)), n == place.line, samples.get(n, 0.0), calls.get(n, 0.0))
+        SourceLine(
+            n, inert(text.expandtabs(4)), n == place.line, samples.get(n, 0.0), calls.get(n, 0.0)
+        )
         for n, text in numbered
     )
     return Source(inert(relative(place.file, base)), lines, found.changed)

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from tdiag import units
 from tdiag.model.diagnosis import Component
 from tdiag.report import summary, words
-from tdiag.report.document import Budget, Cell, Column, Table
+from tdiag.report.document import Cell, Column, Parts, Table
 from tdiag.report.html.text import rgb
 from tdiag.report.page import Page
 from tdiag.report.text import clip_head, clip_middle, inert, kernel_name, spot
@@ -117,7 +117,7 @@ def _cell(cell: Cell, column: Column, page: Page) -> str:
     return clip_middle(kernel_name(text, ROOM) if column.kind == "kernel" else text, ROOM)
 
 
-def budget(found: Budget) -> list[dict[str, Any]]:
+def budget(found: Parts) -> list[dict[str, Any]]:
     """A row a component, times and shares so rounded that they add up to the step's."""
     parts = found.parts
     total = sum(c.ns for c in parts)

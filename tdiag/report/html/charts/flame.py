@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tdiag.evidence.history import CallTrees, Frame
-from tdiag.evidence.kinds import Stacks
+from tdiag.evidence.sampled import CallFrame, CallTrees, Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.report.html.parts import Chart
 from tdiag.report.html.text import label, rgb
@@ -33,7 +32,7 @@ def charts(evidence: Evidence) -> Iterator[Chart]:
             yield _chart(name, title, frames, samples, stacks.source)
 
 
-def _chart(name: str, title: str, frames: Sequence[Frame], samples: int, source: str) -> Chart:
+def _chart(name: str, title: str, frames: Sequence[CallFrame], samples: int, source: str) -> Chart:
     kept = _kept(frames)
     number = {old: new for new, old in enumerate(kept, 1)}  # 0 is the root
     depth = {-1: 0}
@@ -79,13 +78,13 @@ def _chart(name: str, title: str, frames: Sequence[Frame], samples: int, source:
     )
 
 
-def _kept(frames: Sequence[Frame]) -> list[int]:
+def _kept(frames: Sequence[CallFrame]) -> list[int]:
     """The widest frames, in order; a frame is never wider than its caller, so trees stay whole."""
     wide = [i for i, frame in enumerate(frames) if frame.frac >= LEAST_FRAC]
     return sorted(sorted(wide, key=lambda i: (-frames[i].frac, i))[:MOST_FRAMES])
 
 
-def _values(frames: Sequence[Frame], kept: Sequence[int]) -> list[int]:
+def _values(frames: Sequence[CallFrame], kept: Sequence[int]) -> list[int]:
     """Whole numbers, of which no rounding makes a caller's less than its callees' together."""
     values = {old: round(frames[old].frac * PARTS) for old in kept}
     inner = dict.fromkeys((-1, *kept), 0)
@@ -95,17 +94,17 @@ def _values(frames: Sequence[Frame], kept: Sequence[int]) -> list[int]:
     return [values[old] for old in kept]
 
 
-def _label(frame: Frame) -> str:
+def _label(frame: CallFrame) -> str:
     return label(f"{frame.name}:{frame.line}" if frame.user else frame.name, NAME_CHARS)
 
 
-def _color(frame: Frame) -> str:
+def _color(frame: CallFrame) -> str:
     if frame.user:
         return USER
     return TORCH if "/torch/" in frame.file else LIBRARY
 
 
-def _hover(frame: Frame) -> str:
+def _hover(frame: CallFrame) -> str:
     line = f":{frame.line}" if frame.line else ""
     place = f"<br>{label(clip_head(inert(frame.file), NAME_CHARS))}{line}" if frame.file else ""
     return f"{label(frame.name, NAME_CHARS)}{place}<br>{percent(frame.frac)} of the samples"

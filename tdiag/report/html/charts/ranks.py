@@ -69,10 +69,10 @@ def _bars(ranks: Ranks, name: str) -> dict[str, Any]:
 def _table(ranks: Ranks, names: list[str]) -> Table:
     rows = []
     for rank in ranks:
-        told = rank.communication_ns
+        waited = rank.communication_ns
         rows.append(
             [Cell(str(rank.rank), rank.rank), Cell(duration(rank.step_ns), rank.step_ns),
-             Cell(NOTHING if told is None else duration(told), told),
+             Cell(NOTHING if waited is None else duration(waited), waited),
              *(_time(_ns(rank, name)) for name in names)]
         )  # fmt: skip
     columns = {"rank": "", "step": "", "all communication": "overlapped or not"}

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.device import TracedSteps
-from tdiag.evidence.history import StepHistory
+from tdiag.evidence.steps import StepHistory, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.probe import wire
 from tdiag.report.document import Cell, Table

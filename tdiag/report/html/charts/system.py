@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tdiag.evidence.history import History, StepHistory, Strip
+from tdiag.evidence.machine import Strip, SystemHistory
+from tdiag.evidence.steps import StepHistory
 from tdiag.evidence.store import Evidence
 from tdiag.probe.wire import PROFILED
 from tdiag.report.document import Cell, Table
@@ -28,7 +29,7 @@ _UNITS = {"cores": "cores", "frac": "%", "bytes": "GiB", "bytes_per_s": "MiB/s"}
 
 
 def chart(evidence: Evidence) -> Chart | None:
-    history = evidence.get(History)
+    history = evidence.get(SystemHistory)
     if history is None or not history.strips:
         return None
     strips = history.strips
@@ -123,7 +124,7 @@ def _title(strip: Strip, axis: str) -> dict[str, Any]:
             "showarrow": False, "font": {"size": 11}}  # fmt: skip
 
 
-def _windows(steps: StepHistory, history: History) -> list[dict[str, Any]]:
+def _windows(steps: StepHistory, history: SystemHistory) -> list[dict[str, Any]]:
     """The times in which a profiler ran, in its colour."""
     shapes = []
     rows = zip(steps.windows, steps.end_ns, steps.durations_ns, strict=True)
@@ -140,14 +141,14 @@ def _windows(steps: StepHistory, history: History) -> list[dict[str, Any]]:
     return shapes[:200]
 
 
-def _note(history: History, shaded: bool) -> str:
+def _note(history: SystemHistory, shaded: bool) -> str:
     said = "The whole run. Memory that several processes share counts once for each."
     if shaded:
         said += " Shaded: a profiler ran, in the colours of the step times."
     return f"{said} No GPU: {history.no_gpu}." if history.no_gpu else said
 
 
-def _table(history: History) -> Table:
+def _table(history: SystemHistory) -> Table:
     rows = []
     for strip in history.strips:
         known = [v for v in strip.values if v is not None]

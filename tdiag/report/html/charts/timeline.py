@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from tdiag.evidence.history import Event, EventLane, StepEvents
+from tdiag.evidence.steps import EventLane, StepEvent, StepEvents
 from tdiag.evidence.store import Evidence
 from tdiag.report.document import Cell, Table
 from tdiag.report.html.parts import Chart, sheet
@@ -93,12 +93,12 @@ def _bars(row: int, lane: EventLane, step_ns: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _density(event: Event) -> float:
+def _density(event: StepEvent) -> float:
     """The share of it that is work."""
     return round(event.busy_ns / (event.end_ns - event.begin_ns or 1), 2)
 
 
-def _others(event: Event) -> str:
+def _others(event: StepEvent) -> str:
     if event.merged == 1:
         return ""
     return f" and {plural(event.merged - 1, 'other')}, {percent(_density(event))} busy"
@@ -144,7 +144,7 @@ def _table(step: StepEvents, lanes: list[EventLane]) -> Table:
             )  # fmt: skip
     rows.sort(key=lambda row: -(row[3].value or 0))
     columns = {
-        "lane": "", "name": "… = and others too short to be told apart", "events": "",
+        "lane": "", "name": "… = and others too short to show one by one", "events": "",
         "time": "in this step", "share": "of this step",
     }  # fmt: skip
     return sheet("timeline-table", "One median step", columns, rows[:MOST_ROWS])

@@ -1,11 +1,11 @@
-"""What training is fed: loaders, the batches they make, the tensors that reach the model."""
+"""What training is fed: loaders, batches, their storage, and the tensors that reach the model."""
 
 from __future__ import annotations
 
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 
-# Nobody waits for the end of such a pass: at 1,000 samples a second it takes 11 days. Ours.
+# Heuristic: such an epoch never ends; at 1,000 samples a second it takes 11 days.
 ENDLESS_SAMPLES = 10**9
 
 
@@ -99,7 +99,7 @@ class Loader(Kind, frozen=True, kw_only=True):
     open_folders: tuple[tuple[str, float], ...] = ()
     opened_bytes: float | None = None
     # Fetches drew from the global generators of random, numpy or torch, or the dataset holds a
-    # generator of its own. False does not rule out one that is made anew for each sample.
+    # generator of its own. False does not rule out one that is created for each sample.
     random: bool | None = None
     fields: tuple[BatchField, ...] = ()
     # Samples of one pass over it, on this rank, as its sampler says; None where nothing says so (a
@@ -134,3 +134,46 @@ class Loaders(Kind, frozen=True, kw_only=True):
         """The training loader that fetched longest in total, or None."""
         mine = [x for x in self.loaders if x.role == "train" and x.fetch_count]
         return max(mine, key=lambda x: sum(x.fetch_ns), default=None)
+
+
+class FetchPart(Kind, frozen=True, kw_only=True):
+    """A Python function and its time per step in which it called no other one. ``at``: the user's
+    innermost function around it."""
+
+    name: str
+    ns: float
+    at: Place | None
+
+
+class TracedFetches(Kind, frozen=True, kw_only=True):
+    """Requests for a batch in a trace (``enumerate(DataLoader)``), per step.
+
+    ``workers``: whether the loader has any, by the name of its iterator; None where it has both
+    kinds or another. ``parts``: where the requesting thread spent most of its time, longest first;
+    empty where no Python functions were recorded (``with_stack``).
+    """
+
+    workers: bool | None
+    count: float
+    wall_ns: float
+    parts: tuple[FetchPart, ...]
+
+
+class Storage(Kind, frozen=True, kw_only=True):
+    """Some files of the folder that fetches opened most files in, read cold there and, as copies,
+    on a disk of the machine's own.
+
+    ``bytes`` of ``files`` files took ``ns`` in ``folder`` and ``local_ns`` in ``local``. All of
+    these are None where there is no other disk to compare with. Filesystem types as the system
+    names them ("nfs4", "ext4"), "" = unknown.
+    """
+
+    folder: str
+    filesystem: str
+    local: str | None = None
+    local_filesystem: str = ""
+    local_free_bytes: int | None = None
+    files: int | None = None
+    bytes: int | None = None
+    ns: int | None = None
+    local_ns: int | None = None

@@ -1,0 +1,117 @@
+"""How close the step's work comes to what the machine reaches.
+
+The best time of an op is the longer of its arithmetic and its memory traffic at the machine's
+rates; that of the step is the sum over its ops. Docs: docs/roofline.md.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from tdiag.diagnose.costs import fixed_cost, undisturbed
+from tdiag.evidence.ops import Dispatch
+from tdiag.evidence.roofline import OpWork, Roof, Work
+from tdiag.evidence.steps import Budget
+from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Roofline, RooflineLine
+from tdiag.model.place import Place
+from tdiag.model.threshold import Threshold
+
+EFFICIENT_FRAC = Threshold(
+    0.4,
+    "of what the machine reaches",
+    "Measured: the ten healthy runs of benchmarks/planted (wide layers, convolutions) reached 0.87"
+    " to 1 of it in the time that other programs left them; 20 with small calls, loops or"
+    " hand-written optimizers in the step 0 to 0.33 (torch 2.13, rates of the idle machine).",
+)
+MOST_LINES = Threshold(
+    5, "lines", "Heuristic: what is not among the first five takes too little to matter."
+)
+_COMPUTING = ("forward", "loss", "backward", "optimizer")
+
+
+def make_roofline(evidence: Evidence, budget: Budget | None) -> Roofline | None:
+    """None without a budget, a roof, or recorded shapes: ``why_unknown`` says which."""
+    work, roof = evidence.get(Work), evidence.get(Roof)
+    if budget is None or work is None or roof is None:
+        return None
+    device = budget.has_device
+    parts = budget.components_ns
+    spent = parts.get("compute", 0) if device else sum(parts.get(x, 0) for x in _COMPUTING)
+    alone = spent * (1.0 if device else undisturbed(evidence))
+    best = {"compute": 0.0, "memory": 0.0}
+    for op in work.ops:
+        best[_bound(op, roof)] += roof.best_ns(op)
+    if not alone or not sum(best.values()):
+        return None
+    called = 0.0 if device else _calling(evidence, work, roof)
+    bounds = best | {"dispatch": called}
+    return Roofline(
+        efficiency=round(min(1.0, sum(best.values()) / alone), 4),
+        bound=max(bounds, key=lambda name: bounds[name]),
+        step_ns=round(alone),
+        compute_ns=round(best["compute"]),
+        memory_ns=round(best["memory"]),
+        dispatch_ns=round(called),
+        calls=round(work.calls),
+        threads=roof.threads,
+        threads_used=roof.in_force.threads if roof.in_force else roof.threads,
+        idle_threads_frac=round(min(1.0, _idle_ns(work, roof) / alone), 4),
+        certainty=round(roof.certainty, 2),
+        source=roof.source,
+        lines=_lines(work.ops, roof),
+    )
+
+
+def why_unknown(evidence: Evidence) -> str:
+    """Which of the two is missing, and why."""
+    missing = Work if evidence.get(Roof) is not None else Roof
+    return evidence.why_missing(missing)
+
+
+def _calling(evidence: Evidence, work: Work, roof: Roof) -> float:
+    """What the step's calls cost before they do any work: those of Python by the prices measured in
+    the program, backward included; where they were not counted, the traced ones at the price of a
+    call without gradients, which is less."""
+    dispatch = evidence.get(Dispatch)
+    price = dispatch.op_ns if dispatch else roof.op_ns or 0.0
+    counted = fixed_cost(evidence, {"forward", "loss", "optimizer"})
+    return max(counted, work.calls * price)
+
+
+def _idle_ns(work: Work, roof: Roof) -> float:
+    """What more threads would save of the best time in force."""
+    if roof.in_force is None:
+        return 0.0
+    return sum(roof.in_force.best_ns(op) - roof.best_ns(op) for op in work.ops)
+
+
+def _bound(op: OpWork, roof: Roof) -> str:
+    return "compute" if roof.compute_ns(op) >= roof.memory_ns(op) else "memory"
+
+
+def _lines(ops: Sequence[OpWork], roof: Roof) -> tuple[RooflineLine, ...]:
+    """The ops that take most of the traced step, by name and by the function that calls them."""
+    together: dict[tuple[str, Place | None], list[OpWork]] = defaultdict(list)
+    for op in ops:
+        together[op.name, op.at].append(op)
+    found = [_line(name, at, mine, roof) for (name, at), mine in together.items()]
+    return tuple(sorted(found, key=lambda line: -line.ns)[: int(MOST_LINES)])
+
+
+def _line(name: str, at: Place | None, ops: Sequence[OpWork], roof: Roof) -> RooflineLine:
+    spent = sum(op.host_ns if op.device_ns is None else op.device_ns for op in ops)
+    best = sum(map(roof.best_ns, ops))
+    count = sum(op.count for op in ops)
+    bounds = {"compute": 0.0, "memory": 0.0, "dispatch": count * (roof.op_ns or 0.0)}
+    for op in ops:
+        bounds[_bound(op, roof)] += roof.best_ns(op)
+    return RooflineLine(
+        name=name,
+        at=at,
+        count=round(count, 2),
+        ns=round(spent),
+        best_ns=round(best),
+        bound=max(bounds, key=lambda b: bounds[b]),
+    )

@@ -1,0 +1,231 @@
+"""Floating-point operations and bytes of the traced ops, from their recorded shapes."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from itertools import starmap
+
+import numpy as np
+
+from tdiag.evidence.from_trace.device_work import issuing_ops
+from tdiag.evidence.from_trace.host_ops import (
+    NOT_A_TENSOR,
+    Phase,
+    matrix_rows,
+    without_gc,
+    wrapping,
+)
+from tdiag.evidence.from_trace.nesting import Nested
+from tdiag.evidence.from_trace.python_stacks import PythonStacks
+from tdiag.evidence.from_trace.view import Rows, TraceView
+from tdiag.evidence.from_trace.window import TracedWindow
+from tdiag.evidence.roofline import OpWork, Work
+from tdiag.trace.columns import Mask
+
+Dims = tuple[int, ...]
+
+COMPUTING = ("forward", "loss", "backward", "optimizer")
+
+# Bytes of one element, and torch's name, by the name in a trace.
+DTYPES = {
+    "float": ("float32", 4), "double": ("float64", 8), "c10::Half": ("float16", 2),
+    "c10::BFloat16": ("bfloat16", 2), "long int": ("int64", 8), "long": ("int64", 8),
+    "int": ("int32", 4), "short": ("int16", 2), "signed char": ("int8", 1),
+    "unsigned char": ("uint8", 1), "bool": ("bool", 1), "c10::complex<float>": ("complex64", 8),
+}  # fmt: skip
+# Rows that an index picks are moved, not the table that it picks from.
+PICKS = re.compile(r"::(index|embedding|gather|scatter|take|_index_put|masked_)\w*$")
+ONLY_WRITES = re.compile(r"::(fill|zero|uniform|normal|random|bernoulli|exponential)_$")
+ONLY_READS = re.compile(r"::(sum|mean|max|min|amax|argmax|var|std|norm|linalg_vector_norm|dot)$")
+IN_PLACE = re.compile(r"_$")
+
+
+def work(
+    view: TraceView,
+    ops: Nested,
+    window: TracedWindow,
+    stacks: PythonStacks,
+    phases: Sequence[Phase],
+) -> Work | None:
+    """The work of ``COMPUTING`` phases, of all where none are known. None where no shapes were
+    recorded (``record_shapes``)."""
+    trace = view.trace
+    computing = _computing(ops, phases)
+    rows = _counted(view, ops)
+    rows = rows[computing[rows]]
+    if not len(rows):
+        return None
+    device = np.zeros(len(ops.rows))
+    kernels = window.began(view, view.work)
+    issuers = issuing_ops(view, ops, kernels)
+    np.add.at(device, issuers[issuers >= 0], trace.dur_ns[kernels][issuers >= 0])
+    places, at = stacks.locate(ops.rows[rows])
+    keys = np.stack([trace.name[ops.rows[rows]], trace.shapes[ops.rows[rows]], at])
+    kinds, member = np.unique(keys, axis=1, return_inverse=True)
+    counts = np.bincount(member)
+    host = np.bincount(member, (ops.end - ops.start)[rows])
+    on_device = np.bincount(member, device[rows])
+    shapes = [_tensors(*texts) for texts in trace.shape_texts]
+    outputs = _outputs(trace.names, shapes, kinds)
+    found = []
+    for number, (name, shape, place) in enumerate(kinds.T.tolist()):
+        dims, dtypes = shapes[shape]
+        if not dims:
+            continue
+        times = int(counts[number]) / window.count
+        found.append(
+            OpWork(
+                name=trace.names[name],
+                dims=dims,
+                dtype=DTYPES.get(dtypes[0], (dtypes[0], 0))[0],
+                count=times,
+                flops=times * flops(trace.names[name], dims, outputs),
+                moved=moved(trace.names[name], dims, dtypes, outputs),
+                host_ns=float(host[number]) / window.count,
+                device_ns=float(on_device[number]) / window.count if len(kernels) else None,
+                at=places[place],
+            )
+        )
+    found.sort(key=lambda op: -(op.device_ns or op.host_ns))
+    calls = int(computing[ops.outermost].sum()) / window.count
+    return Work(ops=tuple(found), calls=calls) if found else None
+
+
+def _computing(ops: Nested, phases: Sequence[Phase]) -> Mask:
+    """Which ops were called in a phase that computes."""
+    ordered = without_gc(phases)
+    if not ordered:
+        return np.ones(len(ops.rows), np.bool_)
+    begins = np.array([begin for _, begin, _ in ordered], np.int64)
+    ends = np.array([end for _, _, end in ordered], np.int64)
+    chosen = np.array([name in COMPUTING for name, _, _ in ordered])
+    at = np.searchsorted(begins, ops.start, side="right") - 1
+    inside: Mask = (at >= 0) & chosen[at] & (ops.start < ends[at])
+    return inside
+
+
+def _counted(view: TraceView, ops: Nested) -> Rows:
+    """Of ops that call one another, the one that does the work: a matrix op with all that it calls,
+    else the innermost."""
+    shaped = view.trace.shapes[ops.rows] >= 0
+    matrices, counted = matrix_rows(view, ops)
+    leaf = shaped & ~wrapping(ops, np.flatnonzero(shaped))
+    above = ops.parent.copy()
+    while (above >= 0).any():
+        leaf &= ~((above >= 0) & counted[above])
+        above = np.where(above >= 0, ops.parent[above], -1)
+    return np.union1d(matrices, np.flatnonzero(leaf))
+
+
+def _tensors(dims: str, types: str) -> tuple[tuple[Dims, ...], tuple[str, ...]]:
+    """Dimensions and data types of the inputs, of lists of tensors one by one; nothing if a text
+    was cut."""
+    try:
+        sizes, kinds = json.loads(dims or "[]"), json.loads(types or "[]")
+    except json.JSONDecodeError:
+        return (), ()
+    if len(kinds) != len(sizes):
+        return (), ()
+    kept = []
+    for size, kind in zip(sizes, kinds, strict=True):
+        if kind in NOT_A_TENSOR or not isinstance(size, list) or not size:
+            continue
+        if all(isinstance(n, int) for n in size):
+            kept.append((tuple(size), kind))
+    return tuple(size for size, _ in kept), tuple(kind for _, kind in kept)
+
+
+Outputs = dict[tuple[Dims, Dims], Dims]
+
+
+def _outputs(
+    names: Sequence[str], shapes: Sequence[tuple[tuple[Dims, ...], tuple[str, ...]]], kinds: Rows
+) -> Outputs:
+    """The output's dimensions by those of a convolution's input and weight: its backward, whose
+    first input is the output's gradient, tells them."""
+    found = {}
+    for name, shape, _ in kinds.T.tolist():
+        dims = shapes[shape][0]
+        if "convolution_backward" in names[name] and len(dims) >= 3:
+            found[dims[1], dims[2]] = dims[0]
+    return found
+
+
+def flops(name: str, dims: tuple[Dims, ...], outputs: Outputs) -> float:
+    """Multiplications and additions of one call; 0 of an op that is no matrix op.
+
+    A convolution whose backward was not traced is taken to keep the size of its input."""
+    op = name.rpartition("::")[2]
+    if op in ("mm", "bmm", "addmm", "baddbmm"):
+        if len(dims) < 2 or len(dims[-1]) < 2 or len(dims[-2]) < 2:
+            return 0.0
+        return 2.0 * math.prod(dims[-2]) * dims[-1][-1]
+    if op in ("linear", "_linear_pointwise"):
+        return 2.0 * math.prod(dims[0]) * dims[1][0] if len(dims) > 1 else 0.0
+    if "conv" in op:
+        return _convolution(op, dims, outputs)
+    if "attention" in op and len(dims) >= 3:
+        return _attention(op, dims)
+    if op.startswith("mkldnn_rnn_layer") and len(dims) >= 3 and len(dims[0]) == 3:
+        steps, batch, _ = dims[0]
+        once = 2.0 * steps * batch * (math.prod(dims[1]) + math.prod(dims[2]))
+        return 2 * once if "backward" in op else once
+    return 0.0
+
+
+def _convolution(op: str, dims: tuple[Dims, ...], outputs: Outputs) -> float:
+    backward = "backward" in op
+    if len(dims) < (3 if backward else 2):
+        return 0.0
+    given, weight = dims[1:3] if backward else dims[:2]
+    out = dims[0] if backward else outputs.get((given, weight))
+    if out is None:
+        out = (given[0], weight[0], *given[2:])
+    once = 2.0 * math.prod(out) * math.prod(weight[1:])
+    return 2 * once if backward else once  # the gradients of the input and of the weight
+
+
+def _attention(op: str, dims: tuple[Dims, ...]) -> float:
+    """Of [batch, heads, length, width]; backward has five products where forward has two."""
+    backward = "backward" in op
+    inputs = dims[1:] if backward else dims
+    if len(inputs) < 3 or min(len(d) for d in inputs[:3]) < 4:
+        return 0.0
+    query, keys, values = inputs[:3]
+    pairs = math.prod(query[:3]) * keys[2]
+    products = (3, 2) if backward else (1, 1)
+    return 2.0 * pairs * (products[0] * query[3] + products[1] * values[3])
+
+
+def moved(name: str, dims: tuple[Dims, ...], dtypes: Sequence[str], outputs: Outputs) -> float:
+    """Bytes that one call reads and writes at least."""
+    width = [DTYPES.get(kind, ("", 0))[1] for kind in dtypes]
+    sizes = list(starmap(lambda size, each: math.prod(size) * each, zip(dims, width, strict=True)))
+    if PICKS.search(name):
+        return 2.0 * _picked(dims, sizes, width)
+    if ONLY_WRITES.search(name):
+        return float(sizes[0])
+    if ONLY_READS.search(name):
+        return float(sizes[0])
+    if IN_PLACE.search(name):
+        return float(sum(sizes) + sizes[0])
+    op = name.rpartition("::")[2]
+    if op in ("mm", "bmm", "addmm", "baddbmm") and len(dims) >= 2 and len(dims[-1]) >= 2:
+        written = math.prod(dims[-2][:-1]) * dims[-1][-1] * width[-1]
+        return float(sum(sizes[-2:]) + written)
+    if (op in ("linear", "_linear_pointwise")) and len(dims) >= 2:
+        return float(sum(sizes) + math.prod(dims[0][:-1]) * dims[1][0] * width[0])
+    if "conv" in op and (out := outputs.get((dims[0], dims[1]) if len(dims) > 1 else ((), ()))):
+        return float(sum(sizes) + math.prod(out) * width[0])
+    return float(sum(sizes) + max(sizes))
+
+
+def _picked(dims: tuple[Dims, ...], sizes: Sequence[int], width: Sequence[int]) -> float:
+    """Bytes of the rows that an index names, where one is recorded; else those of the smallest
+    input: a mask, or what is put there."""
+    if len(dims) > 1 and len(dims[0]) == 2 and width[1] == 8:
+        return float(math.prod(dims[1]) * dims[0][1] * width[0])
+    return float(min(sizes))

@@ -1,0 +1,132 @@
+"""The machine, the process and its settings."""
+
+from __future__ import annotations
+
+from tdiag.model.kind import Kind
+from tdiag.model.place import Place
+
+
+class Busy(Kind, frozen=True, kw_only=True):
+    """A process that is not of this run. ``cores``: its CPU seconds ÷ wall seconds; ``wants``:
+    with those that its threads waited for a core. ``torch``: it has loaded torch; None where its
+    memory map may not be read."""
+
+    pid: int
+    name: str
+    threads: int
+    cores: float
+    wants: float
+    torch: bool | None
+
+
+class System(Kind, frozen=True, kw_only=True):
+    """The machine during the clean window.
+
+    ``cores_allowed``: min(affinity, cgroup quota); may be fractional. ``cores_used``: CPU
+    seconds of the whole process tree ÷ wall seconds. ``machine_busy_cores``: of all processes.
+    """
+
+    cores_allowed: float
+    cores_machine: int
+    cores_used: float | None
+    machine_busy_cores: float | None
+    rss_bytes: int | None  # whole tree, peak
+    ram_available_bytes: int | None  # lowest seen; the cgroup's limit counts
+    training_queued_frac: float | None = None  # of its time, the training thread lacked a core
+    gpu_memory_used_bytes: int | None = None
+    gpu_memory_total_bytes: int | None = None
+    others: tuple[Busy, ...] = ()  # that wanted half a core and more, most first
+
+
+class Threads(Kind, frozen=True, kw_only=True):
+    """Thread settings of the training process and of its workers.
+
+    ``processes``: of this run that trained on this machine at once, this one included, and
+    ``together`` their intra-op threads. ``set_at``: the user's last ``torch.set_num_threads``."""
+
+    intra_op: int
+    inter_op: int
+    worker_intra_op: int | None
+    omp_num_threads: str  # the environment variable, "" = unset
+    processes: int = 1
+    together: int = 0
+    set_at: Place | None = None
+
+
+class Environment(Kind, frozen=True, kw_only=True):
+    """What ran where; every field is printed in the report's foot."""
+
+    torch: str
+    python: str
+    device: str  # "cpu" or the device's name, e.g. "NVIDIA H200"
+    device_count: int
+    tdiag: str
+    command: tuple[str, ...]
+    script: str
+    hostname: str
+    platform: str
+    rank: int = 0
+    world_size: int = 1
+    framework: tuple[str, str] | None = None  # package and version that calls the optimizer
+    exit_code: int | None = None  # the program's own; None while it runs and for a bare trace
+
+
+class Startup(Kind, frozen=True, kw_only=True):
+    """From the start of the program to the end of its first step, ns, once.
+
+    ``parts_ns``, in order of time, absent where nothing of it was seen: ``imports`` (before
+    torch's), ``import torch``, ``set-up`` (datasets, model; until the first batch is asked for),
+    ``workers`` (made by the first iterator), ``first batch``, ``first step`` (from its batch to its
+    end). ``run_ns``: the whole program's time, None where tdiag ended it.
+    """
+
+    parts_ns: dict[str, int]
+    run_ns: int | None
+
+    @property
+    def total_ns(self) -> int:
+        return sum(self.parts_ns.values())
+
+
+class Strip(Kind, frozen=True, kw_only=True):
+    """One measure in each interval of a :class:`SystemHistory`.
+
+    ``unit``: ``cores``, ``bytes``, ``bytes_per_s`` or ``frac`` (0..1). ``values``: the mean of the
+    interval for ``cores`` and ``bytes_per_s``, what its later sample read for the others; None
+    where it was not measured. ``limit``: the most there can be, None where there is no such bound.
+    """
+
+    name: str
+    unit: str
+    values: tuple[float | None, ...]
+    limit: float | None = None
+
+
+class SystemHistory(Kind, frozen=True, kw_only=True):
+    """The samples of ``system.jsonl``, first to last.
+
+    ``t_ns``: the samples' moments, ns on the events' clock. They bound the intervals, one fewer.
+    ``no_gpu``: why no GPU was watched, "" where one was.
+    """
+
+    t_ns: tuple[int, ...]
+    strips: tuple[Strip, ...]
+    no_gpu: str = ""
+
+
+class SyscallRow(Kind, frozen=True, kw_only=True):
+    """One system call, per step. ``ns``: wall time inside it, summed over all threads."""
+
+    name: str
+    calls: float
+    errors: float
+    ns: float
+
+
+class Syscalls(Kind, frozen=True, kw_only=True):
+    """``strace -f -c -w`` of the training process, its threads and its workers, largest time
+    first. ``steps``: of window ``syscalls``; what is counted while strace attaches and leaves is
+    in it."""
+
+    steps: int
+    rows: tuple[SyscallRow, ...]

@@ -1,0 +1,131 @@
+"""Torch calls and functions, by line and by name."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tdiag.model.kind import Kind
+from tdiag.model.place import Place
+
+
+class OpLine(Kind, frozen=True, kw_only=True):
+    """Torch calls issued by one user line, per step (window ``ops``; exact counts)."""
+
+    at: Place
+    phase: str  # a key of Phases.wall_ns
+    calls: float
+    grad_calls: float  # calls whose result records gradients (they are walked again in backward)
+    conversions: dict[str, float]  # item, bool, float, int, tolist, numpy, cpu, nonzero, print…
+    # torch.tensor / as_tensor / from_numpy / stack of Python data, by the line itself
+    constructions: float
+    elapsed_ns: float  # wall time inside these calls, measured under the counting mode
+    # The line itself made the same call more than once in a turn. Loops of a library that it called
+    # (an optimizer's step, a module's forward, a Trainer) are that library's.
+    in_loop: bool
+    # The commonest calls ("mul", "linear") and how many of each the line made, those of a library's
+    # function counted once for each call of it.
+    names: dict[str, float] = msgspec.field(default_factory=dict)
+    # In how many turns it was reached: a turn is one batch, one call of a module with what follows,
+    # or one backward.
+    turns: float = 1.0
+    # The most calls that took the same weights before one backward, and whether each of the line's
+    # calls with weights was given a single row (a batch of one).
+    repeated: float = 0.0
+    one_row: bool = False
+    # Copies to another device of a tensor that an earlier counted step had copied too, unchanged
+    # since; and their bytes.
+    moved_again: float = 0.0
+    moved_bytes: float = 0.0
+
+
+class ModuleMove(Kind, frozen=True, kw_only=True):
+    """``module.to(…)``, ``.cuda()``, ``.half()`` … called within steps, outermost calls only."""
+
+    at: Place | None
+    per_step: float
+
+
+class Attention(Kind, frozen=True, kw_only=True):
+    """Attention that is written out: a product, softmaxed, and multiplied with the values. ``at``:
+    where its weights were made last (softmax, or the dropout after it)."""
+
+    at: Place | None
+    per_step: float
+
+
+class Ops(Kind, frozen=True, kw_only=True):
+    """Exact torch-call counts by user line, from one or two steps under a TorchFunctionMode.
+    ``attention``: None where tensors were not followed from product to product."""
+
+    steps: int
+    lines: tuple[OpLine, ...]
+    module_moves: tuple[ModuleMove, ...] = ()
+    attention: tuple[Attention, ...] | None = None
+
+
+class Dispatch(Kind, frozen=True, kw_only=True):
+    """What one op costs on this machine before it does any work, ns; measured in the process.
+
+    ``op_ns``: ``torch.add`` on one-element tensors without gradients. ``grad_op_ns``: the same
+    recording gradients, its backward included.
+    """
+
+    op_ns: float
+    grad_op_ns: float
+
+
+class CallRow(Kind, frozen=True, kw_only=True):
+    """One function of cProfile's table, per step of window ``calls``."""
+
+    at: Place
+    calls: float
+    own_ns: float
+    total_ns: float
+
+
+class Calls(Kind, frozen=True, kw_only=True):
+    """cProfile of the training thread, largest own time first."""
+
+    steps: int
+    rows: tuple[CallRow, ...]
+
+
+class HostOp(Kind, frozen=True, kw_only=True):
+    """One op name, per step. ``self_ns`` excludes children."""
+
+    name: str
+    count: float
+    self_ns: float
+    total_ns: float
+
+
+class HostOps(Kind, frozen=True, kw_only=True):
+    """Ops the host dispatched in the traced steps (profiler overhead included in times)."""
+
+    per_step: float  # outermost ops (those called from Python or the autograd engine)
+    total_per_step: float  # nested ones counted too
+    ops: tuple[HostOp, ...]  # largest self time first
+    backward_of: dict[str, float]  # ns of backward per phase that issued the forward op
+    # Of a phase's time, 0..1, in ``Optimizer.zero_grad``.
+    zero_grad_frac: dict[str, float] = msgspec.field(default_factory=dict)
+    # What fills with zeros there, all such ops as one: none of them where the gradients are set to
+    # None. None where no ``Optimizer.zero_grad`` was seen.
+    zeroing: HostOp | None = None
+
+
+class MatrixOp(Kind, frozen=True, kw_only=True):
+    """One matrix product, convolution or attention of one shape, per step. ``dims`` and
+    ``dtypes``: of its tensor inputs, as recorded ("float", "c10::BFloat16", "double" …)."""
+
+    name: str
+    dims: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    count: float
+    host_ns: float
+    device_ns: float | None  # of the kernels it launched itself; None without a traced device
+
+
+class MatrixOps(Kind, frozen=True, kw_only=True):
+    """Absent where the trace holds no shapes."""
+
+    ops: tuple[MatrixOp, ...]

@@ -1,0 +1,69 @@
+"""The roofline: the work of the traced steps, and what the machine reaches at it.
+
+Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009.
+"""
+
+from __future__ import annotations
+
+from tdiag.model.kind import Kind
+from tdiag.model.place import Place
+
+
+class OpWork(Kind, frozen=True, kw_only=True):
+    """One op of one shape, per step. ``flops``: multiplications and additions of a matrix product,
+    convolution, attention or recurrent layer, of all its calls, 0 of any other op. ``moved``: bytes
+    that one call reads and writes at least; what it reads twice counts once.
+
+    ``host_ns`` and ``device_ns``: of all its calls; ``device_ns`` is None without a traced device.
+    ``at``: the user's function around it, None where no stacks were recorded and in backward."""
+
+    name: str
+    dims: tuple[tuple[int, ...], ...]
+    dtype: str  # torch's name, "float32"
+    count: float
+    flops: float
+    moved: float
+    host_ns: float
+    device_ns: float | None
+    at: Place | None = None
+
+
+class Work(Kind, frozen=True, kw_only=True):
+    """The ops of a traced step by shape, most time first, and the calls that Python or the autograd
+    engine made (``calls``, per step). Absent where no shapes were recorded."""
+
+    ops: tuple[OpWork, ...]
+    calls: float
+
+
+class Roof(Kind, frozen=True, kw_only=True):
+    """What the machine reaches. ``flops_per_s`` by dtype. ``bytes_per_s``: for each size in bytes,
+    smallest first, the rate at which a copy reads and writes so many; the last is main memory's.
+
+    ``threads``: intra-op threads of these rates. ``in_force``: the same for the threads that the
+    program used, where those are fewer. ``op_ns``: the price of one call without work, None where
+    unknown. ``source``: how it is known, for the report. ``certainty``: 0..1, the share of their
+    time that the measuring threads had a core; the rates are lower bounds where it is below 1."""
+
+    flops_per_s: dict[str, float]
+    bytes_per_s: tuple[tuple[int, float], ...]
+    source: str
+    op_ns: float | None = None
+    threads: int | None = None
+    in_force: Roof | None = None
+    certainty: float = 1.0
+
+    def compute_ns(self, op: OpWork) -> float:
+        """The time of its arithmetic at the roof; that of a dtype without a roof is 0."""
+        rate = self.flops_per_s.get(op.dtype, 0.0)
+        return op.flops / rate * 1e9 if rate else 0.0
+
+    def memory_ns(self, op: OpWork) -> float:
+        """The time of its bytes at the roof of their size."""
+        rate = next((r for size, r in self.bytes_per_s if op.moved <= size), 0.0)
+        rate = rate or (self.bytes_per_s[-1][1] if self.bytes_per_s else 0.0)
+        return op.count * op.moved / rate * 1e9 if rate else 0.0
+
+    def best_ns(self, op: OpWork) -> float:
+        """The longer of both: arithmetic and memory traffic overlap at best."""
+        return max(self.compute_ns(op), self.memory_ns(op))

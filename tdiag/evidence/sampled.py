@@ -1,0 +1,53 @@
+"""Stacks that a sampler saw."""
+
+from __future__ import annotations
+
+from tdiag.model.kind import Kind
+from tdiag.model.place import Place
+
+
+class StackLine(Kind, frozen=True, kw_only=True):
+    """Samples whose innermost *user* frame is this line, as a share of the thread's samples."""
+
+    at: Place
+    self_frac: float
+    leaf: str  # commonest innermost frame of all under that line, e.g. "decode (PIL/Image.py)"
+    phase: str = ""  # Phases key the samples fell in, "" where mixed or unknown
+    library: str = ""  # installed package that the line called in most of them, e.g. "pandas"
+    own_frac: float = 0.0  # of self_frac: the line itself is the innermost frame of all
+
+
+class Stacks(Kind, frozen=True, kw_only=True):
+    """Sampled wall-clock stacks, window ``sample``.
+
+    ``source``: ``py-spy``, or ``in-process`` where attaching was refused (then no workers)."""
+
+    source: str
+    samples: int
+    training: tuple[StackLine, ...]
+    workers: tuple[StackLine, ...]  # share of all *fetching* samples of all workers
+    worker_samples: int
+    # By how much the sampler made steps longer: shares are of these longer steps.
+    slowed_frac: float = 0.0
+
+
+class CallFrame(Kind, frozen=True, kw_only=True):
+    """One function of a call tree. ``parent``: index of its caller, which comes before it in the
+    tuple; −1 = outermost. ``frac``: samples in it and what it called ÷ all samples of the tree.
+    ``line``: of a user's function the line sampled (one frame a line), else 0."""
+
+    name: str
+    file: str
+    line: int
+    parent: int
+    frac: float
+    user: bool
+
+
+class CallTrees(Kind, frozen=True, kw_only=True):
+    """All sampled stacks of window ``sample``, as the trees that a flame graph draws.
+
+    ``workers``: the samples of all DataLoader workers in which they fetched; empty without."""
+
+    training: tuple[CallFrame, ...]
+    workers: tuple[CallFrame, ...]

@@ -1,0 +1,145 @@
+"""The steps of a run or a trace: their times, their phases, and their budget."""
+
+from __future__ import annotations
+
+from tdiag.model.kind import Kind
+
+
+class Steps(Kind, frozen=True, kw_only=True):
+    """Clean step times (window ``baseline``: hooks only, no profiler), boundary to boundary.
+
+    ``mean_ns`` is wall time of the kept steps ÷ their number, so that what happens every k-th
+    step or between epochs is in it. ``boundary`` says what ended a step: ``optimizer``,
+    ``backward``, ``batch``, or of long steps with parts ``closure`` or ``micro-batch``.
+    """
+
+    durations_ns: tuple[int, ...]
+    mean_ns: int
+    median_ns: int
+    p90_ns: int
+    count: int
+    boundary: str
+    total_steps_seen: int  # every step of the run, warm-up and profiled ones included
+
+
+class Phases(Kind, frozen=True, kw_only=True):
+    """What the training thread did in the clean steps, ns per step; they add up to ``mean_ns``.
+
+    Keys of ``wall_ns`` (absent = never seen): ``data_wait`` (inside a DataLoader's ``__next__``),
+    ``prepare`` (batch in hand → first forward; without a DataLoader: step end → first forward),
+    ``forward``, ``loss`` (end of the outermost forward → start of backward), ``backward``,
+    ``optimizer`` (end of backward → end of ``optimizer.step``), ``evaluation``, ``checkpoint``
+    (``torch.save``), ``comm`` (waiting for other processes of the job, on a CPU: within whichever
+    of the others), ``gc`` (garbage collector), ``after_step`` (optimizer end → next batch is
+    asked for), ``unattributed``.
+    ``cpu_ns``: on-CPU time of the training thread there, for ``prepare`` without a DataLoader.
+    ``counts``: how often per step a region of this name was entered.
+    """
+
+    wall_ns: dict[str, float]
+    cpu_ns: dict[str, float]
+    counts: dict[str, float]
+    eval_grad_frac: float | None = None  # share of evaluation forward time with grad recording on
+    eval_batches_per_step: float = 0.0
+    # Shares of the time in outermost modules with parameters, None where there was none:
+    eval_train_mode_frac: float | None = None  # of evaluation, in training mode
+    train_eval_mode_frac: float | None = None  # of forward that records gradients, in eval mode
+    checkpoint_ns_each: float | None = None  # mean duration of one torch.save
+    waits_ns: tuple[int, ...] = ()  # every single data wait of the clean window
+    # Of data_wait: iter(loader), and a pass's first and last request beyond the usual wait.
+    iterator_start_ns: float = 0.0
+    # A DataLoader feeds the evaluations, or a loss module judges them. Calls without gradients that
+    # have neither may gather what to train on (an agent's rollouts).
+    eval_evident: bool = True
+    gc_in_wait_ns: float = 0.0  # of gc: collections inside a DataLoader's ``__next__``
+    # Of optimizer: inside ``optimizer.step``; the rest, as clipping, lies before it. None: unknown.
+    update_ns: float | None = None
+
+
+class Budget(Kind, frozen=True, kw_only=True):
+    """The clean step, ns per component; the values add up to ``step_ns`` exactly.
+
+    Made by :mod:`tdiag.diagnose.budget` before the rules run. Host components: ``data_wait_io``,
+    ``data_wait_cpu`` (or ``data_wait`` where the split is unknown), ``prepare``, ``forward``,
+    ``loss``, ``backward``, ``optimizer``, ``evaluation``, ``checkpoint``, ``comm``, ``gc``,
+    ``other``, ``unattributed``. With a device: ``compute``, ``comm``, ``h2d``, ``d2h``, and,
+    device idle, what the host did (``sync``, ``alloc``, ``launch``, ``python_loss`` and the host
+    names above).
+    """
+
+    step_ns: int
+    components_ns: dict[str, int]
+    has_device: bool
+
+    def share(self, *names: str) -> float:
+        """These components' share of the step, 0..1."""
+        return sum(self.components_ns.get(n, 0) for n in names) / self.step_ns
+
+
+class StepHistory(Kind, frozen=True, kw_only=True):
+    """Every recorded step of the judged process, in order; four columns of one length.
+
+    ``end_ns``: when it ended, on the events' clock. ``durations_ns``: boundary to boundary.
+    ``windows``: what it was used for (``warmup``, ``baseline``, ``sample``, ``trace``, ``calls``,
+    ``ops``, ``settle``, ``done``…). ``clean``: whether it is judged.
+    ``epochs_ns``: when a new pass over the training loader began.
+    """
+
+    end_ns: tuple[int, ...]
+    durations_ns: tuple[int, ...]
+    windows: tuple[str, ...]
+    clean: tuple[bool, ...]
+    epochs_ns: tuple[int, ...] = ()
+
+
+class TracedSteps(Kind, frozen=True, kw_only=True):
+    """The steps a trace covers. ``found_by``: ``ProfilerStep``, ``loader``, ``optimizer`` or
+    ``span`` (no iterations found: everything is one step)."""
+
+    durations_ns: tuple[int, ...]
+    mean_ns: int
+    count: int
+    found_by: str
+    sampled: bool = False  # the file holds only a sample of the events: gaps tell nothing
+
+
+class StepEvent(Kind, frozen=True, kw_only=True):
+    """Something that went on for a while; ns since the begin of its step.
+
+    ``merged``: how many events, too short to show one by one, it stands for; ``name`` is then that
+    of the longest, and ``idle_ns`` is how much of it lies between them.
+    """
+
+    name: str
+    begin_ns: int
+    end_ns: int
+    merged: int = 1
+    idle_ns: int = 0
+
+    @property
+    def busy_ns(self) -> int:
+        return self.end_ns - self.begin_ns - self.idle_ns
+
+
+class EventLane(Kind, frozen=True, kw_only=True):
+    """``role``: ``phases`` (names are budget components), ``host``, ``worker``, ``device``,
+    ``comm`` or ``copies``. ``partial``: only some of its events were recorded."""
+
+    name: str
+    role: str
+    events: tuple[StepEvent, ...]
+    partial: bool = False
+
+
+class StepEvents(Kind, frozen=True, kw_only=True):
+    """What each thread, stream and worker did in the traced step of median length, by name.
+
+    ``number``: which of the ``of`` traced steps, from 1. ``begin_ns``: on the trace's clock.
+    Events are cut at the step's ends.
+    """
+
+    number: int
+    of: int
+    begin_ns: int
+    duration_ns: int
+    lanes: tuple[EventLane, ...]

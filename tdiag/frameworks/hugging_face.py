@@ -1,0 +1,55 @@
+"""Hugging Face ``transformers.Trainer``: settings are ``TrainingArguments``.
+
+Names as in transformers 4.40 and 5.23 (``src/transformers/training_args.py``); a test asks the
+installed version for each.
+"""
+
+from __future__ import annotations
+
+from tdiag.frameworks.base import Framework
+
+
+def _argument(setting: str) -> str:
+    return f"TrainingArguments({setting})"
+
+
+_WORKERS = _argument("dataloader_num_workers={value}")
+_COMPILE = _argument("torch_compile=True")
+_FUSED = _argument('optim="adamw_torch_fused"')
+
+TRAINER = Framework(
+    package="transformers",
+    name="Hugging Face Trainer",
+    fixes={
+        "TD001": _argument('lr_scheduler_type="cosine"'),
+        "TD002": _FUSED,
+        "TD004": _argument("dataloader_drop_last=True"),
+        "TD006": f"{_argument('bf16=True')}, or fp16=True, which scales the loss",
+        "TD007": _argument("gradient_accumulation_steps={value}"),
+        "TD008": _argument("max_grad_norm={value}"),
+        "TD101": f"overlap the reads with {_WORKERS}",
+        "TD201": _WORKERS,
+        "TD203": _argument("dataloader_persistent_workers=True"),
+        "TD204": _argument("dataloader_prefetch_factor={value}"),
+        "TD205": _WORKERS,
+        "TD206": "change the function that is passed as Trainer(data_collator=...)",
+        "TD301": f"{_argument('dataloader_pin_memory=True')}; the Trainer moves the batch",
+        "TD502": f"{_COMPILE}, which compiles the model and the loss inside it",
+        "TD601": f"{_argument('bf16=True')}; to keep float32, tf32=True",
+        "TD604": _COMPILE,
+        "TD606": _argument("per_device_train_batch_size={value}"),
+        "TD701": "a larger per_device_train_batch_size, or TrainingArguments(torch_compile=True)",
+        "TD702": _FUSED,
+        "TD802": _argument('eval_strategy="steps", eval_steps=...') + ", a larger number",
+        "TD803": _argument('save_strategy="steps", save_steps={value}'),
+        "TD804": _argument("logging_steps={value}"),
+        "TD806": (
+            f"{_argument('gradient_checkpointing=True')}, or half the per_device_train_batch_size"
+            " and twice the gradient_accumulation_steps"
+        ),
+        "TD807": _argument("gradient_checkpointing=False"),
+        "TD809": f"{_argument('torch_empty_cache_steps=None')}, its default",
+        "TD903": f"try smaller and larger {_argument('ddp_bucket_cap_mb=...')}",
+        "TD904": _argument("ddp_find_unused_parameters=False"),
+    },
+)

@@ -1,0 +1,97 @@
+"""What this machine reaches, measured with the user's own torch in a process of its own.
+
+Run as a script: ``python calibrate.py THREADS,… DTYPE,…``. It imports torch and nothing of tdiag,
+and prints one JSON object a line: a reader that must stop early keeps what it has. Written for
+Python 3.9, as the user's Python may be older than tdiag's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.pop(0)  # this folder, whose modules are not the user's
+import torch
+
+# Rounds over all measurements, each best of all rounds: what others do on the machine comes and
+# goes within milliseconds and only slows down. Nine measurements take 0.2 s.
+ROUNDS = 3
+EACH_S = 0.008
+SIDE = 512  # 0.27 GFLOP: 3 ms at 90 GFLOP/s, and three matrices of 1 MiB each
+SMALLER = 128  # of a dtype without instructions of its own, which takes a hundred times as long
+# Bytes that a copy reads and writes: data in a core's own cache, in a shared one, in memory.
+COPIES = (1 << 18, 1 << 22, 1 << 26)
+OPS = 100
+
+Call = Callable[[], object]
+
+
+def product(dtype: str) -> tuple[float, Call]:
+    """Floating-point operations of a square matrix product, and the product."""
+    side = SIDE if dtype in ("float32", "float64") else SMALLER
+    one, out = (torch.ones(side, side, dtype=getattr(torch, dtype)) for _ in range(2))
+    return 2.0 * side**3, lambda: torch.mm(one, one, out=out)
+
+
+def copy(size: int) -> tuple[float, Call]:
+    """Bytes read and written by a copy, and the copy."""
+    source = torch.ones(size // 8)
+    target = torch.empty_like(source)
+    return float(size), lambda: target.copy_(source)
+
+
+def calls() -> tuple[float, Call]:
+    """How many ops on one element, and the ops."""
+    one = torch.ones(1)
+
+    def run() -> None:
+        for _ in range(OPS):
+            torch.add(one, one)
+
+    return float(OPS), run
+
+
+def best_s(call: Call) -> float:
+    """The shortest of at least two repetitions."""
+    best, count, until = float("inf"), 0, time.perf_counter() + EACH_S
+    while count < 2 or time.perf_counter() < until:
+        began = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - began)
+        count += 1
+    return best
+
+
+def queued_s() -> float:
+    """How long this process's threads have waited for a core; 0 where the kernel does not say."""
+    waited = 0
+    for file in Path("/proc/self/task").glob("*/schedstat"):
+        waited += int(file.read_text().split()[1])
+    return waited / 1e9
+
+
+def main() -> None:
+    """Print ``{"what", "threads", "per_s"}`` for each measurement, again where it got better; at
+    last ``{"queued"}``, the share of its time that a thread waited for a core."""
+    threads = [int(word) for word in sys.argv[1].split(",")]
+    made = {"calls": calls(), **{dtype: product(dtype) for dtype in sys.argv[2].split(",")}}
+    made.update((f"copy {size}", copy(size)) for size in COPIES)
+    best: dict[tuple[str, int], float] = {}
+    began, waited = time.perf_counter(), queued_s()
+    for _ in range(ROUNDS):
+        for count in threads:
+            torch.set_num_threads(count)
+            for what, (units, call) in made.items():
+                rate = units / best_s(call)
+                if rate > best.get((what, count), 0.0):
+                    best[what, count] = rate
+                    print(json.dumps({"what": what, "threads": count, "per_s": rate}), flush=True)
+    spent = (time.perf_counter() - began) * max(threads)
+    print(json.dumps({"queued": min(1.0, (queued_s() - waited) / spent)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""What this machine reaches, measured after the run: matrix products, copies, the price of a call.
+
+``calibrate.py`` measures, with the user's Python and torch, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tdiag.probe.wire import ROOF, RUN_VARIABLE, events_files
+from tdiag.sample.limits import cores_allowed
+
+CALIBRATE = Path(__file__).with_name("calibrate.py")
+DTYPES = "float32,float64,bfloat16,float16"
+# It measures for 0.3 s; the rest is the import of torch, 1 to 2 s on an idle machine. What takes
+# longer is a machine so busy that its rates would say nothing.
+WITHIN_S = 10.0
+
+
+def calibrate(run_dir: Path, skipped: str = "") -> None:
+    """Write ``roof.json`` for a run whose steps were computed on the CPU: the rates, or ``why``
+    there are none (``skipped``, where the caller knows a reason). Nothing without a step."""
+    process, torch = _trained(run_dir)
+    if torch is None or torch.get("devices"):
+        return
+    found = {"why": skipped} if skipped else _measured(process, torch)
+    with contextlib.suppress(OSError):
+        (run_dir / ROOF).write_text(json.dumps(found))
+
+
+def _measured(process: dict[str, Any], torch: dict[str, Any]) -> dict[str, Any]:
+    used = int(torch.get("intra_op") or 1)
+    allowed = max(1, int(min(torch.get("cpus_allowed") or cores_allowed(), cores_allowed())))
+    threads = list(dict.fromkeys((allowed, min(used, allowed))))
+    python = str(process.get("executable") or "python")
+    command = [python, str(CALIBRATE), ",".join(map(str, threads)), DTYPES]
+    environment = {k: v for k, v in os.environ.items() if k != RUN_VARIABLE}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=WITHIN_S, env=environment,
+            stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {"why": f"measuring what the machine reaches took more than {WITHIN_S:g} s"}
+    except OSError as error:
+        return {"why": f"{python} could not be started: {error.strerror}"}
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return {"why": f"measuring what the machine reaches failed: {last}"}
+    rates = {(x["what"], x["threads"]): x for x in lines if "what" in x}
+    queued = next((x["queued"] for x in lines if "queued" in x), 0.0)
+    return {"allowed": allowed, "used": used, "queued": queued, "rates": list(rates.values())}
+
+
+def _trained(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The last ``process`` and ``torch`` records of the process that made steps."""
+    for file in events_files(run_dir):
+        last: dict[str, dict[str, Any]] = {}
+        stepped = False
+        with contextlib.suppress(OSError, ValueError):
+            for kind, line in file.read():
+                stepped |= kind == "steps"
+                if kind in ("process", "torch"):
+                    last[kind] = json.loads(line)
+        if stepped:
+            return last.get("process", {}), last.get("torch")
+    return {}, None

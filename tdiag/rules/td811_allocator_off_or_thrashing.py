@@ -1,0 +1,125 @@
+"""Tensors are allocated by the driver, step after step
+
+## What it measures
+In the traced steps: calls of `cudaMalloc` and `cudaFree` (`hipMalloc`, `hipFree`), their pattern,
+and the device's idle time during them.
+
+## Why it is slow
+Torch caches device memory, so a warm step makes none of these calls. Each takes the driver tens of
+microseconds to milliseconds, and freeing waits until the device has nothing to do.
+
+## What to do
+If nearly every kernel has a call of its own, the cache is off: unset
+`PYTORCH_NO_CUDA_MEMORY_CACHING`, and remove an allocator of your own. If allocations fail and are
+tried again after the cache was emptied, memory is short or in pieces: use a smaller batch, or
+`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. If memory is only freed, something empties the
+cache: remove `torch.cuda.empty_cache()` from the loop.
+
+## How the gain is computed
+High end: all idle time of these calls. Low end: half of it if the cache is off, and nothing
+otherwise, since sizes that no step had before have to be allocated once.
+
+## When this advice is wrong
+In the first steps the cache fills up. The cache is rightly off under `compute-sanitizer`.
+"""
+
+from __future__ import annotations
+
+from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.machine import System
+from tdiag.evidence.memory import AllocatorCalls
+from tdiag.evidence.steps import Budget
+from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
+from tdiag.rules.base import Found, Gain, held
+from tdiag.rules.examples import allocator_calls, budget, device_time, system
+from tdiag.rules.measures import count, ns
+from tdiag.rules.thresholds import LOW_END_FRAC, NOTICEABLE_FRAC
+from tdiag.units import percent, plural
+
+CODE = "TD811"
+NAME = "allocator-off-or-thrashing"
+CLASS = "memory"
+
+MIN_FREES = Threshold(
+    10, "calls per step", "Heuristic: a warm step frees nothing, and a new context frees once."
+)
+UNCACHED_FRAC = Threshold(
+    0.25,
+    "of the kernels",
+    "Heuristic: without the cache each new tensor is allocated, and most kernels write a new one;"
+    " with it a warm step allocates nothing.",
+)
+
+
+def check(
+    budget: Budget, calls: AllocatorCalls, device: DeviceTime, system: System | None
+) -> Found | None:
+    stalled = held(budget, "alloc")
+    if calls.frees < MIN_FREES or stalled < NOTICEABLE_FRAC * budget.step_ns:
+        return None
+    off = min(calls.mallocs, calls.frees) >= UNCACHED_FRAC * device.kernels_per_step
+    if off:
+        cause = "about as many as kernels: torch's caching allocator is off"
+        fix = Fix(
+            "Unset PYTORCH_NO_CUDA_MEMORY_CACHING in the environment of the training, and remove"
+            " an allocator of your own (torch.cuda.memory.change_current_allocator).",
+            "safe",
+            action="Switch torch's caching allocator on",
+        )
+    elif calls.retries:
+        cause = "allocations fail and are tried again after the cache was emptied"
+        fix = Fix(
+            "Use a smaller batch, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True so that"
+            " free memory is not left in pieces.",
+            "review",
+            action="Leave the allocator memory to spare",
+        )
+    elif system is not None:
+        return None  # a run knows how much memory was free: TD806, TD809
+    else:
+        cause = "something empties the cache"
+        fix = Fix(
+            "Remove torch.cuda.empty_cache() from the loop.",
+            "safe",
+            action="Remove empty_cache() from the training loop",
+        )
+    return Found(
+        summary=(
+            f"The device idles {percent(stalled / budget.step_ns)} of the step while"
+            f" {plural(calls.mallocs + calls.frees, 'call')} allocate or free its memory: {cause}."
+        ),
+        evidence=(
+            count("allocating calls", calls.mallocs, "trace", "per_step"),
+            count("freeing calls", calls.frees, "trace", "per_step"),
+            count("allocations tried again", calls.retries, "trace", "per_step"),
+            count("kernels", device.kernels_per_step, "trace", "per_step"),
+            ns("host in these calls", calls.host_ns, "trace"),
+            ns("device idle during these calls", stalled, "budget"),
+        ),
+        fix=fix,
+        gain=Gain(
+            stalled * LOW_END_FRAC if off else 0.0,
+            stalled,
+            "high end: no call allocates in a step; low end: "
+            + ("half of that." if off else "the calls cannot be avoided."),
+            ("alloc",),
+            {"alloc": 1 - LOW_END_FRAC} if off else {},
+            {"alloc": 0.0},
+        ),
+    )
+
+
+def fires() -> Evidence:
+    return _training(stalled_ms=30)
+
+
+def clear() -> Evidence:
+    """The same calls, hidden behind the device's work."""
+    return _training(stalled_ms=1)
+
+
+def _training(stalled_ms: float) -> Evidence:
+    step = budget(device=True, compute=20, alloc=stalled_ms)
+    return Evidence().add(step, allocator_calls(), device_time(20 + stalled_ms), system())

@@ -1,0 +1,130 @@
+"""`tdiag mcp`, used as a client does: in memory, and once over the pipes of a process."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp")
+
+import anyio
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from tdiag.cli import mcp as served
+
+LOOP = """\
+import time, torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 4000
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.ones(4)
+for batch in torch.utils.data.DataLoader(Slow(), batch_size=4):
+    optimizer.zero_grad()
+    model(batch).mean().backward()
+    optimizer.step()
+"""
+
+
+def asked(root: Path, question: Callable[[Client], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        async with Client(served.server(root)) as client:
+            return await question(client)
+
+    return anyio.run(main)
+
+
+def call(root: Path, tool: str, **arguments: Any) -> tuple[str, bool]:
+    """The text, and whether it is an error."""
+    result = asked(root, lambda client: client.call_tool(tool, arguments))
+    return result.content[0].text, bool(result.is_error)
+
+
+def test_each_tool_says_what_it_does_and_takes(tmp_path: Path) -> None:
+    listed = asked(tmp_path, lambda client: client.list_tools())
+    tools = {tool.name: tool for tool in listed.tools}
+    assert set(tools) == {"run", "report", "analyze", "explain", "check"}
+    assert all(len(tool.description or "") > 60 for tool in tools.values())
+    assert tools["run"].input_schema["required"] == ["script"]
+
+
+def test_a_rule_is_explained(tmp_path: Path) -> None:
+    text, failed = call(tmp_path, "explain", rule="TD201")
+    assert "num_workers" in text
+    assert not failed
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("run", {"script": "../train.py"}),
+        ("run", {"script": "/etc/passwd"}),
+        ("run", {"script": "link/train.py"}),
+        ("report", {"run": ".."}),
+        ("analyze", {"paths": ["trace.json", "/tmp"]}),
+        ("check", {"script": "../train.py", "against": "HEAD"}),
+    ],
+)
+def test_paths_outside_the_folder_are_refused(
+    tmp_path: Path, tool: str, arguments: dict[str, Any]
+) -> None:
+    root = tmp_path / "project"
+    root.mkdir()
+    (tmp_path / "train.py").write_text("open('ran', 'w')")
+    (root / "link").symlink_to(tmp_path)
+    text, failed = call(root, tool, **arguments)
+    assert failed
+    assert "outside" in text
+    assert not list(tmp_path.rglob("ran"))
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [("explain", {"rule": "--help"}), ("check", {"script": "a.py", "against": "--update"})],
+)
+def test_a_word_is_never_an_option(tmp_path: Path, tool: str, arguments: dict[str, str]) -> None:
+    text, failed = call(tmp_path, tool, **arguments)
+    assert failed
+    assert "would be an option" in text
+
+
+def test_a_failing_script_is_an_error_with_its_traceback(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("raise ValueError('no data here')")
+    text, failed = call(tmp_path, "run", script="train.py")
+    assert failed
+    assert "no data here" in text
+
+
+def test_a_script_is_run_and_its_report_comes_back_over_pipes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP)
+    parameters = StdioServerParameters(
+        command=sys.executable, args=["-m", "tdiag", "mcp", "--root", str(tmp_path)]
+    )
+
+    async def main() -> tuple[str, str]:
+        async with Client(stdio_client(parameters)) as client:
+            ran = await client.call_tool("run", {"script": "train.py", "time_budget": 20})
+            report = await client.call_tool("report", {"as_json": True})
+            return ran.content[0].text, report.content[0].text
+
+    ran, report = anyio.run(main)
+    assert "I/O-bound" in ran or "data" in ran
+    assert "train.py:7" in ran
+    assert '"schema_version"' in report
+    shutil.rmtree(tmp_path / ".tdiag")
+
+
+def test_a_long_answer_keeps_its_beginning_and_its_end() -> None:
+    text = served._shortened("begin" + "x" * 100_000 + "end")
+    assert len(text) < served.MOST_CHARACTERS + 100
+    assert text.startswith("begin")
+    assert text.endswith("end")
+    assert "left out" in text

@@ -1,0 +1,79 @@
+"""The step against the machine's rates."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tdiag.diagnose import diagnose
+from tdiag.diagnose.roofline import make_roofline
+from tdiag.evidence.ops import Dispatch
+from tdiag.evidence.roofline import OpWork, Roof, Work
+from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Roofline
+from tdiag.report import render
+from tdiag.report.of_diagnosis import document
+from tdiag.report.page import Page
+from tdiag.rules.examples import MS, at, budget, op_line, ops, roofline, system
+
+STEP = budget(data_wait_cpu=10, forward=30, backward=50, optimizer=10)
+ROOF, _ = roofline(best_ms=1)
+PRODUCT = OpWork(
+    name="aten::mm", dims=((64, 64), (64, 64)), dtype="float32", count=10, flops=30e6, moved=1e5,
+    host_ns=60 * MS, device_ns=None, at=at(20, "forward"),
+)  # fmt: skip
+ADDITION = OpWork(
+    name="aten::add", dims=((1000, 1000),), dtype="float32", count=2, flops=0, moved=2e7,
+    host_ns=5 * MS, device_ns=None, at=at(20, "forward"),
+)  # fmt: skip
+WORK = Work(ops=(PRODUCT, ADDITION), calls=1000)
+
+
+def made(*kinds: object, work: Work = WORK, roof: Roof = ROOF) -> Roofline:
+    found = make_roofline(Evidence().add(roof, work, *kinds), STEP)  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def test_each_op_takes_the_longer_of_its_arithmetic_and_its_bytes() -> None:
+    found = made()
+    assert (found.compute_ns, found.memory_ns) == (30 * MS, 4 * MS)
+    assert (found.step_ns, found.efficiency, found.bound) == (90 * MS, 0.3778, "compute")
+    assert [(x.name, x.ns, x.best_ns, x.bound) for x in found.lines] == [
+        ("aten::mm", 60 * MS, 30 * MS, "compute"),
+        ("aten::add", 5 * MS, 4 * MS, "memory"),
+    ]
+
+
+def test_calls_cost_what_they_cost_in_the_program() -> None:
+    assert made().dispatch_ns == 1000 * 1500
+    line = op_line(20, "forward", 10_000, grad_calls=10_000.0)
+    found = made(ops(line), Dispatch(op_ns=1000, grad_op_ns=6000))
+    assert (found.dispatch_ns, found.bound) == (60 * MS, "dispatch")
+
+
+def test_time_in_which_others_had_the_cores_is_not_the_steps() -> None:
+    crowded = system(cores_machine=2, cores_used=1.0, machine_busy_cores=2.0)
+    assert made(crowded).efficiency == 0.7556
+
+
+def test_threads_that_would_save_nothing_are_not_idle() -> None:
+    fewer = replace(ROOF, flops_per_s={"float32": 0.6e9}, threads=1)
+    found = made(roof=replace(ROOF, in_force=fewer))
+    assert (found.threads_used, found.threads) == (1, 2)
+    assert found.idle_threads_frac == round(20 / 90, 4)
+    assert made(roof=replace(ROOF, in_force=replace(ROOF, threads=1))).idle_threads_frac == 0
+
+
+def test_it_is_none_without_its_parts() -> None:
+    assert make_roofline(Evidence().add(ROOF), STEP) is None
+    assert make_roofline(Evidence().add(WORK), STEP) is None
+    assert make_roofline(Evidence().add(ROOF, WORK), None) is None
+
+
+def test_the_report_shows_what_was_reached_and_what_limits_the_heaviest_ops() -> None:
+    found = replace(diagnose(Evidence()), roofline=made())
+    shown = render("terminal", document(found), Page(width=100))
+    assert "What this machine reaches" in shown
+    assert "38% reached" in shown
+    assert "1.50 ms for 1,000 calls" in shown
+    assert "aten::mm" in shown

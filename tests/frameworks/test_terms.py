@@ -1,0 +1,139 @@
+"""Fixes in a framework's own terms."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.machine import Environment
+from tdiag.frameworks import FRAMEWORKS, Framework, in_its_terms
+from tdiag.model.diagnosis import Finding, Fix
+from tdiag.probe.frameworks import PACKAGES, driver
+from tdiag.rules.catalogue import all_rules, example, find
+
+CALL = re.compile(r"\b([A-Za-z_.]+)\(([^()]*)")
+ARGUMENT = re.compile(r"(\w+)=")
+
+
+def test_a_probe_recognises_each_framework() -> None:
+    assert {framework.package for framework in FRAMEWORKS} == set(PACKAGES)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.package)
+def test_every_setting_belongs_to_a_rule_and_gets_its_number(framework: Framework) -> None:
+    assert framework.fixes.keys() <= {rule.code for rule in all_rules()}
+    for code in framework.fixes:
+        plain = example(find(code)).fix
+        fix = in_its_terms(plain, code, framework.package)
+        assert fix.text.startswith(f"{framework.name}: ")
+        assert fix.text.endswith(f"In plain torch: {plain.text}")
+        assert "{" not in fix.text.removesuffix(plain.text), fix.text
+        assert "=…" not in fix.text, fix.text
+
+
+def test_a_loop_of_the_users_own_keeps_the_fix() -> None:
+    plain = example(find("TD201")).fix
+    assert in_its_terms(plain, "TD201", "") is plain
+    assert in_its_terms(plain, "TD501", "transformers") is plain
+
+
+def test_a_finding_of_a_run_speaks_as_its_framework_does() -> None:
+    rule = find("TD201")
+    evidence = rule.fires()
+    environment = Environment(
+        torch="2.13.0", python="3.11", device="cpu", device_count=0, tdiag="0.1.0", command=(),
+        script="fit.py", hostname="", platform="", framework=("transformers", "5.23.0"),
+    )  # fmt: skip
+    found = run_rule(rule, evidence.add(environment))
+    assert isinstance(found, Finding)
+    assert "TrainingArguments(dataloader_num_workers=3)" in found.fix.text
+
+
+@pytest.mark.parametrize(
+    ("action", "intervention", "number"),
+    [
+        ("Raise num_workers to 3", "num_workers=4", "4"),
+        ("Save every 1,500 steps or more", None, "1500"),
+        ("Clip the gradient norm at 0.5", None, "0.5"),
+        ("Keep it", None, "…"),
+    ],
+)
+def test_the_number_is_the_interventions_or_the_actions(
+    action: str, intervention: str | None, number: str
+) -> None:
+    fix = Fix("Do it.", "safe", intervention, action)
+    assert f"workers={number})" in in_its_terms(fix, "TD201", "transformers").text
+
+
+def called_from(*names: str) -> Any:
+    """``driver()`` called through functions of modules of these names, the outermost first."""
+    innermost: Callable[[], Any] = driver
+    for name in reversed(names):
+        module = types.ModuleType(name)
+        exec("def call(inner): return inner()", module.__dict__)
+        innermost = (lambda call, inner: lambda: call(inner))(module.call, innermost)
+    return innermost()
+
+
+def test_the_driver_is_the_package_on_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = types.ModuleType("transformers")
+    fake.__version__ = "9.9"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "transformers", fake)
+    assert driver() is None
+    assert called_from("transformers.trainer", "accelerate.optimizer") == ("transformers", "9.9")
+    assert called_from("lightningish.loop") is None
+
+
+def named(package: str) -> list[tuple[str, str]]:
+    """(callable, argument) of every setting that the fixes of a framework name."""
+    (framework,) = [f for f in FRAMEWORKS if f.package == package]
+    return [
+        (call.split(".")[-1], argument)
+        for text in framework.fixes.values()
+        for call, inside in CALL.findall(text)
+        for argument in ARGUMENT.findall(inside)
+    ]
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("package", ["transformers", "lightning", "accelerate"])
+def test_the_installed_framework_has_every_setting(package: str) -> None:
+    pytest.importorskip(package)
+    for name, argument in named(package):
+        if name in ("Adam", "AdamW", "DataLoader"):
+            continue
+        taken = inspect.signature(callables(package)[name]).parameters
+        assert argument in taken, (name, argument)
+
+
+def callables(package: str) -> dict[str, Any]:
+    if package == "transformers":
+        from transformers import Trainer, TrainingArguments
+
+        return {"Trainer": Trainer, "TrainingArguments": TrainingArguments}
+    if package == "accelerate":
+        from accelerate import Accelerator
+        from accelerate.utils import DataLoaderConfiguration, DistributedDataParallelKwargs
+
+        return {
+            "Accelerator": Accelerator,
+            "DataLoaderConfiguration": DataLoaderConfiguration,
+            "DistributedDataParallelKwargs": DistributedDataParallelKwargs,
+        }
+    from lightning.pytorch import Trainer as LightningTrainer
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from torch.nn.parallel import DistributedDataParallel
+
+    # Lightning's DDPStrategy passes its keywords on to torch's DistributedDataParallel.
+    return {
+        "Trainer": LightningTrainer,
+        "ModelCheckpoint": ModelCheckpoint,
+        "DDPStrategy": DistributedDataParallel,
+    }

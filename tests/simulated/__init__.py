@@ -1,0 +1,1 @@
+"""Devices that this machine does not have."""
