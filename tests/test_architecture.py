@@ -41,6 +41,8 @@ MAY_IMPORT = {
         "report",
         "probe.wire",
     },
+    # The catalogue of changes is the probe's: it is read by both processes.
+    "trial": {"errors", "units", "launch", "model", "duel", "report", "probe.wire", "probe.trial"},
     # It hands on what was recorded, to viewers of others.
     "view": {"errors", "children", "trace", "evidence", "report", "model", "probe.wire"},
 }

@@ -25,6 +25,7 @@ from tdiag.cli import (
     run,
     settings,
     streams,
+    trial,
     view,
 )
 from tdiag.errors import RunError, TdiagError
@@ -61,6 +62,7 @@ def _options(
 
 app.command("run", cls=run.RunCommand)(run.run)
 app.command("check", cls=check.CheckCommand)(check.check)
+app.command("try", cls=trial.TryCommand)(trial.try_)
 app.command("compare")(compare.compare)
 app.command("history")(history.history)
 app.command("analyze")(analyze.analyze)

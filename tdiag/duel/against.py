@@ -33,8 +33,9 @@ def duel(
     pace: Pace | None = None,
     looks: Looks = LOOKS,
     told: Callable[[int, Estimate | None], None] = lambda *_: None,
+    clear: Callable[[Ratios, float], bool] = lambda r, threshold: r.answer(threshold) != "unclear",
 ) -> Duel:
-    """Measure until the answer is clear at one of ``looks``, to the last of them at most.
+    """Measure until the answer is ``clear`` at one of ``looks``, to the last of them at most.
 
     ``told(groups, estimate)`` is called after each group; the estimate is None before the first
     look. Raises what :func:`tdiag.duel.group.take_turns` raises.
@@ -52,7 +53,7 @@ def duel(
             continue
         found = _duel(groups)
         told(len(groups), found.ratios.typical)
-        if looks.last(len(groups)) or found.ratios.answer(threshold) != "unclear":
+        if looks.last(len(groups)) or clear(found.ratios, threshold):
             return found
 
 

@@ -74,13 +74,15 @@ class ProgramFailed(TdiagError):
 @dataclass(frozen=True)
 class Program:
     """What a side runs. ``variables`` are added to tdiag's own environment. ``outside``: a folder
-    of which it must not import anything (its modules there are reported in :class:`Ready`)."""
+    of which it must not import anything (its modules there are reported in :class:`Ready`).
+    ``trial``: changes that the probe switches on in it, (name, value); None: not a trial."""
 
     name: str
     command: Sequence[str]
     cwd: Path
     variables: Mapping[str, str] = field(default_factory=dict)
     outside: str = ""
+    trial: Sequence[tuple[str, str]] | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Side:
         self.run_dir = rundir.create(program.name, run_dir)
         config = {"plan": TURNS, "profiling": False, "steps": None, "time_budget_s": 1e9,
                   "windows": [], "sampler": OFF, "sampler_hint": "",
-                  "outside": program.outside}  # fmt: skip
+                  "outside": program.outside, "trial": program.trial}  # fmt: skip
         rundir.write_json(self.run_dir / CONFIG, config)
         write_record(program, self.run_dir)
         self._talk = Talk(self.run_dir / CONTROL, self._alive)

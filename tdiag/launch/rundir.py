@@ -22,6 +22,7 @@ from tdiag.probe.wire import CONFIG, CONTROL, EVENTS, RUN, TENSORBOARD
 SCHEMA = 1
 RUNS = Path(".tdiag") / "runs"
 CHECKS = Path(".tdiag") / "checks"
+TRIALS = Path(".tdiag") / "trials"
 LATEST = "latest"
 # The largest thing a run writes is a trace: 14–31 bytes an event compressed (twelve traces of as
 # many sources), some 300 before, which torch.profiler writes first. Less room than this would end
@@ -62,12 +63,13 @@ def create(label: str, out: Path | None = None) -> Path:
     return path
 
 
-def create_check(label: str) -> Path:
-    """Make the folder of a check, which holds a run directory for each process that it starts.
+def create_check(label: str, among: Path = CHECKS) -> Path:
+    """Make the folder of a check or a trial, which holds a run directory for each process that it
+    starts.
 
     Raises RunError where it cannot be written.
     """
-    path = (CHECKS / _name(label)).absolute()
+    path = (among / _name(label)).absolute()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _ignore(path.parent.parent)

@@ -46,7 +46,7 @@ class Fix(msgspec.Struct, frozen=True):
     ("Keep the workers between epochs"); the finding's first line. ``text``: the change in whole
     sentences, with the place. ``code``: lines to paste, or empty. ``safety``: ``safe`` keeps
     results, ``review`` may change numerics or memory, ``manual`` needs the user's judgement.
-    ``intervention``: what ``tdiag try`` can switch on to prove it, or None."""
+    ``intervention``: what ``tdiag try --set`` takes to measure it, or None."""
 
     text: str
     safety: Safety

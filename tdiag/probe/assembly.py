@@ -19,6 +19,7 @@ from .loaders import LoaderWatch
 from .looks import Looks
 from .patches import install_filter
 from .phases import ModuleWatch
+from .trial.install import install as install_trial
 from .windows import Windows
 
 
@@ -43,6 +44,7 @@ def install(run_dir: str, *times: int) -> None:
         probe.guard(watcher.install)()
     probe.guard(facts.watch_threads)(probe)
     probe.guard(facts.watch_profiler)(probe)
+    probe.guard(install_trial)(probe, boundary)
     probe.marks.watch_gc()
     os.register_at_fork(after_in_child=probe.after_fork)
     os.register_at_fork(after_in_child=windows.leave)

@@ -43,6 +43,8 @@ class Probe:
         self.leads, self.ranks, self.rank = True, 1, 0
         self.warm = False  # modules are no longer discovered
         self.warm_actions: list[Callable[[], None]] = []
+        # Whether what a trial changed is in full effect: turns are not taken before.
+        self.settled: Callable[[], bool] = lambda: True
         # Called at the end of a step when more than its mark is due, with the time.
         self.between_steps: Callable[[int], None] = lambda now: None
 

@@ -261,7 +261,7 @@ MOST_WAYS = Threshold(
 )
 
 
-def rewriting(lines: Sequence[OpLine], intervention: str | None = None) -> Fix:
+def rewriting(lines: Sequence[OpLine]) -> Fix:
     """The fix for a loop of these lines: the vectorised form that fits their text and conversions.
 
     Names the line that takes longest.
@@ -276,7 +276,6 @@ def rewriting(lines: Sequence[OpLine], intervention: str | None = None) -> Fix:
         f"Replace the loop{where(worst.at)} ({', '.join(counts)} per step) by one expression over"
         f" whole tensors: {'; '.join(texts)}.",
         "review",
-        intervention,
         action="Replace the loop by one tensor expression",
         code="\n".join(way.code for way in ways),
     )

@@ -185,7 +185,7 @@ def _fix(fed: Feed, workers: int, cached: float | None, lines: list[StackLine]) 
     return Fix(
         text[0].upper() + text[1:],
         "safe",
-        f"num_workers={workers}",
+        f"loader.num_workers={workers}",
         action=next(iter(ways)),
         code=files_in_memory(name, place) if cached is not None else "",
     )

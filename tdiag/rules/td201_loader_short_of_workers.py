@@ -91,7 +91,7 @@ def check(
         fix=Fix(
             _advice(fed, workers, system),
             "safe",
-            f"num_workers={workers}",
+            f"loader.num_workers={workers}",
             action=f"Raise num_workers to {workers}",
         ),
         gain=Gain(

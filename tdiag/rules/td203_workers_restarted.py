@@ -73,7 +73,7 @@ def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
             f"DataLoader(..., num_workers={loader.num_workers}, persistent_workers=True)"
             f"{where(loader.created_at)}.",
             "review",
-            "persistent_workers",
+            "loader.persistent_workers",
             action="Keep the workers between epochs",
         ),
         gain=Gain(

@@ -87,7 +87,7 @@ def check(budget: Budget, loaders: Loaders, phases: Phases, system: System) -> F
             f"DataLoader(..., prefetch_factor={wanted}){where(fed.loader.created_at)} instead of"
             f" {now}. The additional batches take {size(more)} of memory.",
             "review",
-            f"prefetch_factor={wanted}",
+            f"loader.prefetch_factor={wanted}",
             action=f"Raise prefetch_factor to {wanted}",
         ),
         gain=Gain(

@@ -63,7 +63,7 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
         fix=Fix(
             f"DataLoader(..., num_workers={enough}){where(fed.loader.created_at)}.",
             "safe",
-            f"num_workers={enough}",
+            f"loader.num_workers={enough}",
             action=f"Lower num_workers to {enough}",
         ),
         at=fed.loader.created_at,

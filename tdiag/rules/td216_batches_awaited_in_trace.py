@@ -87,7 +87,7 @@ def _fix(fetches: TracedFetches, workers: int, part: FetchPart | None) -> Fix:
             f"DataLoader(..., num_workers={workers}): {plural(workers, 'worker')} can keep up with"
             f" the rest of the step, if as many cores are free.{make}",
             "safe",
-            f"num_workers={workers}",
+            f"loader.num_workers={workers}",
             action="Let workers make the batches",
         )
     return Fix(

@@ -67,7 +67,7 @@ def check(
         fix=Fix(
             _advice(loader, at),
             "safe",
-            None if loader is not None and loader.pin_memory else "pin_memory",
+            None if loader is not None and loader.pin_memory else "loader.pin_memory",
             action="Send batches from pinned memory",
         ),
         gain=Gain(

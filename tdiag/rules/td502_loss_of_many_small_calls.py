@@ -84,7 +84,7 @@ def check(
             f"Compile the loss{where(worst.at)}, or use the torch.nn.functional loss that computes"
             " the same.",
             "review",
-            "compile",
+            None,
             action="Compile the loss function",
             code="loss_fn = torch.compile(loss_fn)  # once, before the training loop",
         ),

@@ -112,7 +112,6 @@ def _fix(matrix: Sequence[KernelFamily], major: int | None, torch: str) -> Fix:
             "Run forward and loss under torch.autocast with float16, and scale the loss with a"
             " GradScaler: this device's matrix units know neither bfloat16 nor TF32.",
             "review",
-            "autocast",
             action="Run matrix products in float16 with a GradScaler",
             code="scaler = torch.amp.GradScaler()  # once\n"
             "with torch.autocast(device.type, dtype=torch.float16):\n"
@@ -126,7 +125,6 @@ def _fix(matrix: Sequence[KernelFamily], major: int | None, torch: str) -> Fix:
         f"Run forward and loss under torch.autocast with bfloat16{older}. To keep float32,"
         f" {_tf32(matrix, torch)}.",
         "review",
-        "autocast",
         action="Run matrix products in bfloat16",
         code="with torch.autocast(device.type, dtype=torch.bfloat16):\n"
         "    loss = loss_fn(model(inputs), targets)",

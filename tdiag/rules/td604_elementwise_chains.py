@@ -65,7 +65,7 @@ def check(
         fix=Fix(
             "Compile the model before the first step; the compiler fuses element-wise chains.",
             "review",
-            "compile",
+            "torch.compile",
             action="Compile the model to fuse element-wise kernels",
             code="model = torch.compile(model)",
         ),

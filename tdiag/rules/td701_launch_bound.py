@@ -114,7 +114,7 @@ def _on_cpu(
         saved = f"the loop's {percent(looped)} of the calls gone"
     fix = _fix(loader, "default")
     if loop:
-        fix = rewriting(loop, "compile")
+        fix = rewriting(loop)
     return Found(
         summary=(
             f"{'Small calls' if few else 'Forward and backward'} take"
@@ -202,7 +202,7 @@ def _fix(loader: Loader | None, mode: str) -> Fix:
     return Fix(
         f"{larger}, so that each call does more work. Or issue fewer calls: torch.compile.",
         "review",
-        "compile",
+        "torch.compile",
         action=action,
         code=f"model = torch.compile(model{option})",
     )

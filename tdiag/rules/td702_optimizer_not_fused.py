@@ -109,7 +109,7 @@ def check(
         fix=Fix(
             f"Set fused=True in torch.optim.{largest.name}{where(largest.created_at)}.",
             "review",
-            "fused",
+            "optimizer.fused",
             action=f"Switch on the fused form of {largest.name}",
             code=f"optimizer = torch.optim.{largest.name}(model.parameters(), ..., fused=True)",
         ),

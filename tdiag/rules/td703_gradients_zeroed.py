@@ -78,7 +78,7 @@ def check(
         fix=Fix(
             "Let zero_grad() drop the gradients, torch's default, instead of zeroing them.",
             "review",
-            "set_to_none",
+            "optimizer.zero_grad=set_to_none",
             action="Drop gradients instead of zeroing them",
             code="optimizer.zero_grad(set_to_none=True)",
         ),

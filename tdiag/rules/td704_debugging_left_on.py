@@ -107,7 +107,7 @@ def check(
         fix=Fix(
             " ".join(on.values()),
             "review" if flags.deterministic else "safe",
-            "anomaly_off" if flags.anomaly_mode else None,
+            "torch.anomaly=off" if flags.anomaly_mode else None,
             action=f"Switch off {next(iter(on))}",
             code="torch.autograd.set_detect_anomaly(False)" if flags.anomaly_mode else "",
         ),

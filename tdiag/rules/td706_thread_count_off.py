@@ -108,7 +108,7 @@ def _training(budget: Budget, threads: Threads, system: System, cores: int, shar
         fix=Fix(
             _changed(threads, cores),
             "safe",
-            f"num_threads={cores}",
+            f"torch.num_threads={cores}",
             action=f"Use {plural(cores, 'torch thread')}",
             code=f"torch.set_num_threads({cores})",
         ),

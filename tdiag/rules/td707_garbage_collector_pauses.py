@@ -52,7 +52,7 @@ def check(budget: Budget, phases: Phases) -> Found | None:
         fix=Fix(
             "Just before the training loop, exempt all live objects from garbage collection.",
             "safe",
-            "gc_freeze",
+            "python.gc_freeze",
             action="Freeze live objects before the training loop",
             code="import gc\n\ngc.collect()\ngc.freeze()  # just before the training loop",
         ),

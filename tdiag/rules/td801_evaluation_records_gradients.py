@@ -87,7 +87,7 @@ def check(
         fix=Fix(
             f"Run the evaluation{over(at, loaders)} without recording gradients.",
             "safe",
-            "no_grad_eval",
+            "evaluation.no_grad",
             action="Evaluate without recording gradients",
             code="with torch.no_grad():\n    evaluate(model)",
         ),

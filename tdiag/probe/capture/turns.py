@@ -50,7 +50,8 @@ class TurnsCapture(Capture):
 
     def ready(self) -> bool:
         """Ranks keep step only where they train: not in an evaluation, each of its own share."""
-        return self.world == 1 or self.boundary.rank > BATCH
+        keep_step = self.world == 1 or self.boundary.rank > BATCH
+        return keep_step and self.probe.settled()
 
     def begin(self) -> None:
         if self.world == 1:

@@ -1,0 +1,137 @@
+"""What a change is, and what all changes of one process share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import places
+from ..wire import BASELINE
+
+if TYPE_CHECKING:
+    from ..boundary import Boundary
+    from ..core import Probe
+
+# How safe: the same numbers come out; they differ by rounding; the training becomes another one.
+SAME, ROUNDING, TRAINING = "same numbers", "changed rounding", "changed training"
+FIX, CEILING = "fix", "ceiling"
+# Some times what the turns of a group of processes last (tdiag/trial/measure.py): what happens more
+# rarely than that, they would hardly meet.
+SETTLE_MOST_S = 15.0
+MOST_SAID = 20  # records of one change in one process
+
+
+class Change(NamedTuple):
+    """``name``: as ``tdiag try --set`` takes it. ``does``: one sentence. ``kind``: a fix could be
+    kept; a ceiling leaves a part of the step out to measure its cost. ``takes``: what stands behind
+    ``=``, "" for a switch. ``absent``: why it did not apply where nothing else is known.
+    ``cannot``: its limits. ``edit``: what makes it permanent.
+
+    ``parse`` turns the text behind ``=`` into the value and raises ValueError; it runs in both
+    processes. ``environment`` gives variables for the start of the program; ValueError where that
+    cannot be done on this machine. ``install`` runs in the user's process after ``import torch``.
+    """
+
+    name: str
+    does: str
+    safety: str
+    absent: str
+    install: Callable[[Trial, Any], None]
+    cannot: str = ""
+    edit: str = ""
+    takes: str = ""
+    kind: str = FIX
+    parse: Callable[[str], Any] = str
+    environment: Callable[[str], dict[str, str]] = lambda text: {}
+
+
+class Trial:
+    """``shared``: what several changes keep together. ``waits``: by change; the process is not
+    measured until all of them are true, or for ``SETTLE_MOST_S``."""
+
+    def __init__(self, probe: Probe, boundary: Boundary) -> None:
+        self.probe, self.boundary, self.patches = probe, boundary, probe.patches
+        self.shared: dict[str, Any] = {}
+        self.waits: dict[str, Callable[[], bool]] = {}
+        self.answered: dict[str, int] = {}  # change → calls it answered in measured steps
+        self.backwards = 0
+        self._said: set[tuple[str, str, str]] = set()
+        self._asked_s = 0.0
+        probe.settled = self.settled
+
+    def applied(self, name: str, what: str) -> None:
+        """It has changed something."""
+        self._say(name, "applied", what)
+
+    def refused(self, name: str, why: str) -> None:
+        """It had something to change and did not."""
+        self._say(name, "refused", why)
+
+    def answer(self, name: str) -> None:
+        """A call was answered without running it."""
+        if self.probe.window == BASELINE:
+            self.answered[name] = self.answered.get(name, 0) + 1
+
+    def settled(self) -> bool:
+        """Whether all changes are in full effect."""
+        now = time.monotonic()
+        self._asked_s = self._asked_s or now
+        open_ = [name for name, done in self.waits.items() if not done()]
+        if not open_:
+            return True
+        if now - self._asked_s < SETTLE_MOST_S:
+            return False
+        for name in open_:
+            self._say(name, "unsettled", f"not in full effect after {SETTLE_MOST_S:g} s")
+        return True
+
+    def _say(self, name: str, state: str, what: str) -> None:
+        key = name, state, what
+        if key not in self._said and len(self._said) < MOST_SAID:
+            self._said.add(key)
+            self.probe.recorder.write("trial", change=name, state=state, what=what)
+            self.probe.recorder.flush()
+
+    def write_answers(self) -> None:
+        for name, number in self.answered.items():
+            self.probe.recorder.write("trial", change=name, state="answered", n=number)
+
+
+def caller() -> str:
+    """``train.py:12``, the user's line above this call; "" where only libraries called."""
+    found = places.caller()
+    return f"{found[0].rpartition('/')[2]}:{found[1]}" if found else ""
+
+
+def at(place: str) -> str:
+    """`` at train.py:12``."""
+    return f" at {place}" if place else ""
+
+
+def number(least: int) -> Callable[[str], int]:
+    """A parser of whole numbers from ``least`` on."""
+
+    def parse(text: str) -> int:
+        value = int(text) if text.strip().isdigit() else -1
+        if value < least:
+            raise ValueError(f"takes a whole number from {least} on")
+        return value
+
+    return parse
+
+
+def switch(text: str) -> bool:
+    """The parser of a change without a value."""
+    if text not in ("", "on"):
+        raise ValueError("takes no value")
+    return True
+
+
+def function(text: str) -> str:
+    """``FILE.py:FUNCTION``, or a dotted name, of a function of the user's."""
+    file, colon, name = text.rpartition(":")
+    right = file.endswith(".py") and name.replace(".", "a").isidentifier() if colon else "." in name
+    if not right:
+        raise ValueError("takes FILE.py:FUNCTION, FILE.py:Class.method or module.function")
+    return text

@@ -1,0 +1,24 @@
+"""One change a file: ``loader.num_workers`` lies in ``loader_num_workers.py``, unregistered."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from ..base import Change
+
+
+def names() -> list[str]:
+    """All changes, fixes before ceilings, by name."""
+    found = [module.name for module in pkgutil.iter_modules(__path__)]
+    changes = sorted((load(name) for name in found), key=lambda c: (c.kind != "fix", c.name))
+    return [change.name for change in changes]
+
+
+def load(name: str) -> Change:
+    """The change of this name. Raises KeyError where there is none."""
+    module = name.replace(".", "_")
+    if module not in {found.name for found in pkgutil.iter_modules(__path__)}:
+        raise KeyError(name)
+    change: Change = importlib.import_module("." + module, __name__).CHANGE
+    return change

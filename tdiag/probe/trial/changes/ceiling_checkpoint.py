@@ -1,0 +1,36 @@
+"""``torch.save`` is skipped."""
+
+import functools
+from typing import Any
+
+from ...patches import hidden
+from ..base import CEILING, TRAINING, Change, Trial, at, caller, switch
+
+NAME = "ceiling.checkpoint"
+
+
+def install(trial: Trial, value: bool) -> None:
+    import torch
+
+    original = torch.save
+
+    @functools.wraps(original)
+    def save(*args: Any, **kwargs: Any) -> None:
+        trial.answer(NAME)
+        trial.applied(NAME, f"torch.save(){at(caller())} does nothing")
+
+    for owner in (torch, torch.serialization):
+        trial.patches.set(owner, "save", hidden(save))
+
+
+CHANGE = Change(
+    name=NAME,
+    does="torch.save is skipped.",
+    safety=TRAINING,
+    kind=CEILING,
+    parse=switch,
+    absent="torch.save was not called",
+    cannot="copies made before it, and files written by other libraries, stay; a script that reads"
+    " its checkpoint again fails",
+    install=install,
+)

@@ -1,0 +1,78 @@
+"""The function that evaluates the model answers with what it returned before."""
+
+import functools
+import gc
+import sys
+import types
+from typing import Any
+
+from ...patches import hidden
+from ...wire import is_user_file
+from ..base import CEILING, TRAINING, Change, Trial, switch
+from ..frozen import Frozen
+
+NAME = "ceiling.evaluation"
+
+
+def install(trial: Trial, value: bool) -> None:
+    """The outermost function of the user's that calls ``model.eval()`` and is not one of those that
+    training steps happen in."""
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    original = torch.nn.Module.train
+    training: set[Any] = set()  # code of the functions that an optimizer's step happens in
+    done: list[Any] = []
+
+    def stepped(*_: Any) -> None:
+        if not training:
+            training.update(_user_code())
+            handle.remove()
+
+    handle = register_optimizer_step_post_hook(stepped)
+
+    @functools.wraps(original)
+    def train(self: Any, mode: bool = True) -> Any:
+        if not mode and training and not done:
+            trial.probe.guard(look)()
+        return original(self, mode)
+
+    def look() -> None:
+        found = None
+        for code in _user_code():
+            if code in training or code.co_name.startswith("<"):
+                break
+            found = code
+        if found is None:
+            trial.refused(NAME, "the evaluation is not in a function of its own")
+            return
+        for function in gc.get_referrers(found):
+            if isinstance(function, types.FunctionType) and function.__code__ is found:
+                done.append(Frozen(trial, NAME, function, found.co_name))
+                return
+
+    trial.patches.set(torch.nn.Module, "train", hidden(train))
+    trial.waits[NAME] = lambda: bool(done and (done[0].kept or done[0].reason))
+
+
+def _user_code() -> list[Any]:
+    """Code of the user's frames above this call, innermost first."""
+    frame: Any = sys._getframe(1)
+    found = []
+    while frame is not None:
+        if is_user_file(frame.f_code.co_filename):
+            found.append(frame.f_code)
+        frame = frame.f_back
+    return found
+
+
+CHANGE = Change(
+    name=NAME,
+    does="The function that evaluates the model answers with what it returned before.",
+    safety=TRAINING,
+    kind=CEILING,
+    parse=switch,
+    absent="no function calls model.eval() between training steps",
+    cannot="an evaluation written in the training loop itself; name its function: --freeze",
+    install=install,
+)

@@ -1,0 +1,58 @@
+"""``.item()``, ``float()`` and ``print`` are answered without waiting for the value."""
+
+import builtins
+import functools
+import sys
+from typing import Any
+
+from ...patches import hidden
+from ..base import CEILING, TRAINING, Change, Trial, at, caller, switch
+
+NAME = "ceiling.reads"
+READS = ("item", "tolist", "__float__")
+
+
+def install(trial: Trial, value: bool) -> None:
+    import torch
+
+    for name in READS:
+        trial.patches.set(torch.Tensor, name, _answered(trial, getattr(torch.Tensor, name)))
+    trial.patches.set(builtins, "print", hidden(_silent(trial)))
+
+
+def _answered(trial: Trial, original: Any) -> Any:
+    """By the line that reads: each gets what it read first."""
+    kept: dict[Any, Any] = {}
+
+    @functools.wraps(original)
+    def read(self: Any) -> Any:
+        frame = sys._getframe(1)
+        key = frame.f_code, frame.f_lineno
+        if key not in kept:
+            kept[key] = original(self)
+            trial.applied(NAME, f"{original.__name__}(){at(caller())} answers with its first value")
+        else:
+            trial.answer(NAME)
+        return kept[key]
+
+    return hidden(read)
+
+
+def _silent(trial: Trial) -> Any:
+    def silent(*args: Any, **kwargs: Any) -> None:
+        trial.answer(NAME)
+
+    return silent
+
+
+CHANGE = Change(
+    name=NAME,
+    does=".item(), .tolist(), float() and print() are answered without waiting for the value.",
+    safety=TRAINING,
+    kind=CEILING,
+    parse=switch,
+    absent="no value of a tensor was read",
+    cannot="bool() and .cpu() stay: the script decides by them; a loop that waits for a value never"
+    " ends",
+    install=install,
+)

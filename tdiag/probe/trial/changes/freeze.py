@@ -1,0 +1,26 @@
+"""A function of the user's answers with what it returned before."""
+
+from typing import Any
+
+from ..base import CEILING, TRAINING, Change, Trial, function
+from ..frozen import freeze_by_name
+
+NAME = "freeze"
+
+
+def install(trial: Trial, value: Any) -> None:
+    freeze_by_name(trial, NAME, value)
+
+
+CHANGE = Change(
+    name=NAME,
+    does="A function of the user's answers with what it returned before.",
+    safety=TRAINING,
+    kind=CEILING,
+    takes="FILE.py:FUNCTION",
+    parse=function,
+    absent="no such function, or it was not called",
+    cannot="not where the result carries gradients, where training steps happen inside, of a"
+    " generator, nor of what is not written in Python; its effects are left out too",
+    install=install,
+)

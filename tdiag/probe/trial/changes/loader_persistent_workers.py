@@ -1,0 +1,16 @@
+"""Workers live on from one epoch to the next."""
+
+from ..base import SAME, Change, switch
+from ..loaders import argument
+
+CHANGE = Change(
+    name="loader.persistent_workers",
+    does="Workers live on from one epoch to the next.",
+    safety=SAME,
+    takes="",
+    parse=switch,
+    absent="no DataLoader was made",
+    cannot="a DataLoader that the script makes again for every epoch starts its workers again",
+    edit="DataLoader(..., persistent_workers=True)",
+    install=argument("persistent_workers"),
+)

@@ -1,0 +1,29 @@
+"""DataLoaders put batches into pinned memory."""
+
+from typing import Any
+
+from ..base import SAME, Change, Trial, switch
+from ..loaders import argument
+
+NAME = "loader.pin_memory"
+
+
+def install(trial: Trial, value: Any) -> None:
+    import torch
+
+    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+        trial.refused(NAME, "this torch has no device to copy to")
+        return
+    argument("pin_memory")(trial, value)
+
+
+CHANGE = Change(
+    name=NAME,
+    does="DataLoaders put batches into pinned memory.",
+    safety=SAME,
+    parse=switch,
+    absent="no DataLoader was made",
+    cannot="copies overlap with computation only with non_blocking=True besides",
+    edit="DataLoader(..., pin_memory=True)",
+    install=install,
+)

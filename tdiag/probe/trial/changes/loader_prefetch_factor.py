@@ -1,0 +1,16 @@
+"""Each worker makes this many batches ahead."""
+
+from ..base import SAME, Change, number
+from ..loaders import argument
+
+CHANGE = Change(
+    name="loader.prefetch_factor",
+    does="Each worker makes this many batches ahead.",
+    safety=SAME,
+    takes="N",
+    parse=number(1),
+    absent="no DataLoader was made",
+    cannot="a DataLoader without workers has no prefetch queue",
+    edit="DataLoader(..., prefetch_factor=N)",
+    install=argument("prefetch_factor"),
+)

@@ -1,0 +1,15 @@
+"""Optimizers update all their tensors in a few calls."""
+
+from ..base import ROUNDING, Change, switch
+from ..optimizers import argument
+
+CHANGE = Change(
+    name="optimizer.foreach",
+    does="Optimizers update all their tensors in a few calls (foreach=True).",
+    safety=ROUNDING,
+    parse=switch,
+    absent="no optimizer of torch.optim with a foreach form was made",
+    cannot="a hand-written optimizer has no foreach form",
+    edit="torch.optim.…(..., foreach=True)",
+    install=argument("foreach"),
+)

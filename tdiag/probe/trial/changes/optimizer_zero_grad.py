@@ -1,0 +1,46 @@
+"""``zero_grad`` drops gradients and never fills them with zeros."""
+
+import functools
+from typing import Any
+
+from ...patches import hidden
+from ..base import ROUNDING, Change, Trial, at, caller
+
+NAME = "optimizer.zero_grad"
+
+
+def set_to_none(text: str) -> bool:
+    if text not in ("", "set_to_none"):
+        raise ValueError("takes set_to_none")
+    return True
+
+
+def install(trial: Trial, value: bool) -> None:
+    import torch
+
+    for owner in (torch.optim.Optimizer, torch.nn.Module):
+        trial.patches.set(owner, "zero_grad", _wrapped(trial, owner.zero_grad))
+
+
+def _wrapped(trial: Trial, original: Any) -> Any:
+    @functools.wraps(original)
+    def zero_grad(self: Any, set_to_none: bool = True) -> None:
+        if not set_to_none:
+            trial.applied(NAME, f"zero_grad(){at(caller())} drops gradients")
+        original(self, set_to_none=True)
+
+    return hidden(zero_grad)
+
+
+CHANGE = Change(
+    name=NAME,
+    does="zero_grad() drops gradients and never fills them with zeros.",
+    safety=ROUNDING,
+    takes="set_to_none",
+    parse=set_to_none,
+    absent="the script never calls zero_grad(set_to_none=False)",
+    cannot="gradients that the script zeroes by hand stay; code that reads p.grad after zero_grad()"
+    " meets None",
+    edit="optimizer.zero_grad(set_to_none=True)",
+    install=install,
+)

@@ -1,0 +1,40 @@
+"""Anomaly detection of autograd stays off."""
+
+import functools
+from typing import Any
+
+from ...patches import hidden
+from ..base import SAME, Change, Trial, at, caller, switch
+
+NAME = "torch.anomaly"
+
+
+def off(text: str) -> bool:
+    return switch("" if text == "off" else text)
+
+
+def install(trial: Trial, value: bool) -> None:
+    import torch
+
+    original = torch.set_anomaly_enabled
+
+    @functools.wraps(original)
+    def set_anomaly_enabled(mode: bool, *args: Any, **kwargs: Any) -> None:
+        if mode:
+            trial.applied(NAME, f"anomaly detection{at(caller())} stays off")
+        original(False, *args, **kwargs)
+
+    trial.patches.set(torch, "set_anomaly_enabled", hidden(set_anomaly_enabled))
+
+
+CHANGE = Change(
+    name=NAME,
+    does="Anomaly detection of autograd stays off.",
+    safety=SAME,
+    takes="off",
+    parse=off,
+    absent="the script does not switch on anomaly detection",
+    cannot="where a NaN comes from is no longer reported",
+    edit="torch.autograd.set_detect_anomaly(False)",
+    install=install,
+)

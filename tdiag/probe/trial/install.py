@@ -1,0 +1,50 @@
+"""Puts the changes of a trial in place: in both sides the same seeds, in one side the changes."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import random
+import sys
+from typing import TYPE_CHECKING
+
+from .base import Trial
+from .changes import load
+from .losses import Losses
+
+if TYPE_CHECKING:
+    from ..boundary import Boundary
+    from ..core import Probe
+
+SEED = 0
+
+
+def install(probe: Probe, boundary: Boundary) -> None:
+    """``probe.config["trial"]``: pairs of a change's name and the text of its value."""
+    wanted = probe.config.get("trial")
+    if wanted is None:
+        return
+    trial = Trial(probe, boundary)
+    if multiprocessing.parent_process() is None:
+        probe.guard(_seed)()
+    losses = Losses(trial)
+    probe.guard(losses.install)()
+    for name, text in wanted:
+        change = load(name)
+        try:
+            change.install(trial, change.parse(text))
+        except Exception as error:
+            trial.refused(name, f"{type(error).__name__}: {error}")
+    atexit.register(probe.recorder.flush)
+    atexit.register(probe.guard(trial.write_answers))
+    atexit.register(probe.guard(losses.write))
+
+
+def _seed() -> None:
+    """A script that seeds itself does so after this."""
+    import torch
+
+    random.seed(SEED)
+    torch.manual_seed(SEED)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(SEED)

@@ -1,0 +1,50 @@
+"""One of the forms of an optimizer's update, given to every optimizer that has it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ..patches import hidden
+from .base import Trial, at, caller
+
+FORMS = ("foreach", "fused")  # torch refuses both at once
+
+
+def argument(name: str) -> Callable[[Trial, Any], None]:
+    """Installs a change that makes each optimizer with ``name=True``."""
+
+    def install(trial: Trial, value: Any) -> None:
+        import torch
+
+        for kind in vars(torch.optim).values():
+            if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
+                signature = inspect.signature(kind.__init__)
+                if name in signature.parameters:
+                    _wrap(trial, kind, name, signature)
+
+    return install
+
+
+def _wrap(trial: Trial, kind: Any, name: str, signature: inspect.Signature) -> None:
+    original, change = kind.__init__, f"optimizer.{name}"
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        bound = trial.probe.guard(signature.bind_partial)(self, *args, **kwargs)
+        if bound is not None:
+            if bound.arguments.get(name):
+                if change not in trial.shared:  # else it was this change, in a subclass
+                    trial.refused(change, f"{kind.__name__}{at(caller())} has {name}=True already")
+            else:
+                trial.shared[change] = True
+                trial.applied(change, f"{type(self).__name__}{at(caller())}: {name}=True")
+            for form in FORMS:
+                if form in signature.parameters:
+                    bound.arguments[form] = True if form == name else None
+            args, kwargs = bound.args[1:], bound.kwargs
+        original(self, *args, **kwargs)
+
+    trial.patches.set(kind, "__init__", hidden(init))

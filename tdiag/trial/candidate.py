@@ -1,0 +1,131 @@
+"""What is to be tried: one change or several together, read from the command line."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import tokenize
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tdiag.errors import UsageError
+from tdiag.probe.trial.base import CEILING, Change
+from tdiag.probe.trial.changes import load, names
+
+FREEZE = "freeze"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """``changes``: (name, text of the value), all in one program."""
+
+    changes: tuple[tuple[str, str], ...]
+
+    @property
+    def label(self) -> str:
+        return " + ".join(f"{name}={text}" if text else name for name, text in self.changes)
+
+    @property
+    def loaded(self) -> list[Change]:
+        return [load(name) for name, _ in self.changes]
+
+    @property
+    def ceiling(self) -> bool:
+        """A part of the step is left out: what remains is no training."""
+        return any(change.kind == CEILING for change in self.loaded)
+
+    @property
+    def safety(self) -> str:
+        """Of all changes, each said once."""
+        return ", ".join(dict.fromkeys(change.safety for change in self.loaded))
+
+    def environment(self) -> Mapping[str, str]:
+        """Variables for the start of the program. Raises UsageError where a change cannot be made
+        on this machine."""
+        found: dict[str, str] = {}
+        try:
+            for name, text in self.changes:
+                found.update(load(name).environment(text))
+        except ValueError as error:
+            raise UsageError(f"{self.label}: {error}") from None
+        return found
+
+
+def parse(text: str) -> Candidate:
+    """``NAME=VALUE``; ``NAME=VALUE+NAME=VALUE``: together. Raises UsageError."""
+    return Candidate(tuple(_change(part.strip()) for part in text.split("+")))
+
+
+def sweep(text: str) -> list[Candidate]:
+    """``NAME=V,V,V``: one candidate for each value. Raises UsageError."""
+    name, equals, values = text.partition("=")
+    if not equals or not values:
+        raise UsageError(f"--sweep {text} has no values", "tdiag try train.py --sweep"
+                         " loader.num_workers=0,1,2,4")  # fmt: skip
+    return [parse(f"{name}={value.strip()}") for value in values.split(",")]
+
+
+def freeze(spec: str) -> Candidate:
+    """A function of the user's. Raises UsageError where its file has no such function."""
+    found = parse(f"{FREEZE}={spec}")
+    file, colon, name = spec.rpartition(":")
+    if colon:
+        there = _functions(Path(file))
+        if name not in there:
+            near = difflib.get_close_matches(name, there, 3, 0.5) or there[:5]
+            raise UsageError(f"{file} has no function {name}", f"it has {', '.join(near)}")
+    return found
+
+
+def ceilings() -> list[Candidate]:
+    """Every part that can be left out of any script."""
+    return [
+        Candidate(((name, ""),))
+        for name in names()
+        if load(name).kind == CEILING and name != FREEZE
+    ]
+
+
+def together(candidates: list[Candidate]) -> Candidate:
+    """All of them at once, best first: of one change that is there twice, the first value."""
+    changes: dict[str, str] = {}
+    for candidate in candidates:
+        for name, text in candidate.changes:
+            changes.setdefault(name, text)
+    return Candidate(tuple(changes.items()))
+
+
+def _change(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    try:
+        change = load(name)
+    except KeyError:
+        near = difflib.get_close_matches(name, names(), 3, 0.4) or names()
+        raise UsageError(f"no change {name!r} to try", f"nearest: {', '.join(near)};"
+                         " tdiag try --list names all") from None  # fmt: skip
+    try:
+        change.parse(value)
+    except ValueError as error:
+        raise UsageError(f"--set {text}: {name} {error}") from None
+    return name, value
+
+
+def _functions(file: Path) -> list[str]:
+    """``function``, ``Class.method`` of a source file, in order."""
+    try:
+        with tokenize.open(file) as source:
+            tree = ast.parse(source.read())
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UsageError(f"cannot read the functions of {file}: {error}") from None
+    return list(_defined(tree.body, ""))
+
+
+def _defined(body: list[ast.stmt], inside: str) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield inside + node.name
+        elif isinstance(node, ast.ClassDef):
+            yield from _defined(node.body, f"{inside}{node.name}.")
+        elif isinstance(node, ast.If | ast.Try):
+            yield from _defined(node.body, inside)

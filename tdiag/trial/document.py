@@ -1,0 +1,159 @@
+"""The document of trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tdiag.model.notes import Note
+from tdiag.report.document import (
+    Block,
+    Cell,
+    Column,
+    Document,
+    Facts,
+    Headline,
+    Line,
+    Section,
+    Table,
+)
+from tdiag.trial.outcome import Outcome, Tried
+from tdiag.units import count, duration, plural, size
+
+SMALL_MEMORY_FRAC = 0.05  # heuristic: below this a difference of memory is not worth a line
+
+
+def document(outcome: Outcome) -> Document:
+    """What won, then every trial with its numbers, then what else there is to know of each."""
+    return Document(
+        name="tdiag try",
+        title=outcome.command,
+        data=msgspec.to_builtins(outcome),
+        headline=_headline(outcome),
+        sections=tuple(_sections(outcome)),
+        notes=tuple(Note("trial", text) for text in _notes(outcome)),
+        version=outcome.tdiag,
+    )
+
+
+def _headline(outcome: Outcome) -> Headline:
+    best = best_of(outcome)
+    if best is None:
+        costs = [one for one in outcome.tried if one.ceiling and one.answer == "faster"]
+        title = "Parts measured" if costs else "No gain measured"
+        text = _costs(max(costs, key=lambda one: one.speedup)) if costs else _none(outcome)
+        return Headline(title=title, sign="●" if costs else "?", tone="accent" if costs else
+                        "unsure", lines=(Line(text),), brief=f"{title}: {text}")  # fmt: skip
+    changes = best.change.count(" + ") + 1
+    title = f"{ratio(best)} with {plural(changes, 'change')}, measured"
+    text = f"{best.change}: {best.step} step {times(best)}"
+    return Headline(title=title, sign="✓", tone="good", lines=(Line(text),),
+                    brief=f"{title}: {text}")  # fmt: skip
+
+
+def best_of(outcome: Outcome) -> Tried | None:
+    """The largest gain of a change that can be kept; of several together only where that is the
+    most."""
+    tried = [*outcome.tried, *([outcome.together] if outcome.together else [])]
+    won = [one for one in tried if one.answer == "faster" and not one.ceiling]
+    return max(won, key=lambda one: one.speedup, default=None)
+
+
+def _none(outcome: Outcome) -> str:
+    answers = [one.answer for one in outcome.tried]
+    kinds = dict.fromkeys(answers)
+    return ", ".join(f"{answers.count(kind)} {kind}" for kind in kinds)
+
+
+def _costs(one: Tried) -> str:
+    low, high = (one.without_ns * (1 - 1 / bound) for bound in (one.low, one.high))
+    cost = one.without_ns * (1 - 1 / one.speedup)
+    return (f"{one.change}: costs {duration(cost)} [{duration(low)}, {duration(high)}] of"
+            f" {duration(one.without_ns)}")  # fmt: skip
+
+
+def _sections(outcome: Outcome) -> Iterator[Section]:
+    rows = [*outcome.tried, *([outcome.together] if outcome.together else [])]
+    fixes = [one for one in rows if not one.ceiling]
+    parts = [one for one in rows if one.ceiling]
+    if fixes:
+        columns = (Column("change", "end"), Column("speedup"), Column("95% interval"),
+                   Column("without"), Column("with"), Column("result", "end"))  # fmt: skip
+        cells = tuple(_fix_row(one) for one in fixes)
+        yield Section(id="changes", title="Changes tried", blocks=(
+            Table(title="", columns=columns, rows=cells, what="change"),))  # fmt: skip
+    if parts:
+        left_out = (Column("left out", "end"), Column("costs"), Column("95% interval"),
+                    Column("of a step"), Column("result", "end"))  # fmt: skip
+        cells = tuple(_part_row(one) for one in parts)
+        yield Section(id="parts", title="What parts of the step cost", blocks=(
+            Table(title="", columns=left_out, rows=cells, what="part"),))  # fmt: skip
+    details: list[Block] = [facts for one in rows if (facts := _details(one)).rows]
+    if details:
+        yield Section(id="details", title="Besides", blocks=tuple(details))
+
+
+def _fix_row(one: Tried) -> tuple[Cell, ...]:
+    numbers = ("", "", "", "")
+    if one.speedup:
+        numbers = (f"{one.speedup:.2f}×", f"[{one.low:.2f}, {one.high:.2f}]",
+                   duration(one.without_ns), duration(one.with_ns))  # fmt: skip
+    return tuple(Cell(text) for text in (one.change, *numbers, result(one)))
+
+
+def _part_row(one: Tried) -> tuple[Cell, ...]:
+    numbers = ("", "", "")
+    if one.speedup and one.answer == "faster":
+        low, high = (one.without_ns * (1 - 1 / bound) for bound in (one.low, one.high))
+        numbers = (duration(one.without_ns * (1 - 1 / one.speedup)),
+                   f"[{duration(low)}, {duration(high)}]", duration(one.without_ns))  # fmt: skip
+    elif one.speedup:
+        numbers = ("", "", duration(one.without_ns))
+    said = "cost measured" if one.answer == "faster" else result(one)
+    return tuple(Cell(text) for text in (one.change, *numbers, said))
+
+
+def result(one: Tried) -> str:
+    """The answer, and of which step where that is not the typical one."""
+    return f"{one.answer}, mean step" if one.step == "mean" else one.answer
+
+
+def _details(one: Tried) -> Facts:
+    lines = []
+    if one.why:
+        lines.append(one.why)
+    lines += one.did[:2]
+    if one.speedup and not one.ceiling:
+        lines.append(one.safety + (f"; {one.losses}" if one.losses else ""))
+    if one.answer == "faster" and not one.ceiling and one.extra_start_ns > 1e9:
+        after = one.extra_start_ns / max(1.0, one.without_ns - one.with_ns)
+        lines.append(f"costs {duration(one.extra_start_ns)} once, at the start: pays after"
+                     f" {count(after)} steps")  # fmt: skip
+    before, now = one.peak_without_bytes, one.peak_with_bytes
+    if before and now and abs(now - before) > SMALL_MEMORY_FRAC * before and not one.ceiling:
+        lines.append(f"peak memory {size(before)} → {size(now)}")
+    return Facts(tuple(Line(text, label=one.change if not i else "")
+                       for i, text in enumerate(lines)))  # fmt: skip
+
+
+def _notes(outcome: Outcome) -> Iterator[str]:
+    measured = [one for one in outcome.tried if one.groups]
+    if measured:
+        pairs = sum(one.groups for one in measured)
+        yield (
+            f"{plural(pairs, 'pair')} of fresh processes, both alive at once, interleaved; the"
+            " speedup is of the typical (median) step unless the mean step is named"
+        )
+    if outcome.untried:
+        yield f"not tried, the time was over: {', '.join(outcome.untried)} (--time-budget)"
+    yield from outcome.notes
+
+
+def ratio(one: Tried) -> str:
+    """``2.90× [2.80, 3.10]``."""
+    return f"{one.speedup:.2f}× [{one.low:.2f}, {one.high:.2f}]"
+
+
+def times(one: Tried) -> str:
+    return f"{duration(one.without_ns)} → {duration(one.with_ns)}"

@@ -1,0 +1,183 @@
+"""One candidate against the untouched script, and all candidates within a time budget."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from msgspec.structs import replace
+
+import tdiag
+from tdiag.duel.against import Duel, duel
+from tdiag.duel.estimate import Estimate, Looks, Ratios
+from tdiag.duel.group import Pace, Taken
+from tdiag.duel.side import Program, ProgramFailed
+from tdiag.errors import UsageError
+from tdiag.trial.candidate import Candidate, together
+from tdiag.trial.outcome import Answer, Outcome, Tried
+from tdiag.trial.said import Said, compared, heard
+
+# Twice what the check can tell apart (tdiag/gate/against.py): a smaller gain is worth no edit.
+THRESHOLD = 0.03
+# Three looks at equal distances (tdiag/duel/estimate.py). Three groups are the fewest whose
+# interval (two degrees of freedom) is of use for gains as large as those that trials look for.
+LOOKS_AT = (3, 6, 9)
+# Starting two programs takes 5 to 10 s; turns that last about as long waste the least.
+PACE = Pace(turns=20, most_s=4.0)
+CONTROL, TREATMENT = "without", "with"
+SAME_START = {"TDIAG_TRIAL": "1", "PYTHONHASHSEED": "0"}
+FEWEST_ANSWERS = 3  # in all groups; what happens more rarely is met by chance
+
+
+class NotApplied(Exception):
+    """The first pair of processes shows that the change had nothing to change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """``folder``: new or empty, for the run directories. ``told``: a line of progress."""
+
+    command: Sequence[str]
+    cwd: Path
+    folder: Path
+    time_budget_s: float
+    pace: Pace = PACE
+    looks_at: tuple[int, ...] = LOOKS_AT
+    told: Callable[[str], None] = lambda line: None
+
+
+def try_all(candidates: Sequence[Candidate], options: Options) -> Outcome:
+    """Try each in turn within the budget, then those that won together.
+
+    Each gets an equal part of the time that is left, but three groups at least. Raises UsageError
+    and ProgramFailed where the untouched script cannot be measured.
+    """
+    until = monotonic() + options.time_budget_s
+    tried: list[Tried] = []
+    untried: list[str] = []
+    for number, candidate in enumerate(candidates):
+        left = until - monotonic()
+        if left <= 0 and tried:
+            untried.append(candidate.label)
+            continue
+        share = max(0.0, left) / (len(candidates) - number + 1)  # one more: all together
+        options.told(f"trying {candidate.label}")
+        tried.append(try_one(candidate, options, f"{number + 1}", monotonic() + share))
+    won = sorted(
+        (pair for pair in zip(candidates, tried, strict=False) if pair[1].answer == "faster"),
+        key=lambda pair: -pair[1].speedup,
+    )
+    best = together([c for c, result in won if not result.ceiling])
+    combined = None
+    if len(best.changes) > 1 and best not in candidates:
+        options.told(f"trying {best.label}")
+        combined = try_one(best, options, "together", until)
+    return Outcome(
+        command=" ".join(options.command), tried=tuple(tried), together=combined,
+        untried=tuple(untried), tdiag=tdiag.__version__,
+    )  # fmt: skip
+
+
+def try_one(candidate: Candidate, options: Options, name: str, until_s: float) -> Tried:
+    """Raises what is wrong with the untouched script, never what is wrong with the change."""
+    control = Program(CONTROL, options.command, options.cwd, SAME_START, trial=())
+    changed = {**SAME_START, **candidate.environment()}
+    treatment = Program(TREATMENT, options.command, options.cwd, changed, trial=candidate.changes)
+    base = Tried(
+        change=candidate.label, ceiling=candidate.ceiling, safety=candidate.safety, answer="failed"
+    )
+    folder = options.folder / name
+
+    def told(groups: int, estimate: Estimate | None) -> None:
+        if groups == 1 and not heard([folder / "group-1" / TREATMENT]).applied:
+            raise NotApplied
+        so_far = f": {1 / estimate.ratio:.2f}× so far" if estimate else ""
+        options.told(f"  pair {groups} of processes (at most {options.looks_at[-1]}){so_far}")
+
+    try:
+        found = duel(control, treatment, folder, THRESHOLD, pace=options.pace,
+                     looks=Looks(options.looks_at, until_s), told=told,
+                     clear=lambda ratios, at: answer_of(ratios, at) != "unclear")  # fmt: skip
+    except NotApplied:
+        said = heard([folder / "group-1" / TREATMENT])
+        absent = [change.absent for change in candidate.loaded]
+        return replace(base, answer="not applied", why="; ".join(said.refused or absent))
+    except ProgramFailed as error:
+        if error.side == CONTROL:
+            raise
+        return replace(base, why=_last_line(error.output) or error.message)
+    return _result(base, found, candidate)
+
+
+def _result(base: Tried, found: Duel, candidate: Candidate) -> Tried:
+    sides = list(zip(*found.groups, strict=True))
+    said = heard([taken.run_dir for taken in sides[1]])
+    answer = answer_of(found.ratios, THRESHOLD)
+    mean_only = answer_of_one(found.ratios.typical, THRESHOLD) != answer
+    estimate = found.ratios.mean if mean_only else found.ratios.typical
+    without_ns, with_ns = (
+        statistics.fmean(ns for taken in side for ns in taken.mean_ns)
+        if mean_only
+        else statistics.median(ns for taken in side for ns in taken.typical_ns)
+        for side in sides
+    )
+    start = [statistics.median(t.start_ns for t in side) for side in sides]
+    why = "; ".join((*said.unsettled, *_too_rare(said)))
+    return replace(
+        base,
+        answer="unclear" if why and answer == "no effect" else answer,
+        speedup=1 / estimate.ratio, low=1 / estimate.high, high=1 / estimate.low,
+        step="mean" if mean_only else "typical",
+        without_ns=without_ns, with_ns=with_ns, extra_start_ns=start[1] - start[0],
+        peak_without_bytes=_peak(sides[0]), peak_with_bytes=_peak(sides[1]),
+        losses="" if candidate.ceiling else compared(
+            [t.run_dir for t in sides[0]], [t.run_dir for t in sides[1]]),
+        why=why, did=said.applied, groups=len(found.groups),
+        turns=sum(len(taken.typical_ns) for taken in sides[0]),
+    )  # fmt: skip
+
+
+def answer_of(ratios: Ratios, threshold: float) -> Answer:
+    """The typical step's; the mean step's where it is clear and the typical one's is no effect: of
+    something that only some steps do."""
+    typical, mean = (answer_of_one(e, threshold) for e in (ratios.typical, ratios.mean))
+    return mean if typical == "no effect" and mean in ("faster", "slower") else typical
+
+
+def answer_of_one(estimate: Estimate, threshold: float) -> Answer:
+    """By the whole interval: beyond the threshold, or within it on both sides."""
+    least = 1 + threshold
+    if estimate.high < 1 / least:
+        return "faster"
+    if estimate.low > least:
+        return "slower"
+    return "no effect" if estimate.low >= 1 / least and estimate.high <= least else "unclear"
+
+
+def _too_rare(said: Said) -> list[str]:
+    """Calls that were to be answered and hardly came."""
+    if said.answers is None or said.answers >= FEWEST_ANSWERS:
+        return []
+    return [f"it was called {said.answers} times in the measured steps: too rarely to tell"]
+
+
+def _peak(side: Sequence[Taken]) -> int | None:
+    peaks = [taken.peak_bytes for taken in side if taken.peak_bytes is not None]
+    return int(statistics.median(peaks)) if peaks else None
+
+
+def _last_line(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""
+
+
+def check_usable(candidates: Sequence[Candidate]) -> None:
+    """Raises UsageError for what cannot be tried on this machine, before anything is started."""
+    if not candidates:
+        raise UsageError("nothing to try: name a change",
+                         "--set NAME=VALUE, --freeze FILE.py:FUNCTION or --ceilings")  # fmt: skip
+    for candidate in candidates:
+        candidate.environment()

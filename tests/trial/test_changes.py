@@ -1,0 +1,238 @@
+"""What each change does inside the user's process; no time is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tdiag.probe.trial.changes import load, names
+from tests.probe.harness import watch_code
+
+from .scripts import run
+
+FORMS = "[optimizer.defaults['foreach'], optimizer.defaults['fused']]"
+ZEROED = "(optimizer.zero_grad(set_to_none=False), model[0].weight.grad is None)[1]"
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_change_says_what_it_does_and_cannot(name: str) -> None:
+    change = load(name)
+    assert change.name == name
+    assert change.does.endswith(".") and change.absent and change.cannot
+    assert bool(change.edit) == (change.kind == "fix")
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "show", "plain", "changed"),
+    [
+        ("loader.num_workers", "1", "loader.num_workers", "0", "1"),
+        ("optimizer.foreach", "", FORMS, "[None, None]", "[True, None]"),
+        ("optimizer.fused", "", FORMS, "[None, None]", "[None, True]"),
+        ("loader.cache", "", "Data.asked", "64", "16"),
+        ("optimizer.zero_grad", "", ZEROED, "False", "True"),
+        ("evaluation.no_grad", "", "validate.graph", "True", "False"),
+        ("python.gc_freeze", "", "any(o is loader for o in gc.get_objects())", "True", "False"),
+        ("freeze", "script.py:validate", "evaluations", "[1, 2, 3, 4]", "[1, 1, 1, 1]"),
+        ("ceiling.data", "", "(len(losses), Data.asked)", "(16, 64)", "(16, 16)"),
+        ("ceiling.optimizer", "", "losses[4] == losses[8]", "False", "True"),
+        ("ceiling.loss", "script.py:loss_of", "(loss_of.calls, losses[9])", "(16, X)", "(0, 0.0)"),
+        ("ceiling.evaluation", "", "evaluations", "[1, 2, 3, 4]", "[1, 2, 2, 2]"),
+        ("ceiling.gc", "", "gc.isenabled()", "True", "False"),
+        ("ceiling.reads", "", "len(set(losses)) > 1", "True", "False"),
+    ],
+)  # fmt: skip
+def test_it_takes_effect(
+    change: str, value: str, show: str, plain: str, changed: str, tmp_path: Path
+) -> None:
+    without, said = run(tmp_path / "plain", [], show)
+    assert said == []
+    if "X" not in plain:
+        assert without == plain
+    with_it, said = run(tmp_path / "changed", [(change, value)], show)
+    assert with_it == changed
+    assert (change, "applied") in {(name, state) for name, state, _ in said}
+
+
+LOADER_OF = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(8, 4))
+loader = DataLoader(data, num_workers={workers})
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "show", "shown", "told"),
+    [
+        (
+            [("loader.num_workers", "1"), ("loader.prefetch_factor", "7")],
+            LOADER_OF.format(workers=0),
+            "(loader.num_workers, loader.prefetch_factor)",
+            "(1, 7)",
+            "DataLoader at script.py:5: prefetch_factor 2 → 7",
+        ),
+        (
+            [("loader.num_workers", "0"), ("loader.persistent_workers", "")],
+            LOADER_OF.format(workers="1, prefetch_factor=4, timeout=9"),
+            "(loader.num_workers, loader.prefetch_factor)",
+            "(0, None)",
+            "the DataLoader at script.py:5 has no workers",
+        ),
+        (
+            [("loader.num_workers", "2")],
+            LOADER_OF.format(workers=2),
+            "loader.num_workers",
+            "2",
+            "the DataLoader at script.py:5 has num_workers=2 already",
+        ),
+        (
+            [("loader.pin_memory", "")],
+            LOADER_OF.format(workers=0),
+            "loader.pin_memory",
+            "False",
+            "this torch has no device to copy to",
+        ),
+        (
+            [("torch.num_threads", "2")],
+            "import torch\ntorch.set_num_threads(1)",
+            "torch.get_num_threads()",
+            "2",
+            "threads 1 → 2",
+        ),
+        (
+            [("torch.anomaly", "off")],
+            "import torch\ntorch.autograd.set_detect_anomaly(True)",
+            "torch.is_anomaly_enabled()",
+            "False",
+            "anomaly detection at script.py:2 stays off",
+        ),
+        (
+            [("torch.profiler", "off")],
+            "import torch\nwith torch.profiler.profile() as p:\n    p.step()",
+            "p.profiler is None",
+            "True",
+            "the profiler at script.py:2 stays off",
+        ),
+        (
+            [("torch.compile", "")],
+            "import torch\nm = torch.nn.Linear(2, 2)\nm(torch.ones(1, 2))",
+            "m._compiled_call_impl is None",
+            "False",
+            "compiled Linear",
+        ),
+        (
+            [("ceiling.checkpoint", "")],
+            "import torch, os\ntorch.save([1], 'saved.pt')",
+            "os.path.exists('saved.pt')",
+            "False",
+            "torch.save() at script.py:2 does nothing",
+        ),
+        (
+            [("ceiling.loss", "")],
+            "import torch\nx = torch.ones(3, 2, requires_grad=True)\n"
+            "loss = torch.nn.CrossEntropyLoss()(x, torch.zeros(3).long())",
+            "loss.item()",
+            "0.0",
+            "cross_entropy at script.py:3 is a sum of its inputs",
+        ),
+    ],
+)  # fmt: skip
+def test_it_says_what_it_did(
+    changes: list[tuple[str, str]], code: str, show: str, shown: str, told: str, tmp_path: Path
+) -> None:
+    code += f"\nimport sys\nsys.stdout.write(str({show}))\n"
+    watched = watch_code(tmp_path, code, windows=[], trial=changes)
+    assert (watched.returncode, watched.out) == (0, shown), watched.err
+    assert told in {r.get("what") for r in watched.of("trial")}
+
+
+FROZEN = """
+import functools, torch
+from torch.utils.data import DataLoader, Dataset
+CALLS = []
+class Data(Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index):
+        CALLS.append(index)
+        return index * 10
+def decorate(f):
+    @functools.wraps(f)
+    def inner(*args):
+        return f(*args)
+    return inner
+@decorate
+def metric(x):
+    CALLS.append("metric")
+    return len(CALLS)
+class Base:
+    def name(self): return "base"
+class Child(Base):
+    def name(self):
+        CALLS.append("name")
+        return super().name() + str(len(CALLS))
+def graded(x):
+    CALLS.append("graded")
+    return x * 2
+def numbers():
+    yield 1
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def epoch():
+    CALLS.append("epoch")
+    for x in DataLoader(Data(), batch_size=2):
+        model(x[:, None].float()).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("spec", "calls", "made", "told"),
+    [
+        ("metric", "metric(1), metric(1), metric(torch.ones(2))", "['metric', 'metric']",
+         "answers with what it returned before"),
+        ("Child.name", "(a := Child()).name(), a.name(), Child().name()", "['name', 'name']",
+         "answers with what it returned before"),
+        ("Data.__getitem__", "list(DataLoader(d := Data())), list(DataLoader(d))",
+         "[0, 1, 2, 3]", "answers with what it returned before"),
+        ("graded", "graded(model.weight), graded(model.weight)", "['graded', 'graded']",
+         "returns tensors that carry gradients"),
+        ("numbers", "list(numbers()), list(numbers())", "[]", "is a generator or a coroutine"),
+        ("epoch", "epoch(), epoch()", "['epoch', 0, 1, 2, 3, 'epoch', 0, 1, 2, 3]",
+         "trains: training steps happen inside it"),
+    ],
+)  # fmt: skip
+def test_a_function_is_frozen_or_says_why_not(
+    spec: str, calls: str, made: str, told: str, tmp_path: Path
+) -> None:
+    start = "\ntorch.optim.SGD(model.parameters(), lr=0.1)\n"  # functions are looked for
+    code = FROZEN + start + f"results = ({calls})\nimport sys\nsys.stdout.write(str(CALLS))\n"
+    watched = watch_code(tmp_path, code, windows=[], trial=[("freeze", f"script.py:{spec}")])
+    assert (watched.returncode, watched.out) == (0, made), watched.err
+    assert any(told in r.get("what", "") for r in watched.of("trial")), watched.of("trial")
+
+
+def test_both_sides_have_the_same_seeds_and_tell_their_losses(tmp_path: Path) -> None:
+    code = """
+import torch, random
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    loss = (model(torch.randn(2, 2)) * random.random()).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+    told = []
+    for side in ("a", "b"):
+        (tmp_path / side).mkdir()
+        watched = watch_code(tmp_path / side, code, windows=[], trial=[])
+        told += [r["values"] for r in watched.of("trial") if r["state"] == "losses"]
+    assert len(told) == 2 and told[0] == told[1] and len(set(told[0])) == 3
+
+
+def test_without_a_trial_nothing_is_seeded(tmp_path: Path) -> None:
+    code = "import torch, sys\nsys.stdout.write(str(torch.initial_seed()))"
+    (tmp_path / "plain").mkdir()
+    assert watch_code(tmp_path / "plain", code, windows=[]).out != "0"
+    (tmp_path / "trial").mkdir()
+    assert watch_code(tmp_path / "trial", code, windows=[], trial=[]).out == "0"

@@ -1,0 +1,57 @@
+"""`tdiag try` as a command: one clear message for each mistake, and what the last run proposes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = "def metric(): pass\n"
+
+
+def try_(folder: Path, *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    done = subprocess.run([sys.executable, "-m", "tdiag", "try", *words], cwd=folder, text=True,
+                          capture_output=True, stdin=subprocess.DEVNULL, env={**os.environ},
+                          timeout=120, check=False)  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "no run here yet"),
+        (("train.py",), "name a change to try"),
+        (("train.py", "--set", "loader.workers=4"), "no change 'loader.workers' to try"),
+        (("train.py", "--freeze", "train.py:metrik"), "train.py has no function metrik"),
+        (("nope.py", "--set", "torch.compile"), "no such script: nope.py"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_started(
+    words: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    code, out, err = try_(tmp_path, *words)
+    assert (code, out) == (2, "") and f"tdiag: {told}" in err
+    assert "Traceback" not in err
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_it_lists_all_changes(tmp_path: Path) -> None:
+    code, out, _ = try_(tmp_path, "--list")
+    assert code == 0 and "loader.num_workers=N\n    DataLoaders start" in out
+
+
+def test_a_last_run_without_a_proposal_is_told(tmp_path: Path) -> None:
+    run_dir = tmp_path / ".tdiag" / "runs" / "20260101T000000Z-train"
+    for name in ("events", "control"):
+        (run_dir / name).mkdir(parents=True)
+    record = {"schema": 1, "command": ["python", "train.py"], "script": "train.py", "cwd": "."}
+    (run_dir / "run.json").write_text(json.dumps(record))
+    (run_dir / "config.json").write_text("{}")
+    code, _, err = try_(tmp_path)
+    assert code == 2 and "no finding of the last run proposes a change" in err, err

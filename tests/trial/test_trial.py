@@ -1,0 +1,198 @@
+"""Trials from candidate to report. What time is compared, the product itself measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tdiag.duel.estimate import Estimate, Ratios
+from tdiag.duel.group import Pace
+from tdiag.duel.side import ProgramFailed
+from tdiag.errors import UsageError
+from tdiag.probe.trial.changes import load
+from tdiag.report import render
+from tdiag.report.page import Page
+from tdiag.rules.catalogue import all_rules, example
+from tdiag.trial import candidate
+from tdiag.trial.document import document
+from tdiag.trial.measure import Options, answer_of, check_usable, try_all
+from tdiag.trial.outcome import Outcome, Tried
+from tdiag.trial.said import compared
+
+SCRIPT = """
+import sys, time, torch
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def metric(value):
+    time.sleep(0.03)
+    return value
+for step in range(100000):
+    loss = model(torch.randn(4, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    metric(loss.item())
+"""
+
+
+def options(folder: Path, code: str = SCRIPT) -> Options:
+    """Few and short turns: what is planted is larger than any noise."""
+    script = folder / "train.py"
+    script.write_text(code)
+    return Options(
+        command=[sys.executable, str(script)], cwd=folder, folder=folder / "trial",
+        time_budget_s=1.0, pace=Pace(turns=3), looks_at=(3,),
+    )  # fmt: skip
+
+
+@pytest.mark.training
+def test_what_a_function_costs_is_measured_by_freezing_it(tmp_path: Path) -> None:
+    given = options(tmp_path)
+    outcome = try_all([candidate.freeze(f"{tmp_path}/train.py:metric")], given)
+    (one,) = outcome.tried
+    # 30 ms of sleep beside some 0.3 ms of step, which others may stretch.
+    assert one.answer == "faster" and one.low > 1.5, one
+    assert one.ceiling and one.losses == "" and one.groups == 3
+    assert "answers with what it returned before" in one.did[0]
+    assert "costs" in render("terminal", document(outcome), Page(100, False))
+
+
+@pytest.mark.training
+def test_what_has_nothing_to_change_is_told_after_one_pair(tmp_path: Path) -> None:
+    given = options(tmp_path)
+    (one,) = try_all([candidate.parse("torch.anomaly=off")], given).tried
+    assert one.answer == "not applied"
+    assert one.why == "the script does not switch on anomaly detection"
+    assert not (given.folder / "1" / "group-2").exists()
+
+
+@pytest.mark.training
+def test_a_change_that_crashes_is_a_result_and_a_script_that_crashes_is_none(
+    tmp_path: Path,
+) -> None:
+    """The optimizer's state is complex, which has no fused form."""
+    code = SCRIPT.replace("torch.nn.Linear(8, 1)", "torch.nn.Linear(8, 1).to(torch.complex64)")
+    code = code.replace("randn(4, 8)", "randn(4, 8).cfloat()").replace(".square()", ".abs()")
+    (one,) = try_all([candidate.parse("optimizer.fused")], options(tmp_path, code)).tried
+    assert one.answer == "failed" and "Error" in one.why, one
+    with pytest.raises(ProgramFailed, match=r"without: exit code 1"):
+        try_all([candidate.parse("optimizer.fused")], options(tmp_path / "..", "1 / 0"))
+
+
+def test_what_cannot_be_tried_is_told_at_once(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("class A:\n    def one(self): pass\n")
+    for text, told in (
+        ("loader.workers=1", "no change 'loader.workers'"),
+        ("loader.num_workers=many", "takes a whole number"),
+        ("torch.anomaly=on=1", "takes no value"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            candidate.parse(text)
+    with pytest.raises(UsageError, match=r"has no function A\.two") as caught:
+        candidate.freeze(f"{script}:A.two")
+    assert caught.value.hint == "it has A.one"
+    with pytest.raises(UsageError, match="has no values"):
+        candidate.sweep("loader.num_workers")
+    with pytest.raises(UsageError, match="nothing to try"):
+        check_usable([])
+
+
+def test_a_sweep_and_several_together() -> None:
+    assert [c.label for c in candidate.sweep("torch.num_threads=1,2")] == [
+        "torch.num_threads=1",
+        "torch.num_threads=2",
+    ]
+    both = candidate.parse("loader.cache+loader.num_workers=0")
+    assert both.changes == (("loader.cache", ""), ("loader.num_workers", "0"))
+    best = candidate.together([*candidate.sweep("torch.num_threads=1,2"), both])
+    assert best.label == "torch.num_threads=1 + loader.cache + loader.num_workers=0"
+    labels = [c.label for c in candidate.ceilings()]
+    assert "ceiling.data" in labels and not any("freeze" in label for label in labels)
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.code)
+def test_every_fix_that_can_be_switched_on_names_a_known_change(rule: object) -> None:
+    proposed = example(rule).fix.intervention  # type: ignore[arg-type]
+    if proposed is not None:
+        assert load(candidate.parse(proposed).changes[0][0]).kind == "fix"
+
+
+def ratios(typical: tuple[float, float, float], mean: tuple[float, float, float]) -> Ratios:
+    return Ratios(Estimate(*typical, 0.5, 3), Estimate(*mean, 0.5, 3))
+
+
+@pytest.mark.parametrize(
+    ("typical", "mean", "answer"),
+    [
+        ((0.5, 0.4, 0.6), (0.5, 0.1, 2.0), "faster"),
+        ((0.9, 0.7, 1.1), (0.9, 0.1, 2.0), "unclear"),
+        ((1.0, 0.98, 1.02), (0.5, 0.4, 0.6), "faster"),  # an evaluation in every 100th step
+        ((1.0, 0.98, 1.02), (0.9, 0.5, 1.5), "no effect"),
+        ((1.3, 1.2, 1.4), (1.3, 0.5, 1.5), "slower"),
+        ((0.98, 0.975, 0.985), (1.0, 0.5, 1.5), "no effect"),  # 2 %: worth no edit
+    ],
+)
+def test_an_effect_is_claimed_by_its_whole_interval(
+    typical: tuple[float, float, float], mean: tuple[float, float, float], answer: str
+) -> None:
+    assert answer_of(ratios(typical, mean), 0.03) == answer
+
+
+@pytest.mark.parametrize(
+    ("without", "with_it", "told"),
+    [
+        ([[1.0, 2.0]] * 2, [[1.0, 2.0]] * 2, "losses identical over 2 steps"),
+        ([[1.0, 2.0]] * 2, [[1.0, 2.00002]] * 2, "losses equal within 1e-05 over 2 steps"),
+        ([[1.0, 2.0]] * 2, [[1.0, 3.0]] * 2, "losses differ by 33.3% over 2 steps"),
+        ([[1.0, 2.0]] * 2, [[1.0, float("nan")]] * 2, "losses become NaN or infinite"),
+        ([[1.0], [2.0]], [[4.0], [4.0]],
+         "losses differ by 75.0% over 1 steps, those of the untouched script from run to run by"
+         " 50.0%"),
+        ([[]], [[]], ""),
+    ],
+)  # fmt: skip
+def test_losses_are_compared_step_by_step(
+    without: list[list[float]], with_it: list[list[float]], told: str, tmp_path: Path
+) -> None:
+    sides = []
+    for name, runs in (("without", without), ("with", with_it)):
+        sides.append([_written(tmp_path / f"{name}{i}", losses) for i, losses in enumerate(runs)])
+    assert compared(*sides) == told
+
+
+def _written(run_dir: Path, losses: list[float]) -> Path:
+    (run_dir / "events").mkdir(parents=True)
+    record = {"kind": "trial", "change": "", "state": "losses", "values": [repr(x) for x in losses]}
+    (run_dir / "events" / "1.jsonl").write_text(json.dumps(record) + "\n")
+    return run_dir
+
+
+def tried(change: str, **fields: object) -> Tried:
+    return Tried(**{"change": change, "ceiling": False, "safety": "same numbers",
+                    "answer": "faster", "speedup": 2.0, "low": 1.9, "high": 2.1,
+                    "without_ns": 4e6, "with_ns": 2e6, "groups": 3, **fields})  # type: ignore[arg-type]  # fmt: skip
+
+
+def test_the_report_leads_with_what_won_most() -> None:
+    outcome = Outcome(
+        command="python train.py",
+        tried=(
+            tried("torch.compile", extra_start_ns=4e9, losses="losses identical over 32 steps"),
+            tried("loader.pin_memory", answer="not applied", speedup=0.0, why="no device"),
+            tried("ceiling.data", ceiling=True),
+        ),
+        together=tried("torch.compile + torch.num_threads=2", speedup=3.0, low=2.8, high=3.1),
+        untried=("loader.cache",),
+    )
+    for width in (80, 120):
+        text = render("terminal", document(outcome), Page(width, False))
+        assert "3.00× [2.80, 3.10] with 2 changes, measured" in text
+        assert max(map(len, text.splitlines())) <= width
+    for part in ("not applied", "no device", "losses identical", "pays after 2,000 steps",
+                 "[1.89ms, 2.10ms]", "not tried, the time was over: loader.cache"):  # fmt: skip
+        assert part.replace(" ", "") in text.replace(" ", ""), part
+    assert json.loads(render("json", document(outcome), Page(100, False)))["tried"][0]["low"] == 1.9
