@@ -111,6 +111,8 @@ def _part_row(one: Tried) -> tuple[Cell, ...]:
     elif one.speedup:
         numbers = ("", "", duration(one.without_ns))
     said = "cost measured" if one.answer == "faster" else result(one)
+    if one.speedup and one.answer != "faster":
+        said += f", {ratio(one)} without it"
     return tuple(Cell(text) for text in (one.change, *numbers, said))
 
 
