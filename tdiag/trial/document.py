@@ -111,8 +111,6 @@ def _part_row(one: Tried) -> tuple[Cell, ...]:
     elif one.speedup:
         numbers = ("", "", duration(one.without_ns))
     said = "cost measured" if one.answer == "faster" else result(one)
-    if one.speedup and one.answer != "faster":
-        said += f", {ratio(one)} without it"
     return tuple(Cell(text) for text in (one.change, *numbers, said))
 
 
@@ -123,6 +121,8 @@ def result(one: Tried) -> str:
 
 def _details(one: Tried) -> Facts:
     lines = []
+    if one.ceiling and one.speedup and one.answer != "faster":
+        lines.append(f"{ratio(one)} without it")
     if one.why:
         lines.append(one.why)
     lines += one.did[:2]
