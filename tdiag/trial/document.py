@@ -121,6 +121,8 @@ def result(one: Tried) -> str:
 
 def _details(one: Tried) -> Facts:
     lines = []
+    if one.ceiling and one.speedup and one.answer != "faster":
+        lines.append(f"{ratio(one)} without it")
     if one.why:
         lines.append(one.why)
     lines += one.did[:2]

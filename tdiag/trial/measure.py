@@ -141,10 +141,11 @@ def _result(base: Tried, found: Duel, candidate: Candidate) -> Tried:
 
 
 def answer_of(ratios: Ratios, threshold: float) -> Answer:
-    """The typical step's; the mean step's where it is clear and the typical one's is no effect: of
-    something that only some steps do."""
+    """The typical step's; the mean step's where that one alone is clear: of something that only
+    some steps do, which a median does not see."""
     typical, mean = (answer_of_one(e, threshold) for e in (ratios.typical, ratios.mean))
-    return mean if typical == "no effect" and mean in ("faster", "slower") else typical
+    hidden = typical not in ("faster", "slower") and mean in ("faster", "slower")
+    return mean if hidden else typical
 
 
 def answer_of_one(estimate: Estimate, threshold: float) -> Answer:

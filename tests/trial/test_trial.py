@@ -130,6 +130,7 @@ def ratios(typical: tuple[float, float, float], mean: tuple[float, float, float]
     [
         ((0.5, 0.4, 0.6), (0.5, 0.1, 2.0), "faster"),
         ((0.9, 0.7, 1.1), (0.9, 0.1, 2.0), "unclear"),
+        ((1.0, 0.9, 1.1), (0.5, 0.4, 0.6), "faster"),
         ((1.0, 0.98, 1.02), (0.5, 0.4, 0.6), "faster"),  # an evaluation in every 100th step
         ((1.0, 0.98, 1.02), (0.9, 0.5, 1.5), "no effect"),
         ((1.3, 1.2, 1.4), (1.3, 0.5, 1.5), "slower"),
@@ -184,6 +185,7 @@ def test_the_report_leads_with_what_won_most() -> None:
             tried("torch.compile", extra_start_ns=4e9, losses="losses identical over 32 steps"),
             tried("loader.pin_memory", answer="not applied", speedup=0.0, why="no device"),
             tried("ceiling.data", ceiling=True),
+            tried("ceiling.gc", ceiling=True, answer="unclear", speedup=1.0, low=0.8, high=1.2),
         ),
         together=tried("torch.compile + torch.num_threads=2", speedup=3.0, low=2.8, high=3.1),
         untried=("loader.cache",),
@@ -192,7 +194,9 @@ def test_the_report_leads_with_what_won_most() -> None:
         text = render("terminal", document(outcome), Page(width, False))
         assert "3.00× [2.80, 3.10] with 2 changes, measured" in text
         assert max(map(len, text.splitlines())) <= width
-    for part in ("not applied", "no device", "losses identical", "pays after 2,000 steps",
+    for part in ("1.00× [0.80, 1.20] without it", "not applied", "no device",
+                 "losses identical",
+                 "pays after 2,000 steps",
                  "[1.89ms, 2.10ms]", "not tried, the time was over: loader.cache"):  # fmt: skip
         assert part.replace(" ", "") in text.replace(" ", ""), part
     assert json.loads(render("json", document(outcome), Page(100, False)))["tried"][0]["low"] == 1.9
