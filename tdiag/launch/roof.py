@@ -22,15 +22,14 @@ DTYPES = "float32,float64,bfloat16,float16"
 WITHIN_S = 10.0
 
 
-def calibrate(run_dir: Path, skipped: str = "") -> None:
+def calibrate(run_dir: Path) -> None:
     """Write ``roof.json`` for a run whose steps were computed on the CPU: the rates, or ``why``
-    there are none (``skipped``, where the caller knows a reason). Nothing without a step."""
+    there are none. Nothing without a step."""
     process, torch = _trained(run_dir)
     if torch is None or torch.get("devices"):
         return
-    found = {"why": skipped} if skipped else _measured(process, torch)
     with contextlib.suppress(OSError):
-        (run_dir / ROOF).write_text(json.dumps(found))
+        (run_dir / ROOF).write_text(json.dumps(_measured(process, torch)))
 
 
 def _measured(process: dict[str, Any], torch: dict[str, Any]) -> dict[str, Any]:

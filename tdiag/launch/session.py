@@ -133,7 +133,7 @@ class _Session:
         self.display.end()
         if ended.report_wanted and not ended.interrupts:
             self._guarded(lambda: try_storage(self.run_dir))
-            self._guarded(self._calibrate)
+            self._guarded(lambda: calibrate(self.run_dir))
         return self._conclude(ended)
 
     def _started(self, pid: int) -> None:
@@ -141,12 +141,6 @@ class _Session:
 
     def _tick(self) -> None:
         self._guarded(self._watch)
-
-    def _calibrate(self) -> None:
-        self.progress.look()
-        lead = self.progress.lead()
-        out_of_time = lead is not None and lead.finish == "time"
-        calibrate(self.run_dir, "the time budget was used up" if out_of_time else "")
 
     def _interrupted(self) -> None:
         self._guarded((self.run_dir / wire.CONTROL / wire.FINISH).touch)

@@ -69,11 +69,6 @@ def test_why_nothing_was_measured(
     assert why in evidence.missing[Roof]
 
 
-def test_a_reason_not_to_measure_is_kept(tmp_path: Path) -> None:
-    calibrate(ran(tmp_path), "the time budget was used up")
-    assert found(tmp_path) == {"why": "the time budget was used up"}
-
-
 @pytest.mark.parametrize("about", [{"steps": False}, {"devices": ["NVIDIA H100"]}])
 def test_nothing_is_measured_that_nobody_needs(tmp_path: Path, about: dict[str, Any]) -> None:
     calibrate(ran(tmp_path, saying(tmp_path), **about))
