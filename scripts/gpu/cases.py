@@ -95,7 +95,8 @@ def healthy(bench: Bench) -> None:
     found = bench.diagnosis(bench.script(training()))
     verdict = found["verdict"]
     pushed = [f["code"] for f in found["findings"] if not f["advisory"]]
-    expect(verdict["class"] == "compute" and verdict["healthy"], f"{verdict['summary']} {pushed}")
+    # Healthy it is not called: no peak rate of the device is known (docs/roofline.md).
+    expect(verdict["class"] == "compute" and not pushed, f"{verdict['summary']} {pushed}")
 
 
 def sample(name: str, cls: str, bench: Bench) -> None:

@@ -58,6 +58,8 @@ _WORDS = {
     "straggler": "waiting for a slower rank",
 }
 
+NO_PEAK = "no peak rate of the device is known"  # its data sheets are not read
+
 
 def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]) -> Verdict:
     """One class of the closed vocabulary; ``unknown`` where the decisive evidence is missing.
@@ -82,7 +84,8 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
             confidence = min(1.0, share / candidate.share) * certainty * roofline.certainty
             wasteful = _Candidate("overhead", share, confidence, "compute", candidate.share - share)
             return _verdict(wasteful, confidence, words)
-        return _compute(candidate, costs, findings, certainty, roofline, why_unknown(evidence))
+        why = NO_PEAK if budget.has_device else why_unknown(evidence)
+        return _compute(candidate, costs, findings, certainty, roofline, why)
     surely = candidate.cls == "overhead" or candidate.share * costs.step_ns >= costs.compute
     if costs.doubts and not surely:
         return _doubtful(costs)  # possible overhead exceeds what is surely waste

@@ -115,6 +115,8 @@ def _headline(diagnosis: Diagnosis) -> Headline:
     if verdict.cls == "unknown":
         lines += _what_to_do(diagnosis)
     tone, sign = ("good", "✓") if verdict.healthy else ("bad", "●")
+    if verdict.cls == "compute" and not verdict.healthy and fix is None:
+        tone = "accent"  # nothing is wrong that was seen
     aside = ""
     if verdict.cls in NO_SHARE:
         tone, sign = "unsure", "?"
