@@ -111,7 +111,8 @@ def test_a_sweep_and_several_together() -> None:
     best = candidate.together([*candidate.sweep("torch.num_threads=1,2"), both])
     assert best.label == "torch.num_threads=1 + loader.cache + loader.num_workers=0"
     labels = [c.label for c in candidate.ceilings()]
-    assert "ceiling.data" in labels and not any("freeze" in label for label in labels)
+    assert labels[0] == "ceiling.data" and not any("freeze" in label for label in labels)
+    assert set(labels[-3:]) == {"ceiling.checkpoint", "ceiling.evaluation", "ceiling.gc"}  # rare
 
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.code)

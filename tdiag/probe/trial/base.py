@@ -26,7 +26,8 @@ class Change(NamedTuple):
     """``name``: as ``tdiag try --set`` takes it. ``does``: one sentence. ``kind``: a fix could be
     kept; a ceiling leaves a part of the step out to measure its cost. ``takes``: what stands behind
     ``=``, "" for a switch. ``absent``: why it did not apply where nothing else is known.
-    ``cannot``: its limits. ``edit``: what makes it permanent.
+    ``cannot``: its limits. ``edit``: what makes it permanent. ``rare``: it concerns some
+    steps only.
 
     ``parse`` turns the text behind ``=`` into the value and raises ValueError; it runs in both
     processes. ``environment`` gives variables for the start of the program; ValueError where that
@@ -42,6 +43,7 @@ class Change(NamedTuple):
     edit: str = ""
     takes: str = ""
     kind: str = FIX
+    rare: bool = False
     parse: Callable[[str], Any] = str
     environment: Callable[[str], dict[str, str]] = lambda text: {}
 

@@ -28,6 +28,7 @@ CHANGE = Change(
     does="torch.save is skipped.",
     safety=TRAINING,
     kind=CEILING,
+    rare=True,
     parse=switch,
     absent="torch.save was not called",
     cannot="copies made before it, and files written by other libraries, stay; a script that reads"

@@ -71,6 +71,7 @@ CHANGE = Change(
     does="The function that evaluates the model answers with what it returned before.",
     safety=TRAINING,
     kind=CEILING,
+    rare=True,
     parse=switch,
     absent="no function calls model.eval() between training steps",
     cannot="an evaluation written in the training loop itself; name its function: --freeze",

@@ -33,6 +33,7 @@ CHANGE = Change(
     does="Python's garbage collector is off, gc.collect() included.",
     safety=SAME,
     kind=CEILING,
+    rare=True,
     parse=switch,
     absent="the script ended while warming up",
     cannot="memory of reference cycles grows meanwhile",
