@@ -31,8 +31,9 @@ INSTRUCTIONS = """\
 tdiag finds out why a PyTorch training step is slow, and proves what a change wins.
 1. `run` measures an unmodified script and returns a report: the bottleneck and ranked fixes.
 2. `explain` says what a rule (TD201) measures and when it is wrong.
-3. Edit the script, then `check` it against the git revision before the edit: the step times of both
-versions are measured interleaved. Believe `check`, not a prediction.
+3. `try` measures what a change wins before you edit anything.
+4. Edit the script, then `check` it against the git revision before the edit: the step times of both
+versions are measured interleaved. Believe `try` and `check`, not a prediction.
 Measure one thing at a time: other programs on the machine disturb the times."""
 
 
@@ -140,6 +141,20 @@ def server(root: Path) -> MCPServer:
         async with one_at_a_time:
             words = [*versions, "--", *python(script), *(args or [])]
             return await tdiag("check", *words, codes=(0, 1, 3))
+
+    @serving.tool(name="try")
+    async def try_(
+        script: str, changes: list[str], args: list[str] | None = None, time_budget: float = 180.0
+    ) -> str:
+        """Measure what changes win before anyone edits the script, which runs several times, as it
+        is and changed, interleaved. ``changes``: such as loader.num_workers=4, torch.anomaly=off,
+        or freeze=train.py:validate for what a function costs. ``time_budget``: seconds in all.
+        The result as JSON: for each change its speedup with a 95 % interval, or why there is none.
+        """
+        async with one_at_a_time:
+            words = ["--json", "--yes", "--quiet", f"--time-budget={time_budget}"]
+            words += [f"--set={change}" for change in changes]
+            return await tdiag("try", *words, "--", *python(script), *(args or []))
 
     return serving
 

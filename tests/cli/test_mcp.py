@@ -51,7 +51,7 @@ def call(root: Path, tool: str, **arguments: Any) -> tuple[str, bool]:
 def test_each_tool_says_what_it_does_and_takes(tmp_path: Path) -> None:
     listed = asked(tmp_path, lambda client: client.list_tools())
     tools = {tool.name: tool for tool in listed.tools}
-    assert set(tools) == {"run", "report", "analyze", "explain", "check"}
+    assert set(tools) == {"run", "report", "analyze", "explain", "check", "try"}
     assert all(len(tool.description or "") > 60 for tool in tools.values())
     assert tools["run"].input_schema["required"] == ["script"]
 
@@ -71,6 +71,7 @@ def test_a_rule_is_explained(tmp_path: Path) -> None:
         ("report", {"run": ".."}),
         ("analyze", {"paths": ["trace.json", "/tmp"]}),
         ("check", {"script": "../train.py", "against": "HEAD"}),
+        ("try", {"script": "../train.py", "changes": ["torch.compile"]}),
     ],
 )
 def test_paths_outside_the_folder_are_refused(
