@@ -144,7 +144,7 @@ def check(
             tolerance=tolerance,
             python=python,
             looks=Looks(looks(groups), monotonic() + time_budget),
-            told=(lambda line: None) if quiet else (lambda line: say(f"tdiag: {line}")),
+            progress=(lambda line: None) if quiet else (lambda line: say(f"tdiag: {line}")),
         )
         if baseline is not None and update:
             say(f"tdiag: {stored.update(target, baseline, options)}")

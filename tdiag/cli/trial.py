@@ -124,7 +124,7 @@ def try_(
             Options(
                 command=command, cwd=cwd, time_budget_s=time_budget,
                 folder=rundir.create_check(label, rundir.TRIALS),
-                told=(lambda line: None) if quiet else (lambda line: say(f"tdiag: {line}")),
+                progress=(lambda line: None) if quiet else (lambda line: say(f"tdiag: {line}")),
             ),
         )  # fmt: skip
         stream = file or sys.stdout

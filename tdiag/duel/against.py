@@ -32,12 +32,12 @@ def duel(
     *,
     pace: Pace | None = None,
     looks: Looks = LOOKS,
-    told: Callable[[int, Estimate | None], None] = lambda *_: None,
+    progress: Callable[[int, Estimate | None], None] = lambda *_: None,
     clear: Callable[[Ratios, float], bool] = lambda r, threshold: r.answer(threshold) != "unclear",
 ) -> Duel:
     """Measure until the answer is ``clear`` at one of ``looks``, to the last of them at most.
 
-    ``told(groups, estimate)`` is called after each group; the estimate is None before the first
+    ``progress(groups, estimate)`` is called after each group; the estimate is None before the first
     look. Raises what :func:`tdiag.duel.group.take_turns` raises.
     """
     groups: list[tuple[Taken, Taken]] = []
@@ -49,10 +49,10 @@ def duel(
         taken = take_turns(order, folder / f"group-{number}", pace or Pace(), alone)
         groups.append((taken[0], taken[1]) if number % 2 else (taken[1], taken[0]))
         if not looks.due(len(groups)):
-            told(len(groups), None)
+            progress(len(groups), None)
             continue
         found = _duel(groups)
-        told(len(groups), found.ratios.typical)
+        progress(len(groups), found.ratios.typical)
         if looks.last(len(groups)) or clear(found.ratios, threshold):
             return found
 

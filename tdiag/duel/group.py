@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 
-from tdiag.duel.side import Anew, Ended, Program, ProgramFailed, Ready, Side
+from tdiag.duel.side import BoundaryChanged, Ended, Program, ProgramFailed, Ready, Side
 from tdiag.errors import UsageError
 
 # A turn is long against what swapping costs (two signals, cold caches: well under 1 ms) and short
@@ -123,13 +123,13 @@ def _ready(side: Side) -> Ready:
 
 
 def _play(sides: list[Side], taken: list[Taken], pace: Pace, least: int) -> bool:
-    """Whether it came to its end; else all is to be played anew."""
+    """Whether it came to its end; else all turns are to be taken again."""
     for mine in taken:
         mine.typical_ns.clear()
         mine.mean_ns.clear()
     try:
         _turns(sides, taken, pace, least)
-    except Anew:
+    except BoundaryChanged:
         return False
     return True
 

@@ -46,7 +46,7 @@ class Ended(Exception):
     """The program ended by itself with exit code 0: it has no more steps."""
 
 
-class Anew(Exception):
+class BoundaryChanged(Exception):
     """A better kind of step boundary was found (training began after an evaluation, say): what was
     measured until then were no steps. The program is held at the first of them."""
 
@@ -132,18 +132,18 @@ class Side:
 
     def turn(self, steps: int) -> list[int]:
         """Let it run ``steps`` steps after a first one that is left out: ns of each, on a device
-        one number, the mean. Raises Anew, Ended, ProgramFailed."""
+        one number, the mean. Raises BoundaryChanged, Ended, ProgramFailed."""
         self._signal(signal.SIGCONT)
         self._talk.say(f"go {steps}")
         heard = self._talk.hear()
         self._signal(signal.SIGSTOP)
         if any("turn" not in message for message in heard.values()):
-            raise Anew
+            raise BoundaryChanged
         return [int(ns) for ns in heard[0]["turn"]]  # the others wait for it, or it for them
 
     def peak_bytes(self) -> int | None:
         """The most resident memory that the held process ever had, of a job its first rank; None
-        where it is not told."""
+        where it is unknown."""
         try:
             text = Path(f"/proc/{self._talk.pids[0]}/status").read_text()
         except OSError:

@@ -1,4 +1,4 @@
-"""`tdiag check --against REV`: the working tree against a revision, by turns on one machine."""
+"""`tdiag check --against REV`: the working tree against a revision, interleaved on one machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOST_GROUPS_READ = 5  # for the budget, which explains and decides nothing
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """``folder``: where the evidence is kept, new or empty. ``told``: a line of progress."""
+    """``folder``: where the evidence is kept, new or empty. ``progress``: a line of progress."""
 
     folder: Path
     threshold: float
@@ -43,7 +43,7 @@ class Options:
     python: str | None = None
     pace: Pace | None = None
     looks: Looks = LOOKS
-    told: Callable[[str], None] = lambda line: None
+    progress: Callable[[str], None] = lambda line: None
 
 
 def check_against(target: Target, revision: str, options: Options) -> Outcome:
@@ -52,7 +52,7 @@ def check_against(target: Target, revision: str, options: Options) -> Outcome:
     Raises UsageError for what cannot be compared and ProgramFailed where either side fails.
     """
     with both(target, revision, options.python) as (other, before, now):
-        options.told("counting what a step of each side does")
+        options.progress("counting what a step of each side does")
         counted = count([before, now], options.folder)
         sides = [side(c, root) for c, root in zip(counted, (other.tree, other.root), strict=True)]
         case = Case(
@@ -99,7 +99,7 @@ def timed(case: Case, other: Revision, before: Program, now: Program, options: O
     if grown(case):  # the time then only explains
         looks = replace(looks, at=looks.at[:1])
     found = duel(before, now, options.folder, options.threshold, pace=options.pace, looks=looks,
-                 told=_teller(options, looks))  # fmt: skip
+                 progress=_teller(options, looks))  # fmt: skip
     pairs = found.groups
     turns = sum(len(one.typical_ns) for one, _ in pairs)
     same = () if other.changed else (f"the working tree does not differ from {other.name}",)
@@ -164,7 +164,9 @@ def _teller(options: Options, looks: Looks) -> Callable[[int, Estimate | None], 
 
     def tell(groups: int, estimate: Estimate | None) -> None:
         so_far = f": {estimate.ratio - 1:+.1%} so far" if estimate else ""
-        options.told(f"group {groups} of fresh processes measured (at most {looks.at[-1]}){so_far}")
+        options.progress(
+            f"group {groups} of fresh processes measured (at most {looks.at[-1]}){so_far}"
+        )
 
     return tell
 

@@ -43,7 +43,7 @@ def update(target: Target, path: Path, options: Options) -> str:
     """Count and write the script's entry, all others kept. Returns what was done, in words."""
     entries = files.read(path)  # an unreadable file is reported before the run
     at = head(path)  # the run takes a while: edits may follow
-    options.told("counting what a step does")
+    options.progress("counting what a step does")
     counted = _counted(target, options)
     mine = side(counted, Path.cwd())
     steps = counted.evidence.get(Steps)
@@ -75,7 +75,7 @@ def check_stored(target: Target, path: Path, options: Options) -> Outcome:
     if entry is None:
         raise UsageError(f"{path} has no baseline of `{_command(target)}`",
                          "write one: the same command with --update")  # fmt: skip
-    options.told("counting what a step does")
+    options.progress("counting what a step does")
     case = _case(path, entry, options, _counted(target, options))
     try:
         with both(target, _commit(entry), options.python) as (other, before, now):

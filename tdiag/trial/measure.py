@@ -38,7 +38,7 @@ class NotApplied(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """``folder``: new or empty, for the run directories. ``told``: a line of progress."""
+    """``folder``: new or empty, for the run directories. ``progress``: a line of progress."""
 
     command: Sequence[str]
     cwd: Path
@@ -46,7 +46,7 @@ class Options:
     time_budget_s: float
     pace: Pace = PACE
     looks_at: tuple[int, ...] = LOOKS_AT
-    told: Callable[[str], None] = lambda line: None
+    progress: Callable[[str], None] = lambda line: None
 
 
 def try_all(candidates: Sequence[Candidate], options: Options) -> Outcome:
@@ -64,7 +64,7 @@ def try_all(candidates: Sequence[Candidate], options: Options) -> Outcome:
             untried.append(candidate.label)
             continue
         share = max(0.0, left) / (len(candidates) - number + 1)  # one more: all together
-        options.told(f"trying {candidate.label}")
+        options.progress(f"trying {candidate.label}")
         tried.append(try_one(candidate, options, f"{number + 1}", monotonic() + share))
     won = sorted(
         (pair for pair in zip(candidates, tried, strict=False) if pair[1].answer == "faster"),
@@ -73,7 +73,7 @@ def try_all(candidates: Sequence[Candidate], options: Options) -> Outcome:
     best = together([c for c, result in won if not result.ceiling])
     combined = None
     if len(best.changes) > 1 and best not in candidates:
-        options.told(f"trying {best.label}")
+        options.progress(f"trying {best.label}")
         combined = try_one(best, options, "together", until)
     return Outcome(
         command=" ".join(options.command), tried=tuple(tried), together=combined,
@@ -91,15 +91,15 @@ def try_one(candidate: Candidate, options: Options, name: str, until_s: float) -
     )
     folder = options.folder / name
 
-    def told(groups: int, estimate: Estimate | None) -> None:
+    def progress(groups: int, estimate: Estimate | None) -> None:
         if groups == 1 and not heard([folder / "group-1" / TREATMENT]).applied:
             raise NotApplied
         so_far = f": {1 / estimate.ratio:.2f}× so far" if estimate else ""
-        options.told(f"  pair {groups} of processes (at most {options.looks_at[-1]}){so_far}")
+        options.progress(f"  pair {groups} of processes (at most {options.looks_at[-1]}){so_far}")
 
     try:
         found = duel(control, treatment, folder, THRESHOLD, pace=options.pace,
-                     looks=Looks(options.looks_at, until_s), told=told,
+                     looks=Looks(options.looks_at, until_s), progress=progress,
                      clear=lambda ratios, at: answer_of(ratios, at) != "unclear")  # fmt: skip
     except NotApplied:
         said = heard([folder / "group-1" / TREATMENT])

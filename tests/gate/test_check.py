@@ -60,8 +60,10 @@ def options(tmp_path: Path, name: str) -> Options:
 @pytest.mark.training
 def test_a_change_is_found_where_it_was_made(repo: Path, tmp_path: Path) -> None:
     (repo / "loss.py").write_text(SLOW)
-    told: list[str] = []
-    outcome = check_against(SCRIPT, "HEAD", replace(options(tmp_path, "c"), told=told.append))
+    progress: list[str] = []
+    outcome = check_against(
+        SCRIPT, "HEAD", replace(options(tmp_path, "c"), progress=progress.append)
+    )
     assert outcome.verdict == "regressed"
     item = next(c for c in outcome.counters if c.name == ".item()")
     assert (item.before, item.now, item.failing) == (0, 256, True)
@@ -73,7 +75,7 @@ def test_a_change_is_found_where_it_was_made(repo: Path, tmp_path: Path) -> None
     step = outcome.step
     assert step is not None and step.ratio > 1.1 and (step.groups, step.turns) == (2, 6)
     assert outcome.components[0].name == "loss" and outcome.components[0].difference > 0
-    assert len(told) == 3 and git(repo, "worktree", "list").count("\n") == 1
+    assert len(progress) == 3 and git(repo, "worktree", "list").count("\n") == 1
 
 
 def test_a_script_that_fails_is_not_a_regression(repo: Path, tmp_path: Path) -> None:
