@@ -86,7 +86,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Ratios:
-    """``typical``: of median steps, turn against turn. ``mean``: of mean steps, one a group, which holds
+    """``typical``: of median steps. ``mean``: of mean steps, one a group, which holds
     what only some steps do."""
 
     typical: Estimate

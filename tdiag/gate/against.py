@@ -1,4 +1,4 @@
-"""`tdiag check --against REV`: the working tree against a revision, interleaved on one machine."""
+"""`tdiag check --against REV`: the working tree and a revision, interleaved on one machine."""
 
 from __future__ import annotations
 
