@@ -85,4 +85,4 @@ def test_rules_lists_every_rule_with_its_needs(tmp_path: Path) -> None:
     shown = tdiag("rules", cwd=tmp_path).stdout.splitlines()[1:]
     assert [line.split()[0] for line in shown] == [rule.code for rule in all_rules()]
     assert any("Budget, Loaders, System" in line for line in shown)
-    assert any(line.split()[0] == "TD201" and " num_workers " in line for line in shown)
+    assert any(line.split()[0] == "TD201" and " loader.num_workers " in line for line in shown)

@@ -143,7 +143,7 @@ def test_workers_are_fetch_time_over_the_rest_of_the_step_within_the_free_cores(
         step, loaders(**fetch), system(cores_allowed=cores, cores_machine=128, cores_used=1.0)
     )
     found = run(evidence)["TD201"]
-    assert found.fix.intervention == f"num_workers={workers}"
+    assert found.fix.intervention == f"loader.num_workers={workers}"
     assert f"num_workers={workers}) at train.py:41" in found.fix.text
 
 
@@ -193,7 +193,7 @@ def test_gradient_accumulation_fetches_several_batches_a_step() -> None:
     quarter = {**CPU_FETCH, "load_ns": 15e6, "load_cpu_ns": 15e6}
     clean = phases({"data_wait": 4.0}, data_wait=60, forward=60)
     found = run(Evidence().add(step, loaders(**quarter), system(), clean))["TD201"]
-    assert found.fix.intervention == "num_workers=1"
+    assert found.fix.intervention == "loader.num_workers=1"
     fetching = next(m for m in found.evidence if m.name == "fetching one step's batches")
     assert fetching.value == 60_000_000
 

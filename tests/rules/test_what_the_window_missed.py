@@ -78,7 +78,7 @@ def test_fewer_workers_leave_a_core_to_the_training() -> None:
     found = run_rule(find("TD205"), evidence)
     assert isinstance(found, Finding)
     assert found.fix.intervention is not None
-    assert int(found.fix.intervention.removeprefix("num_workers=")) <= 3
+    assert int(found.fix.intervention.removeprefix("loader.num_workers=")) <= 3
 
 
 def test_four_ranks_share_the_cores_that_workers_are_asked_of() -> None:

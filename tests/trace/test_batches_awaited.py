@@ -55,7 +55,7 @@ def test_a_loader_without_workers_leads_and_names_the_function(tmp_path: Path) -
     assert found.location is not None
     assert (found.location.file, found.location.line) == ("data.py", 29)
     assert found.fix.text.startswith("DataLoader(..., num_workers=")
-    assert found.fix.intervention == "num_workers=2"
+    assert found.fix.intervention == "loader.num_workers=2"
 
 
 def test_workers_are_not_told_to_be_missing(tmp_path: Path) -> None:
