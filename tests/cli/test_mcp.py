@@ -104,6 +104,7 @@ def test_a_failing_script_is_an_error_with_its_traceback(tmp_path: Path) -> None
     assert "no data here" in text
 
 
+@pytest.mark.training
 def test_a_script_is_run_and_its_report_comes_back_over_pipes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOP)
     parameters = StdioServerParameters(
