@@ -48,7 +48,9 @@ def _headline(outcome: Outcome) -> Headline:
     changes = best.change.count(" + ") + 1
     title = f"{ratio(best)} with {plural(changes, 'change')}, measured"
     text = f"{best.change}: {best.step} step {times(best)}"
-    return Headline(title=title, sign="✓", tone="good", lines=(Line(text),),
+    training = best.losses or "losses were not compared: none was seen"
+    lines = Line(text), Line(f"{best.safety}; {training}", label="Training")
+    return Headline(title=title, sign="✓", tone="good", lines=lines,
                     brief=f"{title}: {text}")  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from tdiag.duel.side import Program, ProgramFailed
 from tdiag.errors import UsageError
 from tdiag.trial.candidate import Candidate, together
 from tdiag.trial.outcome import Answer, Outcome, Tried
-from tdiag.trial.said import Said, compared, heard
+from tdiag.trial.said import BROKEN, Said, compared, heard
 
 # Twice what the check can tell apart (tdiag/gate/against.py): a smaller gain is worth no edit.
 THRESHOLD = 0.03
@@ -126,16 +126,21 @@ def _result(base: Tried, found: Duel, candidate: Candidate) -> Tried:
     )
     start = [statistics.median(t.start_ns for t in side) for side in sides]
     why = "; ".join((*said.unsettled, *_too_rare(said)))
+    if why and answer == "no effect":
+        answer = "unclear"
+    losses = ""
+    if not candidate.ceiling:
+        losses = compared([t.run_dir for t in sides[0]], [t.run_dir for t in sides[1]])
+    if losses == BROKEN:  # however fast, it does not train
+        answer, why, losses = "failed", BROKEN, ""
     return replace(
         base,
-        answer="unclear" if why and answer == "no effect" else answer,
+        answer=answer,
         speedup=1 / estimate.ratio, low=1 / estimate.high, high=1 / estimate.low,
         step="mean" if mean_only else "typical",
         without_ns=without_ns, with_ns=with_ns, extra_start_ns=start[1] - start[0],
         peak_without_bytes=_peak(sides[0]), peak_with_bytes=_peak(sides[1]),
-        losses="" if candidate.ceiling else compared(
-            [t.run_dir for t in sides[0]], [t.run_dir for t in sides[1]]),
-        why=why, did=said.applied, groups=len(found.groups),
+        losses=losses, why=why, did=said.applied, groups=len(found.groups),
         turns=sum(len(taken.typical_ns) for taken in sides[0]),
     )  # fmt: skip
 

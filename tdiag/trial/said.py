@@ -11,10 +11,12 @@ from typing import Any
 
 from tdiag.probe.trial.base import MOST_SAID
 from tdiag.probe.wire import events_files
+from tdiag.units import plural
 
 # Float32 sums in another order differ by about √n·2⁻²⁴ of their size, some 1e-5 for n = 10⁴, and
 # training makes differences grow. Heuristic: below this share they count as rounding.
 ROUNDING = 1e-3
+BROKEN = "losses become NaN or infinite"
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,10 @@ def compared(without: Sequence[Path], with_it: Sequence[Path]) -> str:
     if any(not math.isfinite(x) for _, b in pairs for x in b[:steps]) and all(
         math.isfinite(x) for a, _ in pairs for x in a[:steps]
     ):
-        return "losses become NaN or infinite"
+        return BROKEN
     itself = max((_difference(plain[0], other) for other in plain[1:] if other), default=0.0)
     apart = max(_difference(a, b) for a, b in pairs)
-    over = f"over {steps} steps"
+    over = f"over {plural(steps, 'step')}"
     if apart == 0:
         return f"losses identical {over}"
     if apart <= ROUNDING:

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tdiag.duel.against import Duel
 from tdiag.duel.estimate import Estimate, Ratios
-from tdiag.duel.group import Pace
+from tdiag.duel.group import Pace, Taken
 from tdiag.duel.side import ProgramFailed
 from tdiag.errors import UsageError
 from tdiag.probe.trial.changes import load
 from tdiag.report import render
 from tdiag.report.page import Page
 from tdiag.rules.catalogue import all_rules, example
-from tdiag.trial import candidate
+from tdiag.trial import candidate, measure
 from tdiag.trial.document import document
 from tdiag.trial.measure import Options, answer_of, check_usable, try_all
 from tdiag.trial.outcome import Outcome, Tried
@@ -152,7 +153,7 @@ def test_an_effect_is_claimed_by_its_whole_interval(
         ([[1.0, 2.0]] * 2, [[1.0, 3.0]] * 2, "losses differ by 33.3% over 2 steps"),
         ([[1.0, 2.0]] * 2, [[1.0, float("nan")]] * 2, "losses become NaN or infinite"),
         ([[1.0], [2.0]], [[4.0], [4.0]],
-         "losses differ by 75.0% over 1 steps, those of the untouched script from run to run by"
+         "losses differ by 75.0% over 1 step, those of the untouched script from run to run by"
          " 50.0%"),
         ([[]], [[]], ""),
     ],
@@ -171,6 +172,23 @@ def _written(run_dir: Path, losses: list[float]) -> Path:
     record = {"kind": "trial", "change": "", "state": "losses", "values": [repr(x) for x in losses]}
     (run_dir / "events" / "1.jsonl").write_text(json.dumps(record) + "\n")
     return run_dir
+
+
+def test_a_change_that_breaks_the_training_has_won_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice as fast, and the losses become NaN."""
+    ends = {"without": [1.0, 2.0], "with": [1.0, float("nan")]}
+    runs = {name: _written(tmp_path / name, losses) for name, losses in ends.items()}
+    before, now = (
+        Taken(runs[name], typical_ns=[ns], mean_ns=[ns])
+        for name, ns in (("without", 2e6), ("with", 1e6))
+    )
+    half = (0.5, 0.4, 0.6)
+    found = Duel(ratios(half, half), ((before, now),))
+    monkeypatch.setattr(measure, "duel", lambda *args, **kwargs: found)
+    one = measure.try_one(candidate.parse("torch.compile"), options(tmp_path), "1", 0.0)
+    assert (one.answer, one.why) == ("failed", "losses become NaN or infinite")
 
 
 def tried(change: str, **fields: object) -> Tried:
