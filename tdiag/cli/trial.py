@@ -150,18 +150,14 @@ def _program(
 ) -> tuple[list[str], Path, str, list[Candidate]]:
     """Command, folder and name of the script, and what the last run's findings propose where
     nothing else is to be tried."""
-    import os
-
     from tdiag.errors import UsageError
-    from tdiag.launch import preflight
+    from tdiag.gate.against import interpreter
 
     if target.name and not given:
         raise UsageError("name a change to try, or diagnose the script first",
                          f"tdiag run {target.name} --profiling, then tdiag try")  # fmt: skip
     if target.name:
-        checked = preflight.check(target, python).python
-        found = os.path.abspath(checked) if checked else "python"  # noqa: PTH100
-        return target.command(found), Path.cwd(), target.label(), []
+        return target.command(interpreter(target, python)), Path.cwd(), target.label(), []
     return _last_run(given)
 
 

@@ -17,8 +17,8 @@ from tdiag.sample.limits import cores_allowed
 
 CALIBRATE = Path(__file__).with_name("calibrate.py")
 DTYPES = "float32,float64,bfloat16,float16"
-# It measures for 0.3 s; the rest is the import of torch, 1 to 2 s on an idle machine. What takes
-# longer is a machine so busy that its rates would say nothing.
+# On two idle slow cores: 0.26 s for each number of threads, after 2.0 to 2.3 s of importing torch.
+# Where three times that is not enough, others keep the cores and the rates would say nothing.
 WITHIN_S = 10.0
 
 

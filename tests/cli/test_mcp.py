@@ -104,6 +104,23 @@ def test_a_failing_script_is_an_error_with_its_traceback(tmp_path: Path) -> None
     assert "no data here" in text
 
 
+def test_a_call_that_the_client_gives_up_ends_the_script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    pid = tmp_path / "pid"
+
+    async def main() -> None:
+        async with Client(served.server(tmp_path)) as client, anyio.create_task_group() as group:
+            group.start_soon(client.call_tool, "run", {"script": "train.py"})
+            while not (pid.exists() and pid.read_text()):
+                await anyio.sleep(0.05)
+            group.cancel_scope.cancel()
+
+    anyio.run(main)
+    assert not Path(f"/proc/{pid.read_text()}").exists()
+
+
 @pytest.mark.training
 def test_a_script_is_run_and_its_report_comes_back_over_pipes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOP)
