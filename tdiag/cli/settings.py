@@ -51,7 +51,7 @@ def _table(file: Path) -> dict[str, Any] | None:
         import tomli as tomllib
     try:
         text = file.read_text(encoding="utf-8")
-        if "tool.tdiag" not in text:  # another project's, however broken, is not tdiag's business
+        if "tdiag" not in text:  # another project's, however broken, is not tdiag's business
             return None
         found = tomllib.loads(text).get("tool", {}).get("tdiag")
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -60,6 +60,11 @@ def test_what_is_not_there_is_one_message_naming_the_file(
         shown("rules")
 
 
+def test_dotted_keys_are_the_same_table(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text("[tool]\ntdiag.run.time-budget = 30\n")
+    assert "[default: 30;" in shown("run", "--help")
+
+
 def test_another_projects_broken_file_is_not_read(folder: Path) -> None:
     (folder / "pyproject.toml").write_text("[tool.other\n")
     assert "TD201" in shown("rules")
