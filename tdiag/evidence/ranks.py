@@ -43,6 +43,37 @@ class Ranks(Kind, frozen=True, kw_only=True):
     source: Literal["trace", "baseline"] = "trace"
 
 
+class Beside(Kind, frozen=True, kw_only=True):
+    """``own``: the late rank's number; ``others``: the median of the other ranks' numbers.
+    ``error``: standard error of the difference, 0 for what was counted exactly."""
+
+    own: float
+    others: float
+    error: float = 0.0
+
+
+class LateRank(Kind, frozen=True, kw_only=True):
+    """What the rank that the others wait for has to do, beside what they have to do; None where
+    unknown.
+
+    ``samples``, ``batch_bytes``: of one training batch, bytes of its tensors, padding included.
+    ``dealt_at``: the line that deals the batches out: a sampler of the user's own, else where the
+    DataLoader is made. ``calls``: torch calls per traced step; ``flops``: floating-point operations
+    of its matrix products and convolutions, per traced step. ``line``: the user's own line in which
+    this rank spends most time beyond the others, and ``line_ns``: that time per step, of sampled
+    stacks.
+    """
+
+    rank: int
+    samples: Beside | None = None
+    batch_bytes: Beside | None = None
+    dealt_at: Place | None = None
+    calls: Beside | None = None
+    flops: Beside | None = None
+    line: Place | None = None
+    line_ns: Beside | None = None
+
+
 class Communication(Kind, frozen=True, kw_only=True):
     """``collectives``: each in turn, ``(end_ns, exposed_ns)``: when it ended, on the trace's clock,
     and how much of it ran with no compute beside it. Empty where there were more than 10,000.
