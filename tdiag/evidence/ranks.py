@@ -7,6 +7,9 @@ from typing import Literal
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 
+# By definition of the normal distribution: a difference of three standard errors is chance in one
+# of 370 cases.
+CERTAIN_ERRORS = 3.0
 REDUCER = "DistributedDataParallel"  # the name of what its reducer waits for
 
 

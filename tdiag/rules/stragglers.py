@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tdiag.evidence.machine import Environment
-from tdiag.evidence.ranks import Beside, LateRank, Ranks, RankTime
+from tdiag.evidence.ranks import CERTAIN_ERRORS, Beside, LateRank, Ranks, RankTime
 from tdiag.rules.base import Abstain
 from tdiag.rules.thresholds import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.units import count, duration, percent, significant, size
@@ -34,9 +34,6 @@ _WORDS = {
 }
 # Components that grow with the work of the model itself.
 COMPUTING = ("forward", "loss", "backward", "optimizer", "compute", "launch", "python_loss")
-# By definition of the normal distribution: a difference of three standard errors is chance in one
-# of 370 cases.
-CERTAIN_ERRORS = 3.0
 
 Why = Literal["", "data", "work", "speed"]
 

@@ -25,14 +25,10 @@ from tdiag.evidence.from_run.timed import Timed, beside
 from tdiag.evidence.from_run.traced import trace_file
 from tdiag.evidence.from_trace.trace_files import read_files
 from tdiag.evidence.ops import HostOps
-from tdiag.evidence.ranks import Beside, LateRank
+from tdiag.evidence.ranks import CERTAIN_ERRORS, Beside, LateRank
 from tdiag.evidence.roofline import Work
 from tdiag.evidence.store import Evidence
 from tdiag.model.place import Place
-
-# By definition of the normal distribution: a difference of three standard errors is chance in one
-# of 370 cases.
-CERTAIN_ERRORS = 3.0
 
 
 def late_rank(
