@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,6 +71,10 @@ def try_(
         bool,
         typer.Option("--ceilings", help="What does each part of the step cost, by leaving it out?"),
     ] = False,
+    diff: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A patch to try, in a copy of the files."),
+    ] = None,
     time_budget: Annotated[
         float,
         typer.Option(min=1, metavar="SECONDS", help="For all trials; each takes three pairs of"
@@ -97,6 +103,8 @@ def try_(
 
     tdiag try train.py --ceilings
 
+    tdiag try train.py --diff candidate.patch
+
     tdiag try train.py: diagnose, then try the fixes that the findings propose
 
     tdiag try: those that the last run's findings propose
@@ -106,6 +114,7 @@ def try_(
     from tdiag.cli.conclude import conclude, open_output, shown
     from tdiag.cli.streams import say, write
     from tdiag.cli.tried import SAID, keep, options
+    from tdiag.errors import UsageError
     from tdiag.gate.against import interpreter
     from tdiag.launch.rundir import find
     from tdiag.report.of_trials import document
@@ -117,23 +126,31 @@ def try_(
     target: Target = context.meta[TARGET]
     asked = _candidates(set_ or [], sweep or [], freeze or [], ceilings)
     check_usable(asked)
+    if diff and not target.name:
+        raise UsageError("--diff needs the script", f"tdiag try train.py --diff {diff}")
     run_dir = None if target.name else find(None)
     found = interpreter(target, python) if target.name else ""
-    for word, meant in context.meta[MISSES]:
-        say(f"tdiag: {word} is handed to the script; did you mean {meant}?")
-    say(f"tdiag: runs {target.label() if target.name else 'the last run'} {SAID}")
-    if not yes and sys.stdin is not None and sys.stdin.isatty():
-        typer.confirm("go on?", default=True, abort=True, err=True)
+    signal.signal(signal.SIGTERM, terminated)
+    with ExitStack() as stack:
+        if diff:
+            asked.append(stack.enter_context(patched_script(diff, target, found)))
+        for word, meant in context.meta[MISSES]:
+            say(f"tdiag: {word} is handed to the script; did you mean {meant}?")
+        say(f"tdiag: runs {target.label() if target.name else 'the last run'} {SAID}")
+        if not yes and sys.stdin is not None and sys.stdin.isatty():
+            typer.confirm("go on?", default=True, abort=True, err=True)
 
-    def progress(line: str) -> None:
-        if not quiet:
-            say(f"tdiag: {line}")
+        def progress(line: str) -> None:
+            if not quiet:
+                say(f"tdiag: {line}")
 
-    with open_output(output) as file:
+        file = stack.enter_context(open_output(output))
         if asked:
-            signal.signal(signal.SIGTERM, terminated)
-            given = (options(run_dir, time_budget, progress) if run_dir else
-                     _options(target, found, time_budget, progress))  # fmt: skip
+            given = (
+                options(run_dir, time_budget, progress)
+                if run_dir
+                else _options(target, found, time_budget, progress)
+            )
             trials = try_all(asked, given)
         else:
             run_dir = run_dir or _diagnosed(target, python, quiet)
@@ -146,6 +163,22 @@ def try_(
             keep(run_dir, trials)
             conclude(run_dir)
             progress("`tdiag report` shows this with the diagnosis")
+
+
+@contextmanager
+def patched_script(patch: Path, target: Target, python: str) -> Iterator[Candidate]:
+    """The script with the patch applied, for as long as it is needed."""
+    from tdiag.errors import UsageError
+    from tdiag.gate.patched import patched
+    from tdiag.trial.candidate import Candidate, Patched
+
+    with patched(patch, target) as copy:
+        cwd = copy.moved(Path.cwd())
+        if cwd is None or not cwd.is_dir():
+            raise UsageError(f"{patch.name} removes the folder {Path.cwd().name}")
+        command = copy.target(target).command(python)
+        yield Candidate((), Patched(patch.name, command, cwd, copy.variables(), str(copy.root),
+                                    copy.changed))  # fmt: skip
 
 
 def _candidates(
@@ -203,7 +236,7 @@ def _proposed(run_dir: Path, time_budget_s: float, progress: Callable[[str], Non
             "no finding of the last run proposes a change that can be switched on",
             "tdiag try --ceilings measures what each part of its step costs",
         )
-    signal.signal(signal.SIGTERM, terminated)
+    signal.signal(signal.SIGTERM, terminated)  # again: the run had its own
     trials = try_all(candidates, options(run_dir, time_budget_s, progress))
     return replace(trials, notes=(*trials.notes, *notes))
 

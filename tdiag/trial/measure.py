@@ -86,7 +86,7 @@ def try_all(candidates: Sequence[Candidate], options: Options) -> Trials:
         (pair for pair in zip(candidates, tried, strict=False) if pair[1].answer == "faster"),
         key=lambda pair: -pair[1].speedup,
     )
-    best = together([c for c, result in won if not result.ceiling])
+    best = together([c for c, result in won if not result.ceiling])  # a patch has no changes
     combined = None
     if len(best.changes) > 1 and best not in candidates and not notes:
         options.progress(f"trying {best.label}")
@@ -101,14 +101,23 @@ def try_one(candidate: Candidate, options: Options, name: str, until_s: float) -
     """Raises what is wrong with the untouched script, never what is wrong with the change."""
     control = Program(CONTROL, options.command, options.cwd, SAME_START, trial=())
     changed = {**SAME_START, **candidate.environment()}
-    treatment = Program(TREATMENT, options.command, options.cwd, changed, trial=candidate.changes)
+    patched = candidate.patched
+    treatment = Program(
+        TREATMENT,
+        patched.command if patched else options.command,
+        patched.cwd if patched else options.cwd,
+        changed,
+        outside=patched.outside if patched else "",
+        trial=candidate.changes,
+    )
     base = Tried(
         change=candidate.label, ceiling=candidate.ceiling, safety=candidate.safety, answer="failed"
     )
     folder = options.folder / name
 
     def progress(groups: int, estimate: Estimate | None) -> None:
-        if groups == 1 and not heard([folder / "group-1" / TREATMENT]).applied:
+        first = folder / "group-1" / TREATMENT
+        if groups == 1 and not patched and not heard([first]).applied:
             raise NotApplied
         so_far = f": {1 / estimate.ratio:.2f}× so far" if estimate else ""
         options.progress(f"  pair {groups} of processes (at most {options.looks_at[-1]}){so_far}")

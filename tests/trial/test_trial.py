@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tdiag.cli.trial import patched_script
 from tdiag.duel.against import Duel
 from tdiag.duel.estimate import Estimate, Ratios
 from tdiag.duel.group import Pace, Taken
 from tdiag.duel.side import ProgramFailed
 from tdiag.errors import UsageError
+from tdiag.launch.target import Target
 from tdiag.model.trials import Trials, Tried
 from tdiag.probe.trial.changes import load
 from tdiag.report import render
@@ -259,3 +261,22 @@ def test_a_script_that_fails_later_keeps_what_was_measured(
     found = try_all(candidate.sweep("torch.num_threads=1,2,3"), options(tmp_path))
     assert [one.change for one in found.tried] == ["torch.num_threads=1"]
     assert "stopped at torch.num_threads=2: the script itself failed" in found.notes[0]
+
+
+@pytest.mark.training
+def test_a_patch_is_measured_in_a_copy_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes out 30 ms of sleep and leaves the training as it is."""
+    given = options(tmp_path, "import torch\ntorch.manual_seed(0)\n" + SCRIPT)
+    (tmp_path / "fix.patch").write_text(
+        "--- a/train.py\n+++ b/train.py\n@@ -7,3 +7,3 @@\n def metric(value):\n"
+        "-    time.sleep(0.03)\n+    time.sleep(0)\n     return value\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    target = Target("script", "train.py")
+    with patched_script(Path("fix.patch"), target, sys.executable) as one:
+        (found,) = try_all([one], given).tried
+    assert (found.change, found.answer) == ("fix.patch", "faster") and found.low > 1.5, found
+    assert found.safety == "changes train.py" and "losses identical" in found.losses
+    assert "sleep(0.03)" in (tmp_path / "train.py").read_text()
