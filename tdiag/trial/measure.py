@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from tdiag.errors import TdiagError
 from tdiag.model.trials import Answer, Trials, Tried
 from tdiag.trial.candidate import Candidate, together
 from tdiag.trial.said import BROKEN, Said, compared, heard
+from tdiag.trial.written import written
 
 # Twice what the check can tell apart (tdiag/gate/against.py): a smaller gain is worth no edit.
 THRESHOLD = 0.03
@@ -56,6 +58,7 @@ def try_all(candidates: Sequence[Candidate], options: Options) -> Trials:
     too late, or leave no time to measure together what won, is not begun. Raises UsageError and
     ProgramFailed where the untouched script cannot be measured.
     """
+    began_unix_ns = time.time_ns()
     until = monotonic() + options.time_budget_s
     tried: list[Tried] = []
     untried: list[str] = []
@@ -91,6 +94,8 @@ def try_all(candidates: Sequence[Candidate], options: Options) -> Trials:
     if len(best.changes) > 1 and best not in candidates and not notes:
         options.progress(f"trying {best.label}")
         combined = try_one(best, options, "together", until)
+    if left_behind := written(options.cwd, began_unix_ns):
+        notes.append(left_behind)
     return Trials(
         command=" ".join(options.command), tried=tuple(tried), together=combined,
         untried=tuple(untried), notes=tuple(notes), tdiag=tdiag.__version__,
