@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,6 +80,11 @@ def try_(
         typer.Option(min=1, metavar="SECONDS", help="For all trials; each takes three pairs of"
                      " processes at least."),
     ] = 180.0,
+    copy: Annotated[
+        bool,
+        typer.Option("--copy", help="Run the trials in a copy of the files, which is gone afterwards"
+            " with all that the script wrote there."),
+    ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask before the script runs several times.")
     ] = False,
@@ -133,7 +138,7 @@ def try_(
     signal.signal(signal.SIGTERM, terminated)
     with ExitStack() as stack:
         if diff:
-            asked.append(stack.enter_context(patched_script(diff, target, found)))
+            asked.append(stack.enter_context(patched_script(diff, target, found, whole=copy)))
         for word, meant in context.meta[MISSES]:
             say(f"tdiag: {word} is handed to the script; did you mean {meant}?")
         say(f"tdiag: runs {target.label() if target.name else 'the last run'} {SAID}")
@@ -151,10 +156,10 @@ def try_(
                 if run_dir
                 else _options(target, found, time_budget, progress)
             )
-            trials = try_all(asked, given)
+            trials = try_all(asked, stack.enter_context(in_copy(given)) if copy else given)
         else:
             run_dir = run_dir or _diagnosed(target, python, quiet)
-            trials = _proposed(run_dir, time_budget, progress)
+            trials = _proposed(run_dir, time_budget, progress, copy=copy)
         stream = file or sys.stdout
         if file is not None:
             file.truncate(0)
@@ -166,19 +171,34 @@ def try_(
 
 
 @contextmanager
-def patched_script(patch: Path, target: Target, python: str) -> Iterator[Candidate]:
+def patched_script(
+    patch: Path, target: Target, python: str, *, whole: bool = False
+) -> Iterator[Candidate]:
     """The script with the patch applied, for as long as it is needed."""
     from tdiag.errors import UsageError
-    from tdiag.gate.patched import patched
+    from tdiag.gate.copied import patched
     from tdiag.trial.candidate import Candidate, Patched
 
-    with patched(patch, target) as copy:
+    with patched(patch, target, whole=whole) as copy:
         cwd = copy.moved(Path.cwd())
         if cwd is None or not cwd.is_dir():
             raise UsageError(f"{patch.name} removes the folder {Path.cwd().name}")
         command = copy.target(target).command(python)
         yield Candidate((), Patched(patch.name, command, cwd, copy.variables(), str(copy.root),
                                     copy.changed))  # fmt: skip
+
+
+@contextmanager
+def in_copy(given: Options) -> Iterator[Options]:
+    """The same program in a copy of its files."""
+    from dataclasses import replace
+
+    from tdiag.gate.copied import copied
+
+    with copied(given.cwd) as copy:
+        python, *words = given.command
+        command = [python, *map(copy.word, words)]
+        yield replace(given, command=command, cwd=copy.moved(given.cwd) or given.cwd)
 
 
 def _candidates(
@@ -219,7 +239,9 @@ def _diagnosed(target: Target, python: str | None, quiet: bool) -> Path:
     return ended.run_dir
 
 
-def _proposed(run_dir: Path, time_budget_s: float, progress: Callable[[str], None]) -> Trials:
+def _proposed(
+    run_dir: Path, time_budget_s: float, progress: Callable[[str], None], *, copy: bool
+) -> Trials:
     """What the run's findings and verdict propose, measured."""
     from msgspec.structs import replace
 
@@ -237,7 +259,9 @@ def _proposed(run_dir: Path, time_budget_s: float, progress: Callable[[str], Non
             "tdiag try --ceilings measures what each part of its step costs",
         )
     signal.signal(signal.SIGTERM, terminated)  # again: the run had its own
-    trials = try_all(candidates, options(run_dir, time_budget_s, progress))
+    given = options(run_dir, time_budget_s, progress)
+    with in_copy(given) if copy else nullcontext(given) as here:
+        trials = try_all(candidates, here)
     return replace(trials, notes=(*trials.notes, *notes))
 
 

@@ -57,11 +57,11 @@ class Revision:
                 raise UsageError(f"{script} is not in {self.name}",
                                  "there is nothing to compare it with")  # fmt: skip
         if target.kind == "launcher":
-            name, *args = (self._word(word) for word in (target.name, *target.args))
+            name, *args = (self.word(word) for word in (target.name, *target.args))
             return replace(target, name=name, args=tuple(args))
-        return replace(target, name=self._word(target.name))
+        return replace(target, name=self.word(target.name))
 
-    def _word(self, word: str) -> str:
+    def word(self, word: str) -> str:
         """A word of the command; what is relative is so to the folder, which is moved itself."""
         return str(self.moved(Path(word)) or word) if Path(word).is_absolute() else word
 

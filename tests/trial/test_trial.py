@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.cli.trial import patched_script
+from tdiag.cli.trial import in_copy, patched_script
 from tdiag.duel.against import Duel
 from tdiag.duel.estimate import Estimate, Ratios
 from tdiag.duel.group import Pace, Taken
@@ -280,3 +280,14 @@ def test_a_patch_is_measured_in_a_copy_of_the_files(
     assert (found.change, found.answer) == ("fix.patch", "faster") and found.low > 1.5, found
     assert found.safety == "changes train.py" and "losses identical" in found.losses
     assert "sleep(0.03)" in (tmp_path / "train.py").read_text()
+
+
+@pytest.mark.training
+def test_in_a_copy_what_the_script_writes_is_gone_with_it(tmp_path: Path) -> None:
+    code = SCRIPT + "    open('last.txt', 'w').write(str(step))\n"
+    given = options(tmp_path, code)
+    with in_copy(given) as there:
+        found = try_all([candidate.parse("freeze=train.py:metric")], there)
+    assert found.tried[0].answer == "faster"
+    assert found.notes[-1].endswith("meanwhile: last.txt")
+    assert not (tmp_path / "last.txt").exists()

@@ -1,9 +1,7 @@
-"""The user's files with a patch applied, in a copy beside the working tree.
+"""The user's files in a copy beside the working tree, with a patch applied or whole.
 
 The copy is of the whole repository, so that paths in it and imports hold; outside of one, of the
-folder we are in. Python files and those that the patch touches are copied, with the folders that
-hold them; everything else, data above all, is linked. It is the working tree as it stands,
-uncommitted and untracked files included.
+folder we are in. It is the working tree as it stands, uncommitted and untracked files included.
 """
 
 from __future__ import annotations
@@ -25,29 +23,51 @@ STRIPS = 1, 0  # folders that names of files begin with: a/ and b/, or none (git
 
 
 @contextmanager
-def patched(patch: Path, target: Target) -> Iterator[Revision]:
-    """A copy that is gone afterwards. ``changed``: the files that the patch names.
+def patched(patch: Path, target: Target, *, whole: bool = False) -> Iterator[Revision]:
+    """A copy with the patch applied, gone afterwards. ``changed``: the files that the patch names.
 
-    Raises UsageError where the patch is not there or does not apply, and without git.
+    Python files, the script and what the patch names are copied, with the folders that hold them;
+    everything else, data above all, is linked, unless ``whole``. Raises UsageError where the patch
+    is not there or does not apply, and without git.
     """
-    patch = patch.absolute()
+    patch, here = patch.absolute(), Path.cwd()
     if not patch.is_file():
         raise UsageError(f"no such patch: {patch}")
-    here = Path.cwd()
-    found = git(here, "rev-parse", "--show-toplevel")
-    root = here if found.returncode else Path(found.stdout.rstrip("\n"))
-    folder = Path(tempfile.mkdtemp(prefix="tdiag-try-")).resolve()
-    tree = folder / (root.name or "root")
-    try:
+    root = _root(here)
+    with _folder() as folder:
+        tree = folder / (root.name or "root")
         named = {strip: _named(patch, strip, folder) for strip in STRIPS}
-        wanted = {
-            base / file for files in named.values() for file in files for base in (root, here)
-        }
+        files = {file for files in named.values() for file in files}
+        wanted = {base / file for base in (root, here) for file in files}
         if source := target.source_file():
             wanted.add(source.absolute())
-        _copy(root, tree, wanted | {parent for path in wanted for parent in path.parents})
+        wanted |= {parent for path in wanted for parent in path.parents}
+        _try_copy(root, tree, None if whole else wanted)
         strip = _apply(patch, [tree, tree / here.relative_to(root)])
         yield Revision(patch.name, "", root, tree, named[strip])
+
+
+@contextmanager
+def copied(here: Path) -> Iterator[Revision]:
+    """All files, so that what is written there stays apart; gone afterwards. What is a link stays
+    one, and so do virtual environments. Raises UsageError where there is no room."""
+    root = _root(here)
+    with _folder() as folder:
+        tree = folder / (root.name or "root")
+        _try_copy(root, tree, None)
+        yield Revision("copy", "", root, tree, ())
+
+
+def _root(here: Path) -> Path:
+    found = git(here, "rev-parse", "--show-toplevel")
+    return here if found.returncode else Path(found.stdout.rstrip("\n"))
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="tdiag-try-")).resolve()
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -61,16 +81,28 @@ def _named(patch: Path, strip: int, folder: Path) -> tuple[str, ...]:
     return () if done.returncode else tuple(dict.fromkeys(filter(None, names)))
 
 
-def _copy(source: Path, to: Path, wanted: set[Path]) -> None:
+def _try_copy(source: Path, to: Path, wanted: set[Path] | None) -> None:
+    """Raises UsageError where it cannot be copied: no room, a file that may not be read."""
+    try:
+        _copy(source, to, wanted)
+    except OSError as error:
+        raise UsageError(f"cannot copy {error.filename or source}: {error.strerror}",
+                         f"copies are made in {to.parent.parent}; TMPDIR names another folder"
+                         ) from None  # fmt: skip
+
+
+def _copy(source: Path, to: Path, wanted: set[Path] | None) -> None:
+    """``wanted``: beside Python files; None for all."""
     to.mkdir()
     for entry in list(os.scandir(source)):
-        path = Path(entry.path)
+        path, copy = Path(entry.path), to / entry.name
+        own = wanted is None and not entry.is_symlink()
+        own = own or (wanted is not None and path in wanted)
         if entry.name in NOT_LINKED or path.suffix == ".pyc":
             continue
-        copy = to / entry.name
-        if entry.is_dir() and (path in wanted or _holds_code(entry)):
+        if entry.is_dir() and not (path / "pyvenv.cfg").exists() and (own or _holds_code(entry)):
             _copy(path, copy, wanted)
-        elif entry.is_file() and (path in wanted or path.suffix == ".py"):
+        elif entry.is_file() and (own or path.suffix == ".py"):
             shutil.copy2(path, copy)
         else:
             copy.symlink_to(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.errors import UsageError
-from tdiag.gate.patched import patched
+from tdiag.gate.copied import copied, patched
 from tdiag.launch.target import Target
 
 from .building import git, repository
@@ -125,3 +127,38 @@ def test_what_does_not_apply_is_told_and_leaves_nothing(
         pass
     assert hint in caught.value.hint
     assert files(plain) == before and not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_whole_copy_keeps_what_is_written_apart(plain: Path) -> None:
+    """But for links: a data set that the user linked, an environment."""
+    (plain / "link").symlink_to(plain / "data")
+    (plain / "venv").mkdir()
+    (plain / "venv" / "pyvenv.cfg").write_text("")
+    before = files(plain)
+    with copied(plain) as copy:
+        assert files(copy.tree).items() <= before.items()
+        (copy.tree / "data" / "x.bin").write_text("other")
+        (copy.tree / "conf.yaml").unlink()
+        assert (copy.tree / "link").is_symlink() and (copy.tree / "venv").is_symlink()
+        folder = copy.tree.parent
+    assert not folder.exists() and files(plain) == before
+    with patched(patch(plain), TRAIN, whole=True) as copy:
+        assert (copy.tree / "train.py").read_text() == NEW
+        (copy.tree / "data" / "x.bin").write_text("other")
+    assert (plain / "data" / "x.bin").read_text() == "big"
+
+
+def test_a_copy_for_which_there_is_no_room_says_so(
+    plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x.bin")
+
+    monkeypatch.setattr("shutil.copy2", full)
+    with pytest.raises(UsageError, match=r"cannot copy x\.bin: No space left"), copied(plain):
+        pass
+
+
+def test_a_fault_of_who_uses_the_copy_is_none_of_copying(plain: Path) -> None:
+    with pytest.raises(OSError, match="mine"), copied(plain):
+        raise OSError("mine")
