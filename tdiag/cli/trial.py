@@ -82,8 +82,8 @@ def try_(
     ] = 180.0,
     copy: Annotated[
         bool,
-        typer.Option("--copy", help="Run the trials in a copy of the files, which is gone afterwards"
-            " with all that the script wrote there."),
+        typer.Option("--copy", help="Run the trials in a copy of the files, which is gone"
+                     " afterwards with all that the script wrote there."),
     ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask before the script runs several times.")
