@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.store import Evidence
@@ -23,8 +25,11 @@ FRAMES = [
     {"name": "poll", "file": "/usr/lib/python3.11/selectors.py", "line": 4},
     {"name": "loss", "file": "/u/train.py", "line": 8},
     {"name": "following", "file": "/src/tdiag/probe/loaders.py", "line": 100},
+    {"name": "_engine_run_backward", "file": PACKAGES + "torch/autograd/graph.py", "line": 900},
+    {"name": "recompute", "file": "/u/train.py", "line": 40},
+    {"name": "_bootstrap", "file": "/usr/lib/python3.11/threading.py", "line": 1000},
 ]
-MODULE, BACKWARD, FETCH, ITEM, DECODE, POLL, LOSS, PROBE = range(1, 9)
+MODULE, BACKWARD, FETCH, ITEM, DECODE, POLL, LOSS, PROBE, ENGINE, RECOMPUTE, STARTED = range(1, 12)
 
 
 def thread(pid: int, tid: int, *samples: list[int]) -> dict[str, Any]:
@@ -103,3 +108,20 @@ def test_a_half_written_file_is_left_out(tmp_path: Path) -> None:
     evidence = load_run(run.steps(30, plain).write())
     assert evidence.get(Stacks) is None
     assert evidence.missing[Stacks].startswith("stacks were not sampled")
+
+
+def test_what_autograds_threads_do_stands_where_the_training_thread_waits_for_them(
+    tmp_path: Path,
+) -> None:
+    """On a device backward runs there: hooks, recomputation, functions of the user's."""
+    found = stacks_of(
+        tmp_path,
+        thread(100, 100, *[[0, MODULE, BACKWARD, ENGINE]] * 6, *[[0, MODULE, LOSS]] * 4),
+        thread(100, 777, *[[0, RECOMPUTE]] * 3),  # autograd's
+        thread(100, 778, *[[0, STARTED, POLL]] * 10),  # one that Python started
+    )
+    assert found is not None
+    shares = {line.at.line: round(line.self_frac, 2) for line in found.training}
+    assert shares == {30: 0.3, 8: 0.4, 40: 0.3}
+    assert {line.at.line: line.phase for line in found.training}[40] == "backward"
+    assert sum(shares.values()) == pytest.approx(1)
