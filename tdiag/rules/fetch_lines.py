@@ -34,7 +34,7 @@ def fetch_place(fed: Feed, lines: Sequence[StackLine]) -> Place | None:
     return lines[0].at if lines else dataset_place(fed.loader)
 
 
-def top_fetch_lines(fed: Feed, stacks: Stacks | None, most: int = 3) -> list[StackLine]:
+def top_fetch_lines(loader: Loader, stacks: Stacks | None, most: int = 3) -> list[StackLine]:
     """The user's lines that fetching spends its time on, as shares of the fetch time.
 
     Samples of workers are shares of fetching; in the training process, samples during the data
@@ -44,13 +44,13 @@ def top_fetch_lines(fed: Feed, stacks: Stacks | None, most: int = 3) -> list[Sta
     """
     if stacks is None:
         return []
-    if fed.loader.num_workers:
+    if loader.num_workers:
         shares = list(stacks.workers)
     else:
         mine = [line for line in stacks.training if line.phase == "data_wait"]
         total = sum(line.self_frac for line in mine)
         shares = [replace(line, self_frac=line.self_frac / total) for line in mine if total]
-    lines = [_of_dataset(line, fed.loader, stacks) for line in shares]
+    lines = [_of_dataset(line, loader, stacks) for line in shares]
     return sorted((x for x in lines if x is not None), key=lambda x: -x.self_frac)[:most]
 
 

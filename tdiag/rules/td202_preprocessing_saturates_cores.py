@@ -61,7 +61,7 @@ def check(
         return None
     if fed.from_memory:
         return None  # samples are picked from memory, not preprocessed
-    lines = top_fetch_lines(fed, stacks)
+    lines = top_fetch_lines(fed.loader, stacks)
     saved = fed.wall * lines[0].self_frac * LOW_END_FRAC if lines else 0.0
     busy = max(fed.cores_wanted(), system.cores_used or 0.0)
     return Found(
