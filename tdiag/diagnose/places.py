@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tdiag.diagnose.costs import preparing_line
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.sampled import StackLine, Stacks
-from tdiag.evidence.steps import Phases
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.base import where
@@ -43,12 +44,14 @@ def sampled_there(evidence: Evidence, component: str) -> str:
     return f"most samples:{_named(top)}" if top else "the cause is unknown"
 
 
-def fetched_by(evidence: Evidence, findings: Sequence[Finding]) -> str:
-    """The fetching line, for a verdict on the input without a finding."""
+def fetched_by(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> str:
+    """The line that fetches or makes the batch, for a verdict on the input without a finding."""
     loaders, stacks = evidence.get(Loaders), evidence.get(Stacks)
     train = loaders.train() if loaders else None
     if findings:
         return ""
+    if (line := preparing_line(evidence, budget)) is not None:
+        return f"; most samples:{_named(line)}"
     if stacks is not None:
         waiting = [x for x in stacks.training if x.phase == "data_wait"]
         top = _top(stacks.workers if train and train.num_workers else waiting)
