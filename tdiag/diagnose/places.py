@@ -73,9 +73,8 @@ def with_fetch_lines(evidence: Evidence, findings: Sequence[Finding]) -> list[Fi
     lines = top_fetch_lines(train, stacks) if train else []
     if lead is None or train is None or not lines:
         return list(findings)
-    shown = lead.evidence
-    if not any(measure.name.startswith(FETCH_SAMPLES) for measure in shown):
-        shown = (*shown, *map(fetch_measure, lines))
+    others = (x for x in lead.evidence if not x.name.startswith(FETCH_SAMPLES))
+    shown = (*map(fetch_measure, lines), *others)  # first: a terminal shows eight numbers
     most = lines[0] if lines[0].self_frac > MAJORITY_FRAC else None
     of_dataset = lead.location is not None and lead.location == train.dataset_at
     at = most.at if most is not None and of_dataset else lead.location

@@ -40,6 +40,7 @@ from tdiag.units import per_step, percent
 CODE = "TD713"
 NAME = "work-after-the-step"
 CLASS = "overhead"
+AFTER = {"TD714": "work that grows with the run grows as well if it is done less often"}
 
 
 def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> Found | None:
