@@ -58,8 +58,6 @@ _WORDS = {
     "straggler": "waiting for a slower rank",
 }
 
-NO_PEAK = "no peak rate of the device is known"  # its data sheets are not read
-
 
 def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]) -> Verdict:
     """One class of the closed vocabulary; ``unknown`` where the decisive evidence is missing.
@@ -84,7 +82,7 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
             confidence = min(1.0, share / candidate.share) * certainty * roofline.certainty
             wasteful = _Candidate("overhead", share, confidence, "compute", candidate.share - share)
             return _verdict(wasteful, confidence, words)
-        why = NO_PEAK if budget.has_device else why_unknown(evidence)
+        why = why_unknown(evidence)
         return _compute(candidate, costs, findings, certainty, roofline, why)
     surely = candidate.cls == "overhead" or candidate.share * costs.step_ns >= costs.compute
     if costs.doubts and not surely:
@@ -236,7 +234,7 @@ def _reached(roofline: Roofline | None, why: str) -> str:
     """How efficiently the step computes, in words."""
     if roofline is None:
         return f"; how efficiently is unknown: {why}"
-    reached = f", at {roofline.efficiency:.0%} of what this machine reaches"
+    reached = f", at {roofline.efficiency:.0%} of {roofline.reachable}"
     if roofline.efficiency >= EFFICIENT_FRAC:
         return reached
     calls = f"{counted(roofline.calls)} calls cost at least {duration(roofline.dispatch_ns)}"

@@ -34,6 +34,7 @@ from tdiag.evidence.steps import Budget, PhaseGrowth, SlowingDown
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
@@ -49,7 +50,9 @@ CLASS = "overhead"
 
 # Phase → the budget components that may hold it, where the names differ.
 _COMPONENTS = {"after_step": ("other",), "prepare": ("prepare", "other")}
-LATER = 10_000  # steps, for an example of what it comes to
+LATER = Threshold(
+    10_000, "steps", "Heuristic: an example of what it comes to; a few epochs take as many."
+)
 
 
 def check(
@@ -75,7 +78,7 @@ def _found(phase: PhaseGrowth, at: Place, slowing: SlowingDown) -> Found:
     return Found(
         summary=(
             f"Each step takes {duration(phase.slope_ns)} longer than the one before ({each}), most"
-            f" likely{where(at)}: {duration(phase.slope_ns * LATER)} more after {LATER:,} steps."
+            f" likely{where(at)}: {duration(phase.slope_ns * LATER)} more after {LATER:,.0f} steps."
         ),
         evidence=(
             ns("longer with each step", phase.slope_ns, "baseline"),

@@ -25,6 +25,7 @@ from tdiag.evidence.from_run.machine import (
     read_storage,
 )
 from tdiag.evidence.from_run.model import make_compiles, make_inputs, make_model
+from tdiag.evidence.from_run.pinpoint import pinpoint
 from tdiag.evidence.from_run.ranks_of_run import make_collectives, rank_to_judge
 from tdiag.evidence.from_run.records import TorchRecord, TraceRecord
 from tdiag.evidence.from_run.roof import add_roof
@@ -113,6 +114,7 @@ def load_run(run_dir: Path) -> Evidence:
         elif judged.pid != lead.pid:
             evidence.missing[Stacks] = f"stacks were not sampled in rank {judged.rank}"
         add_trace(evidence, run_dir, traced, processes, spans)
+        pinpoint(evidence)
         add_roof(evidence, run_dir)
     if run.get("exit_code") and evidence.get(Steps) is None and evidence.notes:
         evidence.missing[Steps] = evidence.notes.pop(0).text  # how the program failed is the reason
