@@ -97,7 +97,7 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
         confidence = min(confidence, GUESS_CONFIDENCE)
     family = family_of(candidate.cls)
     whole = costs.families()[family] / costs.step_ns
-    words = _words(candidate.cls, evidence)
+    words = _words(candidate.cls, evidence, budget)
     summary = f"{candidate.share:.0%} of the step goes to {words}"
     if family == "input" and whole - candidate.share >= NOTICEABLE_FRAC:
         summary = f"{whole:.0%} of the step waits for data: {candidate.share:.0%} for " + (
@@ -106,14 +106,16 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     summary += _next(candidate)
     if family == "input":
         mine = [f for f in findings if family_of(f.cls) == family and not f.advisory]
-        summary += fetched_by(evidence, mine)
+        summary += fetched_by(evidence, budget, mine)
     return _verdict(candidate, confidence, summary)
 
 
-def _words(cls: str, evidence: Evidence) -> str:
+def _words(cls: str, evidence: Evidence, budget: Budget) -> str:
     """Where the step's time goes. Storage is only named if it was read."""
     loaders = evidence.get(Loaders)
     train = loaders.train() if loaders else None
+    if cls == "io" and "data_wait_io" not in budget.components_ns:
+        return "waiting for something other than the CPU before the forward"
     if cls == "io" and train is not None and train.read_bytes == 0 and not train.major_faults:
         return _BLOCKED
     return _WORDS[cls]

@@ -132,6 +132,7 @@ class Windows:
             probe.training = True
             probe.guard(facts.allow_sampling)()
             probe.guard(facts.write_training)(probe)
+            probe.guard(self.looks.settings.write)()
         probe.cut_steps()
         probe.recorder.flush_if_due(now)
         self._advance(now)
@@ -318,6 +319,7 @@ class Windows:
         self.probe.window = self.window.name
         self.began_step, self.began_ns = self.probe.step, now
         self.calm = (now, self.probe.step)
+        self.looks.settings.begin_window()
         if self.capture is not None:
             self.capture.begin()
             self.changed = True
@@ -336,6 +338,7 @@ class Windows:
             self.probe.recorder.write(
                 "flags", **facts.flags(self.boundary.autocast, self.boundary.scaled)
             )
+            self.probe.guard(self.looks.settings.write)()
             self.probe.guard(self._measure_dispatch)()
             self.changed = True
         if capture is not None:

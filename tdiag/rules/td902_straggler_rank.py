@@ -29,14 +29,19 @@ from __future__ import annotations
 from tdiag.evidence.device import Syncs, Transfers
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Environment
+from tdiag.evidence.ops import Ops
 from tdiag.evidence.ranks import Ranks
+from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.rules.base import Found, where
 from tdiag.rules.examples import rank_time, ranks_of
+from tdiag.rules.fetch_lines import top_fetch_lines
 from tdiag.rules.measures import ns, text
+from tdiag.rules.phase_lines import main_line
 from tdiag.rules.stragglers import abstain_unless_alone, straggler_of
+from tdiag.rules.thresholds import MAJORITY_FRAC
 
 CODE = "TD902"
 NAME = "straggler-rank"
@@ -92,6 +97,8 @@ def check(
     syncs: Syncs | None,
     transfers: Transfers | None,
     loaders: Loaders | None,
+    stacks: Stacks | None,
+    ops: Ops | None,
 ) -> Found | None:
     if ranks is None:
         abstain_unless_alone(environment, "only one rank was traced")
@@ -100,7 +107,9 @@ def check(
     if straggler is None:
         return None
     cause, rank = straggler.cause, straggler.rank
-    at = _place(cause, syncs, transfers, loaders)
+    at = _place(cause, syncs, transfers, loaders, stacks)
+    if at is None and (line := main_line(cause, stacks, ops)) is not None:
+        at = line.at
     source = ranks.source
     action, how = _ADVICE.get(cause, _ELSE)
     return Found(
@@ -118,19 +127,25 @@ def check(
 
 
 def _place(
-    cause: str, syncs: Syncs | None, transfers: Transfers | None, loaders: Loaders | None
+    cause: str,
+    syncs: Syncs | None,
+    transfers: Transfers | None,
+    loaders: Loaders | None,
+    stacks: Stacks | None,
 ) -> Place | None:
     """The line that costs most of it; the evidence beside the ranks is the late rank's own."""
     if cause == "data_wait":
         train = loaders.train() if loaders else None
-        return train.created_at if train else None
+        lines = top_fetch_lines(train, stacks) if train else []
+        known = [line.at for line in lines if line.self_frac > MAJORITY_FRAC]
+        return known[0] if known else train.created_at if train else None
     costs: list[tuple[float, Place | None]] = []
     if cause == "sync" and syncs is not None:
         costs = [(x.idle_after_ns, x.at) for x in syncs.syncs]
     elif transfers is not None:
         costs = [(x.exposed_ns, x.at) for x in transfers.copies if x.direction == cause]
-    known = [(cost, at) for cost, at in costs if at is not None and cost]
-    return max(known, key=lambda entry: entry[0])[1] if known else None
+    costly = [(cost, at) for cost, at in costs if at is not None and cost]
+    return max(costly, key=lambda entry: entry[0])[1] if costly else None
 
 
 def fires() -> Evidence:

@@ -17,6 +17,7 @@ from tdiag.evidence.from_run.clean import (
 )
 from tdiag.evidence.from_run.counted import make_counted, make_syscalls
 from tdiag.evidence.from_run.events import Process, lead_of, read_events
+from tdiag.evidence.from_run.growth import make_slowing_down
 from tdiag.evidence.from_run.loaders import make_loaders
 from tdiag.evidence.from_run.machine import (
     make_history,
@@ -155,6 +156,8 @@ def _add_steps(
         make_loaders(process, processes, judged.roles.loaders, clean),
         clean_step(judged.timeline, judged.slices, clean),
     )
+    if slowing := make_slowing_down(judged):
+        evidence.add(slowing)
     if collectives := make_collectives(process, judged.timeline, clean):
         evidence.add(collectives)
     queued = queued_frac(process, clean)

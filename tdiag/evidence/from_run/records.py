@@ -53,7 +53,6 @@ class TorchRecord(Record):
     inter_op: int = 0
     omp: str | None = None
     cpus_allowed: int | None = None
-    threads_at: At = None
     framework: tuple[str, str] | None = None
 
 
@@ -219,6 +218,14 @@ class FlagsRecord(Record):
     agent: list[str] = []
 
 
+class SettingsRecord(Record):
+    """Rows of setting, value, the user's line, times it was set in the window that ended, which
+    had so many steps."""
+
+    steps: int = 0
+    rows: list[tuple[str, bool | int | str, At, int]] = []
+
+
 class FinishRecord(Record):
     why: str = ""
     t: int = 0
@@ -352,6 +359,7 @@ class OpsRecord(Record):
 class DispatchRecord(Record):
     op_ns: float
     grad_op_ns: float
+    op_unprofiled_ns: float | None = None
 
 
 NOWHERE = Place(file="", line=0)  # library code called it; no line of the user's own is known

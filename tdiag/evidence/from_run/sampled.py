@@ -49,6 +49,10 @@ class SampledFrame(msgspec.Struct):
         hook = "/tdiag/probe/" in file or file.startswith("<tdiag ")
         return hook or self.name.startswith("process ")
 
+    def works_for_tdiag(self) -> bool:
+        """The probe's own work. A wrapper is not: it may call a function in C for the user."""
+        return "/tdiag/probe/" in (self.file or "")
+
     def fetches(self) -> bool:
         file = self.file or ""
         return file.endswith("torch/utils/data/_utils/fetch.py") and self.name.endswith("fetch")
@@ -190,7 +194,9 @@ def _samples(file: _Speedscope, profile: _Profile) -> Iterable[Stack]:
 
 
 def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
-    """Shares by innermost user line, largest first. Denominator: all the samples given."""
+    """Shares by innermost user line, largest first. Denominator: all the samples given. Those that
+    end in the probe's own functions belong to no line: a thread that lost its core often gets it
+    back where a hook reads a clock, which is a system call."""
     total = sum(weight for _, weight in stacks)
     weight_of: dict[Place, float] = defaultdict(float)
     own: dict[Place, float] = defaultdict(float)
@@ -199,7 +205,7 @@ def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
     libraries: dict[Place, Counter[str]] = defaultdict(Counter)
     for stack, weight in stacks:
         mine = [i for i, frame in enumerate(stack) if is_user_file(frame.file or "")]
-        if not mine:
+        if not mine or stack[-1].works_for_tdiag():
             continue
         inner, called = stack[mine[-1]], stack[mine[-1] + 1 : mine[-1] + 2]
         at = Place(file=inner.file or "", line=inner.line or 0, function=inner.name)
