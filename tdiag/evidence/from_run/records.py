@@ -338,6 +338,8 @@ class OpsRecord(Record):
     syncs: list[tuple[At, float]] | None = None
     bias_before_norm: list[tuple[str, str, At, int, int]] = []
     attention: list[tuple[At, int]] | None = None
+    padding: list[tuple[At, str, int, int, int, int]] | None = None
+    packed: bool = False
     out_of_place: list[tuple[str, At, int, int, int]] = []
     clips: list[ClipLine] = []
     checkpoints: list[tuple[At, bool | None]] = []

@@ -20,6 +20,7 @@ import torch
 
 from ..models import nbytes
 from ..wire import MOST_GRAPH_NODES, is_user_file
+from .padding import Padding
 from .tables import Tables
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class Flow:
         self.checkpoints: dict[Any, bool | None] = {}
         self.module_moves: dict[Any, int] = {}
         self.tables = Tables(looks)
+        self.padding = Padding()
         self.attention: dict[Any, int] = {}  # place of the weights → how often
         self.backwards = 0
         self.synced: int | None = None
@@ -107,6 +109,8 @@ class Flow:
         """A call returned."""
         if not isinstance(result, (torch.Tensor, tuple, list)):
             return  # it asked for a size or a device, and used no values
+        if torch.is_grad_enabled():
+            self.padding.seen(name, args, kwargs, result, place)
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Tensor):
                 taken = self._known(value)
@@ -239,6 +243,7 @@ class Flow:
             "checkpoints": [[at, reentrant] for at, reentrant in self.checkpoints.items()],
             "module_moves": [[at, times] for at, times in self.module_moves.items()],
             "tables": self.tables.report(),
+            **self.padding.report(),
             "graphs": [[made.place, count_nodes(t)] for made, t in self._graphs()],
             "attention": [[at, times] for at, times in self.attention.items()],
             "backwards": self.backwards,
