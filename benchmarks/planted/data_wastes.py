@@ -308,3 +308,40 @@ PADDED = Waste(
     },
     one_core=True,
 )
+
+FILTERED = """
+def pool(threads):
+    import ctypes
+    folder = Path(np.__file__).resolve().parent.parent / "numpy.libs"
+    library = ctypes.CDLL(str(next(folder.glob("libscipy_openblas*"))))
+    names = "scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads"
+    getattr(library, next(name for name in names if hasattr(library, name)))(threads)
+
+pool($CORES)  # its default; OMP_NUM_THREADS may say otherwise
+
+def one_thread(worker):
+    pool(1)
+
+class Data(Dataset):
+    def __init__(self):
+        dice = np.random.default_rng(0)
+        self.x = dice.standard_normal((64, 256, 256)).astype("float32")
+        self.basis = dice.standard_normal((256, 256)).astype("float32")
+    def __len__(self):
+        return 4096
+    def __getitem__(self, i):
+        image = self.x[i % 64]
+        for _ in range(2):
+            image = self.basis @ image @ self.basis.T  # HERE
+        return torch.from_numpy(image.mean(1)), i % 10
+"""
+POOLS = Waste(
+    "matrix products in workers, each with a pool of as many threads as there are cores",
+    "cpu",
+    ("TD217",),
+    {"DATA": FILTERED, "LOADER": "batch_size=16, num_workers=$CORES, persistent_workers=True"},
+    {
+        "LOADER": "batch_size=16, num_workers=$CORES, persistent_workers=True,"
+        " worker_init_fn=one_thread",
+    },
+)

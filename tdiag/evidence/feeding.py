@@ -124,6 +124,10 @@ class Loader(Kind, frozen=True, kw_only=True):
     # generator of its own. False does not rule out one that is created for each sample.
     random: bool | None = None
     fields: tuple[BatchField, ...] = ()
+    # CPU time of a worker's other threads during a fetch, and the threads in each worker that
+    # Python did not start (pools of libraries in C). None without workers.
+    pool_cpu_ns: float | None = None
+    pool_threads: int | None = None
     # Samples of one pass over it, on this rank, as its sampler says; None where nothing says so (a
     # stream, a batch sampler of the user's own, a run recorded before this was asked).
     sampler_len: int | None = None

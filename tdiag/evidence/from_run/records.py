@@ -110,10 +110,13 @@ class FetchRecord(Record):
     wall: int
     loader: int | None = None
     worker: int | None = None
+    cpu: int | None = None
     load: int | None = None
     load_cpu: int | None = None
     collate: int | None = None
     collate_cpu: int | None = None
+    process_cpu: int | None = None
+    pool_threads: int | None = None
     runq: int | None = None
     read: int | None = None
     rchar: int | None = None
