@@ -98,6 +98,8 @@ TABLE: tuple[tuple[Waste, str, str], ...] = (
     (step.WITH_GRADIENTS, "functions", ""),
     (step.SAVES, "package", ""),
     (step.SAVES, "hugging_face", "*"),
+    (step.SAVES_SHARDS, "functions", ""),
+    (step.SAVES_SHARDS, "plain", "*"),
     (step.LOGS, "trainer", ""),
     (step.CLIPS, "functions", ""),
     (step.DOUBLE, "config", ""),

@@ -239,6 +239,11 @@ class FailureRecord(Record):
     what: str = ""
 
 
+class SaverRecord(Record):
+    name: str
+    at: At = None
+
+
 class SchedulerRecord(Record):
     id: int
     name: str = ""
