@@ -87,6 +87,8 @@ TABLE: tuple[tuple[Waste, str, str], ...] = (
     (loss.ROWS, "trainer", "*"),
     (loss.CELLS, "plain", ""),
     (loss.CELLS, "lightning", "*"),
+    (loss.FOLDED, "plain", ""),
+    (loss.FOLDED, "trainer", "*"),
     (step.HAND_WRITTEN, "functions", ""),
     (step.HAND_WRITTEN, "lightning", ""),
     (step.ANOMALY, "package", ""),

@@ -346,6 +346,7 @@ class OpsRecord(Record):
     syncs: list[tuple[At, float]] | None = None
     bias_before_norm: list[tuple[str, str, At, int, int]] = []
     attention: list[tuple[At, int]] | None = None
+    fused_attention: list[tuple[At, list[str], int]] = []
     padding: list[tuple[At, str, int, int, int, int]] | None = None
     packed: bool = False
     out_of_place: list[tuple[str, At, int, int, int]] = []
