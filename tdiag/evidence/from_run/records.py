@@ -109,10 +109,13 @@ class FetchRecord(Record):
     wall: int
     loader: int | None = None
     worker: int | None = None
+    cpu: int | None = None
     load: int | None = None
     load_cpu: int | None = None
     collate: int | None = None
     collate_cpu: int | None = None
+    process_cpu: int | None = None
+    pool_threads: int | None = None
     runq: int | None = None
     read: int | None = None
     rchar: int | None = None
@@ -243,6 +246,11 @@ class FailureRecord(Record):
     what: str = ""
 
 
+class SaverRecord(Record):
+    name: str
+    at: At = None
+
+
 class SchedulerRecord(Record):
     id: int
     name: str = ""
@@ -345,6 +353,9 @@ class OpsRecord(Record):
     syncs: list[tuple[At, float]] | None = None
     bias_before_norm: list[tuple[str, str, At, int, int]] = []
     attention: list[tuple[At, int]] | None = None
+    fused_attention: list[tuple[At, list[str], int]] = []
+    padding: list[tuple[At, str, int, int, int, int]] | None = None
+    packed: bool = False
     out_of_place: list[tuple[str, At, int, int, int]] = []
     clips: list[ClipLine] = []
     checkpoints: list[tuple[At, bool | None]] = []

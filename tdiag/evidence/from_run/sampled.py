@@ -28,6 +28,8 @@ _PHASE_OF_FRAME = (
     ("torch/autograd/__init__.py", "backward", "backward"),
     ("torch/optim/", "step", "optimizer"),
     ("torch/serialization.py", "save", "checkpoint"),
+    ("safetensors/torch.py", "save_file", "checkpoint"),
+    ("distributed/checkpoint/state_dict_saver.py", "save", "checkpoint"),
 )
 
 
