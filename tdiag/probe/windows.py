@@ -143,9 +143,11 @@ class Windows:
             self.stop.stop()
 
     def at_exit(self) -> None:
+        # Python keeps an uncaught exception for post-mortem debuggers.
+        died = getattr(sys, "last_type", None) is not None
+        if died:
+            self.probe.guard(facts.write_died)(self.probe)
         if self.probe.training:
-            # Python keeps an uncaught exception for post-mortem debuggers.
-            died = getattr(sys, "last_type", None) is not None
             self.probe.guard(self.finish)("error" if died else "exit")
         self.probe.recorder.flush()
 

@@ -80,6 +80,7 @@ class LoaderRecord(Record):
     dataset_at: At = None
     dataset_len: int | None = None
     sampler_len: int | None = None
+    sampler_at: At = None
     collate_name: str = ""
     collate_at: At = None
 
