@@ -58,8 +58,6 @@ WORDS = {
     "straggler": "waiting for a slower rank",
 }
 
-NO_PEAK = "no peak rate of the device is known"  # its data sheets are not read
-
 
 def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]) -> Verdict:
     """One class of the closed vocabulary; ``unknown`` where the decisive evidence is missing.
@@ -84,7 +82,7 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
             confidence = min(1.0, share / candidate.share) * certainty * roofline.certainty
             wasteful = _Candidate("overhead", share, confidence, "compute", candidate.share - share)
             return _verdict(wasteful, confidence, words)
-        why = NO_PEAK if budget.has_device else why_unknown(evidence)
+        why = why_unknown(evidence)
         return _compute(candidate, costs, findings, certainty, roofline, why)
     surely = candidate.cls == "overhead" or candidate.share * costs.step_ns >= costs.compute
     if costs.doubts and not surely:
@@ -99,7 +97,7 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
         confidence = min(confidence, GUESS_CONFIDENCE)
     family = family_of(candidate.cls)
     whole = costs.families()[family] / costs.step_ns
-    words = _words(candidate.cls, evidence)
+    words = _words(candidate.cls, evidence, budget)
     summary = f"{candidate.share:.0%} of the step goes to {words}"
     if family == "input" and whole - candidate.share >= NOTICEABLE_FRAC:
         summary = f"{whole:.0%} of the step waits for data: {candidate.share:.0%} for " + (
@@ -108,14 +106,16 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     summary += _next(candidate)
     if family == "input":
         mine = [f for f in findings if family_of(f.cls) == family and not f.advisory]
-        summary += fetched_by(evidence, mine)
+        summary += fetched_by(evidence, budget, mine)
     return _verdict(candidate, confidence, summary)
 
 
-def _words(cls: str, evidence: Evidence) -> str:
+def _words(cls: str, evidence: Evidence, budget: Budget) -> str:
     """Where the step's time goes. Storage is only named if it was read."""
     loaders = evidence.get(Loaders)
     train = loaders.train() if loaders else None
+    if cls == "io" and "data_wait_io" not in budget.components_ns:
+        return "waiting for something other than the CPU before the forward"
     if cls == "io" and train is not None and train.read_bytes == 0 and not train.major_faults:
         return _BLOCKED
     return WORDS[cls]
@@ -234,7 +234,7 @@ def _reached(roofline: Roofline | None, why: str) -> str:
     """How efficiently the step computes, in words."""
     if roofline is None:
         return f"; how efficiently is unknown: {why}"
-    reached = f", at {roofline.efficiency:.0%} of what this machine reaches"
+    reached = f", at {roofline.efficiency:.0%} of {roofline.reachable}"
     if roofline.efficiency >= EFFICIENT_FRAC:
         return reached
     calls = f"{counted(roofline.calls)} calls cost at least {duration(roofline.dispatch_ns)}"

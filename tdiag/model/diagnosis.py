@@ -214,6 +214,11 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     def best_ns(self) -> int:
         return self.compute_ns + self.memory_ns
 
+    @property
+    def reachable(self) -> str:
+        """In words: what ``efficiency`` is a part of. A device's rates are never measured."""
+        return "what this machine reaches" if self.threads else "the device's data sheet"
+
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a report says. ``budget`` sums to ``step.mean_ns`` exactly. ``trials``: of the
