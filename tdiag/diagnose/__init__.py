@@ -9,6 +9,7 @@ import msgspec
 from tdiag.diagnose.budget import make_budget
 from tdiag.diagnose.costs import undisturbed
 from tdiag.diagnose.engine import run_rules
+from tdiag.diagnose.places import with_fetch_lines
 from tdiag.diagnose.ranks import of_ranks, rank_steps, with_its_first_finding
 from tdiag.diagnose.roofline import make_roofline
 from tdiag.diagnose.top import top_parts
@@ -50,6 +51,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     else:
         evidence.add(budget)
     findings, abstained = run_rules(evidence)
+    findings = with_fetch_lines(evidence, findings)
     findings = with_its_first_finding(findings, evidence)
     verdict = judge(evidence, budget, findings)
     verdict = of_ranks(verdict, evidence, _communicating_step(evidence, budget))

@@ -53,6 +53,16 @@ class Attention(Kind, frozen=True, kw_only=True):
     per_step: float
 
 
+class FusedAttention(Kind, frozen=True, kw_only=True):
+    """Calls of ``scaled_dot_product_attention`` and ``MultiheadAttention``. ``unfused``: why they
+    may get no fused kernel: ``dropout`` (on a CPU), ``mask with gradient``, ``dimensions`` (not
+    four), ``sizes`` (values not as wide as keys)."""
+
+    at: Place | None
+    per_step: float
+    unfused: tuple[str, ...]
+
+
 class Ops(Kind, frozen=True, kw_only=True):
     """Exact torch-call counts by user line, from one or two steps under a TorchFunctionMode.
     ``attention``: None where tensors were not followed from product to product."""
@@ -61,17 +71,21 @@ class Ops(Kind, frozen=True, kw_only=True):
     lines: tuple[OpLine, ...]
     module_moves: tuple[ModuleMove, ...] = ()
     attention: tuple[Attention, ...] | None = None
+    fused_attention: tuple[FusedAttention, ...] = ()
 
 
 class Dispatch(Kind, frozen=True, kw_only=True):
     """What one op costs on this machine before it does any work, ns; measured in the process.
 
     ``op_ns``: ``torch.add`` on one-element tensors without gradients. ``grad_op_ns``: the same
-    recording gradients, its backward included.
+    recording gradients, its backward included. ``profiled_ns``: how much longer the first takes on
+    the training thread, on which the script's own torch profiler records it, than on a thread
+    without one; None where no such profiler was on.
     """
 
     op_ns: float
     grad_op_ns: float
+    profiled_ns: float | None = None
 
 
 class CallRow(Kind, frozen=True, kw_only=True):

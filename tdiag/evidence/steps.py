@@ -44,7 +44,7 @@ class Phases(Kind, frozen=True, kw_only=True):
     # Shares of the time in outermost modules with parameters, None where there was none:
     eval_train_mode_frac: float | None = None  # of evaluation, in training mode
     train_eval_mode_frac: float | None = None  # of forward that records gradients, in eval mode
-    checkpoint_ns_each: float | None = None  # mean duration of one torch.save
+    checkpoint_ns_each: float | None = None  # mean duration of one save
     waits_ns: tuple[int, ...] = ()  # every single data wait of the clean window
     # Of data_wait: iter(loader), and a pass's first and last request beyond the usual wait.
     iterator_start_ns: float = 0.0
@@ -94,6 +94,25 @@ class StepHistory(Kind, frozen=True, kw_only=True):
     windows: tuple[str, ...]
     clean: tuple[bool, ...]
     epochs_ns: tuple[int, ...] = ()
+
+
+class PhaseGrowth(Kind, frozen=True, kw_only=True):
+    """A phase (a key of ``Phases.wall_ns``) that takes so much longer with each step, ns, and the
+    95 % interval of that."""
+
+    phase: str
+    slope_ns: float
+    least_ns: float
+    most_ns: float
+
+
+class SlowingDown(Kind, frozen=True, kw_only=True):
+    """Phases that take longer and longer, steepest first; empty where none does. ``first_step``,
+    ``last_step``: of those timed without a profiler, numbers in the run."""
+
+    phases: tuple[PhaseGrowth, ...]
+    first_step: int
+    last_step: int
 
 
 class TracedSteps(Kind, frozen=True, kw_only=True):

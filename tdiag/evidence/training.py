@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
+from tdiag.probe.wire import MADE
 
 
 class Module(Kind, frozen=True, kw_only=True):
@@ -56,6 +57,36 @@ class Flags(Kind, frozen=True, kw_only=True):
     agent_library: str = ""  # imported, of reinforcement learning ("gymnasium"); "" = none
 
 
+class Setting(Kind, frozen=True, kw_only=True):
+    """The user's line that last set ``name`` to ``value`` ("made" for an object or a call without
+    arguments). ``per_step``: how often it did in the clean steps, 0 where it did so before them."""
+
+    name: str  # as in SWITCHES, CUDNN and CLASSES of tdiag/probe/settings.py
+    value: bool | int | str
+    at: Place
+    per_step: float
+
+
+class Settings(Kind, frozen=True, kw_only=True):
+    """What lines of the user's code set, in the order in which they last did."""
+
+    settings: tuple[Setting, ...]
+
+    def last(self, name: str, value: bool | int | str = MADE) -> Setting | None:
+        found = (x for x in reversed(self.settings) if (x.name, x.value) == (name, value))
+        return next(found, None)
+
+    def in_most_steps(self, name: str, value: bool | int | str = MADE) -> bool:
+        """Set in the clean steps again and again, once in two steps at least."""
+        found = self.last(name, value)
+        return found is not None and found.per_step >= MOST_STEPS
+
+
+# Settings whose object is a torch profiler; the first makes objects of the second.
+PROFILERS = ("torch.profiler.profile", "torch.autograd.profiler.profile")
+MOST_STEPS = 0.5  # by definition of most
+
+
 class Scheduler(Kind, frozen=True, kw_only=True):
     """One ``torch.optim.lr_scheduler`` object. ``steps``: how often it had stepped when last
     looked at (its ``last_epoch``); None if it was gone by then or does not count."""
@@ -70,6 +101,19 @@ class Schedulers(Kind, frozen=True, kw_only=True):
     ``Optimizer.lr_changed`` alone."""
 
     schedulers: tuple[Scheduler, ...]
+
+
+class Saver(Kind, frozen=True, kw_only=True):
+    """A line that saves checkpoints. ``name``: of the function, ``torch.save``."""
+
+    name: str
+    at: Place | None
+
+
+class Savers(Kind, frozen=True, kw_only=True):
+    """In order of their first save, first to last."""
+
+    savers: tuple[Saver, ...]
 
 
 class Gradients(Kind, frozen=True, kw_only=True):

@@ -8,7 +8,6 @@ leads) and ``done``.
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ import torch
 from . import device, facts, plan
 from .control import POLL_NS, Joint, StopSign, arrive
 from .core import now_ns
-from .facts import measure_dispatch
 from .procfs import ThreadCounters
 from .wire import (
     BASELINE,
@@ -37,8 +35,7 @@ if TYPE_CHECKING:
     from .core import Probe
     from .looks import Looks
 
-# More steps than this are never left out after a pause, however deep the queue.
-MOST_SETTLE = 64
+MOST_SETTLE = 64  # steps left out after a pause, however deep the queue
 # Batches that came meanwhile are used up while others come. A loop that waits for data a quarter of
 # its time or more uses them up in so many times their number, 1 ÷ (1 − 3/4); one that waits less
 # sees little of the difference.
@@ -132,6 +129,7 @@ class Windows:
             probe.training = True
             probe.guard(facts.allow_sampling)()
             probe.guard(facts.write_training)(probe)
+            probe.guard(self.looks.settings.write)()
         probe.cut_steps()
         probe.recorder.flush_if_due(now)
         self._advance(now)
@@ -142,10 +140,7 @@ class Windows:
             self.stop.stop()
 
     def at_exit(self) -> None:
-        # Python keeps an uncaught exception for post-mortem debuggers.
-        died = getattr(sys, "last_type", None) is not None
-        if died:
-            self.probe.guard(facts.write_died)(self.probe)
+        died = self.probe.guard(facts.write_died)(self.probe)
         if self.probe.training:
             self.probe.guard(self.finish)("error" if died else "exit")
         self.probe.recorder.flush()
@@ -321,6 +316,7 @@ class Windows:
         self.probe.window = self.window.name
         self.began_step, self.began_ns = self.probe.step, now
         self.calm = (now, self.probe.step)
+        self.looks.settings.begin_window()
         if self.capture is not None:
             self.capture.begin()
             self.changed = True
@@ -339,6 +335,7 @@ class Windows:
             self.probe.recorder.write(
                 "flags", **facts.flags(self.boundary.autocast, self.boundary.scaled)
             )
+            self.probe.guard(self.looks.settings.write)()
             self.probe.guard(self._measure_dispatch)()
             self.changed = True
         if capture is not None:
@@ -377,7 +374,7 @@ class Windows:
             return  # inside a backward hook
         self.boundary.backward_depth += 1  # our own backward is no step of the user's
         try:
-            self.probe.recorder.write("dispatch", **measure_dispatch())
+            self.probe.recorder.write("dispatch", **facts.measure_dispatch())
         finally:
             self.boundary.backward_depth -= 1
 

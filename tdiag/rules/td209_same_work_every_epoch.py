@@ -44,6 +44,7 @@ CODE = "TD209"
 NAME = "same-work-every-epoch"
 CLASS = "cpu"
 AFTER = {
+    "TD217": "without pools of threads the work may be cheap enough",
     "TD102": "reading only what is used may make a cache unnecessary",
     "TD207": "arrays instead of lists may make a cache unnecessary",
     "TD210": "a tensor instead of the table may make a cache unnecessary",
@@ -84,7 +85,7 @@ def check(
     # Files kept in memory are not read again. The answers of a service may change.
     reading = fed.blocked if fed.loader.read_bytes and fits else 0.0
     saved += reading
-    at = fetch_place(fed, top_fetch_lines(fed, stacks))
+    at = fetch_place(fed, top_fetch_lines(fed.loader, stacks))
     spent, read = (total / fed.batches / samples for total in (loading, reading))
     waits = f" and {duration(read)} waiting for storage" if read else ""
     return Found(

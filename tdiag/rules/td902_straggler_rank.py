@@ -40,14 +40,19 @@ from collections.abc import Iterator
 from tdiag.evidence.device import Syncs, Transfers
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Environment
+from tdiag.evidence.ops import Ops
 from tdiag.evidence.ranks import LateRank, Ranks
+from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.rules.base import Found, where
 from tdiag.rules.examples import rank_time, ranks_of
+from tdiag.rules.fetch_lines import top_fetch_lines
 from tdiag.rules.measures import bytes_, count, ns, text
+from tdiag.rules.phase_lines import main_line
 from tdiag.rules.stragglers import Straggler, abstain_unless_alone, straggler_of
+from tdiag.rules.thresholds import MAJORITY_FRAC
 
 CODE = "TD902"
 NAME = "straggler-rank"
@@ -122,6 +127,8 @@ def check(
     syncs: Syncs | None,
     transfers: Transfers | None,
     loaders: Loaders | None,
+    stacks: Stacks | None,
+    ops: Ops | None,
 ) -> Found | None:
     if ranks is None:
         abstain_unless_alone(environment, "only one rank was traced")
@@ -130,7 +137,10 @@ def check(
     if straggler is None:
         return None
     cause, rank = straggler.cause, straggler.rank
-    at = _place(straggler, late, syncs, transfers, loaders)
+    at = _place(straggler, late, syncs, transfers, loaders, stacks)
+    if at is None and straggler.why not in ("speed", "data"):
+        line = main_line(cause, stacks, ops)
+        at = line.at if line else None
     source = ranks.source
     action, how = _WHY.get(straggler.why) or _ADVICE.get(cause, _ELSE)
     return Found(
@@ -168,6 +178,7 @@ def _place(
     syncs: Syncs | None,
     transfers: Transfers | None,
     loaders: Loaders | None,
+    stacks: Stacks | None,
 ) -> Place | None:
     """The line that costs most of it; the evidence beside the ranks is the late rank's own."""
     cause = straggler.cause
@@ -178,17 +189,20 @@ def _place(
     line = late.line if late and late.rank == straggler.rank.rank else None
     if cause == "data_wait":
         train = loaders.train() if loaders else None
-        inside = (
-            train is not None and not train.num_workers
-        )  # the fetches are in the sampled thread
-        return line if line and inside else train.created_at if train else None
+        if train is None:
+            return None
+        if line and not train.num_workers:  # the fetches are in the sampled thread
+            return line
+        lines = top_fetch_lines(train, stacks)
+        known = [line.at for line in lines if line.self_frac > MAJORITY_FRAC]
+        return known[0] if known else train.created_at
     costs: list[tuple[float, Place | None]] = []
     if cause == "sync" and syncs is not None:
         costs = [(x.idle_after_ns, x.at) for x in syncs.syncs]
     elif transfers is not None:
         costs = [(x.exposed_ns, x.at) for x in transfers.copies if x.direction == cause]
-    known = [(cost, at) for cost, at in costs if at is not None and cost]
-    return max(known, key=lambda entry: entry[0])[1] if known else line
+    costly = [(cost, at) for cost, at in costs if at is not None and cost]
+    return max(costly, key=lambda entry: entry[0])[1] if costly else line
 
 
 def fires() -> Evidence:

@@ -19,7 +19,16 @@ from tdiag.evidence.from_run.records import (
     location,
 )
 from tdiag.evidence.machine import SyscallRow, Syscalls
-from tdiag.evidence.ops import Attention, CallRow, Calls, Dispatch, ModuleMove, OpLine, Ops
+from tdiag.evidence.ops import (
+    Attention,
+    CallRow,
+    Calls,
+    Dispatch,
+    FusedAttention,
+    ModuleMove,
+    OpLine,
+    Ops,
+)
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 from tdiag.probe.wire import syscalls_file
@@ -35,7 +44,15 @@ def make_counted(lead: Process) -> list[Kind]:
     if calls := longest(lead.all(CallsRecord)):
         kinds.append(_calls(calls))
     if dispatch := lead.last(DispatchRecord):
-        kinds.append(Dispatch(op_ns=dispatch.op_ns, grad_op_ns=dispatch.grad_op_ns))
+        kinds.append(
+            Dispatch(
+                op_ns=dispatch.op_ns,
+                grad_op_ns=dispatch.grad_op_ns,
+                profiled_ns=None
+                if dispatch.op_unprofiled_ns is None
+                else max(0.0, dispatch.op_ns - dispatch.op_unprofiled_ns),
+            )
+        )
     return kinds
 
 
@@ -74,7 +91,13 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord]) -> Ops:
         attention = tuple(
             Attention(at=location(at), per_step=times / steps) for at, times in record.attention
         )
-    return Ops(steps=steps, lines=lines, module_moves=moves, attention=attention)
+    fused = tuple(
+        FusedAttention(at=location(at), per_step=times / steps, unfused=tuple(why))
+        for at, why, times in record.fused_attention
+    )
+    return Ops(
+        steps=steps, lines=lines, module_moves=moves, attention=attention, fused_attention=fused
+    )
 
 
 def _sync_lines(record: OpsRecord) -> SyncLines:

@@ -54,7 +54,6 @@ class TorchRecord(Record):
     inter_op: int = 0
     omp: str | None = None
     cpus_allowed: int | None = None
-    threads_at: At = None
     framework: tuple[str, str] | None = None
 
 
@@ -112,10 +111,13 @@ class FetchRecord(Record):
     wall: int
     loader: int | None = None
     worker: int | None = None
+    cpu: int | None = None
     load: int | None = None
     load_cpu: int | None = None
     collate: int | None = None
     collate_cpu: int | None = None
+    process_cpu: int | None = None
+    pool_threads: int | None = None
     runq: int | None = None
     read: int | None = None
     rchar: int | None = None
@@ -221,6 +223,14 @@ class FlagsRecord(Record):
     agent: list[str] = []
 
 
+class SettingsRecord(Record):
+    """Rows of setting, value, the user's line, times it was set in the window that ended, which
+    had so many steps."""
+
+    steps: int = 0
+    rows: list[tuple[str, bool | int | str, At, int]] = []
+
+
 class FinishRecord(Record):
     why: str = ""
     t: int = 0
@@ -236,6 +246,11 @@ class SamplerRecord(Record):
 class FailureRecord(Record):
     where: str = ""
     what: str = ""
+
+
+class SaverRecord(Record):
+    name: str
+    at: At = None
 
 
 class SchedulerRecord(Record):
@@ -340,6 +355,9 @@ class OpsRecord(Record):
     syncs: list[tuple[At, float]] | None = None
     bias_before_norm: list[tuple[str, str, At, int, int]] = []
     attention: list[tuple[At, int]] | None = None
+    fused_attention: list[tuple[At, list[str], int]] = []
+    padding: list[tuple[At, str, int, int, int, int]] | None = None
+    packed: bool = False
     out_of_place: list[tuple[str, At, int, int, int]] = []
     clips: list[ClipLine] = []
     checkpoints: list[tuple[At, bool | None]] = []
@@ -354,6 +372,7 @@ class OpsRecord(Record):
 class DispatchRecord(Record):
     op_ns: float
     grad_op_ns: float
+    op_unprofiled_ns: float | None = None
 
 
 NOWHERE = Place(file="", line=0)  # library code called it; no line of the user's own is known

@@ -28,6 +28,8 @@ _PHASE_OF_FRAME = (
     ("torch/autograd/__init__.py", "backward", "backward"),
     ("torch/optim/", "step", "optimizer"),
     ("torch/serialization.py", "save", "checkpoint"),
+    ("safetensors/torch.py", "save_file", "checkpoint"),
+    ("distributed/checkpoint/state_dict_saver.py", "save", "checkpoint"),
 )
 
 
@@ -48,6 +50,10 @@ class SampledFrame(msgspec.Struct):
         file = self.file or ""
         hook = "/tdiag/probe/" in file or file.startswith("<tdiag ")
         return hook or self.name.startswith("process ")
+
+    def works_for_tdiag(self) -> bool:
+        """The probe's own work. A wrapper is not: it may call a function in C for the user."""
+        return "/tdiag/probe/" in (self.file or "")
 
     def fetches(self) -> bool:
         file = self.file or ""
@@ -130,15 +136,61 @@ def _read(path: Path) -> Speedscope | None:
 def _sampled(file: Speedscope, lead: Process, processes: list[Process]) -> Samples:
     workers = workers_of(lead, processes)
     training: list[Stack] = []
+    autograd: list[Stack] = []
     fetching: list[Stack] = []
     for profile in file.profiles:
         pid, tid = thread_of(profile.name)
         if pid in (lead.pid, None) and (tid == lead.tid or (tid is None and not training)):
             training += _samples(file, profile)
+        elif pid == lead.pid:
+            autograd += (s for s in _samples(file, profile) if _not_pythons(s[0]))
         elif pid in workers and tid == workers[pid][0].tid:
             fetching += (s for s in _samples(file, profile) if any(f.fetches() for f in s[0]))
     in_process = IN_PROCESS in f"{file.name} {file.exporter}"
-    return Samples(IN_PROCESS if in_process else PY_SPY, training, fetching)
+    return Samples(
+        IN_PROCESS if in_process else PY_SPY, _with_autograd(training, autograd), fetching
+    )
+
+
+def _not_pythons(stack: Sequence[SampledFrame]) -> bool:
+    """Of a thread that Python has not started, as autograd's for a device are."""
+    outermost = next((frame for frame in stack if not frame.ours()), None)
+    if outermost is None or outermost.name == "<module>":  # the main thread
+        return False
+    return not (outermost.file or "").endswith("threading.py")
+
+
+def _with_autograd(training: list[Stack], autograd: list[Stack]) -> list[Stack]:
+    """The training thread's stacks; where it waits in backward, what autograd's threads do.
+
+    py-spy tells no moments and, of several backward calls, not which one a thread worked for. So
+    the samples of these threads take the place of the same weight of samples that end in torch's
+    backward, in equal parts; their time is counted once.
+    """
+    waiting = [stack for stack in training if _waits_for_backward(stack[0])]
+    waited = sum(weight for _, weight in waiting)
+    apart = sum(weight for _, weight in autograd)
+    if not waited or not apart:
+        return training
+    taken = min(1.0, apart / waited)
+    places: Counter[tuple[int, ...]] = Counter()  # by identity: the stacks share their frames
+    for frames, weight in waiting:
+        places[tuple(map(id, frames))] += weight  # type: ignore[assignment]
+    most = places.most_common(1)[0][0]
+    outer = next(frames for frames, _ in waiting if tuple(map(id, frames)) == most)
+    return [
+        *(stack for stack in training if not _waits_for_backward(stack[0])),
+        *((frames, weight * (1 - taken)) for frames, weight in waiting if taken < 1),
+        *(([*outer, *frames], weight * taken * waited / apart) for frames, weight in autograd),
+    ]
+
+
+def _waits_for_backward(stack: Sequence[SampledFrame]) -> bool:
+    """It lies in torch's engine: no Python of the user's or of a hook is called by backward."""
+    inner = next((frame for frame in reversed(stack) if not frame.ours()), None)
+    return inner is not None and (
+        inner.phase() == "backward" or (inner.file or "").endswith("torch/autograd/graph.py")
+    )
 
 
 def thread_of(name: str) -> tuple[int | None, int | None]:
@@ -154,7 +206,9 @@ def _samples(file: Speedscope, profile: _Profile) -> Iterable[Stack]:
 
 
 def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
-    """Shares by innermost user line, largest first. Denominator: all the samples given."""
+    """Shares by innermost user line, largest first. Denominator: all the samples given. Those that
+    end in the probe's own functions belong to no line: a thread that lost its core often gets it
+    back where a hook reads a clock, which is a system call."""
     total = sum(weight for _, weight in stacks)
     weight_of: dict[Place, float] = defaultdict(float)
     own: dict[Place, float] = defaultdict(float)
@@ -163,7 +217,7 @@ def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
     libraries: dict[Place, Counter[str]] = defaultdict(Counter)
     for stack, weight in stacks:
         mine = [i for i, frame in enumerate(stack) if is_user_file(frame.file or "")]
-        if not mine:
+        if not mine or stack[-1].works_for_tdiag():
             continue
         inner, called = stack[mine[-1]], stack[mine[-1] + 1 : mine[-1] + 2]
         at = Place(file=inner.file or "", line=inner.line or 0, function=inner.name)

@@ -22,7 +22,9 @@ from tdiag.evidence.from_run.records import (
     OptimizerRecord,
     ProcessRecord,
     RoleRecord,
+    SaverRecord,
     SchedulerRecord,
+    SettingsRecord,
     TorchRecord,
     WindowRecord,
     location,
@@ -32,29 +34,36 @@ from tdiag.evidence.from_run.slices import Slices
 from tdiag.evidence.machine import Environment, Threads
 from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.training import (
+    PROFILERS,
     Flags,
     Gradients,
     Module,
     Modules,
     Optimizer,
     Optimizers,
+    Saver,
+    Savers,
     Scheduler,
     Schedulers,
+    Setting,
+    Settings,
 )
 from tdiag.model.kind import Kind
 from tdiag.probe.wire import GRAD_ON, MODULE_SHIFT, TRAINING_MODE
 
 
 def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
-    """Flags and Threads, as far as they were recorded."""
-    kinds: list[Kind] = []
+    """Flags, Threads and Settings, as far as they were recorded."""
+    settings = _settings(lead)
+    kinds: list[Kind] = [settings] if settings.settings else []
     if flags := lead.last(FlagsRecord):
         kinds.append(
             Flags(
-                anomaly_mode=flags.anomaly,
+                # A `with` around forward and backward has switched it off when the step ends.
+                anomaly_mode=flags.anomaly or settings.in_most_steps("anomaly", True),
                 deterministic=flags.deterministic,
                 cudnn_benchmark=flags.cudnn_benchmark,
-                user_profiler=flags.profiler,
+                user_profiler=flags.profiler or any(map(settings.in_most_steps, PROFILERS)),
                 user_trace=flags.trace,
                 autocast_dtype=flags.autocast,
                 compiled=flags.compiled,
@@ -65,6 +74,7 @@ def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
     if torch := lead.last(TorchRecord):
         beside = beside_of(lead, processes)
         threads = [t.intra_op for p in beside if (t := p.last(TorchRecord))]
+        set_at = settings.last("num_threads", torch.intra_op)
         kinds.append(
             Threads(
                 intra_op=torch.intra_op,
@@ -73,10 +83,21 @@ def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
                 omp_num_threads=torch.omp or "",
                 processes=1 + len(beside),
                 together=torch.intra_op + sum(threads),
-                set_at=location(torch.threads_at),
+                set_at=set_at.at if set_at else None,
             )
         )
     return kinds
+
+
+def _settings(process: Process) -> Settings:
+    record = process.last(SettingsRecord) or SettingsRecord()
+    return Settings(
+        settings=tuple(
+            Setting(name=name, value=value, at=at, per_step=times / max(1, record.steps))
+            for name, value, place, times in record.rows
+            if (at := location(place)) is not None
+        )
+    )
 
 
 def make_modules(lead: Process, timeline: Slices, roles: Roles, clean: Clean) -> Modules:
@@ -171,6 +192,8 @@ def make_optim(lead: Process) -> list[Kind]:
     looks = lead.all(LookRecord)
     described = {o.id: o for o in lead.all(OptimizerRecord)}.values()
     kinds: list[Kind] = [Optimizers(optimizers=tuple(_optimizer(o, looks) for o in described))]
+    saved = lead.all(SaverRecord)
+    kinds.append(Savers(savers=tuple(Saver(name=s.name, at=location(s.at)) for s in saved)))
     if looks:
         kinds.append(_schedulers(lead, looks))
         seen = [look.gradient for look in looks if look.gradient is not None]
