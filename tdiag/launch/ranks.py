@@ -96,9 +96,11 @@ class Ranks:
             self.poll.register(descriptor, select.POLLIN)
 
     def _when(self, rank: Reported) -> int | None:
-        """When it failed by itself; None where it lost the others, or still lives."""
+        """When it failed by itself; None where it lost the others, still lives, or ended after
+        another one: then the launcher may have killed it."""
         if rank.died is None:
-            return self.gone.get(rank.file.pid)
+            gone = self.gone.get(rank.file.pid)
+            return gone if gone == min(self.gone.values(), default=None) else None
         return None if rank.died.get("peers") else int(rank.died["t"])
 
 

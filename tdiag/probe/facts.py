@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import re
 import sys
 import threading
 import time
@@ -27,7 +28,9 @@ AGENTS = {
     "ale_py", "brax", "dm_control", "dm_env", "gym", "gymnasium", "minigrid", "pettingzoo",
     "procgen", "stable_baselines3", "tianshou", "torchrl",
 }  # fmt: skip
-LOST = "Connection closed by peer"  # gloo's word for a rank that is gone
+# Of gloo's transport, where a rank is gone. A mismatch of sizes is reported there, too, and the
+# same words without gloo are of some other connection: both are failures of the rank's own.
+LOST = re.compile(r"gloo/transport/.*(by peer|Broken pipe|imed out)", re.DOTALL)
 PR_SET_PTRACER = 0x59616D61  # linux/prctl.h
 PR_SET_PTRACER_ANY = -1
 
@@ -104,7 +107,8 @@ def write_died(probe: Probe) -> bool:
     rank, world, _ = ranks()
     probe.recorder.write(
         "died", t=time.perf_counter_ns(), step=probe.step, rank=rank, world_size=world, at=at,
-        what=type(error).__name__, peers=isinstance(error, lost) or LOST in str(error),
+        what=type(error).__name__,
+        peers=isinstance(error, lost) or LOST.search(str(error)) is not None,
     )  # fmt: skip
     return True
 

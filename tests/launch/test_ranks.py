@@ -89,6 +89,15 @@ def test_a_lost_connection_is_never_the_cause(job: Job) -> None:
     )
 
 
+def test_a_rank_that_the_launcher_killed_is_not_blamed(job: Job) -> None:
+    """Rank 1 hung until rank 0 gave up waiting for it."""
+    job.steps(1, 59)
+    job.died(0, "RuntimeError", peers=True)
+    job.end(0)
+    job.end(1)
+    assert job.ranks.first_failure() == ""
+
+
 def test_of_two_that_ended_silently_the_first(job: Job) -> None:
     job.end(1)
     job.write(0, "finish", t=1, why="exit", residue=None)
@@ -234,7 +243,7 @@ def test_a_real_job_keeps_its_exit_code_its_traceback_and_its_evidence(
 ) -> None:
     done = run(kind, tmp_path)
     assert done.returncode == 1  # torchrun's own
-    assert "Connection closed by peer" in done.stderr
+    assert "by peer" in done.stderr  # closed, or reset
     assert ("ValueError: broken file" in done.stderr) is (kind == "raises")
     notes = notes_of(tmp_path)
     (note,) = (n for n in notes if n.startswith("rank 1 "))
