@@ -87,6 +87,8 @@ TABLE: tuple[tuple[Waste, str, str], ...] = (
     (loss.ROWS, "trainer", "*"),
     (loss.CELLS, "plain", ""),
     (loss.CELLS, "lightning", "*"),
+    (loss.FOLDED, "plain", ""),
+    (loss.FOLDED, "trainer", "*"),
     (step.HAND_WRITTEN, "functions", ""),
     (step.HAND_WRITTEN, "lightning", ""),
     (step.ANOMALY, "package", ""),
@@ -98,9 +100,15 @@ TABLE: tuple[tuple[Waste, str, str], ...] = (
     (step.WITH_GRADIENTS, "functions", ""),
     (step.SAVES, "package", ""),
     (step.SAVES, "hugging_face", "*"),
+    (step.SAVES_SHARDS, "functions", ""),
+    (step.SAVES_SHARDS, "plain", "*"),
     (step.LOGS, "trainer", ""),
     (step.CLIPS, "functions", ""),
     (step.DOUBLE, "config", ""),
+    (data.POOLS, "plain", ""),
+    (data.POOLS, "functions", "*"),
+    (data.PADDED, "plain", ""),
+    (data.PADDED, "functions", "*"),
     (step.TABLE, "functions", ""),
     (step.TABLE, "trainer", "*"),
     (loss.BRANCHES, "gan", ""),
@@ -139,7 +147,7 @@ class Case:
         return {name: _fill(text, parts) for name, text in STYLES[self.style].items()}
 
     def right(self) -> set[tuple[str, int]]:
-        cures = {"TD101", "TD201", "TD202", "TD203", "TD205", "TD206", "TD213"}
+        cures = {"TD101", "TD201", "TD202", "TD203", "TD205", "TD206", "TD213", "TD217", "TD613"}
         marks = ["# HERE"] + ["# FIX"] * bool(cures & set(self.waste.codes))
         found = set()
         for name, text in self.files(fixed=False).items():

@@ -251,3 +251,97 @@ class Data(Dataset):
     },
     {"LOADER": AT_ONCE},
 )
+
+SENTENCES = """
+class Data(Dataset):
+    def __init__(self):
+        dice = np.random.default_rng(0)
+        self.lengths = dice.lognormal(3.2, 0.8, 1024).astype(int).clip(4, 160)
+        self.x = [torch.from_numpy(dice.integers(1, 1000, n)) for n in self.lengths]
+    def __len__(self):
+        return 1024
+    def __getitem__(self, i):
+        return self.x[i], i % 10
+
+def collate(rows):  # HERE
+    x = nn.utils.rnn.pad_sequence([x for x, _ in rows], batch_first=True)  # HERE
+    return x, torch.tensor([y for _, y in rows])
+"""
+SIMILAR = """
+class Similar:
+    def __init__(self, batch_size, pool):
+        self.lengths, self.size, self.pool = Data().lengths, batch_size, batch_size * pool
+    def __len__(self):
+        return len(self.lengths) // self.size
+    def __iter__(self):
+        order = torch.randperm(len(self.lengths)).tolist()
+        pools = [order[i : i + self.pool] for i in range(0, len(order), self.pool)]
+        order = [i for pool in pools for i in sorted(pool, key=lambda i: self.lengths[i])]
+        batches = [order[i : i + self.size] for i in range(0, len(order), self.size)]
+        return iter([batches[k] for k in torch.randperm(len(batches)).tolist()])
+"""
+READER = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(1000, 64, padding_idx=0)
+        layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True, dropout=0.0)
+        self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(64, 10)
+    def forward(self, x):
+        padding = x == 0
+        hidden = self.body(self.words(x), src_key_padding_mask=padding)  # HERE
+        return self.head(hidden.masked_fill(padding[..., None], 0).sum(1))
+"""
+PADDED = Waste(
+    "sentences of very different lengths in one batch, padded to the longest",
+    "compute",
+    ("TD613",),
+    {
+        "DATA": SENTENCES,
+        "LOADER": "batch_size=16, shuffle=True, collate_fn=collate",
+        "MODEL": READER,
+    },
+    {
+        "DATA": SENTENCES + SIMILAR,
+        "LOADER": "batch_sampler=Similar(batch_size=16, pool=32), collate_fn=collate",
+    },
+    one_core=True,
+)
+
+FILTERED = """
+def pool(threads):
+    import ctypes
+    folder = Path(np.__file__).resolve().parent.parent / "numpy.libs"
+    library = ctypes.CDLL(str(next(folder.glob("libscipy_openblas*"))))
+    names = "scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads"
+    getattr(library, next(name for name in names if hasattr(library, name)))(threads)
+
+pool($CORES)  # its default; OMP_NUM_THREADS may say otherwise
+
+def one_thread(worker):
+    pool(1)
+
+class Data(Dataset):
+    def __init__(self):
+        dice = np.random.default_rng(0)
+        self.x = dice.standard_normal((64, 256, 256)).astype("float32")
+        self.basis = dice.standard_normal((256, 256)).astype("float32")
+    def __len__(self):
+        return 4096
+    def __getitem__(self, i):
+        image = self.x[i % 64]
+        for _ in range(2):
+            image = self.basis @ image @ self.basis.T  # HERE
+        return torch.from_numpy(image.mean(1)), i % 10
+"""
+POOLS = Waste(
+    "matrix products in workers, each with a pool of as many threads as there are cores",
+    "cpu",
+    ("TD217",),
+    {"DATA": FILTERED, "LOADER": "batch_size=16, num_workers=$CORES, persistent_workers=True"},
+    {
+        "LOADER": "batch_size=16, num_workers=$CORES, persistent_workers=True,"
+        " worker_init_fn=one_thread",
+    },
+)

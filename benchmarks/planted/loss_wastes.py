@@ -204,3 +204,42 @@ class Net(nn.Module):
 """
     },
 )
+
+SEQUENCES = """
+class Data(Dataset):
+    def __init__(self):
+        self.x, self.y = torch.randn(64, 256, 32), torch.randint(0, 10, (1024,))
+    def __len__(self):
+        return 1024
+    def __getitem__(self, i):
+        return self.x[i % 64], self.y[i]
+"""
+ATTENDING = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.head = nn.Linear(32, 3 * 64), nn.Linear(64, 10)
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        {attend}
+        return self.head(out.mean(1))
+"""
+FOLDED = Waste(
+    "attention of three dimensions, which no fused kernel takes",
+    "compute",
+    ("TD614",),
+    {
+        "DATA": SEQUENCES,
+        "LOADER": "batch_size=32",
+        "MODEL": ATTENDING.format(
+            attend="out = nn.functional.scaled_dot_product_attention(q, k, v)  # HERE"
+        ),
+    },
+    {
+        "MODEL": ATTENDING.format(
+            attend="q, k, v = q[:, None], k[:, None], v[:, None]\n"
+            "        out = nn.functional.scaled_dot_product_attention(q, k, v)[:, 0]"
+        )
+    },
+    one_core=True,
+)

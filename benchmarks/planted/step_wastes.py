@@ -136,6 +136,24 @@ def after_step(step, model, loss):
     },
 )
 
+SHARDED = """
+import torch.distributed.checkpoint as dcp
+import warnings
+warnings.filterwarnings("ignore")
+WEIGHTS = torch.randn(10_000_000)
+def after_step(step, model, loss):
+    if step % {every} == 0:
+        state = {{"model": model.state_dict(), "ema": WEIGHTS}}
+        dcp.save(state, checkpoint_id="last", no_dist=True)  # HERE
+"""
+SAVES_SHARDS = Waste(
+    "a checkpoint of 40 MB every other step, by torch.distributed.checkpoint",
+    "checkpoint",
+    ("TD803",),
+    {"AFTER": SHARDED.format(every=2)},
+    {"AFTER": SHARDED.format(every=100)},
+)
+
 LOGS = Waste(
     "all weights written to a JSON log each step",
     "logging",

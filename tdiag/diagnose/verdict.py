@@ -39,7 +39,7 @@ GUESS_CONFIDENCE = Threshold(
 
 # Blocked in the dataset while nothing was read from storage: a service, a lock, a sleep.
 _BLOCKED = "waiting in the dataset for something other than storage"
-_WORDS = {
+WORDS = {
     "io": "waiting for storage",
     "cpu": "waiting for preprocessing on the CPU",
     "input": "waiting for data",
@@ -118,7 +118,7 @@ def _words(cls: str, evidence: Evidence, budget: Budget) -> str:
         return "waiting for something other than the CPU before the forward"
     if cls == "io" and train is not None and train.read_bytes == 0 and not train.major_faults:
         return _BLOCKED
-    return _WORDS[cls]
+    return WORDS[cls]
 
 
 @dataclass(frozen=True)
@@ -333,6 +333,6 @@ def _unknown(share: float, runner_up: str | None, summary: str) -> Verdict:
 
 
 def _next(candidate: _Candidate) -> str:
-    if candidate.runner_up is None or candidate.runner_up not in _WORDS:
+    if candidate.runner_up is None or candidate.runner_up not in WORDS:
         return ""
-    return f"; next: {_WORDS[candidate.runner_up]} ({candidate.runner_up_share:.0%})"
+    return f"; next: {WORDS[candidate.runner_up]} ({candidate.runner_up_share:.0%})"

@@ -37,6 +37,28 @@ class Inputs(Kind, frozen=True, kw_only=True):
     tensors: tuple[InputTensor, ...]
 
 
+class PaddedLookup(Kind, frozen=True, kw_only=True):
+    """Tokens of batch × sequence that a line looks up in embedding tables, all counted steps
+    together. ``positions``: looked up, padding included; ``tokens``: without it; ``longest``: if
+    each batch were only as long as its longest sequence. ``by``: what tells padding, a ``mask`` or
+    the table's ``padding_idx``."""
+
+    at: Place | None
+    by: str
+    sequences: int
+    positions: int
+    longest: int
+    tokens: int
+
+
+class PaddedLookups(Kind, frozen=True, kw_only=True):
+    """Lookups of which something tells padding; those without any padding are not among them.
+    ``packed``: some sequences were packed after it, so that padding was not computed."""
+
+    lookups: tuple[PaddedLookup, ...]
+    packed: bool
+
+
 class BatchField(Kind, frozen=True, kw_only=True):
     """One tensor of the batches. ``name``: its keys and indices in the batch ("image", "0.1").
 
@@ -102,6 +124,10 @@ class Loader(Kind, frozen=True, kw_only=True):
     # generator of its own. False does not rule out one that is created for each sample.
     random: bool | None = None
     fields: tuple[BatchField, ...] = ()
+    # CPU time of a worker's other threads during a fetch, and the threads in each worker that
+    # Python did not start (pools of libraries in C). None without workers.
+    pool_cpu_ns: float | None = None
+    pool_threads: int | None = None
     # Samples of one pass over it, on this rank, as its sampler says; None where nothing says so (a
     # stream, a batch sampler of the user's own, a run recorded before this was asked).
     sampler_len: int | None = None

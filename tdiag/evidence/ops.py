@@ -53,6 +53,16 @@ class Attention(Kind, frozen=True, kw_only=True):
     per_step: float
 
 
+class FusedAttention(Kind, frozen=True, kw_only=True):
+    """Calls of ``scaled_dot_product_attention`` and ``MultiheadAttention``. ``unfused``: why they
+    may get no fused kernel: ``dropout`` (on a CPU), ``mask with gradient``, ``dimensions`` (not
+    four), ``sizes`` (values not as wide as keys)."""
+
+    at: Place | None
+    per_step: float
+    unfused: tuple[str, ...]
+
+
 class Ops(Kind, frozen=True, kw_only=True):
     """Exact torch-call counts by user line, from one or two steps under a TorchFunctionMode.
     ``attention``: None where tensors were not followed from product to product."""
@@ -61,6 +71,7 @@ class Ops(Kind, frozen=True, kw_only=True):
     lines: tuple[OpLine, ...]
     module_moves: tuple[ModuleMove, ...] = ()
     attention: tuple[Attention, ...] | None = None
+    fused_attention: tuple[FusedAttention, ...] = ()
 
 
 class Dispatch(Kind, frozen=True, kw_only=True):

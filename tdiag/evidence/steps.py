@@ -44,7 +44,7 @@ class Phases(Kind, frozen=True, kw_only=True):
     # Shares of the time in outermost modules with parameters, None where there was none:
     eval_train_mode_frac: float | None = None  # of evaluation, in training mode
     train_eval_mode_frac: float | None = None  # of forward that records gradients, in eval mode
-    checkpoint_ns_each: float | None = None  # mean duration of one torch.save
+    checkpoint_ns_each: float | None = None  # mean duration of one save
     waits_ns: tuple[int, ...] = ()  # every single data wait of the clean window
     # Of data_wait: iter(loader), and a pass's first and last request beyond the usual wait.
     iterator_start_ns: float = 0.0

@@ -103,6 +103,19 @@ class Schedulers(Kind, frozen=True, kw_only=True):
     schedulers: tuple[Scheduler, ...]
 
 
+class Saver(Kind, frozen=True, kw_only=True):
+    """A line that saves checkpoints. ``name``: of the function, ``torch.save``."""
+
+    name: str
+    at: Place | None
+
+
+class Savers(Kind, frozen=True, kw_only=True):
+    """In order of their first save, first to last."""
+
+    savers: tuple[Saver, ...]
+
+
 class Gradients(Kind, frozen=True, kw_only=True):
     """Total L2 norm of the leading optimizer's gradients in a handful of steps, as the step used
     them, after any clipping. ``not_finite``: how many of the steps looked at had inf or NaN

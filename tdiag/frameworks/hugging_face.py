@@ -38,6 +38,7 @@ TRAINER = Framework(
         "TD601": f"{_argument('bf16=True')}; to keep float32, tf32=True",
         "TD604": _COMPILE,
         "TD606": _argument("per_device_train_batch_size={value}"),
+        "TD613": _argument('train_sampling_strategy="group_by_length"'),
         "TD701": "a larger per_device_train_batch_size, or TrainingArguments(torch_compile=True)",
         "TD702": _FUSED,
         "TD802": _argument('eval_strategy="steps", eval_steps=...') + ", a larger number",

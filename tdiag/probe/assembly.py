@@ -1,8 +1,8 @@
 """Puts the probe of one process together: its core, what watches the training, the windows.
 
-An import goes only down this list: assembly, captures, windows, watchers (loaders, phases,
-collectives, looks), boundary, facts, device, core, wire. What is above is reached through callbacks
-that are set here. A test (tests/test_architecture.py) finds every circle.
+An import goes only down this list: assembly, captures, windows, watchers (loaders, phases, saves,
+collectives, looks), boundary, facts, device, core, wire. What is above is reached through
+callbacks that are set here. A test (tests/test_architecture.py) finds every circle.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .loaders import LoaderWatch
 from .looks import Looks
 from .patches import install_filter
 from .phases import ModuleWatch
+from .saves import SaveWatch
 from .trial.install import install as install_trial
 from .windows import Windows
 
@@ -39,6 +40,7 @@ def install(run_dir: str, *times: int) -> None:
         looks,
         LoaderWatch(probe, boundary, windows.iterator),
         ModuleWatch(probe, boundary, looks),
+        SaveWatch(probe),
         CollectiveWatch(probe, boundary),
     ):
         probe.guard(watcher.install)()

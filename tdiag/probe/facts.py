@@ -16,6 +16,7 @@ import torch
 
 from . import device, frameworks
 from .patches import hidden
+from .wire import is_user_file
 
 if TYPE_CHECKING:
     from .core import Probe
@@ -26,6 +27,7 @@ AGENTS = {
     "ale_py", "brax", "dm_control", "dm_env", "gym", "gymnasium", "minigrid", "pettingzoo",
     "procgen", "stable_baselines3", "tianshou", "torchrl",
 }  # fmt: skip
+LOST = "Connection closed by peer"  # gloo's word for a rank that is gone
 PR_SET_PTRACER = 0x59616D61  # linux/prctl.h
 PR_SET_PTRACER_ANY = -1
 
@@ -85,6 +87,23 @@ def write_role(probe: Probe) -> None:
     probe.recorder.write(
         "role", role="training", tid=threading.get_native_id(), rank=rank, world_size=world
     )
+
+
+def write_died(probe: Probe) -> None:
+    """The `died` record: the exception that ended the process, and whether a lost connection to
+    other ranks caused it."""
+    error, trace, at = sys.last_value, sys.last_traceback, None
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if is_user_file(code.co_filename):
+            at = [os.path.abspath(code.co_filename), trace.tb_lineno, code.co_name]
+        trace = trace.tb_next
+    lost = getattr(torch.distributed, "DistError", ())
+    rank, world, _ = ranks()
+    probe.recorder.write(
+        "died", t=time.perf_counter_ns(), step=probe.step, rank=rank, world_size=world, at=at,
+        what=type(error).__name__, peers=isinstance(error, lost) or LOST in str(error),
+    )  # fmt: skip
 
 
 def watch_profiler(probe: Probe) -> None:

@@ -23,7 +23,7 @@ from . import facts, fetches, places
 from .boundary import BATCH
 from .fetches import count_bytes, describe_loader
 from .patches import hidden
-from .procfs import ThreadCounters, kernel_ns
+from .procfs import ThreadCounters, kernel_ns, pool_threads
 from .record import MOST_VALUES, here
 from .wire import ITERATOR_MADE, NEXT_BEGIN, NEXT_END
 
@@ -38,6 +38,7 @@ MEASURE_EVERY_NS = 200_000_000
 
 _wall = time.perf_counter_ns
 _cpu = time.thread_time_ns
+_process_cpu = time.process_time_ns
 
 
 class LoaderWatch:
@@ -156,13 +157,14 @@ class LoaderWatch:
             timing = watch.before(self)
             if timing is None:
                 return original(self, indices)
-            began, cpu = _wall(), _cpu()
+            began, cpu, all_threads = _wall(), _cpu(), _process_cpu()
             try:
                 batch = original(self, indices)
             except BaseException:
                 fetches.leave()
                 raise
             timing["wall"], timing["cpu"], timing["t"] = _wall() - began, _cpu() - cpu, began
+            timing["process_cpu"] = _process_cpu() - all_threads
             watch.after(timing, indices, batch)
             watch.due_ns = _wall() + MEASURE_EVERY_NS
             if watch.fetches >= WEIGH_FIRST and get_worker_info() is None:
@@ -223,6 +225,9 @@ class LoaderWatch:
             "samples": len(indices) if isinstance(indices, (list, tuple)) else 1,
             **seen,
         }
+        if info:  # in the training process others of its threads may be at work
+            record["process_cpu"] = timing["process_cpu"]
+            record["pool_threads"] = pool_threads()
         if self.counters is not None:
             record.update(self.counters.since(timing["before"]))
             record["kernel"] = max(0, record["kernel"] - timing["collate_kernel"])

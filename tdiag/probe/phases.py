@@ -1,4 +1,4 @@
-"""Marks where forward, checkpoints and evaluation lie in a step.
+"""Marks where forward and evaluation lie in a step.
 
 Hooks on every submodule would be too dear, and hooks on the user's objects would be pickled with
 them. So the *class* of each outermost module is watched: discovered while warming up, by a
@@ -18,7 +18,7 @@ from . import places
 from .boundary import is_compiling
 from .patches import hidden
 from .record import MOST_VALUES, here, wall_ns
-from .wire import FORWARD_BEGIN, FORWARD_END, MODULE_SHIFT, SAVE_BEGIN, SAVE_END
+from .wire import FORWARD_BEGIN, FORWARD_END, MODULE_SHIFT
 
 if TYPE_CHECKING:
     from .boundary import Boundary
@@ -33,7 +33,7 @@ _grad_enabled = torch.is_grad_enabled
 
 
 class ModuleWatch:
-    """Outermost module calls on the training thread, and ``torch.save``."""
+    """Outermost module calls on the training thread."""
 
     def __init__(self, probe: Probe, boundary: Boundary, looks: Looks) -> None:
         self.probe, self.boundary, self.looks = probe, boundary, looks
@@ -54,7 +54,6 @@ class ModuleWatch:
     def install(self) -> None:
         self._discover(True)
         self.probe.when_warm(lambda: self._discover(False))
-        _watch_save(self.probe)
 
     def _discover(self, on: bool) -> None:
         """Switch discovery; outside the guard's view nothing but one class attribute changes."""
@@ -193,20 +192,3 @@ def _is_scalar(result: Any) -> int:
 def _below_module(kind: type) -> tuple[type, ...]:
     """The classes from ``kind`` up to, not including, ``torch.nn.Module``."""
     return kind.__mro__[: kind.__mro__.index(torch.nn.Module)]
-
-
-def _watch_save(probe: Probe) -> None:
-    original, put = torch.save, probe.marks.put
-
-    @functools.wraps(original)
-    def save(*args: Any, **kwargs: Any) -> Any:
-        if not probe.marks.mine():
-            return original(*args, **kwargs)
-        put((SAVE_BEGIN, wall_ns(), 0))
-        try:
-            return original(*args, **kwargs)
-        finally:
-            put((SAVE_END, wall_ns(), 0))
-
-    probe.patches.set(torch, "save", hidden(save))
-    probe.patches.set(torch.serialization, "save", save)

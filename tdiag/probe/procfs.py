@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 from typing import Any
 
 # Positions in /proc/…/io, whose lines have stood in this order since Linux 2.6.20.
@@ -14,6 +15,14 @@ _RUSAGE_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 def kernel_ns() -> int:
     """CPU time that the calling thread has spent in the kernel."""
     return int(resource.getrusage(_RUSAGE_THREAD).ru_stime * 1e9)
+
+
+def pool_threads() -> int | None:
+    """Threads of this process that Python did not start: libraries in C did."""
+    try:
+        return max(0, len(os.listdir("/proc/self/task")) - threading.active_count())
+    except OSError:
+        return None
 
 
 class ThreadCounters:

@@ -136,6 +136,7 @@ def _fix(matrix: Sequence[KernelFamily], major: int | None, torch: str) -> Fix:
         f"Run forward and loss under torch.autocast with bfloat16{older}. To keep float32,"
         f" {_tf32(matrix, torch)}.",
         "review",
+        None if major is None else "torch.autocast=bfloat16",
         action="Run matrix products in bfloat16",
         code="with torch.autocast(device.type, dtype=torch.bfloat16):\n"
         "    loss = loss_fn(model(inputs), targets)",

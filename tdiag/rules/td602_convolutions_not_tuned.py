@@ -77,7 +77,7 @@ def check(
         fix=Fix(
             "Switch autotuning on before the first step.",
             "review",
-            None,
+            "torch.cudnn_benchmark",
             action="Switch on cuDNN's autotuning",
             code="torch.backends.cudnn.benchmark = True",
         ),

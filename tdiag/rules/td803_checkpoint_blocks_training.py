@@ -1,7 +1,8 @@
 """Checkpoints block training
 
 ## What it measures
-Time inside `torch.save` on the training thread, its share of the mean step, and how often it runs.
+Time on the training thread inside `torch.save`, safetensors' `save_file`, and `save` of
+`torch.distributed.checkpoint`; its share of the mean step, and how often they run.
 
 ## Why it is slow
 The training thread serialises and writes the weights. With a device, the weights are first copied
@@ -9,7 +10,8 @@ to the host, which waits for all queued work.
 
 ## What to do
 Save less often, save less (the optimizer's state is often twice the weights), or hand a copy of the
-weights to a thread that writes while training continues.
+weights to a thread that writes while training continues. `torch.distributed.checkpoint.async_save`
+does that.
 
 ## How the gain is computed
 High end: saving runs beside training. Low end: half as many checkpoints.
@@ -26,6 +28,7 @@ from msgspec.structs import replace
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases, StepHistory
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Saver, Savers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
@@ -40,6 +43,8 @@ CODE = "TD803"
 NAME = "checkpoint-blocks-training"
 CLASS = "checkpoint"
 
+DISTRIBUTED = "torch.distributed.checkpoint."
+
 AFFORDABLE_FRAC = Threshold(
     0.01,
     "of the training time",
@@ -49,7 +54,11 @@ AFFORDABLE_FRAC = Threshold(
 
 
 def check(
-    budget: Budget, phases: Phases, stacks: Stacks | None, history: StepHistory | None
+    budget: Budget,
+    phases: Phases,
+    stacks: Stacks | None,
+    history: StepHistory | None,
+    savers: Savers | None,
 ) -> Found | None:
     saving = held(budget, "checkpoint")
     if not saving:
@@ -57,19 +66,21 @@ def check(
         return None
     each = phases.checkpoint_ns_each
     often = phases.counts.get("checkpoint", 0.0)
-    at = _place(stacks)
+    known = savers.savers if savers else ()
+    names = tuple(dict.fromkeys(saver.name for saver in known)) or ("torch.save",)
+    at = _place(stacks, known)
     every = f", once in {1 / often:.0f} steps" if often else ""
     return Found(
         summary=(
-            f"torch.save takes {percent(saving / budget.step_ns)} of the training"
+            f"Saving ({', '.join(names)}) takes {percent(saving / budget.step_ns)} of the training"
             f" time{'' if each is None else f' ({duration(each)} each{every})'}."
         ),
         evidence=(
-            ns("torch.save, per step", saving, "baseline"),
+            ns("saving, per step", saving, "baseline"),
             *(() if each is None else (ns("one checkpoint", each, "baseline"),)),
             count("checkpoints", often, "baseline", "per_step"),
         ),
-        fix=_fix(budget.step_ns - saving, each, at),
+        fix=_fix(budget.step_ns - saving, each, at, names),
         gain=Gain(
             saving * RARER_LOW_FRAC,
             saving,
@@ -80,12 +91,23 @@ def check(
     )
 
 
-def _fix(step_ns: float, each: float | None, at: Place | None) -> Fix:
+def _fix(step_ns: float, each: float | None, at: Place | None, names: tuple[str, ...]) -> Fix:
     every = max(1, round(each / step_ns / AFFORDABLE_FRAC)) if each else 0
     rarer = f"every {every} steps or more" if every else "less often"
+    less = (
+        f"Save{where(at)} {rarer}, so that it takes at most {percent(AFFORDABLE_FRAC)} of the time."
+    )
+    if any(name.startswith(DISTRIBUTED) for name in names):
+        own = f"{DISTRIBUTED}async_save"
+        other = "" if own in names else f" Or call {own}, which only copies the state meanwhile."
+        return Fix(
+            f"{less}{other}",
+            "manual",
+            action=f"Save a checkpoint {rarer}",
+            code="" if own in names else _ASYNC,
+        )
     return Fix(
-        f"Save{where(at)} {rarer}, so that it takes at most {percent(AFFORDABLE_FRAC)} of the"
-        " time. Or copy the state to the CPU and let a thread write it.",
+        f"{less} Or copy the state to the CPU and let a thread write it.",
         "manual",
         action=f"Save a checkpoint {rarer}",
         code="state = {name: x.to('cpu', copy=True) for name, x in model.state_dict().items()}\n"
@@ -93,10 +115,18 @@ def _fix(step_ns: float, each: float | None, at: Place | None) -> Fix:
     )
 
 
-def _place(stacks: Stacks | None) -> Place | None:
-    """The line that saves, from samples."""
+_ASYNC = """\
+if saving is not None:
+    saving.result()  # the one before
+saving = torch.distributed.checkpoint.async_save(state, checkpoint_id=folder)"""
+
+
+def _place(stacks: Stacks | None, savers: tuple[Saver, ...]) -> Place | None:
+    """The line that saves, from samples; else the first that was seen to."""
     lines = [line for line in stacks.training if line.phase == "checkpoint"] if stacks else []
-    return max(lines, key=lambda line: line.self_frac).at if lines else None
+    if lines:
+        return max(lines, key=lambda line: line.self_frac).at
+    return next((saver.at for saver in savers if saver.at is not None), None)
 
 
 def fires() -> Evidence:

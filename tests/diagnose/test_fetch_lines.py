@@ -67,9 +67,9 @@ ROTATE = "rotate (PIL/Image.py)"
 def test_the_line_that_takes_most_of_the_fetch_leads_and_workers_come_second() -> None:
     found = fed((data(29, 0.75, ROTATE), data(31, 0.2, "resize (PIL/Image.py)")))
     codes = [finding.code for finding in found.findings]
-    assert codes.index("TD217") < codes.index("TD201")
+    assert codes.index("TD218") < codes.index("TD201")
     first = found.findings[0]
-    assert first.code == "TD217"
+    assert first.code == "TD218"
     assert first.location is not None
     assert (first.location.file, first.location.line) == ("/home/me/data.py", 29)
     assert "75% of the fetch is at data.py:29 in rotate (PIL/Image.py)" in first.summary
@@ -78,7 +78,7 @@ def test_the_line_that_takes_most_of_the_fetch_leads_and_workers_come_second() -
 
 def test_without_a_main_line_workers_lead_and_the_lines_are_shown() -> None:
     found = fed((data(29, 0.4, ROTATE), data(31, 0.35, "resize (PIL/Image.py)")))
-    assert "TD217" not in {finding.code for finding in found.findings}
+    assert "TD218" not in {finding.code for finding in found.findings}
     assert found.findings[0].code == "TD201"
     assert shown(found) == [
         "fetch samples at data.py:29 in rotate (PIL/Image.py)",
@@ -95,7 +95,7 @@ def test_work_that_repeats_every_epoch_leads_at_its_line() -> None:
 
 def test_full_cores_show_each_line_once() -> None:
     found = fed((data(29, 0.75, ROTATE),), cores=1.0)
-    assert "TD217" not in {finding.code for finding in found.findings}
+    assert "TD218" not in {finding.code for finding in found.findings}
     assert len(shown(found)) == 1
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.device import Syncs
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Modules
+from tdiag.evidence.training import Modules, Saver, Savers
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
@@ -83,6 +83,20 @@ def test_checkpoint_interval_is_computed_from_this_run() -> None:
     assert isinstance(diagnosis, Finding)
     assert "every 500 steps" in diagnosis.fix.text
     assert "once in 10 steps" in diagnosis.summary
+
+
+def test_the_function_that_saves_is_named_and_is_the_place_where_no_sample_fell() -> None:
+    saver = Saver(name="torch.distributed.checkpoint.save", at=at(77))
+    evidence = find("TD803").fires().add(Savers(savers=(saver,)), stacks())
+    found = result("TD803", evidence)
+    assert isinstance(found, Finding) and found.location is not None
+    assert found.location.line == 77
+    assert found.summary.startswith("Saving (torch.distributed.checkpoint.save) takes")
+    assert "async_save" in found.fix.text and "async_save" in found.fix.code
+    already = Saver(name="torch.distributed.checkpoint.async_save", at=at(77))
+    again = result("TD803", evidence.add(Savers(savers=(already,))))
+    assert isinstance(again, Finding)
+    assert "Or call" not in again.fix.text and not again.fix.code
 
 
 def test_print_is_found_by_the_text_of_its_line(tmp_path: Path) -> None:

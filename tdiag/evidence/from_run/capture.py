@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tdiag.evidence.device import DeviceTime, Kernels, SyncLines, Syncs, Transfers
-from tdiag.evidence.feeding import Inputs, Loaders
+from tdiag.evidence.feeding import Inputs, Loaders, PaddedLookups
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.records import (
     FailureRecord,
@@ -58,7 +58,7 @@ _KINDS_OF: dict[str, tuple[type[Kind], ...]] = {
     SAMPLE: (Stacks,),
     TRACE: (HostOps, TracedSteps),
     CALLS: (Calls,),
-    OPS: (Ops, ClipCalls, EmbeddingTables, Recomputations, MemoryGrowth),
+    OPS: (Ops, ClipCalls, EmbeddingTables, PaddedLookups, Recomputations, MemoryGrowth),
     SYSCALLS: (Syscalls,),
 }  # fmt: skip
 _DEVICE = (DeviceTime, Kernels, Syncs, Transfers, Communication)

@@ -19,7 +19,16 @@ from tdiag.evidence.from_run.records import (
     location,
 )
 from tdiag.evidence.machine import SyscallRow, Syscalls
-from tdiag.evidence.ops import Attention, CallRow, Calls, Dispatch, ModuleMove, OpLine, Ops
+from tdiag.evidence.ops import (
+    Attention,
+    CallRow,
+    Calls,
+    Dispatch,
+    FusedAttention,
+    ModuleMove,
+    OpLine,
+    Ops,
+)
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 from tdiag.probe.wire import syscalls_file
@@ -82,7 +91,13 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord]) -> Ops:
         attention = tuple(
             Attention(at=location(at), per_step=times / steps) for at, times in record.attention
         )
-    return Ops(steps=steps, lines=lines, module_moves=moves, attention=attention)
+    fused = tuple(
+        FusedAttention(at=location(at), per_step=times / steps, unfused=tuple(why))
+        for at, why, times in record.fused_attention
+    )
+    return Ops(
+        steps=steps, lines=lines, module_moves=moves, attention=attention, fused_attention=fused
+    )
 
 
 def _sync_lines(record: OpsRecord) -> SyncLines:

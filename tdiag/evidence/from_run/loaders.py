@@ -105,7 +105,19 @@ def _loader(
         opened_bytes=_mean(f.opened for f in all_fetches),
         random=_random(all_fetches),
         fields=_fields(all_fetches),
+        pool_cpu_ns=_mean(_of_pools(f) for f in fetches),
+        # A thread that Python has ended may live on in the kernel for a moment: not in all fetches.
+        pool_threads=min(
+            (f.pool_threads for f in fetches if f.pool_threads is not None), default=None
+        ),
     )
+
+
+def _of_pools(fetch: FetchRecord) -> int | None:
+    """CPU time of the process's other threads; both clocks tick on their own, so never negative."""
+    if fetch.process_cpu is None or fetch.cpu is None:
+        return None
+    return max(0, fetch.process_cpu - fetch.cpu)
 
 
 def _folders(fetches: list[FetchRecord]) -> tuple[tuple[str, float], ...]:

@@ -6,9 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TypeVar
 
-from tdiag.evidence.feeding import Inputs, InputTensor
+from tdiag.evidence.feeding import Inputs, InputTensor, PaddedLookup, PaddedLookups
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.records import (
+    At,
     CallsRecord,
     DdpRecord,
     InputRecord,
@@ -38,6 +39,8 @@ from tdiag.probe.wire import BASELINE, MOST_GRAPH_NODES
 # Variables of a loop hold the last step's tensors until the next one has its own.
 STEPS_UNTIL_REBOUND = 2
 
+_PADDED = ("sequences", "positions", "longest", "tokens")
+
 W = TypeVar("W", OpsRecord, CallsRecord)
 
 
@@ -53,6 +56,8 @@ def make_model(lead: Process) -> list[Kind]:
     kinds: list[Kind] = [_layers(lead.all(ModuleRecord), ops)]
     if ops is not None:
         kinds += [_clips(ops, calls), _recomputations(ops, calls), _tables(ops)]
+    if (padding := _padding(lead.all(OpsRecord))) is not None:
+        kinds.append(padding)
     looks = lead.all(LookRecord)
     if ddp := lead.last(DdpRecord):
         kinds.append(_ddp(ddp, looks, ops))
@@ -121,6 +126,26 @@ def _tables(ops: OpsRecord) -> EmbeddingTables:
             for table in ops.tables
         )
     )  # fmt: skip
+
+
+def _padding(counted: list[OpsRecord]) -> PaddedLookups | None:
+    """Of all counted steps together: the more batches, the surer. None where an older run's were
+    not looked at."""
+    known = [record for record in counted if record.padding is not None]
+    sums: Counter[tuple[At, str, str]] = Counter()
+    places: dict[tuple[At, str], None] = {}
+    for record in known:
+        for at, by, *numbers in record.padding or ():
+            places[at, by] = None
+            for name, number in zip(_PADDED, numbers, strict=True):
+                sums[at, by, name] += number
+    if not known:
+        return None
+    lookups = tuple(
+        PaddedLookup(at=location(at), by=by, **{name: sums[at, by, name] for name in _PADDED})
+        for (at, by) in places
+    )
+    return PaddedLookups(lookups=lookups, packed=any(record.packed for record in known))
 
 
 def _profiled(

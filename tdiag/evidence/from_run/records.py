@@ -80,6 +80,7 @@ class LoaderRecord(Record):
     dataset_at: At = None
     dataset_len: int | None = None
     sampler_len: int | None = None
+    sampler_at: At = None
     collate_name: str = ""
     collate_at: At = None
 
@@ -109,10 +110,13 @@ class FetchRecord(Record):
     wall: int
     loader: int | None = None
     worker: int | None = None
+    cpu: int | None = None
     load: int | None = None
     load_cpu: int | None = None
     collate: int | None = None
     collate_cpu: int | None = None
+    process_cpu: int | None = None
+    pool_threads: int | None = None
     runq: int | None = None
     read: int | None = None
     rchar: int | None = None
@@ -243,6 +247,11 @@ class FailureRecord(Record):
     what: str = ""
 
 
+class SaverRecord(Record):
+    name: str
+    at: At = None
+
+
 class SchedulerRecord(Record):
     id: int
     name: str = ""
@@ -345,6 +354,9 @@ class OpsRecord(Record):
     syncs: list[tuple[At, float]] | None = None
     bias_before_norm: list[tuple[str, str, At, int, int]] = []
     attention: list[tuple[At, int]] | None = None
+    fused_attention: list[tuple[At, list[str], int]] = []
+    padding: list[tuple[At, str, int, int, int, int]] | None = None
+    packed: bool = False
     out_of_place: list[tuple[str, At, int, int, int]] = []
     clips: list[ClipLine] = []
     checkpoints: list[tuple[At, bool | None]] = []

@@ -28,6 +28,8 @@ _PHASE_OF_FRAME = (
     ("torch/autograd/__init__.py", "backward", "backward"),
     ("torch/optim/", "step", "optimizer"),
     ("torch/serialization.py", "save", "checkpoint"),
+    ("safetensors/torch.py", "save_file", "checkpoint"),
+    ("distributed/checkpoint/state_dict_saver.py", "save", "checkpoint"),
 )
 
 
@@ -68,7 +70,7 @@ class _Shared(msgspec.Struct):
     frames: list[SampledFrame]
 
 
-class _Speedscope(msgspec.Struct):
+class Speedscope(msgspec.Struct):
     shared: _Shared
     profiles: list[_Profile]
     name: str | None = None
@@ -95,11 +97,21 @@ def find_samples(
 
     A file that is no speedscope profile (py-spy was killed while writing) is left out.
     """
-    files = [_read(p) for p in sorted(run_dir.glob(stacks_file(f"{lead.pid}*")))]
-    found = [_sampled(file, judged, processes) for file in files if file is not None]
+    found = [_sampled(file, judged, processes) for file in read_stacks(run_dir, lead)]
     if judged.pid != lead.pid:
         found = [samples for samples in found if samples.training]
     return max(found, key=lambda s: len(s.training), default=None)
+
+
+def read_stacks(run_dir: Path, lead: Process) -> list[Speedscope]:
+    """The files of stacks that ``lead`` asked for, those apart that are no speedscope profile."""
+    files = [_read(p) for p in sorted(run_dir.glob(stacks_file(f"{lead.pid}*")))]
+    return [file for file in files if file is not None]
+
+
+def sampled_pids(file: Speedscope) -> set[int]:
+    """The processes whose stacks it holds, as far as it names them."""
+    return {pid for profile in file.profiles if (pid := thread_of(profile.name)[0]) is not None}
 
 
 def make_stacks(samples: Samples, slowed: float) -> Stacks:
@@ -114,14 +126,14 @@ def make_stacks(samples: Samples, slowed: float) -> Stacks:
     )
 
 
-def _read(path: Path) -> _Speedscope | None:
+def _read(path: Path) -> Speedscope | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Speedscope)
+        return msgspec.json.decode(path.read_bytes(), type=Speedscope)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def _sampled(file: _Speedscope, lead: Process, processes: list[Process]) -> Samples:
+def _sampled(file: Speedscope, lead: Process, processes: list[Process]) -> Samples:
     workers = workers_of(lead, processes)
     training: list[Stack] = []
     autograd: list[Stack] = []
@@ -186,7 +198,7 @@ def thread_of(name: str) -> tuple[int | None, int | None]:
     return (int(match[1]), int(match[2])) if match else (None, None)
 
 
-def _samples(file: _Speedscope, profile: _Profile) -> Iterable[Stack]:
+def _samples(file: Speedscope, profile: _Profile) -> Iterable[Stack]:
     frames = file.shared.frames
     weights = profile.weights or [1.0] * len(profile.samples)
     for sample, weight in zip(profile.samples, weights, strict=False):

@@ -22,6 +22,7 @@ from tdiag.evidence.from_run.records import (
     OptimizerRecord,
     ProcessRecord,
     RoleRecord,
+    SaverRecord,
     SchedulerRecord,
     SettingsRecord,
     TorchRecord,
@@ -40,6 +41,8 @@ from tdiag.evidence.training import (
     Modules,
     Optimizer,
     Optimizers,
+    Saver,
+    Savers,
     Scheduler,
     Schedulers,
     Setting,
@@ -189,6 +192,8 @@ def make_optim(lead: Process) -> list[Kind]:
     looks = lead.all(LookRecord)
     described = {o.id: o for o in lead.all(OptimizerRecord)}.values()
     kinds: list[Kind] = [Optimizers(optimizers=tuple(_optimizer(o, looks) for o in described))]
+    saved = lead.all(SaverRecord)
+    kinds.append(Savers(savers=tuple(Saver(name=s.name, at=location(s.at)) for s in saved)))
     if looks:
         kinds.append(_schedulers(lead, looks))
         seen = [look.gradient for look in looks if look.gradient is not None]

@@ -20,6 +20,7 @@ import torch
 
 from ..models import nbytes
 from ..wire import MOST_GRAPH_NODES, is_user_file
+from .padding import Padding
 from .tables import Tables
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ PASSED_ON = {
     "sub", "__sub__", "masked_fill", "where", "dropout", "to", "float", "half", "type_as",
     "contiguous",
 }  # fmt: skip
+FUSED_ATTENTION = {"scaled_dot_product_attention", "multi_head_attention_forward"}
 SCORES, WEIGHTS = "scores", "weights"
 
 
@@ -48,6 +50,28 @@ def stage_of(name: str, taken: str, result: Any) -> str:
     if name in SOFTMAXES:
         return WEIGHTS if taken == SCORES else ""
     return taken if name in PASSED_ON else ""
+
+
+DROPOUT, GRADIENT, DIMENSIONS, SIZES = "dropout", "mask with gradient", "dimensions", "sizes"
+
+
+def unfused(name: str, args: Any, kwargs: Any) -> list[str]:
+    """Why this call of fused attention may not get a fused kernel: dropout (on a CPU), a mask that
+    needs a gradient, not four dimensions, values not as wide as keys."""
+    if name == "multi_head_attention_forward":
+        dropout = kwargs.get("dropout_p", args[10] if len(args) > 10 else 0.0)
+        return [DROPOUT] if dropout and kwargs.get("training", True) else []
+    given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p"), args), **kwargs)
+    query, key, value, mask = (given.get(n) for n in ("query", "key", "value", "attn_mask"))
+    if not all(isinstance(x, torch.Tensor) for x in (query, key, value)):
+        return []
+    found = {
+        DROPOUT: bool(given.get("dropout_p")),
+        GRADIENT: isinstance(mask, torch.Tensor) and mask.requires_grad,
+        DIMENSIONS: query.dim() != 4,  # type: ignore[union-attr]
+        SIZES: key.shape[-1] != value.shape[-1],  # type: ignore[union-attr]
+    }
+    return [why for why, true in found.items() if true]
 
 
 MOST_TRACKED = 50_000  # tensors; about 200 bytes each
@@ -99,7 +123,9 @@ class Flow:
         self.checkpoints: dict[Any, bool | None] = {}
         self.module_moves: dict[Any, int] = {}
         self.tables = Tables(looks)
+        self.padding = Padding()
         self.attention: dict[Any, int] = {}  # place of the weights → how often
+        self.fused_calls: dict[Any, int] = {}  # (place, why not fused, …) → how often
         self.backwards = 0
         self.synced: int | None = None
 
@@ -107,6 +133,11 @@ class Flow:
         """A call returned."""
         if not isinstance(result, (torch.Tensor, tuple, list)):
             return  # it asked for a size or a device, and used no values
+        if name in FUSED_ATTENTION:
+            key = place, *unfused(name, args, kwargs)
+            self.fused_calls[key] = self.fused_calls.get(key, 0) + 1
+        if torch.is_grad_enabled():
+            self.padding.seen(name, args, kwargs, result, place)
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Tensor):
                 taken = self._known(value)
@@ -239,8 +270,12 @@ class Flow:
             "checkpoints": [[at, reentrant] for at, reentrant in self.checkpoints.items()],
             "module_moves": [[at, times] for at, times in self.module_moves.items()],
             "tables": self.tables.report(),
+            **self.padding.report(),
             "graphs": [[made.place, count_nodes(t)] for made, t in self._graphs()],
             "attention": [[at, times] for at, times in self.attention.items()],
+            "fused_attention": [
+                [key[0], list(key[1:]), times] for key, times in self.fused_calls.items()
+            ],
             "backwards": self.backwards,
             "synced": self.synced,
         }  # fmt: skip

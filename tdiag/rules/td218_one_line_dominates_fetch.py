@@ -38,7 +38,7 @@ from tdiag.rules.measures import count, known_to
 from tdiag.rules.thresholds import LOW_END_FRAC, MAJORITY_FRAC
 from tdiag.units import duration, percent
 
-CODE = "TD217"
+CODE = "TD218"
 NAME = "one-line-dominates-fetch"
 CLASS = "cpu"
 AFTER = {

@@ -1,0 +1,79 @@
+"""Marks where the training thread saves a checkpoint: ``torch.save``, safetensors and
+``torch.distributed.checkpoint``, whose modules are watched once the script has imported them."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import places
+from .imports import when_imported
+from .patches import hidden
+from .record import wall_ns
+from .wire import SAVE_BEGIN, SAVE_END
+
+if TYPE_CHECKING:
+    from .core import Probe
+
+# Others bind these names as soon as the module was executed: it is watched then, not later.
+ELSEWHERE = {
+    "safetensors.torch": ("save_file", "save_model"),
+    "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save"),
+}
+MOST_PLACES = 16  # a `saver` record each
+
+
+class SaveWatch:
+    """One a process. A save inside another one is that one's."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.inside = False
+        self.known: set[Any] = set()
+
+    def install(self) -> None:
+        save = self._watched("torch.save", torch.save)
+        self.probe.patches.set(torch, "save", save)
+        self.probe.patches.set(torch.serialization, "save", save)
+        for module in ELSEWHERE:
+            when_imported(module, functools.partial(self._imported, module))
+
+    def _imported(self, name: str, _began: int) -> None:
+        self.probe.guard(self._watch)(name)
+
+    def _watch(self, name: str) -> None:
+        module = sys.modules[name]
+        public = name.replace(".state_dict_saver", "")
+        for function in ELSEWHERE[name]:
+            if original := getattr(module, function, None):
+                watched = self._watched(f"{public}.{function}", original)
+                self.probe.patches.set(module, function, watched)
+
+    def _watched(self, name: str, original: Any) -> Any:
+        watch, marks, put = self, self.probe.marks, self.probe.marks.put
+
+        @functools.wraps(original)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            if watch.inside or not marks.mine():
+                return original(*args, **kwargs)
+            watch.probe.guard(watch._called)(name)
+            watch.inside = True
+            put((SAVE_BEGIN, wall_ns(), 0))
+            try:
+                return original(*args, **kwargs)
+            finally:
+                watch.inside = False
+                put((SAVE_END, wall_ns(), 0))
+
+        return hidden(save)
+
+    def _called(self, name: str) -> None:
+        """Write down from where, the first time."""
+        place = places.caller()
+        key = name, tuple(place or ())
+        if key not in self.known and len(self.known) < MOST_PLACES:
+            self.known.add(key)
+            self.probe.recorder.write("saver", name=name, at=place)

@@ -1,0 +1,187 @@
+"""The model computes padding
+
+## What it measures
+Tokens that counted steps look up in embedding tables: the length of each sequence, of the longest
+one of its batch, and the length that all were padded to. Padding is told by a mask of the same
+shape, or by the table's `padding_idx`; a token that merely repeats is not counted.
+
+## Why it is slow
+Embeddings, linear layers and recurrent cells compute every position of the batch, and attention
+every pair of positions. A mask only keeps padding out of the result.
+
+## What to do
+Pad each batch to its own longest sequence, not to a fixed length. Then put sequences of similar
+length into one batch: sort pools of some 50 shuffled batches by length, and shuffle the batches. Or
+pack several sequences into one row, with a mask that keeps them apart.
+
+## How the gain is computed
+From the time of forward, loss and backward, less the dispatch overhead of their calls, where that
+was measured. High end: no padding is left; the attention kernels' share falls with the square of
+the length, the rest in proportion. Low end: half of what padding only to the longest sequence
+saves, or of what sorted pools save where that is more.
+
+## When this advice is wrong
+Sorting by length makes batches less random, and static shapes (a compiled model, CUDA graphs, TPUs)
+get several lengths: use a few fixed ones. Kernels for sequences without padding (variable-length
+attention) may skip it already. Batches of short sequences use a device less well: enlarge them.
+"""
+
+from __future__ import annotations
+
+from tdiag.evidence.feeding import Loader, Loaders, PaddedLookup, PaddedLookups
+from tdiag.evidence.ops import Dispatch, HostOps, Ops
+from tdiag.evidence.steps import Budget
+from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
+from tdiag.model.threshold import Threshold
+from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.examples import at, budget, loaders
+from tdiag.rules.measures import count, frac, text
+from tdiag.rules.thresholds import LOW_END_FRAC, MAJORITY_FRAC
+from tdiag.units import percent
+
+CODE = "TD613"
+NAME = "padding-computed"
+CLASS = "compute"
+
+# Where positions are computed: of a run on the CPU, and on a device.
+COMPUTED = ("forward", "loss", "backward", "compute")
+LEFT_BY_POOLS_FRAC = Threshold(
+    0.1,
+    "of the positions",
+    "Simulated: pools of 50 batches of 8 to 64 sequences, sorted by length, keep 2 to 10 % padding"
+    " (lengths uniform, and log-normal with σ 0.5 and 1; 2,000 and 20,000 sequences); in random"
+    " order it was 43 to 81 %.",
+)
+# Kernels of attention, by torch's names.
+ATTENTION = ("scaled_dot_product", "_flash_attention", "_efficient_attention", "_softmax", "bmm")
+
+
+def check(
+    budget: Budget,
+    padded: PaddedLookups,
+    loaders: Loaders | None,
+    ops: Ops | None,
+    dispatch: Dispatch | None,
+    host_ops: HostOps | None,
+) -> Found | None:
+    if padded.packed or not padded.lookups:
+        return None
+    sequences, positions, longest, tokens = _sums(padded.lookups)
+    padding = 1 - tokens / positions
+    if padding <= LEFT_BY_POOLS_FRAC:
+        return None
+    fixed = 1 - longest / positions  # what dynamic padding saves, without sorting
+    pooled = 1 - (1 - padding) / (1 - LEFT_BY_POOLS_FRAC)
+    scaling = max(0.0, held(budget, *COMPUTED) - _fixed_cost(budget, ops, dispatch))
+    attends = _attention_frac(host_ops)
+    high = padding * (1 - attends) + (1 - (1 - padding) ** 2) * attends
+    loader = loaders.train() if loaders else None
+    place = _place(padded.lookups, loader)
+    lengths = tokens / sequences, longest / sequences, positions / sequences
+    return Found(
+        summary=(
+            f"{percent(padding)} of the positions that the model computes are padding: sequences of"
+            f" {lengths[0]:.0f} tokens (mean) are padded to {lengths[2]:.0f}."
+        ),
+        evidence=(
+            count("sequences looked at", sequences, "ops"),
+            count("tokens of a sequence, mean", lengths[0], "ops"),
+            count("longest sequence of a batch, mean", lengths[1], "ops"),
+            count("positions of a sequence, with padding", lengths[2], "ops"),
+            frac("padding", padding, "ops"),
+            text("padding told by", ", ".join(sorted({x.by for x in padded.lookups})), "ops"),
+        ),
+        fix=_fix(fixed >= MAJORITY_FRAC * padding, loader, place),
+        gain=Gain(
+            scaling * max(fixed, pooled) * LOW_END_FRAC,
+            scaling * high,
+            "high end: no padding is left, and all of this time falls with it; low end: half of"
+            " what is saved by batches no longer than their longest sequence, of similar lengths.",
+            COMPUTED,
+        ),
+        at=place,
+    )
+
+
+def _sums(lookups: tuple[PaddedLookup, ...]) -> tuple[int, int, int, int]:
+    return (
+        sum(x.sequences for x in lookups),
+        sum(x.positions for x in lookups),
+        sum(x.longest for x in lookups),
+        sum(x.tokens for x in lookups),
+    )
+
+
+def _fixed_cost(budget: Budget, ops: Ops | None, dispatch: Dispatch | None) -> float:
+    """Dispatch overhead, which does not fall with the length, ns per step. Included only on the
+    CPU: on a device the host's calls are no part of its computing."""
+    if ops is None or dispatch is None or budget.has_device:
+        return 0.0
+    lines = [line for line in ops.lines if line.phase in COMPUTED]
+    plain = sum(line.calls - line.grad_calls for line in lines)
+    recorded = sum(line.grad_calls for line in lines)
+    return plain * dispatch.op_ns + recorded * dispatch.grad_op_ns
+
+
+def _attention_frac(host_ops: HostOps | None) -> float:
+    """Attention's kernels ÷ all ops, in the trace; 0 where there is none."""
+    ops = host_ops.ops if host_ops else ()
+    whole = sum(op.self_ns for op in ops)
+    mine = sum(op.self_ns for op in ops if any(name in op.name for name in ATTENTION))
+    return mine / whole if whole else 0.0
+
+
+def _place(lookups: tuple[PaddedLookup, ...], loader: Loader | None) -> Place | None:
+    """Where batches are padded, as far as that is known; else where they are looked up."""
+    if loader is not None and (loader.collate_at or loader.created_at):
+        return loader.collate_at or loader.created_at
+    return max(lookups, key=lambda x: x.positions - x.tokens).at
+
+
+def _fix(to_longest: bool, loader: Loader | None, place: Place | None) -> Fix:
+    here = where(place)
+    made = where(loader.created_at) if loader else ""
+    if to_longest:
+        return Fix(
+            f"Pad each batch to its own longest sequence{here}, not to a fixed length. Batches of"
+            " sequences of similar length save more.",
+            "safe",
+            action="Pad batches to their longest sequence",
+            code="tokens = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)",
+        )
+    return Fix(
+        f"Put sequences of similar length into one batch: give the DataLoader{made or here} a"
+        " batch_sampler that sorts pools of shuffled samples by length, or pack several sequences"
+        " into one row.",
+        "review",
+        action="Batch sequences of similar length",
+        code=(
+            "order = torch.randperm(len(lengths)).tolist()\n"
+            "pools = [order[i : i + 50 * n] for i in range(0, len(order), 50 * n)]\n"
+            "order = [i for p in pools for i in sorted(p, key=lengths.__getitem__)]\n"
+            "batches = [order[i : i + n] for i in range(0, len(order), n)]\n"
+            "random.shuffle(batches)\n"
+            "loader = DataLoader(dataset, batch_sampler=batches, collate_fn=collate)"
+        ),
+    )
+
+
+def fires() -> Evidence:
+    """Sentences of 60 tokens in the mean, padded to the longest of each batch."""
+    return _training(tokens=7_680, positions=16_384)
+
+
+def clear() -> Evidence:
+    """The same sentences, in batches of similar length."""
+    return _training(tokens=7_680, positions=8_100)
+
+
+def _training(tokens: int, positions: int) -> Evidence:
+    lookup = PaddedLookup(
+        at=at(18, "forward"), by="mask", sequences=128, positions=positions, longest=positions,
+        tokens=tokens,
+    )  # fmt: skip
+    step = budget(forward=60, loss=2, backward=110, optimizer=8)
+    return Evidence().add(step, PaddedLookups(lookups=(lookup,), packed=False), loaders())

@@ -1,0 +1,189 @@
+"""scaled_dot_product_attention takes its slow form, without a fused kernel
+
+## What it measures
+How many calls of `scaled_dot_product_attention` ran as matmul, softmax, matmul
+(`_scaled_dot_product_attention_math` in the trace) instead of a fused kernel, and the time of these
+ops.
+
+## Why it is slow
+The slow form stores the score matrix (n² numbers per head for a sequence of length n), and reads it
+again for the softmax, dropout, and backward. It is chosen silently where a fused kernel cannot do
+what is asked for.
+
+## What to do
+Pass four dimensions (batch, heads, sequence, size), values as wide as the keys, and a mask that
+needs no gradient. On a CPU, dropout on the attention weights alone forces the slow form. Do not
+switch the fused backends off (`sdpa_kernel(SDPBackend.MATH)`, `enable_flash_sdp(False)`).
+
+## How the gain is computed
+On a CPU, from the time of these calls, and of their backward in the step's own proportion. Low end:
+the fused kernel was at least 1.21 times as fast. High end: 2.5 times, or 3.56 times where dropout
+has to go for it. On a device, from the time of the kernels that these ops launch: high end a third
+of it is left, low end nothing is gained.
+
+## When this advice is wrong
+Dropout on attention weights regularises; training without it is another training (dropout after the
+layers stays). Under double backward (gradient penalties) only the slow form works.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tdiag.evidence.device import DeviceParts, DeviceTime
+from tdiag.evidence.ops import FusedAttention, HostOps, Ops
+from tdiag.evidence.steps import Budget, TracedSteps
+from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
+from tdiag.model.threshold import Threshold
+from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.examples import MS, at, budget, host_op, host_ops, ops, traced
+from tdiag.rules.measures import count, ns, text
+from tdiag.units import plural
+
+CODE = "TD614"
+NAME = "attention-without-fused-kernel"
+CLASS = "compute"
+
+_MEASURED = (
+    "Measured, CPU time of forward and backward on one core, torch 2.13, eight shapes with"
+    " sequences of 32 to 1,024:"
+)
+FUSED_LOW = Threshold(1.21, "times as fast", f"{_MEASURED} without dropout 1.21 to 1.77 times.")
+FUSED_HIGH = Threshold(
+    2.5,
+    "times as fast",
+    "Measured, wall time of whole steps on a shared machine: the planted case of three dimensions"
+    " was 2.2 to 2.5 times as fast with four.",
+)
+NO_DROPOUT_HIGH = Threshold(
+    3.56, "times as fast", f"{_MEASURED} fused without dropout against slow with: 2.18 to 3.56."
+)
+ON_DEVICE_HIGH = Threshold(
+    3.0,
+    "times as fast",
+    'Dao et al., "FlashAttention" (2022): up to 3× as fast as the PyTorch implementation of'
+    " attention.",
+)
+SLOW = "aten::_scaled_dot_product_attention_math"
+# What it and its backward are made of, by torch's own names.
+PARTS = ("aten::_softmax", "aten::_softmax_backward_data", "aten::bmm", "aten::baddbmm")
+DROPOUT = "dropout"
+
+
+def check(
+    budget: Budget,
+    host_ops: HostOps,
+    traced: TracedSteps,
+    ops: Ops | None,
+    parts: DeviceParts | None,
+    device: DeviceTime | None,
+) -> Found | None:
+    slow = [op for op in host_ops.ops if op.name == SLOW]
+    if not slow:
+        return None
+    times = sum(op.count for op in slow)
+    inside = sum(op.total_ns for op in slow) * budget.step_ns / traced.mean_ns
+    on_device = _on_device(budget, parts, device)
+    call = _call(ops)
+    why = [] if call is None else [x for x in call.unfused if x in _cures(budget)]
+    place = None if call is None else call.at
+    return Found(
+        summary=(
+            f"{plural(round(times), 'call')} of scaled_dot_product_attention per step{where(place)}"
+            f" {'runs' if round(times) == 1 else 'run'} as matmul, softmax, matmul, without a fused"
+            " kernel."
+        ),
+        evidence=(
+            count("calls without a fused kernel", times, "trace", "per_step"),
+            *((text("why", ", ".join(why), "ops"),) if why else ()),
+            ns("host time of these calls, forward", inside, "trace"),
+            *((ns("kernels of these ops", on_device, "trace"),) if on_device else ()),
+        ),
+        fix=_fix(budget, place, why),
+        gain=_gain(budget, inside, on_device, NO_DROPOUT_HIGH if DROPOUT in why else FUSED_HIGH),
+        at=place,
+    )
+
+
+def _gain(budget: Budget, inside: float, on_device: float, most: Threshold) -> Gain | None:
+    if not budget.has_device:
+        forward, backward = held(budget, "forward"), held(budget, "backward")
+        cost = inside * (1 + backward / forward) if forward else inside
+        return Gain(
+            cost * (1 - 1 / FUSED_LOW),
+            cost * (1 - 1 / most),
+            f"the fused kernel was {FUSED_LOW} to {most} times as fast in measurements on a CPU.",
+            ("forward", "backward"),
+        )
+    if not on_device:
+        return None
+    return Gain(
+        0.0,
+        on_device * (1 - 1 / ON_DEVICE_HIGH),
+        "high end: three times as fast; low end: short sequences gain nothing.",
+        ("compute",),
+    )
+
+
+def _cures(budget: Budget) -> dict[str, str]:
+    """Why no fused kernel was taken → what to do, a sentence."""
+    cures = {
+        "dimensions": "Give query, key and value four dimensions (unsqueeze(1) for one head).",
+        "sizes": "Make the head size of the values that of the keys.",
+        "mask with gradient": "Detach the mask, if it need not be learned.",
+    }
+    on_cpu = {DROPOUT: "Set the dropout of the attention weights to 0: on a CPU it rules them out."}
+    return cures if budget.has_device else cures | on_cpu
+
+
+def _fix(budget: Budget, place: Place | None, why: list[str]) -> Fix:
+    cures = [_cures(budget)[one] for one in why]
+    unknown = "Find what rules the fused kernels out: backends that are switched off, or inputs."
+    return Fix(
+        f"{' '.join(cures) or unknown} The call is{where(place)}." if place else unknown,
+        "review" if not why or DROPOUT in why or "mask with gradient" in why else "safe",
+        action="Let attention use the fused kernel",
+        code=(
+            "from torch.nn.attention import SDPBackend, sdpa_kernel\n\n"
+            "# fails, and warns why, where the fused kernel cannot be used\n"
+            "with sdpa_kernel(SDPBackend.FLASH_ATTENTION):\n"
+            "    loss = compute_loss(model, batch)"
+        ),
+    )
+
+
+def _call(ops: Ops | None) -> FusedAttention | None:
+    """The call made most often, first of all of those with a reason."""
+    calls = ops.fused_attention if ops else ()
+    return max(calls, key=lambda call: (bool(call.unfused), call.per_step), default=None)
+
+
+def _on_device(budget: Budget, parts: DeviceParts | None, device: DeviceTime | None) -> float:
+    """Kernels that these ops launch, ns per clean step; 0 where the trace does not tell."""
+    if not budget.has_device or parts is None or device is None:
+        return 0.0
+    launched = sum(part.device_ns for part in parts.ops if part.name in PARTS)
+    return launched * budget.step_ns / device.step_ns
+
+
+def fires() -> Evidence:
+    """Attention with dropout on a CPU."""
+    return _attending(SLOW)
+
+
+def clear() -> Evidence:
+    """The same calls take the fused kernel."""
+    return _attending("aten::_scaled_dot_product_flash_attention_for_cpu")
+
+
+def _attending(kernel: str) -> Evidence:
+    products = (host_op("aten::bmm", 36, 60 * MS), host_op("aten::_softmax", 6, 30 * MS))
+    call = FusedAttention(at=at(18, "forward"), per_step=6.0, unfused=("dropout",))
+    return Evidence().add(
+        budget(forward=60, backward=90),
+        host_ops(host_op(kernel, 6, 40 * MS), *products),
+        traced(150),
+        replace(ops(), fused_attention=(call,)),
+    )

@@ -1,0 +1,63 @@
+"""What the probe sees of the threads that libraries start in DataLoader workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tdiag.evidence.feeding import Loader, Loaders
+
+from .harness import watch_code
+
+SCRIPT = """
+import torch
+from concurrent.futures import ThreadPoolExecutor
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+POOL = ThreadPoolExecutor(1)
+class Data(Dataset):
+    def __len__(self):
+        return 100_000
+    def __getitem__(self, i):
+        {work}
+        return torch.ones(4)
+if __name__ == "__main__":
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x in DataLoader(Data(), batch_size=4, num_workers=1):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+"""
+# A pool of a library in C; torch's own is at hand.
+POOL = "torch.set_num_threads(3); torch.ones(1 << 20).exp_()"
+OWN = "torch.ones(1 << 18).exp_()"
+PYTHONS = "POOL.submit(lambda: torch.ones(1 << 20).exp_().sum()).result()"
+
+
+def fetched(folder: Path, work: str) -> Loader:
+    script = SCRIPT.format(work=work)
+    run = watch_code(folder, script, windows=["baseline"], profiling=True, steps=60)
+    assert run.returncode == 0 and run.of("failure") == []
+    loaders = run.evidence().get(Loaders)
+    loader = loaders.train() if loaders else None
+    assert loader is not None
+    return loader
+
+
+def test_a_librarys_pool_is_counted_with_its_cpu_time(tmp_path: Path) -> None:
+    loader = fetched(tmp_path, POOL)
+    assert loader.pool_threads is not None and loader.pool_threads >= 2
+    assert loader.pool_cpu_ns
+
+
+def test_a_worker_without_pools_has_none(tmp_path: Path) -> None:
+    loader = fetched(tmp_path, OWN)
+    assert loader.pool_threads == 0
+    assert loader.pool_cpu_ns is not None and loader.load_cpu_ns is not None
+    assert loader.pool_cpu_ns < loader.load_cpu_ns
+
+
+def test_threads_that_python_started_are_the_users_own(tmp_path: Path) -> None:
+    loader = fetched(tmp_path, PYTHONS)
+    assert loader.pool_threads == 0
+    assert loader.pool_cpu_ns

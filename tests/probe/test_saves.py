@@ -1,0 +1,61 @@
+"""What the probe sees of checkpoints, by whichever function they are saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tdiag.evidence.steps import Phases
+from tdiag.evidence.training import Savers
+
+from .harness import watch_code
+
+SCRIPT = """
+import torch
+{imports}
+model = torch.nn.Linear(256, 256)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(100_000):
+    optimizer.zero_grad()
+    model(torch.ones(8, 256)).sum().backward()
+    optimizer.step()
+    if step % 10 == 0:
+        {save}
+"""
+WAYS = {
+    "torch.save": ("", "torch.save(model.state_dict(), 'last.pt')"),
+    "safetensors.torch.save_file": (
+        "from safetensors.torch import save_file as keep",
+        "keep(model.state_dict(), 'last.safetensors')",
+    ),
+    "safetensors.torch.save_model": (
+        "import safetensors.torch",
+        "safetensors.torch.save_model(model, 'last.safetensors')",
+    ),
+    "torch.distributed.checkpoint.save": (
+        "import torch.distributed.checkpoint as dcp",
+        "dcp.save(model.state_dict(), checkpoint_id='last', no_dist=True)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_save_is_a_checkpoint_once(tmp_path: Path, name: str) -> None:
+    imports, save = WAYS[name]
+    script = SCRIPT.format(imports=imports, save=save.replace("'last", f"'{tmp_path}/last"))
+    run = watch_code(tmp_path, script, windows=["baseline"], profiling=True, steps=100)
+    assert run.returncode == 0 and run.of("failure") == []
+    evidence = run.evidence()
+    phases, savers = evidence.get(Phases), evidence.get(Savers)
+    assert phases is not None and savers is not None
+    assert phases.counts["checkpoint"] == pytest.approx(0.1, abs=0.03)
+    (saver,) = savers.savers
+    assert (saver.name, saver.at and saver.at.line) == (name, 11)
+
+
+def test_a_run_that_never_saves_names_nobody(tmp_path: Path) -> None:
+    script = SCRIPT.format(imports="", save="pass")
+    run = watch_code(tmp_path, script, windows=["baseline"], profiling=True, steps=60)
+    savers = run.evidence().get(Savers)
+    assert savers is not None and savers.savers == ()

@@ -1,0 +1,73 @@
+"""Pools of threads that libraries start in workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.feeding import Loaders
+from tdiag.model.diagnosis import Abstained, Finding
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import MS, budget, stack, stacks, system, threads
+
+RULE = find("TD217")
+
+
+def judged(*kinds: Any, **changes: Any) -> Finding | Abstained | None:
+    """The rule's own example, four workers on four cores, with these changes to its loader."""
+    evidence = RULE.fires()
+    loaders = evidence.get(Loaders)
+    assert loaders is not None
+    mine = Loaders(loaders=tuple(replace(x, **changes) for x in loaders.loaders))
+    return run_rule(RULE, evidence.add(mine, *kinds))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pool_cpu_ns": 10.0 * MS},  # 13 % of 75 ms
+        {"pool_threads": 0},  # threads of Python's own
+        {"num_workers": 0},
+        {"num_workers": 1, "pool_threads": 3},  # as many threads as cores
+    ],
+)
+def test_silent_where_threads_are_few_or_cost_little(changes: dict[str, Any]) -> None:
+    assert isinstance(judged(), Finding)
+    assert judged(**changes) is None
+
+
+def test_many_cores_may_have_many_threads() -> None:
+    cores = system(cores_allowed=64.0, cores_machine=64, cores_used=20.0)
+    assert judged(cores) is None
+
+
+def test_torchs_own_threads_in_workers_are_another_rules() -> None:
+    assert judged(threads(4, worker_intra_op=4)) is None
+    assert isinstance(judged(threads(4, worker_intra_op=1)), Finding)
+
+
+def test_the_ranks_of_a_machine_share_its_cores() -> None:
+    eight = system(cores_allowed=16.0, cores_machine=16, cores_used=15.0)
+    assert judged(eight) is None  # 16 threads on 16 cores
+    assert isinstance(judged(eight, threads(1, processes=2, together=2)), Finding)
+
+
+def test_a_run_recorded_before_this_was_measured_abstains() -> None:
+    old = judged(pool_cpu_ns=None, pool_threads=None)
+    assert isinstance(old, Abstained)
+    assert "workers' other threads" in old.missing
+
+
+def test_opencv_is_told_in_its_own_words() -> None:
+    line = replace(stack(17, 0.9, "resize (cv2.py)", function="__getitem__"), library="cv2")
+    found = judged(stacks(workers=(line,)))
+    assert isinstance(found, Finding) and "cv2.setNumThreads(0)" in found.fix.code
+    plain = judged()
+    assert isinstance(plain, Finding) and "threadpool_limits(1)" in plain.fix.code
+
+
+def test_nothing_to_win_where_no_batch_is_waited_for() -> None:
+    assert judged(budget(forward=60, backward=90)) is None
