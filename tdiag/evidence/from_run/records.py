@@ -55,6 +55,7 @@ class TorchRecord(Record):
     cpus_allowed: int | None = None
     threads_at: At = None
     framework: tuple[str, str] | None = None
+    debug: dict[str, str] | None = None
 
 
 class RoleRecord(Record):
