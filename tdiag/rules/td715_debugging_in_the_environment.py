@@ -76,7 +76,6 @@ def check(
             " container images.",
             "safe",
             action=f"Unset {next(iter(on))}",
-            code=f"unset {' '.join(on)}",
         ),
         gain=gain if pythons else None,
     )
