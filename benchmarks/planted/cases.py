@@ -147,7 +147,7 @@ class Case:
         return {name: _fill(text, parts) for name, text in STYLES[self.style].items()}
 
     def right(self) -> set[tuple[str, int]]:
-        cures = {"TD101", "TD201", "TD202", "TD203", "TD205", "TD206", "TD213", "TD218", "TD613"}
+        cures = {"TD101", "TD201", "TD202", "TD203", "TD205", "TD206", "TD213", "TD217", "TD613"}
         marks = ["# HERE"] + ["# FIX"] * bool(cures & set(self.waste.codes))
         found = set()
         for name, text in self.files(fixed=False).items():

@@ -338,7 +338,7 @@ class Data(Dataset):
 POOLS = Waste(
     "matrix products in workers, each with a pool of as many threads as there are cores",
     "cpu",
-    ("TD218",),
+    ("TD217",),
     {"DATA": FILTERED, "LOADER": "batch_size=16, num_workers=$CORES, persistent_workers=True"},
     {
         "LOADER": "batch_size=16, num_workers=$CORES, persistent_workers=True,"

@@ -42,7 +42,7 @@ CODE = "TD201"
 NAME = "loader-short-of-workers"
 CLASS = "cpu"
 AFTER = {
-    "TD218": "more workers start more pools of threads",
+    "TD217": "more workers start more pools of threads",
     "TD102": "workers hide unnecessary reads and still do them",
     "TD206": "workers hide a slow collate_fn and take cores for it",
     "TD207": "workers hide work that need not be done",

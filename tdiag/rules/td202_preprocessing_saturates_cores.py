@@ -43,7 +43,7 @@ CODE = "TD202"
 NAME = "preprocessing-saturates-cores"
 CLASS = "cpu"
 AFTER = {
-    "TD218": "without pools of threads the same work needs fewer cores",
+    "TD217": "without pools of threads the same work needs fewer cores",
     "TD206": "a faster collate_fn needs no offline copy",
     "TD207": "tensors from arrays instead of lists need no offline copy",
     "TD210": "a tensor instead of the table needs no offline copy",

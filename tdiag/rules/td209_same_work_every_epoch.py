@@ -44,7 +44,7 @@ CODE = "TD209"
 NAME = "same-work-every-epoch"
 CLASS = "cpu"
 AFTER = {
-    "TD218": "without pools of threads the work may be cheap enough",
+    "TD217": "without pools of threads the work may be cheap enough",
     "TD102": "reading only what is used may make a cache unnecessary",
     "TD207": "arrays instead of lists may make a cache unnecessary",
     "TD210": "a tensor instead of the table may make a cache unnecessary",

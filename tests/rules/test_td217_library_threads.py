@@ -13,7 +13,7 @@ from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, budget, stack, stacks, system, threads
 
-RULE = find("TD218")
+RULE = find("TD217")
 
 
 def judged(*kinds: Any, **changes: Any) -> Finding | Abstained | None:

@@ -39,7 +39,7 @@ from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import percent, plural
 
-CODE = "TD218"
+CODE = "TD217"
 NAME = "library-threads-in-workers"
 CLASS = "cpu"
 
