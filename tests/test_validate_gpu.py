@@ -13,6 +13,8 @@ from types import ModuleType
 
 import pytest
 
+from tdiag.probe.trial.changes import load as load_change
+
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
 
@@ -37,6 +39,11 @@ def test_every_program_is_python(load: object) -> None:
         for marks in (one.fault, one.fix):
             ast.parse(programs.training(**marks))
         assert not one.line or one.line in programs.training(**one.fault)
+    for change, fault, fix in programs.TRIED:
+        name, _, text = change.partition("=")
+        load_change(name).parse(text)
+        for marks in (fault, fix, {"setup": programs.FILLS}):
+            ast.parse(programs.training(**marks))
     for source in (programs.TRUTH, programs.EVENTS, *programs.WAYS.values()):
         ast.parse(source + programs.DIGEST)
 
@@ -45,7 +52,7 @@ def test_each_set_of_the_validation_has_cases_and_names_are_unique(load: object)
     cases = module(load, "gpu.cases").CASES
     names = [case.name for case in cases]
     assert len(set(names)) == len(names)
-    assert {name[0] for name in names if name[0].isdigit()} == set("12345678")
+    assert {name[0] for name in names if name[0].isdigit()} == set("123456789")
     assert names[0].startswith("1 truth")
     order = [case.name[0] for case in cases if case.name[0].isdigit()]
     assert order == sorted(order)

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from gpu.programs import DIGEST, EVENTS, PLANTED, TRUTH, WAYS, Planted, training
+from gpu.programs import (
+    DIGEST,
+    EVENTS,
+    FILLS,
+    PLANTED,
+    PRODUCTS,
+    TRIED,
+    TRUTH,
+    WAYS,
+    Planted,
+    training,
+)
 from gpu.running import ROOT, Bench, Wrong, expect, line_of, number
 
 # A program differs from itself by 1.4 % (NOISE_FLOOR_FRAC of tdiag.rules.base); other clocks and
@@ -17,6 +29,7 @@ SAME_FRAC = 0.05
 # A prediction holds if the measured gain lies in its range, widened by as much at both ends.
 WIDER_FRAC = 0.10
 SECONDS = 150
+RANKS = 2
 # Lines that Kineto and torchrun write with their own time or process number in front.
 TIMESTAMPED = ("USDT:", "torch/distributed/run.py")
 
@@ -92,11 +105,14 @@ def planted(case: Planted, bench: Bench) -> None:
 
 
 def healthy(bench: Bench) -> None:
+    """Compute without advice; healthy where its arithmetic comes near the data sheet's."""
     found = bench.diagnosis(bench.script(training()))
-    verdict = found["verdict"]
+    verdict, roofline = found["verdict"], found["roofline"]
     pushed = [f["code"] for f in found["findings"] if not f["advisory"]]
-    # Healthy it is not called: no peak rate of the device is known (docs/roofline.md).
     expect(verdict["class"] == "compute" and not pushed, f"{verdict['summary']} {pushed}")
+    expect(roofline, f"the rates of {found['environment']['device']} are in no data sheet here")
+    bench.measured |= {"efficiency": roofline["efficiency"], "bound": roofline["bound"]}
+    expect(verdict["healthy"], verdict["summary"])
 
 
 def sample(name: str, cls: str, bench: Bench) -> None:
@@ -110,9 +126,14 @@ def sample(name: str, cls: str, bench: Bench) -> None:
 
 def unchanged(name: str, bench: Bench) -> None:
     """The program prints, fails and computes as it does alone."""
+    if "nccl" in name and (devices := _devices()) < RANKS:
+        bench.measured["devices"] = devices  # NCCL takes one a rank
+        return
     source = WAYS[name] + DIGEST
     script = bench.script(source)
-    start = ["-m", "torch.distributed.run", "--nproc-per-node", "2"] if "ranks" in name else []
+    start = (
+        ["-m", "torch.distributed.run", "--nproc-per-node", str(RANKS)] if "ranks" in name else []
+    )
     alone = bench.python(*start, str(script))
     expect(alone.returncode == 0, f"alone: {alone.stderr[-500:]}")
     words = ["--", sys.executable, *start, str(script)] if start else [str(script)]
@@ -125,25 +146,63 @@ def unchanged(name: str, bench: Bench) -> None:
     expect((bench.folder / "report.txt").stat().st_size > 0, "no report")
 
 
+def _devices() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
 def kernel_sums(bench: Bench) -> None:
-    """The device's time in the budget is that of CUDA events around the same calls."""
+    """The device's time in the budget is that of CUDA events around the same calls, and the trace
+    counts the products that the step makes: one forward, one backward."""
     found = bench.diagnosis(bench.script(EVENTS))
     events = number((bench.folder / "stdout.txt").read_text(), "STEP_NS")
     compute = next(p["ns"] for p in found["budget"] if p["component"] == "compute")
-    bench.measured |= {"events_ns": events, "compute_ns": compute}
+    products = [x for x in found["roofline"]["lines"] if x["name"] == "aten::mm"]
+    counted = sum(x["count"] for x in products)
+    bench.measured |= {"events_ns": events, "compute_ns": compute, "products": counted}
     close(compute, events, SAME_FRAC, "compute")
+    close(counted, PRODUCTS, SAME_FRAC, "matrix products per step")
+
+
+def _commit(bench: Bench) -> None:
+    """What is in the folder, in a repository of its own."""
+    for words in (["init", "-q"], ["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t",
+                                                  "commit", "-qm", "first"]):  # fmt: skip
+        subprocess.run(["git", *words], cwd=bench.folder, check=True)
 
 
 def check(change: str, code: int, bench: Bench) -> None:
     """``tdiag check`` of a revision against one that differs by ``change``."""
     source = training(after="for _ in range(20): batch @ model.layers[0].weight")
     script = bench.script(source)
-    for words in (["init", "-q"], ["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t",
-                                                  "commit", "-qm", "first"]):  # fmt: skip
-        subprocess.run(["git", *words], cwd=bench.folder, check=True)
+    _commit(bench)
     script.write_text(source.replace("range(20)", change))
     done = bench.tdiag("check", str(script), "--against", "HEAD", "--time-budget", "240", "-q")
     expect(done.returncode == code, f"exit {done.returncode}: {done.stdout[-600:]}{done.stderr}")
+
+
+def both_too_large(bench: Bench) -> None:
+    """Two programs of which each fills most of the device: measured one after the other."""
+    script = bench.script(training(setup=FILLS))
+    _commit(bench)
+    done = bench.tdiag("check", str(script), "--against", "HEAD", "--time-budget", "240", "-q")
+    expect(done.returncode in (0, 2), f"exit {done.returncode}: {done.stdout[-600:]}{done.stderr}")
+    text = " ".join((done.stdout + done.stderr).split())
+    expect("no room for both" in text, f"not said that one ran after the other: {text[-600:]}")
+
+
+def tried(change: str, fault: dict[str, str], fix: dict[str, str], bench: Bench) -> None:
+    """What `tdiag try` measures of a change is what the change wins when made by hand."""
+    slow = bench.script(training(**fault), "slow.py")
+    fixed = bench.script(training(**fix), "fixed.py")
+    times = {s: number(bench.python(str(s), "300").stdout, "STEP_NS") for s in (slow, fixed)}
+    by_hand = times[slow] / times[fixed]
+    done = bench.tdiag("try", str(slow), "--set", change, "--yes", "--json")
+    expect(done.returncode == 0, f"exit {done.returncode}: {done.stderr[-600:]}")
+    (one,) = json.loads(done.stdout)["tried"]
+    bench.measured |= {"by hand": by_hand, "tried": one["speedup"], "answer": one["answer"]}
+    close(one["speedup"], by_hand, WIDER_FRAC, "speedup")
 
 
 def simulated(bench: Bench) -> None:
@@ -187,6 +246,9 @@ def _cases() -> Iterator[Case]:
     yield Case("6 kernel sums", kernel_sums)
     yield Case("7 check A/A", partial(check, "range(20)", 0), seconds=300)
     yield Case("7 check slower", partial(check, "range(24)", 1), seconds=300)
+    yield Case("7 check of two that do not fit", both_too_large, seconds=300)
+    for change, fault, fix in TRIED:
+        yield Case(f"9 try {change}", partial(tried, change, fault, fix), seconds=300)
     yield Case("tests marked gpu", marked_gpu, seconds=400)
     yield Case("simulated", simulated, needs_device=False, seconds=400)
     yield Case("without a device", without_device, needs_device=False)

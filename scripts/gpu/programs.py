@@ -99,6 +99,9 @@ class Planted:
     line: str = ""
 
 
+# Eight heads of 256 over 512 positions.
+_HEADS = "q = x.view(-1, 512, 8, 256).transpose(1, 2)"
+_JOINED = ".transpose(1, 2).reshape(x.shape)"
 PLANTED = (
     Planted(
         "TD301", "h2d", line="batch = ",
@@ -114,6 +117,12 @@ PLANTED = (
     Planted(
         "TD303", None, line="x = x + torch.zeros",
         fault={"batch": "256", "forward": "x = x + torch.zeros(WIDTH).cuda()"},
+        fix={"batch": "256", "forward": "x = x + self.shift"},
+    ),
+    Planted(
+        "TD304", None, line="x = x + constant",
+        fault={"batch": "256", "setup": "constant = torch.ones(WIDTH)",
+               "forward": "x = x + constant.to(device)"},
         fix={"batch": "256", "forward": "x = x + self.shift"},
     ),
     Planted(
@@ -143,6 +152,11 @@ PLANTED = (
         fix={"setup": "Net = (lambda N: lambda: torch.compile(N()))(Net)",
              "forward": "for _ in range(12): x = torch.tanh(x) * 1.01 + 0.01"},
     ),
+    Planted(
+        "TD608", "compute", line="torch.softmax",
+        fault={"forward": f"{_HEADS}; x = x + (torch.softmax(q @ q.mT / 16, -1) @ q)" + _JOINED},
+        fix={"forward": f"{_HEADS}; x = x + F.scaled_dot_product_attention(q, q, q)" + _JOINED},
+    ),
     Planted("TD701", "overhead", fault={"batch": "4"}, fix={}),
     Planted("TD702", None, fault={"batch": "64", "fused": "False"}, fix={"batch": "64"}),
     Planted(
@@ -150,6 +164,31 @@ PLANTED = (
         fault={"after": "torch.cuda.empty_cache()"},
         fix={},
     ),
+)  # fmt: skip
+
+# Sixty per cent of the device in one tensor: a second such program finds no room.
+FILLS = (
+    "filled = torch.empty(int(0.6 * torch.cuda.get_device_properties(0).total_memory),"
+    " dtype=torch.uint8, device=device)"
+)
+
+# Changes of `tdiag try` that matter on a device, a fault that each mends, and the fix by hand.
+_READS = "x = x * float(x.isfinite().all())"
+TRIED: tuple[tuple[str, dict[str, str], dict[str, str]], ...] = (
+    ("optimizer.fused", {"batch": "64", "fused": "False"}, {"batch": "64"}),
+    ("torch.autocast=bfloat16", {"autocast": "False"}, {}),
+    (
+        "torch.float32_matmul_precision=high",
+        {"autocast": "False"},
+        {"autocast": "False", "setup": "torch.backends.cuda.matmul.allow_tf32 = True"},
+    ),
+    (
+        "torch.compile",
+        {"forward": "for _ in range(12): x = torch.tanh(x) * 1.01 + 0.01"},
+        {"setup": "Net = (lambda N: lambda: torch.compile(N()))(Net)",
+         "forward": "for _ in range(12): x = torch.tanh(x) * 1.01 + 0.01"},
+    ),
+    ("ceiling.reads", {"batch": "512", "forward": _READS}, {"batch": "512"}),
 )  # fmt: skip
 
 # Ways to use a device that must keep their results, stderr and exit code under tdiag. Each prints
@@ -236,9 +275,18 @@ import torch.distributed
 torch.distributed.init_process_group("gloo")
 net = nn.parallel.DistributedDataParallel(model)
 ''' + _MANY,
+    "two-nccl-ranks": """
+import os, torch
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+""" + _SMALL + '''
+import torch.distributed
+torch.distributed.init_process_group("nccl")
+net = nn.parallel.DistributedDataParallel(model)
+''' + _MANY,
 }  # fmt: skip
 
-# Kernels timed by CUDA events, for the sums of the trace.
+# Kernels timed by CUDA events, for the sums of the trace. `PRODUCTS`: matrix products of a step.
+PRODUCTS = 2
 EVENTS = """
 import torch
 a = torch.randn(4096, 4096, device="cuda")

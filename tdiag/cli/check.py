@@ -135,7 +135,7 @@ def check(
         tolerance = share(max_growth, "--max-growth")
     for word, meant in context.meta[MISSES]:
         say(f"tdiag: {word} is handed to the script; did you mean {meant}?")
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, terminated)
     before = head(history) if history is not None else Head()  # the run is long: edits may follow
     with open_output(output) as file:
         options = Options(
@@ -176,6 +176,6 @@ def looks(groups: int) -> tuple[int, ...]:
     return tuple(sorted({max(5, round(groups * third / 3)) for third in (1, 2, 3)}))
 
 
-def _terminated(number: int, frame: object) -> NoReturn:
+def terminated(number: int, frame: object) -> NoReturn:
     """As an exception, so that everything started is ended and the worktree removed."""
     raise SystemExit(128 + number)

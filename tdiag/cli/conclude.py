@@ -31,7 +31,8 @@ def check_cost(hourly_cost: float | None, format: str) -> None:
 
 
 def conclude(run_dir: Path, evidence: Evidence | None = None) -> Diagnosis:
-    """Load the evidence, unless it is, diagnose, and keep ``diagnosis.json``.
+    """Load the evidence, unless it is, diagnose, with the run's trials, and keep
+    ``diagnosis.json``.
 
     What is returned is what was kept, read back, so that a report shown again is the same. A disk
     that is full by now costs the file, not the report. Raises RunError where the run directory
@@ -41,12 +42,17 @@ def conclude(run_dir: Path, evidence: Evidence | None = None) -> Diagnosis:
 
     from tdiag.cli import complain
     from tdiag.diagnose import diagnose
+    from tdiag.diagnose.proven import proven
     from tdiag.evidence.from_run import load_run
     from tdiag.launch.rundir import write_text
     from tdiag.model.diagnosis import Diagnosis
     from tdiag.report.json import encode
+    from tdiag.report.load import load_trials
 
-    text = encode(diagnose(evidence or load_run(run_dir)))
+    diagnosis = diagnose(evidence or load_run(run_dir))
+    if trials := load_trials(run_dir):
+        diagnosis = proven(diagnosis, trials)
+    text = encode(diagnosis)
     try:
         write_text(run_dir / "diagnosis.json", text)
     except RunError as error:

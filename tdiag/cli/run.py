@@ -14,6 +14,7 @@ from tdiag.cli.options import HourlyCost
 
 if TYPE_CHECKING:
     from tdiag.launch.session import Finished
+    from tdiag.model.diagnosis import Diagnosis
 
 TARGET, MISSES = "tdiag.target", "tdiag.misses"
 
@@ -103,6 +104,17 @@ def run(
         bool,
         typer.Option("--quiet", "-q", help="Print only the verdict, on one line."),
     ] = False,
+    try_: Annotated[
+        bool,
+        typer.Option(
+            "--try",
+            help="Then measure what the findings' fixes win: the script runs several times more."
+            " See `tdiag try`.",
+        ),
+    ] = False,
+    try_budget: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="For all trials of --try.")
+    ] = 120.0,
     sampler: Annotated[
         str, typer.Option(help="Stack sampler: py-spy, in-process or off.")
     ] = "py-spy",
@@ -112,6 +124,8 @@ def run(
     Runs it as plain Python would, and reports where its step time goes.
 
     tdiag run train.py --profiling --epochs 2
+
+    tdiag run train.py --profiling --try
 
     tdiag run -m package.train --profiling
 
@@ -146,13 +160,15 @@ def run(
             ),
             out,
         )
-        _report(outcome, as_json=json, quiet=quiet, written=written, hourly_cost=hourly_cost)
+        _report(outcome, as_json=json, quiet=quiet, written=written, hourly_cost=hourly_cost,
+                try_budget=try_budget if try_ else None)  # fmt: skip
     raise typer.Exit(outcome.code)
 
 
 def _report(
-    outcome: Finished, *, as_json: bool, quiet: bool, written: Any, hourly_cost: float | None
-) -> None:
+    outcome: Finished, *, as_json: bool, quiet: bool, written: Any, hourly_cost: float | None,
+    try_budget: float | None,
+) -> None:  # fmt: skip
     """Diagnose and print. Whatever goes wrong here, the run is kept and the script's exit code
     stands; hence the one broad ``except`` outside the probe."""
     import traceback
@@ -172,6 +188,9 @@ def _report(
 
         evidence = load_run(outcome.run_dir)
         diagnosis = conclude(outcome.run_dir, evidence)
+        if try_budget is not None and not outcome.code:
+            _try(outcome.run_dir, diagnosis, try_budget, quiet)
+            diagnosis = conclude(outcome.run_dir, evidence)
         document = documented(diagnosis, hourly_cost=hourly_cost)
         if written is not None:
             written.truncate(0)
@@ -201,3 +220,20 @@ def _report(
             say(traceback.format_exc())
     for note in outcome.notes:
         say(f"tdiag: {note}")
+
+
+def _try(run_dir: Path, diagnosis: Diagnosis, time_budget_s: float, quiet: bool) -> None:
+    """What the diagnosis proposes, measured and kept with the run."""
+    import signal
+
+    from tdiag.cli.check import terminated
+    from tdiag.cli.streams import say
+    from tdiag.cli.tried import SAID, keep, try_proposals
+
+    def progress(line: str) -> None:
+        if not quiet:
+            say(f"tdiag: {line}")
+
+    progress(f"runs the script {SAID}")
+    signal.signal(signal.SIGTERM, terminated)
+    keep(run_dir, try_proposals(run_dir, diagnosis, time_budget_s, progress))

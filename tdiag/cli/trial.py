@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdiag.cli.check import _terminated
+from tdiag.cli.check import terminated
 from tdiag.cli.options import Output
 from tdiag.cli.run import MISSES, TARGET, RunCommand
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tdiag.launch.target import Target
+    from tdiag.model.trials import Trials
     from tdiag.trial.candidate import Candidate
+    from tdiag.trial.measure import Options
 
 
 class TryCommand(RunCommand):
@@ -65,11 +71,20 @@ def try_(
         bool,
         typer.Option("--ceilings", help="What does each part of the step cost, by leaving it out?"),
     ] = False,
+    diff: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A patch to try, in a copy of the files."),
+    ] = None,
     time_budget: Annotated[
         float,
         typer.Option(min=1, metavar="SECONDS", help="For all trials; each takes three pairs of"
                      " processes at least."),
     ] = 180.0,
+    copy: Annotated[
+        bool,
+        typer.Option("--copy", help="Run the trials in a copy of the files, which is gone"
+                     " afterwards with all that the script wrote there."),
+    ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask before the script runs several times.")
     ] = False,
@@ -93,44 +108,97 @@ def try_(
 
     tdiag try train.py --ceilings
 
-    tdiag try: the fixes that the last run's findings propose
+    tdiag try train.py --diff candidate.patch
+
+    tdiag try train.py: diagnose, then try the fixes that the findings propose
+
+    tdiag try: those that the last run's findings propose
 
     Exit code: 0 measured (a change without effect is a result), 2 wrong usage or the script failed.
     """
-    from tdiag.cli.conclude import open_output, shown
+    from tdiag.cli.conclude import conclude, open_output, shown
     from tdiag.cli.streams import say, write
-    from tdiag.launch import rundir
-    from tdiag.trial.document import document
-    from tdiag.trial.measure import Options, check_usable, try_all
+    from tdiag.cli.tried import SAID, keep, options
+    from tdiag.errors import UsageError
+    from tdiag.gate.against import interpreter
+    from tdiag.launch.rundir import find
+    from tdiag.report.of_trials import document
+    from tdiag.trial.measure import check_usable, try_all
 
     if list_:
         _list()
         return
     target: Target = context.meta[TARGET]
-    candidates = _candidates(set_ or [], sweep or [], freeze or [], ceilings)
-    command, cwd, label, proposed = _program(target, python, bool(candidates))
-    candidates = candidates or proposed
-    check_usable(candidates)
-    for word, meant in context.meta[MISSES]:
-        say(f"tdiag: {word} is handed to the script; did you mean {meant}?")
-    say(f"tdiag: runs {label} several times, with its side effects (TDIAG_TRIAL=1 in its"
-        " environment)")  # fmt: skip
-    if not yes and sys.stdin is not None and sys.stdin.isatty():
-        typer.confirm("go on?", default=True, abort=True, err=True)
-    signal.signal(signal.SIGTERM, _terminated)
-    with open_output(output) as file:
-        outcome = try_all(
-            candidates,
-            Options(
-                command=command, cwd=cwd, time_budget_s=time_budget,
-                folder=rundir.create_check(label, rundir.TRIALS),
-                progress=(lambda line: None) if quiet else (lambda line: say(f"tdiag: {line}")),
-            ),
-        )  # fmt: skip
+    asked = _candidates(set_ or [], sweep or [], freeze or [], ceilings)
+    check_usable(asked)
+    if diff and not target.name:
+        raise UsageError("--diff needs the script", f"tdiag try train.py --diff {diff}")
+    run_dir = None if target.name else find(None)
+    found = interpreter(target, python) if target.name else ""
+    signal.signal(signal.SIGTERM, terminated)
+    with ExitStack() as stack:
+        if diff:
+            asked.append(stack.enter_context(patched_script(diff, target, found, whole=copy)))
+        for word, meant in context.meta[MISSES]:
+            say(f"tdiag: {word} is handed to the script; did you mean {meant}?")
+        say(f"tdiag: runs {target.label() if target.name else 'the last run'} {SAID}")
+        if not yes and sys.stdin is not None and sys.stdin.isatty():
+            typer.confirm("go on?", default=True, abort=True, err=True)
+
+        def progress(line: str) -> None:
+            if not quiet:
+                say(f"tdiag: {line}")
+
+        file = stack.enter_context(open_output(output))
+        if asked:
+            given = (
+                options(run_dir, time_budget, progress)
+                if run_dir
+                else _options(target, found, time_budget, progress)
+            )
+            trials = try_all(asked, stack.enter_context(in_copy(given)) if copy else given)
+        else:
+            run_dir = run_dir or _diagnosed(target, python, quiet)
+            trials = _proposed(run_dir, time_budget, progress, copy=copy)
         stream = file or sys.stdout
         if file is not None:
             file.truncate(0)
-        write(stream, shown("json" if json else "terminal", document(outcome), stream))
+        write(stream, shown("json" if json else "terminal", document(trials), stream))
+        if not asked and run_dir:
+            keep(run_dir, trials)
+            conclude(run_dir)
+            progress("`tdiag report` shows this with the diagnosis")
+
+
+@contextmanager
+def patched_script(
+    patch: Path, target: Target, python: str, *, whole: bool = False
+) -> Iterator[Candidate]:
+    """The script with the patch applied, for as long as it is needed."""
+    from tdiag.errors import UsageError
+    from tdiag.gate.copied import patched
+    from tdiag.trial.candidate import Candidate, Patched
+
+    with patched(patch, target, whole=whole) as copy:
+        cwd = copy.moved(Path.cwd())
+        if cwd is None or not cwd.is_dir():
+            raise UsageError(f"{patch.name} removes the folder {Path.cwd().name}")
+        command = copy.target(target).command(python)
+        yield Candidate((), Patched(patch.name, command, cwd, copy.variables(), str(copy.root),
+                                    copy.changed))  # fmt: skip
+
+
+@contextmanager
+def in_copy(given: Options) -> Iterator[Options]:
+    """The same program in a copy of its files."""
+    from dataclasses import replace
+
+    from tdiag.gate.copied import copied
+
+    with copied(given.cwd) as copy:
+        python, *words = given.command
+        command = [python, *map(copy.word, words)]
+        yield replace(given, command=command, cwd=copy.moved(given.cwd) or given.cwd)
 
 
 def _candidates(
@@ -145,42 +213,56 @@ def _candidates(
     return found + (candidate.ceilings() if ceilings else [])
 
 
-def _program(
-    target: Target, python: str | None, given: bool
-) -> tuple[list[str], Path, str, list[Candidate]]:
-    """Command, folder and name of the script, and what the last run's findings propose where
-    nothing else is to be tried."""
+def _options(
+    target: Target, python: str, time_budget_s: float, progress: Callable[[str], None]
+) -> Options:
+    from tdiag.launch import rundir
+    from tdiag.trial.measure import Options
+
+    return Options(
+        command=target.command(python), cwd=Path.cwd(), time_budget_s=time_budget_s,
+        folder=rundir.create_check(target.label(), rundir.TRIALS), progress=progress,
+    )  # fmt: skip
+
+
+def _diagnosed(target: Target, python: str | None, quiet: bool) -> Path:
+    """A profiled run of the script, whose output goes to stderr. Raises UsageError where the script
+    fails."""
     from tdiag.errors import UsageError
-    from tdiag.gate.against import interpreter
+    from tdiag.launch.session import Options, launch
 
-    if target.name and not given:
-        raise UsageError("name a change to try, or diagnose the script first",
-                         f"tdiag run {target.name} --profiling, then tdiag try")  # fmt: skip
-    if target.name:
-        return target.command(interpreter(target, python)), Path.cwd(), target.label(), []
-    return _last_run(given)
+    ended = launch(target, Options(profiling=True, python=python, quiet=quiet,
+                                   stdout_to_stderr=True))  # fmt: skip
+    if ended.code:
+        raise UsageError(f"the script itself failed (exit code {ended.code}): nothing was tried",
+                         f"the run is kept: tdiag report {ended.run_dir}")  # fmt: skip
+    return ended.run_dir
 
 
-def _last_run(given: bool) -> tuple[list[str], Path, str, list[Candidate]]:
-    import json
+def _proposed(
+    run_dir: Path, time_budget_s: float, progress: Callable[[str], None], *, copy: bool
+) -> Trials:
+    """What the run's findings and verdict propose, measured."""
+    from msgspec.structs import replace
 
-    from tdiag.cli.conclude import conclude
+    from tdiag.cli.conclude import conclude, documented, shown
+    from tdiag.cli.tried import options, proposals
     from tdiag.errors import UsageError
-    from tdiag.launch.rundir import find
-    from tdiag.probe.wire import RUN
-    from tdiag.trial.candidate import parse
+    from tdiag.trial.measure import try_all
 
-    run_dir = find(None)
-    record = json.loads((run_dir / RUN).read_text())
-    found = [] if given else [f.fix.intervention for f in conclude(run_dir).findings]
-    proposed = [parse(text) for text in dict.fromkeys(filter(None, found))]
-    if not given and not proposed:
+    diagnosis = conclude(run_dir)
+    progress(shown("line", documented(diagnosis), sys.stderr).strip())
+    candidates, notes = proposals(diagnosis)
+    if not candidates:
         raise UsageError(
             "no finding of the last run proposes a change that can be switched on",
             "tdiag try --ceilings measures what each part of its step costs",
         )
-    label = Path(str(record.get("script") or record["command"][0])).stem
-    return [str(word) for word in record["command"]], Path(record["cwd"]), label, proposed
+    signal.signal(signal.SIGTERM, terminated)  # again: the run had its own
+    given = options(run_dir, time_budget_s, progress)
+    with in_copy(given) if copy else nullcontext(given) as here:
+        trials = try_all(candidates, here)
+    return replace(trials, notes=(*trials.notes, *notes))
 
 
 def _list() -> None:

@@ -9,13 +9,13 @@ import msgspec
 from tdiag.diagnose.budget import make_budget
 from tdiag.diagnose.costs import undisturbed
 from tdiag.diagnose.engine import run_rules
-from tdiag.diagnose.ranks import of_ranks, rank_steps
+from tdiag.diagnose.places import with_fetch_lines
+from tdiag.diagnose.ranks import of_ranks, rank_steps, with_its_first_finding
 from tdiag.diagnose.roofline import make_roofline
 from tdiag.diagnose.top import top_parts
 from tdiag.diagnose.verdict import judge
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.machine import Environment
-from tdiag.evidence.ranks import Ranks
 from tdiag.evidence.steps import Budget, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Component, Diagnosis, StepTime
@@ -51,8 +51,10 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     else:
         evidence.add(budget)
     findings, abstained = run_rules(evidence)
+    findings = with_fetch_lines(evidence, findings)
+    findings = with_its_first_finding(findings, evidence)
     verdict = judge(evidence, budget, findings)
-    verdict = of_ranks(verdict, evidence.get(Ranks), _communicating_step(evidence, budget))
+    verdict = of_ranks(verdict, evidence, _communicating_step(evidence, budget))
     if verdict.healthy:  # no fix is urgent: findings are shown as advisories
         findings = [msgspec.structs.replace(found, advisory=True) for found in findings]
     else:  # a statement of health only stands beside a verdict that says so
@@ -69,7 +71,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         notes=(*evidence.notes, *_crowded(evidence), *_uneven(evidence, budget)),
         timeline=evidence.get(Timeline),
         top=tuple(top_parts(evidence)),
-        ranks=rank_steps(evidence.get(Ranks)),
+        ranks=rank_steps(evidence),
         roofline=make_roofline(evidence, budget),
     )
 

@@ -6,8 +6,12 @@ from collections.abc import Mapping
 
 from tdiag.evidence.device import Device, DeviceTime
 from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.ops import Ops
+from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step
+from tdiag.rules.thresholds import MIN_SAMPLES
 
 # Device activity counts as traced, since the profiler slows the host and not the device.
 DEVICE_BUSY = ("compute", "comm", "h2d", "d2h")
@@ -36,7 +40,7 @@ def make_budget(evidence: Evidence) -> Budget | None:
     host = {RENAMED.get(name, name): ns for name, ns in phases.wall_ns.items()}
     if busy and device is not None:
         host = _with_device(steps.mean_ns, host, device)
-    split = _split_wait(host, phases, evidence.get(Loaders))
+    split = _split_wait(_after_the_step(host, evidence), phases, evidence.get(Loaders))
     on_device = evidence.get(Device) is not None
     return Budget(
         step_ns=steps.mean_ns,
@@ -82,6 +86,22 @@ def _with_device(step_ns: int, host: Mapping[str, float], device: DeviceTime) ->
     if not total:
         parts["unattributed"] = idle - wait
     return {name: ns for name, ns in parts.items() if ns > 0}
+
+
+def _after_the_step(host: Mapping[str, float], evidence: Evidence) -> Mapping[str, float]:
+    """Without a loader, ``prepare`` begins at the end of the step before. What samples put after
+    that step makes no batch: it moves to ``other``."""
+    if "prepare" not in host or "other" in host or "data_wait" in host:
+        return host
+    seen = (evidence.get(Stacks), evidence.get(Ops), evidence.get(CallTrees))
+    after, before = (
+        sum(line.self_frac for line in beside_the_step(side, *seen)) for side in (AFTER, BEFORE)
+    )
+    stacks = seen[0]
+    if stacks is None or (after + before) * stacks.samples < MIN_SAMPLES:
+        return host
+    moved = host["prepare"] * after / (after + before)
+    return {**host, "prepare": host["prepare"] - moved, "other": moved}
 
 
 def _idle_waiting(idle: float, likely: float, clean_wait: float, other: float) -> float:

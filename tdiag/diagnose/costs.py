@@ -9,7 +9,7 @@ from tdiag.diagnose.budget import starting_workers
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Environment, System
 from tdiag.evidence.ops import Calls, Dispatch, HostOps, Ops
-from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
@@ -17,6 +17,7 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import SATURATED_FRAC
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
+from tdiag.rules.loop_lines import BEFORE, beside_the_step
 from tdiag.rules.thresholds import MAJORITY_FRAC
 
 # Classes with one cause for the user and one share of the step to save: a step that waits for
@@ -115,6 +116,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
             claimed = _explain(costs, finding, evidence, budget)
             if finding.cls in _MEASURED:  # the finding names more of it in unexplained time
                 costs.add(finding.cls, claimed)
+    _from_lines(costs, evidence, budget)
     costs.by_class.pop("compute", None)  # faster compute is still compute
     if not budget.has_device:
         least = min(fixed_cost(evidence, _counted(findings)), costs.compute)
@@ -122,6 +124,29 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
             costs.by_class["overhead"] = least
         _doubt(costs, evidence, findings)
     return costs
+
+
+def preparing_line(evidence: Evidence, budget: Budget) -> StackLine | None:
+    """The line above the forward to which samples put most of the time before it, if one does."""
+    lines = beside_the_step(
+        BEFORE, evidence.get(Stacks), evidence.get(Ops), evidence.get(CallTrees)
+    )
+    most = MAJORITY_FRAC * budget.share("prepare")
+    return lines[0] if lines and most and lines[0].self_frac >= most else None
+
+
+def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:
+    """Time before the forward that no finding explains has the class of what its main line does:
+    it works on a core, or it waits."""
+    left = costs.unknown.get("prepare", 0.0)
+    explained = left < MAJORITY_FRAC * budget.components_ns.get("prepare", 0)
+    if explained or preparing_line(evidence, budget) is None:
+        return
+    phases = evidence.get(Phases)
+    cpu = phases.cpu_ns.get("prepare") if phases else None
+    wall = phases.wall_ns.get("prepare", 0.0) if phases else 0.0
+    working = cpu is None or cpu > MAJORITY_FRAC * wall * undisturbed(evidence)
+    costs.add("cpu" if working else "io", costs.unknown.pop("prepare"))
 
 
 def _in_preparing(finding: Finding, evidence: Evidence, budget: Budget) -> float:

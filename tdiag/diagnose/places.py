@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
+from tdiag.diagnose.costs import preparing_line
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.sampled import StackLine, Stacks
-from tdiag.evidence.steps import Phases
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
-from tdiag.rules.base import where
-from tdiag.rules.thresholds import MIN_SAMPLES
+from tdiag.rules.base import DATA_WAIT, where
+from tdiag.rules.fetch_lines import FETCH_SAMPLES, fetch_measure, top_fetch_lines
+from tdiag.rules.thresholds import MAJORITY_FRAC, MIN_SAMPLES
 from tdiag.units import percent
 
 # Budget component → phase, where the names differ.
@@ -43,12 +47,14 @@ def sampled_there(evidence: Evidence, component: str) -> str:
     return f"most samples:{_named(top)}" if top else "the cause is unknown"
 
 
-def fetched_by(evidence: Evidence, findings: Sequence[Finding]) -> str:
-    """The fetching line, for a verdict on the input without a finding."""
+def fetched_by(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> str:
+    """The line that fetches or makes the batch, for a verdict on the input without a finding."""
     loaders, stacks = evidence.get(Loaders), evidence.get(Stacks)
     train = loaders.train() if loaders else None
     if findings:
         return ""
+    if (line := preparing_line(evidence, budget)) is not None:
+        return f"; most samples:{_named(line)}"
     if stacks is not None:
         waiting = [x for x in stacks.training if x.phase == "data_wait"]
         top = _top(stacks.workers if train and train.num_workers else waiting)
@@ -56,6 +62,28 @@ def fetched_by(evidence: Evidence, findings: Sequence[Finding]) -> str:
             of = " of the workers' samples" if train and train.num_workers else ""
             return f"; most samples:{_named(top)}{of}"
     return f"; the loader is created{where(train.created_at)}" if train and train.created_at else ""
+
+
+def with_fetch_lines(evidence: Evidence, findings: Sequence[Finding]) -> list[Finding]:
+    """The first finding about the input shows which lines fetching spends its time on, and stands
+    at the line that takes most of it, unless it is about the loader's own settings."""
+    loaders, stacks = evidence.get(Loaders), evidence.get(Stacks)
+    train = loaders.train() if loaders else None
+    lead = next((f for f in findings if _about_input(f)), None)
+    lines = top_fetch_lines(train, stacks) if train else []
+    if lead is None or train is None or not lines:
+        return list(findings)
+    others = (x for x in lead.evidence if not x.name.startswith(FETCH_SAMPLES))
+    shown = (*map(fetch_measure, lines), *others)  # first: a terminal shows eight numbers
+    most = lines[0] if lines[0].self_frac > MAJORITY_FRAC else None
+    of_dataset = lead.location is not None and lead.location == train.dataset_at
+    at = most.at if most is not None and of_dataset else lead.location
+    changed = msgspec.structs.replace(lead, evidence=shown, location=at)
+    return [changed if finding is lead else finding for finding in findings]
+
+
+def _about_input(finding: Finding) -> bool:
+    return not finding.advisory and bool(set(finding.components) & set(DATA_WAIT))
 
 
 def _top(lines: Sequence[StackLine]) -> StackLine | None:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import msgspec
 
-from tdiag.evidence.ranks import Ranks
-from tdiag.model.diagnosis import Component, RankStep, Verdict
-from tdiag.rules.base import Abstain
+from tdiag.evidence.ranks import LateRank, Ranks
+from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Component, Finding, RankStep, Verdict
+from tdiag.rules.base import DATA_WAIT, Abstain, where
 from tdiag.rules.stragglers import Straggler, straggler_of, waits_by_turns
 
+STRAGGLER = "TD902"
 
-def known_straggler(ranks: Ranks | None) -> Straggler | None:
+
+def known_straggler(evidence: Evidence) -> Straggler | None:
     """None also where it is unknown; the abstention of TD902 gives the reason."""
+    ranks = evidence.get(Ranks)
     try:
-        return straggler_of(ranks) if ranks else None
+        return straggler_of(ranks, evidence.get(LateRank)) if ranks else None
     except Abstain:
         return None
 
 
-def rank_steps(ranks: Ranks | None) -> tuple[RankStep, ...]:
+def rank_steps(evidence: Evidence) -> tuple[RankStep, ...]:
     """The step of each rank, by rank; empty where one process trained."""
-    straggler = known_straggler(ranks)
+    ranks, straggler = evidence.get(Ranks), known_straggler(evidence)
     late = straggler.rank.rank if straggler else None
     return tuple(
         RankStep(
@@ -38,7 +42,28 @@ def rank_steps(ranks: Ranks | None) -> tuple[RankStep, ...]:
     )
 
 
-def of_ranks(verdict: Verdict, ranks: Ranks | None, step_ns: float | None = None) -> Verdict:
+def with_its_first_finding(findings: list[Finding], evidence: Evidence) -> list[Finding]:
+    """The straggler's finding also names the first of that rank's other findings that is about the
+    part of the step in which the rank is late. Where the reason is more data or a slow machine,
+    that is the whole reason, and no other finding is named."""
+    straggler = known_straggler(evidence)
+    if straggler is None or straggler.why in ("data", "speed"):
+        return findings
+    parts = DATA_WAIT if straggler.cause == "data_wait" else (straggler.cause,)
+    first = next((f for f in findings if not f.advisory and set(parts) & set(f.components)), None)
+    if first is None:
+        return findings
+    said = f" The first finding about it: {first.code} {first.name}{where(first.location)}."
+    return [_naming(f, said, first) if f.code == STRAGGLER else f for f in findings]
+
+
+def _naming(straggler: Finding, said: str, first: Finding) -> Finding:
+    fix = msgspec.structs.replace(straggler.fix, text=straggler.fix.text + said)
+    location = straggler.location or first.location
+    return msgspec.structs.replace(straggler, fix=fix, location=location)
+
+
+def of_ranks(verdict: Verdict, evidence: Evidence, step_ns: float | None = None) -> Verdict:
     """The straggler's own ``verdict``, with the straggler named. Without a straggler unchanged,
     except that communication which is mostly waiting is reported as waiting. ``step_ns``: the step
     whose communication was measured.
@@ -46,9 +71,9 @@ def of_ranks(verdict: Verdict, ranks: Ranks | None, step_ns: float | None = None
     A straggler that only computes longer has class ``straggler`` and as share the waiting time of
     the others ÷ its step. Any other cause stays the class.
     """
-    straggler = known_straggler(ranks)
+    straggler = known_straggler(evidence)
     if straggler is None:
-        return _by_turns(verdict, ranks, step_ns)
+        return _by_turns(verdict, evidence.get(Ranks), step_ns)
     summary = f"{straggler.sentence} In rank {straggler.rank.rank}, {verdict.summary}"
     if verdict.cls != "compute":
         return msgspec.structs.replace(verdict, summary=summary)

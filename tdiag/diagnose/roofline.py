@@ -42,7 +42,7 @@ def make_roofline(evidence: Evidence, budget: Budget | None) -> Roofline | None:
     alone = spent * (1.0 if device else undisturbed(evidence))
     best = {"compute": 0.0, "memory": 0.0}
     for op in work.ops:
-        best[_bound(op, roof)] += roof.best_ns(op)
+        best[_bound(op, roof)] += _best_ns(op, roof)
     if not alone or not sum(best.values()):
         return None
     called = 0.0 if device else _calling(evidence, work, roof)
@@ -87,6 +87,11 @@ def _idle_ns(work: Work, roof: Roof) -> float:
     return sum(roof.in_force.best_ns(op) - roof.best_ns(op) for op in work.ops)
 
 
+def _best_ns(op: OpWork, roof: Roof) -> float:
+    """Never longer than it took: what a cache held moves faster than memory does."""
+    return min(roof.best_ns(op), op.spent_ns)
+
+
 def _bound(op: OpWork, roof: Roof) -> str:
     return "compute" if roof.compute_ns(op) >= roof.memory_ns(op) else "memory"
 
@@ -101,17 +106,16 @@ def _lines(ops: Sequence[OpWork], roof: Roof) -> tuple[RooflineLine, ...]:
 
 
 def _line(name: str, at: Place | None, ops: Sequence[OpWork], roof: Roof) -> RooflineLine:
-    spent = sum(op.host_ns if op.device_ns is None else op.device_ns for op in ops)
-    best = sum(map(roof.best_ns, ops))
+    best = sum(_best_ns(op, roof) for op in ops)
     count = sum(op.count for op in ops)
     bounds = {"compute": 0.0, "memory": 0.0, "dispatch": count * (roof.op_ns or 0.0)}
     for op in ops:
-        bounds[_bound(op, roof)] += roof.best_ns(op)
+        bounds[_bound(op, roof)] += _best_ns(op, roof)
     return RooflineLine(
         name=name,
         at=at,
         count=round(count, 2),
-        ns=round(spent),
+        ns=round(sum(op.spent_ns for op in ops)),
         best_ns=round(best),
         bound=max(bounds, key=lambda b: bounds[b]),
     )

@@ -39,7 +39,7 @@ GUESS_CONFIDENCE = Threshold(
 
 # Blocked in the dataset while nothing was read from storage: a service, a lock, a sleep.
 _BLOCKED = "waiting in the dataset for something other than storage"
-_WORDS = {
+WORDS = {
     "io": "waiting for storage",
     "cpu": "waiting for preprocessing on the CPU",
     "input": "waiting for data",
@@ -57,8 +57,6 @@ _WORDS = {
     "comm": "communication not overlapped with computation",
     "straggler": "waiting for a slower rank",
 }
-
-NO_PEAK = "no peak rate of the device is known"  # its data sheets are not read
 
 
 def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]) -> Verdict:
@@ -84,7 +82,7 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
             confidence = min(1.0, share / candidate.share) * certainty * roofline.certainty
             wasteful = _Candidate("overhead", share, confidence, "compute", candidate.share - share)
             return _verdict(wasteful, confidence, words)
-        why = NO_PEAK if budget.has_device else why_unknown(evidence)
+        why = why_unknown(evidence)
         return _compute(candidate, costs, findings, certainty, roofline, why)
     surely = candidate.cls == "overhead" or candidate.share * costs.step_ns >= costs.compute
     if costs.doubts and not surely:
@@ -99,7 +97,7 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
         confidence = min(confidence, GUESS_CONFIDENCE)
     family = family_of(candidate.cls)
     whole = costs.families()[family] / costs.step_ns
-    words = _words(candidate.cls, evidence)
+    words = _words(candidate.cls, evidence, budget)
     summary = f"{candidate.share:.0%} of the step goes to {words}"
     if family == "input" and whole - candidate.share >= NOTICEABLE_FRAC:
         summary = f"{whole:.0%} of the step waits for data: {candidate.share:.0%} for " + (
@@ -108,17 +106,19 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     summary += _next(candidate)
     if family == "input":
         mine = [f for f in findings if family_of(f.cls) == family and not f.advisory]
-        summary += fetched_by(evidence, mine)
+        summary += fetched_by(evidence, budget, mine)
     return _verdict(candidate, confidence, summary)
 
 
-def _words(cls: str, evidence: Evidence) -> str:
+def _words(cls: str, evidence: Evidence, budget: Budget) -> str:
     """Where the step's time goes. Storage is only named if it was read."""
     loaders = evidence.get(Loaders)
     train = loaders.train() if loaders else None
+    if cls == "io" and "data_wait_io" not in budget.components_ns:
+        return "waiting for something other than the CPU before the forward"
     if cls == "io" and train is not None and train.read_bytes == 0 and not train.major_faults:
         return _BLOCKED
-    return _WORDS[cls]
+    return WORDS[cls]
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def _reached(roofline: Roofline | None, why: str) -> str:
     """How efficiently the step computes, in words."""
     if roofline is None:
         return f"; how efficiently is unknown: {why}"
-    reached = f", at {roofline.efficiency:.0%} of what this machine reaches"
+    reached = f", at {roofline.efficiency:.0%} of {roofline.reachable}"
     if roofline.efficiency >= EFFICIENT_FRAC:
         return reached
     calls = f"{counted(roofline.calls)} calls cost at least {duration(roofline.dispatch_ns)}"
@@ -333,6 +333,6 @@ def _unknown(share: float, runner_up: str | None, summary: str) -> Verdict:
 
 
 def _next(candidate: _Candidate) -> str:
-    if candidate.runner_up is None or candidate.runner_up not in _WORDS:
+    if candidate.runner_up is None or candidate.runner_up not in WORDS:
         return ""
-    return f"; next: {_WORDS[candidate.runner_up]} ({candidate.runner_up_share:.0%})"
+    return f"; next: {WORDS[candidate.runner_up]} ({candidate.runner_up_share:.0%})"

@@ -117,7 +117,7 @@ def _ready(side: Side) -> Ready:
             f"the side {side.program.name!r} imports {ready.outside[0]}, which is not its own"
             " revision: both sides would run the same code",
             "the package is installed in editable mode, it seems; name its source folder, e.g."
-            " PYTHONPATH=src tdiag check …",
+            " PYTHONPATH=src tdiag …",
         )
     return ready
 

@@ -78,11 +78,14 @@ class Dispatch(Kind, frozen=True, kw_only=True):
     """What one op costs on this machine before it does any work, ns; measured in the process.
 
     ``op_ns``: ``torch.add`` on one-element tensors without gradients. ``grad_op_ns``: the same
-    recording gradients, its backward included.
+    recording gradients, its backward included. ``profiled_ns``: how much longer the first takes on
+    the training thread, on which the script's own torch profiler records it, than on a thread
+    without one; None where no such profiler was on.
     """
 
     op_ns: float
     grad_op_ns: float
+    profiled_ns: float | None = None
 
 
 class CallRow(Kind, frozen=True, kw_only=True):

@@ -7,6 +7,9 @@ from typing import Literal
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 
+# By definition of the normal distribution: a difference of three standard errors is chance in one
+# of 370 cases.
+CERTAIN_ERRORS = 3.0
 REDUCER = "DistributedDataParallel"  # the name of what its reducer waits for
 
 
@@ -41,6 +44,37 @@ class Ranks(Kind, frozen=True, kw_only=True):
     shortest_ns: float | None = None
     by_turns_ns: float | None = None
     source: Literal["trace", "baseline"] = "trace"
+
+
+class Beside(Kind, frozen=True, kw_only=True):
+    """``own``: the late rank's number; ``others``: the median of the other ranks' numbers.
+    ``error``: standard error of the difference, 0 for what was counted exactly."""
+
+    own: float
+    others: float
+    error: float = 0.0
+
+
+class LateRank(Kind, frozen=True, kw_only=True):
+    """What the rank that the others wait for has to do, beside what they have to do; None where
+    unknown.
+
+    ``samples``, ``batch_bytes``: of one training batch, bytes of its tensors, padding included.
+    ``dealt_at``: the line that deals the batches out: a sampler of the user's own, else where the
+    DataLoader is made. ``calls``: torch calls per traced step; ``flops``: floating-point operations
+    of its matrix products and convolutions, per traced step. ``line``: the user's own line in which
+    this rank spends most time beyond the others, and ``line_ns``: that time per step, of sampled
+    stacks.
+    """
+
+    rank: int
+    samples: Beside | None = None
+    batch_bytes: Beside | None = None
+    dealt_at: Place | None = None
+    calls: Beside | None = None
+    flops: Beside | None = None
+    line: Place | None = None
+    line_ns: Beside | None = None
 
 
 class Communication(Kind, frozen=True, kw_only=True):

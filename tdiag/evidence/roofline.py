@@ -27,6 +27,11 @@ class OpWork(Kind, frozen=True, kw_only=True):
     device_ns: float | None
     at: Place | None = None
 
+    @property
+    def spent_ns(self) -> float:
+        """On the device where one was traced, else on the host."""
+        return self.host_ns if self.device_ns is None else self.device_ns
+
 
 class Work(Kind, frozen=True, kw_only=True):
     """The ops of a traced step by shape, most time first, and the calls that Python or the autograd

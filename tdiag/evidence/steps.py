@@ -96,6 +96,25 @@ class StepHistory(Kind, frozen=True, kw_only=True):
     epochs_ns: tuple[int, ...] = ()
 
 
+class PhaseGrowth(Kind, frozen=True, kw_only=True):
+    """A phase (a key of ``Phases.wall_ns``) that takes so much longer with each step, ns, and the
+    95 % interval of that."""
+
+    phase: str
+    slope_ns: float
+    least_ns: float
+    most_ns: float
+
+
+class SlowingDown(Kind, frozen=True, kw_only=True):
+    """Phases that take longer and longer, steepest first; empty where none does. ``first_step``,
+    ``last_step``: of those timed without a profiler, numbers in the run."""
+
+    phases: tuple[PhaseGrowth, ...]
+    first_step: int
+    last_step: int
+
+
 class TracedSteps(Kind, frozen=True, kw_only=True):
     """The steps a trace covers. ``found_by``: ``ProfilerStep``, ``loader``, ``optimizer`` or
     ``span`` (no iterations found: everything is one step)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
+from tdiag.probe.wire import MADE
 
 
 class Module(Kind, frozen=True, kw_only=True):
@@ -54,6 +55,36 @@ class Flags(Kind, frozen=True, kw_only=True):
     compiled: bool  # dynamo-compiled frames exist
     grad_scaler: bool | None = None  # an enabled GradScaler has stepped
     agent_library: str = ""  # imported, of reinforcement learning ("gymnasium"); "" = none
+
+
+class Setting(Kind, frozen=True, kw_only=True):
+    """The user's line that last set ``name`` to ``value`` ("made" for an object or a call without
+    arguments). ``per_step``: how often it did in the clean steps, 0 where it did so before them."""
+
+    name: str  # as in SWITCHES, CUDNN and CLASSES of tdiag/probe/settings.py
+    value: bool | int | str
+    at: Place
+    per_step: float
+
+
+class Settings(Kind, frozen=True, kw_only=True):
+    """What lines of the user's code set, in the order in which they last did."""
+
+    settings: tuple[Setting, ...]
+
+    def last(self, name: str, value: bool | int | str = MADE) -> Setting | None:
+        found = (x for x in reversed(self.settings) if (x.name, x.value) == (name, value))
+        return next(found, None)
+
+    def in_most_steps(self, name: str, value: bool | int | str = MADE) -> bool:
+        """Set in the clean steps again and again, once in two steps at least."""
+        found = self.last(name, value)
+        return found is not None and found.per_step >= MOST_STEPS
+
+
+# Settings whose object is a torch profiler; the first makes objects of the second.
+PROFILERS = ("torch.profiler.profile", "torch.autograd.profiler.profile")
+MOST_STEPS = 0.5  # by definition of most
 
 
 class Scheduler(Kind, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,11 +57,11 @@ class Revision:
                 raise UsageError(f"{script} is not in {self.name}",
                                  "there is nothing to compare it with")  # fmt: skip
         if target.kind == "launcher":
-            name, *args = (self._word(word) for word in (target.name, *target.args))
+            name, *args = (self.word(word) for word in (target.name, *target.args))
             return replace(target, name=name, args=tuple(args))
-        return replace(target, name=self._word(target.name))
+        return replace(target, name=self.word(target.name))
 
-    def _word(self, word: str) -> str:
+    def word(self, word: str) -> str:
         """A word of the command; what is relative is so to the folder, which is moved itself."""
         return str(self.moved(Path(word)) or word) if Path(word).is_absolute() else word
 
@@ -121,7 +121,7 @@ def checked_out(name: str) -> Iterator[Revision]:
 
 def _commit(root: Path, name: str) -> str:
     if not name.startswith("-"):
-        done = _run(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        done = git(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         if not done.returncode:
             return done.stdout.strip()
     shallow = _git(root, "rev-parse", "--is-shallow-repository").strip() == "true"
@@ -149,19 +149,22 @@ def _link_untracked(root: Path, tree: Path) -> None:
 
 
 def _git(where: Path, *words: str) -> str:
-    done = _run(where, *words)
+    done = git(where, *words)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["git failed"]
         raise UsageError(f"git {words[0]}: {lines[-1]}", "--against needs a git repository")
     return done.stdout
 
 
-def _run(where: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    variables = {k: v for k, v in os.environ.items() if k not in _GIT_OWN}
+def git(
+    where: Path, *words: str, variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What git says in a folder, whatever its exit code. Raises UsageError where there is none."""
+    known = {k: v for k, v in os.environ.items() if k not in _GIT_OWN}
     try:
         return subprocess.run(
-            ["git", *words], cwd=where, env=variables, text=True, errors="surrogateescape",
-            capture_output=True, check=False,
+            ["git", *words], cwd=where, env={**known, **(variables or {})}, text=True,
+            errors="surrogateescape", capture_output=True, check=False,
         )  # fmt: skip
     except FileNotFoundError:
-        raise UsageError("git is not installed", "--against checks out a revision") from None
+        raise UsageError("git is not installed", "--against and --diff need it") from None

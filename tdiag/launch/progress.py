@@ -13,7 +13,7 @@ from typing import Any
 from tdiag.probe.wire import BASELINE, STEPS_HEAD, EventsFile, events_files
 
 # Records the display and the closing note need; each comes a few times in a run.
-RARE = {"window", "boundary", "finish", "stop", "forced", "role", "torch", "failure"}
+RARE = {"window", "boundary", "finish", "stop", "forced", "role", "torch", "failure", "died"}
 # A first look at a file that has grown meanwhile must not hold up the answers to the probe.
 CHUNK_BYTES = 4 << 20
 
@@ -37,7 +37,8 @@ class Reported:
         self.residue: float | None = (
             None  # of a trace, share of the clean step; None = not measured
         )
-        self.world_size = 1
+        self.rank, self.world_size = 0, 1
+        self.died: dict[str, Any] | None = None  # of an exception: the record
         self.stopped = False  # the probe has ended the program here
         self.forced = False  # the probe had to end it with a signal
         self.failures: list[str] = []
@@ -84,6 +85,7 @@ class Reported:
 
     def _role(self, record: dict[str, Any]) -> None:
         self.role = str(record["role"])
+        self.rank = int(record.get("rank") or 0)
         self.world_size = int(record.get("world_size") or 1)
 
     def _torch(self, record: dict[str, Any]) -> None:
@@ -93,6 +95,10 @@ class Reported:
     def _finish(self, record: dict[str, Any]) -> None:
         self.finish = str(record["why"])
         self.residue = record.get("residue")
+
+    def _died(self, record: dict[str, Any]) -> None:
+        self.rank, self.world_size = int(record["rank"]), int(record["world_size"])
+        self.died = record
 
     def _stop(self, record: dict[str, Any]) -> None:
         self.stopped = True
@@ -133,6 +139,10 @@ class Progress:
         """Ranks of a job that still train: their process ids."""
         still = (p for p in self.processes.values() if p.steps and not p.stopped)
         return {p.file.pid for p in still if p.world_size > 1}
+
+    def ranks(self) -> list[Reported]:
+        """The ranks of a distributed job that have made a step, or died."""
+        return [p for p in self.processes.values() if p.world_size > 1]
 
     def steps(self) -> int:
         """Steps that all processes together have ended."""

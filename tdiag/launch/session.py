@@ -17,6 +17,7 @@ from tdiag.launch import process, rundir
 from tdiag.launch.display import Display
 from tdiag.launch.preflight import Checked, check
 from tdiag.launch.progress import Progress
+from tdiag.launch.ranks import Ranks
 from tdiag.launch.roof import calibrate
 from tdiag.launch.target import Target
 from tdiag.launch.watchdog import Watchdog
@@ -84,6 +85,7 @@ class _Session:
         self.strace = Strace(run_dir, enabled=options.syscalls)
         self.system: SystemSampler | None = None
         self.watchdog = Watchdog(self.progress)
+        self.ranks = Ranks(self.progress)
         self.looked_s = 0.0
         self.broken = ""  # why watching was given up
         self.record: dict[str, Any] = {
@@ -128,6 +130,7 @@ class _Session:
         finally:
             self.pyspy.close()
             self.strace.close()
+            self.ranks.close()
             if self.system:
                 self.system.close()
         self.display.end()
@@ -160,6 +163,7 @@ class _Session:
     def _watch(self) -> None:
         self.pyspy.tick()
         self.strace.tick()
+        self.ranks.tick()
         now = time.monotonic()
         if now - self.looked_s >= LOOK_EVERY_S:
             self.looked_s = now
@@ -167,16 +171,28 @@ class _Session:
                 self.system.sample()
             self.progress.look()
             if self.system:
-                self.watchdog.look(now, self.system.processes)
+                hangs = bool(self.ranks.stands) and self.options.profiling
+                self.watchdog.look(now, self.system.processes, hangs=hangs)
+            if stands := self.ranks.look(now):
+                for part in stands.split("; "):
+                    self.display.say(part)
             self.display.update(self.progress, now)
 
     def _conclude(self, ended: process.Ended) -> Finished:
         self.progress.look()
         ours = ended.signal == signal.SIGTERM and self.progress.forced()
-        if ours or self.watchdog.ended:
-            ended = replace(ended, signal=None, code=0)  # our doing, not the script's
-        notes = closing_notes(ended, self.progress) + ([self.broken] if self.broken else [])
-        if self.watchdog.ended:
+        hung = bool(self.watchdog.ended) and not self.progress.stopped()
+        as_told = replace(ended, signal=None, code=0)  # our doing, not the script's
+        if (ours or self.watchdog.ended) and not hung:
+            ended = as_told
+        notes = closing_notes(as_told if hung else ended, self.progress)
+        notes += [self.broken] if self.broken else []
+        notes += [self.ranks.stands] if self.ranks.stands else []
+        if ended.code and not hung and not ended.interrupts and not self.progress.stopped():
+            notes += [first] if (first := self.ranks.first_failure()) else []
+        if hung:
+            notes.append("no process of the job did anything any more, so tdiag ended it")
+        elif self.watchdog.ended:
             notes.append(
                 "the program did nothing any more after tdiag had stopped the training, so tdiag"
                 f" ended it: {'; '.join(self.watchdog.ended)}"

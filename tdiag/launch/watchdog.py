@@ -1,4 +1,4 @@
-"""Ends what is left of a program that tdiag has stopped, where it would wait for ever.
+"""Ends a program that would wait for ever: one that tdiag has stopped, or a job that hangs.
 
 The probe ends a training process by `SystemExit` at a step boundary. A process that started it may
 then wait for a result that nobody will send (Lightning's `ddp_spawn` waits on a queue), a rank for
@@ -41,10 +41,16 @@ class Watchdog:
         self.steps = 0
         self.stepped_s = 0.0
 
-    def look(self, now_s: float, processes: Callable[[], Iterable[psutil.Process]]) -> None:
+    def look(
+        self,
+        now_s: float,
+        processes: Callable[[], Iterable[psutil.Process]],
+        *,
+        hangs: bool = False,
+    ) -> None:
         """``now_s``: monotonic seconds. ``processes``: those of the program, its root first; asked
-        for once tdiag has stopped one."""
-        if self.ended or not self.progress.stopped():
+        for once tdiag has stopped one, or the job ``hangs``."""
+        if self.ended or not (hangs or self.progress.stopped()):
             return
         alive = [process for process in processes() if _alive(process)]
         if self._works(now_s, alive):

@@ -12,6 +12,7 @@ import msgspec
 from tdiag.model.notes import Capture, Note
 from tdiag.model.place import Place
 from tdiag.model.timeline import Timeline
+from tdiag.model.trials import Answer, Trials
 
 SCHEMA_VERSION = 2
 
@@ -62,10 +63,21 @@ class Speedup(msgspec.Struct, frozen=True):
     high: float
 
 
+class MeasuredGain(msgspec.Struct, frozen=True):
+    """What a trial of the fix found (:class:`tdiag.model.trials.Tried`): faster, slower or no
+    effect; step time without ÷ with it, and its 95 % interval."""
+
+    answer: Answer
+    speedup: float
+    low: float
+    high: float
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One rule's result. ``recoverable_ns``: per step, the middle of the predicted range, or its
     low end where the range is so wide that the gain is known from below alone; 0 for an advisory,
-    and where the fix may cost more than it wins. ``at_best_ns``: the range's high end
+    and where the fix may cost more than it wins. Where a trial ``measured`` the fix, what that won,
+    or 0; ``speedup`` stays the prediction. ``at_best_ns``: the range's high end
     (the speed-up's may count on warm caches besides). ``summary``: one sentence with the decisive
     numbers. ``why_gain``: where the range comes from. ``advisory``: no measured cost, or one too
     small to be a healthy run's concern; never ranked above others.
@@ -85,11 +97,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     fix: Fix
     advisory: bool = False
     components: tuple[str, ...] = ()
+    measured: MeasuredGain | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """``share``: of the clean step, 0..1. ``confidence``: 0..1, lowered by missing evidence and a
-    close runner-up. ``healthy``: the step is spent computing, and efficiently."""
+    close runner-up. ``healthy``: the step is spent computing, and efficiently. ``proven``: a trial
+    measured that at least about this share is saved without it."""
 
     cls: str = msgspec.field(name="class")
     share: float
@@ -97,6 +111,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     runner_up: str | None
     summary: str
     healthy: bool = False
+    proven: bool = False
 
 
 class StepTime(msgspec.Struct, frozen=True):
@@ -199,9 +214,15 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     def best_ns(self) -> int:
         return self.compute_ns + self.memory_ns
 
+    @property
+    def reachable(self) -> str:
+        """In words: what ``efficiency`` is a part of. A device's rates are never measured."""
+        return "what this machine reaches" if self.threads else "the device's data sheet"
+
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a report says. ``budget`` sums to ``step.mean_ns`` exactly."""
+    """Everything a report says. ``budget`` sums to ``step.mean_ns`` exactly. ``trials``: of the
+    fixes and the verdict, None where none was made."""
 
     schema_version: int = SCHEMA_VERSION
     verdict: Verdict
@@ -217,3 +238,4 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     top: tuple[Top, ...] = ()
     ranks: tuple[RankStep, ...] = ()
     roofline: Roofline | None = None
+    trials: Trials | None = None

@@ -44,7 +44,6 @@ def install(run_dir: str, *times: int) -> None:
         CollectiveWatch(probe, boundary),
     ):
         probe.guard(watcher.install)()
-    probe.guard(facts.watch_threads)(probe)
     probe.guard(facts.watch_profiler)(probe)
     probe.guard(install_trial)(probe, boundary)
     probe.marks.watch_gc()

@@ -37,7 +37,6 @@ class Probe:
         self.failures = 0
         self.step = 0  # steps ended so far
         self.training = False
-        self.threads_at: Any = None  # the user's last torch.set_num_threads
         self.profiler_prepared = False  # a torch profiler is between its preparation and its end
         self.window = WARMUP
         self.leads, self.ranks, self.rank = True, 1, 0

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import device, frameworks, places
+from . import device, frameworks
 from .patches import hidden
+from .wire import is_user_file
 
 if TYPE_CHECKING:
     from .core import Probe
@@ -26,6 +27,7 @@ AGENTS = {
     "ale_py", "brax", "dm_control", "dm_env", "gym", "gymnasium", "minigrid", "pettingzoo",
     "procgen", "stable_baselines3", "tianshou", "torchrl",
 }  # fmt: skip
+LOST = "Connection closed by peer"  # gloo's word for a rank that is gone
 PR_SET_PTRACER = 0x59616D61  # linux/prctl.h
 PR_SET_PTRACER_ANY = -1
 
@@ -75,7 +77,6 @@ def write_training(probe: Probe) -> None:
         inter_op=torch.get_num_interop_threads(),
         omp=os.environ.get("OMP_NUM_THREADS", ""),
         cpus_allowed=len(affinity(0)) if affinity else os.cpu_count(),
-        threads_at=probe.threads_at,
         framework=probe.guard(frameworks.driver)(),
         debug=debug_variables(),
     )
@@ -106,16 +107,21 @@ def write_role(probe: Probe) -> None:
     )
 
 
-def watch_threads(probe: Probe) -> None:
-    """Remember the user's line that sets the number of threads."""
-    original = torch.set_num_threads
-
-    @functools.wraps(original)
-    def set_num_threads(*args: Any, **kwargs: Any) -> None:
-        original(*args, **kwargs)
-        probe.threads_at = probe.guard(places.caller)() or probe.threads_at
-
-    probe.patches.set(torch, "set_num_threads", hidden(set_num_threads))
+def write_died(probe: Probe) -> None:
+    """The `died` record: the exception that ended the process, and whether a lost connection to
+    other ranks caused it."""
+    error, trace, at = sys.last_value, sys.last_traceback, None
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if is_user_file(code.co_filename):
+            at = [os.path.abspath(code.co_filename), trace.tb_lineno, code.co_name]
+        trace = trace.tb_next
+    lost = getattr(torch.distributed, "DistError", ())
+    rank, world, _ = ranks()
+    probe.recorder.write(
+        "died", t=time.perf_counter_ns(), step=probe.step, rank=rank, world_size=world, at=at,
+        what=type(error).__name__, peers=isinstance(error, lost) or LOST in str(error),
+    )  # fmt: skip
 
 
 def watch_profiler(probe: Probe) -> None:
@@ -146,7 +152,7 @@ def flags(autocast: str, scaled: bool) -> dict[str, Any]:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "profiler": profiler_is_on(),
-        "trace": profiled_by() or tracer_name(trace),
+        "trace": _own_tracer() or tracer_name(trace),
         "autocast": autocast,
         "compiled": compiled_frames() > 0,
         "scaler": scaled,
@@ -191,6 +197,12 @@ def profiled_by() -> str:
     monitoring = getattr(sys, "monitoring", None)
     tool = monitoring.get_tool(monitoring.PROFILER_ID) if monitoring else None
     return tool or tracer_name(sys.getprofile())
+
+
+def _own_tracer() -> str:
+    """:func:`profiled_by`, but for the Python part of a torch profiler (``with_stack=True``)."""
+    part_of_torchs = type(sys.getprofile()).__name__ == "TraceContext"
+    return "" if part_of_torchs and profiler_is_on() else profiled_by()
 
 
 def tracer_name(tracer: Any) -> str:
@@ -288,14 +300,33 @@ def measure_dispatch() -> dict[str, float]:
     """The fields of the `dispatch` record: ns per op on one element, on the CPU, without and with
     gradients (forward and backward together). The best of a few rounds: noise only adds.
 
-    Takes about a millisecond, between two windows; touches no random state.
+    Where the script's own torch profiler is on, also without it: ``op_unprofiled_ns``, from a new
+    thread, which no profiler of another thread records. Takes about a millisecond, between two
+    windows; touches no random state.
     """
     value = torch.ones(1, device="cpu")
     with torch.no_grad():
         plain = min(_time_plain(value) for _ in range(ROUNDS))
     with torch.enable_grad():
         graded = min(_time_graded(value) for _ in range(ROUNDS))
-    return {"op_ns": plain / OPS, "grad_op_ns": graded / OPS}
+    price = {"op_ns": plain / OPS, "grad_op_ns": graded / OPS}
+    if profiler_is_on():
+        price["op_unprofiled_ns"] = _on_a_new_thread() / OPS
+    return price
+
+
+def _on_a_new_thread() -> int:
+    found: list[int] = []
+
+    def measure() -> None:
+        value = torch.ones(1, device="cpu")
+        with torch.no_grad():
+            found.append(min(_time_plain(value) for _ in range(ROUNDS)))
+
+    thread = threading.Thread(target=measure)
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 def _time_plain(value: torch.Tensor) -> int:

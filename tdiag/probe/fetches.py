@@ -280,6 +280,7 @@ def describe_loader(loader: Any, at: Any) -> dict[str, Any]:
         "dataset_at": places.definition(read),
         "dataset_len": length(dataset),
         "sampler_len": _pass_length(loader),
+        "sampler_at": _sampler_at(loader),
         "collate_name": getattr(
             loader.collate_fn, "__qualname__", type(loader.collate_fn).__name__
         ),
@@ -311,6 +312,14 @@ def _pass_length(loader: Any) -> int | None:
         return None
     own = type(loader.batch_sampler) not in (type(None), torch.utils.data.BatchSampler)
     return None if own else length(loader.sampler)
+
+
+def _sampler_at(loader: Any) -> list[Any] | None:
+    """Where a sampler of the user's own chooses the samples; None for torch's."""
+    for sampler in (loader.batch_sampler, loader.sampler):
+        if at := places.definition(getattr(type(sampler), "__iter__", None)):
+            return at
+    return None
 
 
 def length(dataset: Any) -> int | None:

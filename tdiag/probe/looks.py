@@ -26,6 +26,7 @@ from .models import (
     watched_by_script,
 )
 from .patches import hidden
+from .settings import Settings
 
 if TYPE_CHECKING:
     from .boundary import Boundary
@@ -85,7 +86,7 @@ class Looks:
 
     def __init__(self, probe: Probe, boundary: Boundary) -> None:
         self.probe, self.boundary = probe, boundary
-        self.schedules = Schedules(probe)
+        self.schedules, self.settings = Schedules(probe), Settings(probe)
         self.told: set[str] = set()  # records written once
         self.optimizers: dict[int, Any] = {}
         self.modules: list[Any] = []  # weak references to the outermost ones with parameters
@@ -100,6 +101,7 @@ class Looks:
 
     def install(self) -> None:
         self.schedules.install()
+        self.settings.install()
 
     def made(self, number: int, optimizer: Any) -> None:
         """An optimizer has been made."""

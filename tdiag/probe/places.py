@@ -42,6 +42,18 @@ def caller_and_callee() -> tuple[list[Any] | None, FrameType | None]:
     return None, callee
 
 
+def caller_of_wrapper() -> list[Any] | None:
+    """:func:`caller` of a hidden wrapper, or None if the probe itself called it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != FILE:
+        frame = frame.f_back
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        if frame.f_code.co_filename.startswith(_PROBE):
+            return None
+        frame = frame.f_back
+    return caller()
+
+
 def definition(function: Any) -> list[Any] | None:
     """Where a function or method was written; None for builtins and for torch's own."""
     function = getattr(function, "__wrapped__", function)

@@ -132,6 +132,7 @@ class Windows:
             probe.training = True
             probe.guard(facts.allow_sampling)()
             probe.guard(facts.write_training)(probe)
+            probe.guard(self.looks.settings.write)()
         probe.cut_steps()
         probe.recorder.flush_if_due(now)
         self._advance(now)
@@ -142,9 +143,11 @@ class Windows:
             self.stop.stop()
 
     def at_exit(self) -> None:
+        # Python keeps an uncaught exception for post-mortem debuggers.
+        died = getattr(sys, "last_type", None) is not None
+        if died:
+            self.probe.guard(facts.write_died)(self.probe)
         if self.probe.training:
-            # Python keeps an uncaught exception for post-mortem debuggers.
-            died = getattr(sys, "last_type", None) is not None
             self.probe.guard(self.finish)("error" if died else "exit")
         self.probe.recorder.flush()
 
@@ -318,6 +321,7 @@ class Windows:
         self.probe.window = self.window.name
         self.began_step, self.began_ns = self.probe.step, now
         self.calm = (now, self.probe.step)
+        self.looks.settings.begin_window()
         if self.capture is not None:
             self.capture.begin()
             self.changed = True
@@ -336,6 +340,7 @@ class Windows:
             self.probe.recorder.write(
                 "flags", **facts.flags(self.boundary.autocast, self.boundary.scaled)
             )
+            self.probe.guard(self.looks.settings.write)()
             self.probe.guard(self._measure_dispatch)()
             self.changed = True
         if capture is not None:

@@ -70,8 +70,8 @@ LONG_STEP_NS = 4_000_000_000
 RecordKind = Literal[
     "process", "torch", "role", "loader", "iterator", "fetch", "module", "called", "ddp",
     "collective", "optimizer", "scheduler", "look", "input", "boundary", "window", "steps",
-    "trace", "calls", "ops", "syscalls", "dispatch", "flags", "finish", "stop", "forced",
-    "sampler", "failure", "trial",
+    "trace", "calls", "ops", "syscalls", "dispatch", "flags", "settings", "finish", "stop",
+    "forced", "sampler", "saver", "failure", "died", "trial",
 ]  # fmt: skip
 
 # The record of steps in a row, as JSON: the general encoder takes three times as long for the one
@@ -95,6 +95,7 @@ ON_CPU = 13  # in place of the time: on-CPU ns of the training thread since the 
 COMM_BEGIN, COMM_END = 14, 15
 
 ITERATOR_MADE = -2  # argument of NEXT_END where the pair is ``iter(loader)``
+MADE = "made"  # value of a setting that is an object, or a call without arguments
 TRAINING_MODE, GRAD_ON = 1, 2  # bits of FORWARD_BEGIN's argument
 MODULE_SHIFT = 2  # the module's number lies above them
 

@@ -9,6 +9,9 @@ import msgspec
 
 from tdiag.errors import RunError
 from tdiag.model.diagnosis import SCHEMA_VERSION, Diagnosis
+from tdiag.model.trials import Trials
+
+TRIALS = "trials.json"
 
 
 class _Version(msgspec.Struct):
@@ -44,6 +47,20 @@ def load_diagnosis(path: Path) -> Diagnosis:
     except (msgspec.MsgspecError, AttributeError) as error:
         hint = "it was changed or only partly written: run `tdiag run` again"
         raise RunError(f"{file} is a broken diagnosis: {error}", hint) from error
+
+
+def load_trials(run_dir: Path) -> Trials | None:
+    """What trials of this run's script found; None without any. Raises :class:`RunError` where the
+    file is broken."""
+    file = run_dir / TRIALS
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Trials)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RunError(f"cannot read {file}: {error}", "remove it, or run `tdiag try` again") from (
+            error
+        )
 
 
 def _from_version_1(found: dict[str, Any]) -> dict[str, Any]:

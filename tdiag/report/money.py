@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tdiag.model.diagnosis import Diagnosis, Finding
 from tdiag.report.document import Cell, Column, Table
-from tdiag.report.summary import ranked
+from tdiag.report.summary import gain, ranked
 from tdiag.units import between, duration, only_from_below, significant
 
 STEPS = 1_000_000  # costs are said for so many: one step costs too little to be read
@@ -39,7 +39,7 @@ def money(diagnosis: Diagnosis, price: float | None) -> Table | None:
     rows += [
         _row(f"with {finding.code}'s fix", *_fixed(finding, step, price))
         for finding in ranked(diagnosis)[:FIRST]
-        if finding.speedup is not None
+        if gain(finding) is not None
     ]
     for name, shorter in _bigger(diagnosis, step):
         worth = significant(price * step / shorter)
@@ -61,9 +61,10 @@ def _row(*cells: str) -> tuple[Cell, ...]:
 
 
 def _fixed(finding: Finding, step: int, price: float) -> tuple[str, str]:
-    assert finding.speedup is not None
-    low, high = step / finding.speedup.high, step / finding.speedup.low
-    if only_from_below(finding.speedup.low, finding.speedup.high):
+    wins = gain(finding)
+    assert wins is not None
+    low, high = step / wins.high, step / wins.low
+    if only_from_below(wins.low, wins.high):
         return f"at most {duration(high)}", f"at most {_cost(high, high, price)}"
     return between(low, high), _cost(low, high, price)
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from tdiag.evidence.sources import excerpt
 from tdiag.evidence.store import Evidence
-from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis, RankStep, Roofline, Top
+from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis, RankStep, Top
+from tdiag.report import of_trials
 from tdiag.report.document import (
     Annotation,
     AnnotationRule,
@@ -26,6 +27,7 @@ from tdiag.report.document import (
 )
 from tdiag.report.money import money
 from tdiag.report.of_finding import action, finding_annotation, item
+from tdiag.report.of_roofline import blocks as roofline_blocks
 from tdiag.report.profilers import every_table
 from tdiag.report.summary import (
     NO_SHARE,
@@ -34,6 +36,7 @@ from tdiag.report.summary import (
     doubtful,
     doubts,
     failed,
+    gain_words,
     headline,
     ranked,
     together,
@@ -108,8 +111,8 @@ def _headline(diagnosis: Diagnosis) -> Headline:
     fix = best(diagnosis)
     if verdict.healthy:
         lines.append(Line("Nothing needs changing.", tone="good"))
-    elif fix and fix.speedup:
-        gain = f"predicted {faster(fix.speedup.low, fix.speedup.high)} faster"
+    elif fix:
+        gain = gain_words(fix) if fix.measured else f"predicted {gain_words(fix)}"
         label = "Possible fix" if doubtful(verdict) else "Best fix"
         lines.append(Line(action(fix), label, place=fix.location, gain=gain))
     if verdict.cls == "unknown":
@@ -122,7 +125,7 @@ def _headline(diagnosis: Diagnosis) -> Headline:
         tone, sign = "unsure", "?"
     else:
         sure = percent(verdict.confidence)
-        aside = f"{sure} sure"
+        aside = "proven by a trial" if verdict.proven else f"{sure} sure"
         if doubtful(verdict):
             tone, sign, aside = "unsure", "○", f"low confidence ({sure})"
         aside += f", runner-up {verdict.runner_up}" if verdict.runner_up else ""
@@ -142,8 +145,8 @@ def _brief(diagnosis: Diagnosis, title: str, share: str) -> str:
     if not share or diagnosis.step is None:
         return f"{title}: {diagnosis.verdict.summary}"
     line = f"{title}: {share} ({duration(diagnosis.step.mean_ns)})"
-    if (fix := best(diagnosis)) and fix.speedup and not diagnosis.verdict.healthy:
-        line += f"; best fix {faster(fix.speedup.low, fix.speedup.high)} faster"
+    if (fix := best(diagnosis)) and not diagnosis.verdict.healthy:
+        line += f"; best fix {gain_words(fix)}"
     return line
 
 
@@ -187,12 +190,20 @@ def _sections(
         blocks: list[Block] = [
             item(f, n, diagnosis, explained.get(f.code, "")) for n, f in enumerate(fixes, 1)
         ]
-        if gain := together(diagnosis):
+        proof = of_trials.best_of(diagnosis.trials) if diagnosis.trials else None
+        if proof and diagnosis.trials and proof is diagnosis.trials.together:
+            said = f"{proof.change}: together {of_trials.ratio(proof)} faster, measured."
+            blocks.append(Line(said, tone="good"))
+        elif gain := together(diagnosis):
             said = f"All {len(fixes)} together {faster(gain, gain)} faster"
+            if any(fix.measured for fix in fixes):
+                said += ", predicted"
             blocks.append(Line(f"{said}: overlapping savings are counted once.", tone="quiet"))
         yield Section(id="findings", title="What to change", aside="largest win first",
                       blocks=tuple(blocks), first=FIRST_FINDINGS,
                       what=("finding", "findings"))  # fmt: skip
+    if diagnosis.trials:
+        yield of_trials.section(diagnosis.trials)
     if table := money(diagnosis, hourly_cost):
         yield Section(id="money", title="Time and money", aside=f"at {hourly_cost:g} an hour",
                       blocks=(table,))  # fmt: skip
@@ -208,7 +219,7 @@ def _sections(
     if found := diagnosis.roofline:
         reached = f"{percent(found.efficiency)} reached"
         yield Section(id="roofline", title="What this machine reaches", aside=reached,
-                      blocks=tuple(_roofline(found)), folded=healthy)  # fmt: skip
+                      blocks=tuple(roofline_blocks(found)), folded=healthy)  # fmt: skip
     if diagnosis.ranks:
         yield Section(id="ranks-table", title="Ranks", aside="ms per step",
                       blocks=(_ranks(diagnosis.ranks),))  # fmt: skip
@@ -254,44 +265,6 @@ def _annotations(diagnosis: Diagnosis, explained: Mapping[str, str]) -> Iterator
             group="could not check",
             name=f"{rule.code} {rule.name}".strip(),
         )
-
-
-def _roofline(found: Roofline) -> Iterator[Block]:
-    """The step against the machine's rates, then its heaviest ops."""
-    used = "" if found.threads is None else f" with {plural(found.threads, 'thread')}"
-    yield Facts(
-        (
-            Line(duration(found.step_ns), "computing"),
-            Line(f"{duration(found.compute_ns)} at best{used}", "arithmetic"),
-            Line(f"{duration(found.memory_ns)} at best{used}", "memory traffic"),
-            Line(f"{duration(found.dispatch_ns)} for {count(found.calls)} calls", "dispatch"),
-            Line(found.source, "rates", minor=True),
-        )
-    )
-    if not found.lines:
-        return
-    yield Table(
-        title="",
-        columns=(
-            Column("op", "kernel"), Column("called in", "start"), Column("calls"), Column("time"),
-            Column("at best"), Column("reached"), Column("bound", "end"),
-        ),
-        rows=tuple(
-            (
-                Cell(line.name), Cell("", place=line.at), Cell(count(line.count), line.count),
-                Cell(duration(line.ns), line.ns), Cell(duration(line.best_ns), line.best_ns),
-                _share(line.best_ns, line.ns), Cell(line.bound),
-            )
-            for line in found.lines
-        ),
-        note="Times are as traced.",
-        what="op",
-    )  # fmt: skip
-
-
-def _share(part: int, whole: int) -> Cell:
-    share = min(1.0, part / whole) if whole else 0.0
-    return Cell(percent(share), share)
 
 
 def _ranks(ranks: tuple[RankStep, ...]) -> Table:

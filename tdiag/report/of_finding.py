@@ -6,9 +6,8 @@ import re
 
 from tdiag.model.diagnosis import Diagnosis, Finding
 from tdiag.report.document import Annotation, AnnotationRule, Item
-from tdiag.report.summary import measure_name, measure_value, why
+from tdiag.report.summary import gain_words, measure_name, measure_value, why
 from tdiag.report.words import SAFETY
-from tdiag.units import faster
 
 _SENTENCE_END = re.compile(r"\.(?=\s|$)|\n")
 
@@ -17,11 +16,6 @@ def action(finding: Finding) -> str:
     """The change in one line: the fix's own, else the first sentence of its text."""
     fix = finding.fix
     return fix.action or _SENTENCE_END.split(fix.text.strip(), maxsplit=1)[0]
-
-
-def _gain(finding: Finding) -> str:
-    gain = finding.speedup
-    return f"{faster(gain.low, gain.high)} faster" if gain else ""
 
 
 def item(
@@ -36,7 +30,7 @@ def item(
     return Item(
         number=number,
         action=said,
-        gain=_gain(finding) if number else "",
+        gain=gain_words(finding) if number else "",
         rule=finding.code,
         name=finding.name,
         place=finding.location,
@@ -54,7 +48,7 @@ def finding_annotation(
     finding: Finding, diagnosis: Diagnosis | None, explained: str = ""
 ) -> Annotation:
     """A finding for the user's line: the change and its gain first, then what was measured."""
-    gain = _gain(finding)
+    gain = gain_words(finding)
     fix = finding.fix
     lines = [finding.summary, f"Fix: {fix.text}", *fix.code.splitlines()]
     if diagnosis:

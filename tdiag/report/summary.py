@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from tdiag.model.diagnosis import Diagnosis, Finding, Measure, Verdict
+from tdiag.model.diagnosis import Diagnosis, Finding, Measure, Speedup, Verdict
 from tdiag.report.text import inert
 from tdiag.report.words import verdict_class
-from tdiag.units import NO_GAIN, between, duration, only_from_below, percent, plural, quantity
+from tdiag.units import (
+    NO_GAIN,
+    between,
+    duration,
+    faster,
+    only_from_below,
+    percent,
+    plural,
+    quantity,
+)
 
 NO_SHARE = ("unknown", "no_device_activity")  # verdicts of which a share of the step says nothing
 _INPUT = {"io", "cpu", "input", "loader"}  # kinds of waiting for data
@@ -44,11 +53,27 @@ def best(diagnosis: Diagnosis) -> Finding | None:
     family = _INPUT if verdict.cls in _INPUT else {verdict.cls}
     named = verdict.cls not in (*NO_SHARE, "compute")
     for finding in ranked(diagnosis):
-        if finding.speedup is None or not finding.recoverable_ns:
+        wins = gain(finding)
+        if wins is None or not finding.recoverable_ns:
             continue
-        if finding.cls in family or (not named and finding.speedup.high >= _WORTH_NAMING):
+        if finding.cls in family or (not named and wins.high >= _WORTH_NAMING):
             return finding
     return None
+
+
+def gain(finding: Finding) -> Speedup | None:
+    """The interval that a trial measured, else the prediction; None where neither gains."""
+    if found := finding.measured:
+        return Speedup(found.low, found.high) if found.answer == "faster" else None
+    return finding.speedup
+
+
+def gain_words(finding: Finding) -> str:
+    """``1.85× faster, measured`` or the predicted range; "" where there is neither."""
+    if found := finding.measured:
+        won = f"{found.speedup:.2f}× faster" if found.answer == "faster" else found.answer
+        return f"{won}, measured"
+    return f"{faster(finding.speedup.low, finding.speedup.high)} faster" if finding.speedup else ""
 
 
 def together(diagnosis: Diagnosis) -> float | None:
@@ -73,7 +98,22 @@ def together(diagnosis: Diagnosis) -> float | None:
 
 
 def why(finding: Finding, diagnosis: Diagnosis) -> str:
-    """The predicted gain in time per step and where the prediction comes from; "" without one."""
+    """The predicted gain in time per step and where the prediction comes from; what a trial
+    measured, and what was predicted before; "" without either."""
+    if found := finding.measured:
+        ratio = f"{found.speedup:.2f}× [{found.low:.2f}, {found.high:.2f}]"
+        said = (
+            f"Saves about {duration(finding.recoverable_ns)} a step"
+            if gain(finding)
+            else (
+                "Measured without gain"
+                if found.answer == "no effect"
+                else "Costs more than it wins"
+            )
+        )
+        before = finding.speedup
+        predicted = f"; predicted: {faster(before.low, before.high)}" if before else ""
+        return f"{said}: {ratio}, measured by `tdiag try`{predicted}."
     if finding.speedup is None:
         return ""
     saved, costs = f"about {duration(finding.recoverable_ns)}", ""

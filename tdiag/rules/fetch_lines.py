@@ -10,11 +10,14 @@ from msgspec.structs import replace
 
 from tdiag.evidence.feeding import Loader
 from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.model.diagnosis import Measure
 from tdiag.model.place import Place
 from tdiag.probe.wire import is_user_file
-from tdiag.rules.base import same_function
+from tdiag.rules.base import same_function, where
 from tdiag.rules.feed import Feed
+from tdiag.rules.measures import frac
 
+FETCH_SAMPLES = "fetch samples"  # begins the name of such a measure
 # While torch's code fetches, the user's innermost line is the loop over the loader.
 _TAKES_BATCHES = re.compile(r"^\s*(async\s+)?for\b|\bnext\(")
 # Torch's own loading code, by the last two parts of a sampled file's path.
@@ -34,7 +37,7 @@ def fetch_place(fed: Feed, lines: Sequence[StackLine]) -> Place | None:
     return lines[0].at if lines else dataset_place(fed.loader)
 
 
-def top_fetch_lines(fed: Feed, stacks: Stacks | None, most: int = 3) -> list[StackLine]:
+def top_fetch_lines(loader: Loader, stacks: Stacks | None, most: int = 3) -> list[StackLine]:
     """The user's lines that fetching spends its time on, as shares of the fetch time.
 
     Samples of workers are shares of fetching; in the training process, samples during the data
@@ -44,14 +47,19 @@ def top_fetch_lines(fed: Feed, stacks: Stacks | None, most: int = 3) -> list[Sta
     """
     if stacks is None:
         return []
-    if fed.loader.num_workers:
+    if loader.num_workers:
         shares = list(stacks.workers)
     else:
         mine = [line for line in stacks.training if line.phase == "data_wait"]
         total = sum(line.self_frac for line in mine)
         shares = [replace(line, self_frac=line.self_frac / total) for line in mine if total]
-    lines = [_of_dataset(line, fed.loader, stacks) for line in shares]
+    lines = [_of_dataset(line, loader, stacks) for line in shares]
     return sorted((x for x in lines if x is not None), key=lambda x: -x.self_frac)[:most]
+
+
+def fetch_measure(line: StackLine) -> Measure:
+    leaf = f" in {line.leaf}" if line.leaf else ""
+    return frac(f"{FETCH_SAMPLES}{where(line.at)}{leaf}", line.self_frac, "sample")
 
 
 def fetch_samples(fed: Feed, stacks: Stacks) -> int:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tdiag.evidence.machine import Environment
-from tdiag.evidence.ranks import Ranks, RankTime
+from tdiag.evidence.ranks import CERTAIN_ERRORS, Beside, LateRank, Ranks, RankTime
 from tdiag.rules.base import Abstain
 from tdiag.rules.thresholds import MAJORITY_FRAC, NOTICEABLE_FRAC
-from tdiag.units import duration, percent
+from tdiag.units import count, duration, percent, significant, size
 
 # Components that say nothing about a rank's own work: communication is what ranks are compared by.
 NOT_ITS_OWN = ("comm", "unattributed")
@@ -29,18 +32,27 @@ _WORDS = {
     "checkpoint": "saving checkpoints",
     "gc": "collecting garbage",
 }
+# Components that grow with the work of the model itself.
+COMPUTING = ("forward", "loss", "backward", "optimizer", "compute", "launch", "python_loss")
+
+Why = Literal["", "data", "work", "speed"]
 
 
 @dataclass(frozen=True)
 class Straggler:
     """``cause``: the budget component in which ``rank`` exceeds the median of the ``others`` most,
-    by ``longer_ns`` per step. ``waited_ns``: the time the others wait for it, per step."""
+    by ``longer_ns`` per step. ``waited_ns``: the time the others wait for it, per step.
+
+    ``why``: it gets more data, has more work with as much data, or takes longer for the same work;
+    "" where that is unknown. ``because``: that in a sentence with its numbers."""
 
     rank: RankTime
     others: tuple[RankTime, ...]
     waited_ns: float
     cause: str
     longer_ns: float
+    why: Why = ""
+    because: str = ""
 
     @property
     def waited_frac(self) -> float:
@@ -52,11 +64,16 @@ class Straggler:
         one = len(self.others) == 1
         others = "the other rank" if one else f"the other {len(self.others)} ranks"
         words = _WORDS.get(self.cause, f"in {self.cause.replace('_', ' ')}")
-        return (
+        waits = (
             f"Rank {self.rank.rank} makes {others} wait {duration(self.waited_ns)} per step"
-            f" ({percent(self.waited_frac)}): it spends {duration(self.longer_ns)} more {words}"
-            " than they do."
+            f" ({percent(self.waited_frac)})"
         )
+        if self.why == "data":  # it lengthens every part of the step
+            return f"{waits}. {self.because}"
+        return (
+            f"{waits}: it spends {duration(self.longer_ns)} more {words}"
+            f" than they do. {self.because}"
+        ).rstrip()
 
     def of_the_others(self, component: str) -> float:
         """Median of the others with a known time, ns per step."""
@@ -69,8 +86,8 @@ def abstain_unless_alone(environment: Environment | None, lacking: str) -> None:
         raise Abstain(lacking)
 
 
-def straggler_of(ranks: Ranks) -> Straggler | None:
-    """None if no rank waits noticeably.
+def straggler_of(ranks: Ranks, about: LateRank | None = None) -> Straggler | None:
+    """None if no rank waits noticeably. ``about``: what the late rank has to do, where known.
 
     Abstains where communication was not measured, and where the rank's own extra work does not
     explain most of the others' wait: then traces may begin at different times, or ranks do
@@ -90,13 +107,85 @@ def straggler_of(ranks: Ranks) -> Straggler | None:
         if name not in NOT_ITS_OWN
     }
     cause = max(beyond, key=lambda name: beyond[name], default="")
-    own = _own(late) - statistics.median(_own(rank) for rank in others if rank.components_ns)
-    if not cause or min(own, beyond[cause]) < MAJORITY_FRAC * ranks.waited_ns:
+    usual = statistics.median(_own(rank) for rank in others if rank.components_ns)
+    own = _own(late) - usual
+    why: Why = ""
+    because = ""
+    if about is not None and about.rank == late.rank:
+        alike = _slower_alike(late, others)
+        why, because = _why(about, cause, own, usual, alike)
+    explained = own if why == "data" else min(own, beyond.get(cause, 0.0))  # data lengthens all
+    if not cause or explained < MAJORITY_FRAC * ranks.waited_ns:
         raise Abstain(
             f"rank {late.rank} communicates least, but its extra work does not explain most of the"
             " time that the others wait"
         )
-    return Straggler(late, others, ranks.waited_ns, cause, beyond[cause])
+    return Straggler(late, others, ranks.waited_ns, cause, beyond[cause], why, because)
+
+
+def _why(
+    about: LateRank, cause: str, longer_ns: float, usual_ns: float, alike: bool
+) -> tuple[Why, str]:
+    """Why its own work takes ``longer_ns`` more per step than theirs, ``usual_ns``; and that in a
+    sentence. ``alike``: all parts of its computing are slower alike."""
+    data = [x for x in (about.samples, about.batch_bytes) if x and x.others]
+    if _explains(data, longer_ns, usual_ns):  # work grows with the data
+        return "data", _more_data(about)
+    if cause not in COMPUTING or about.calls is None:
+        return "", ""
+    work = [x for x in (about.calls, about.flops) if x]
+    own, others = (_work([getattr(x, side) for x in work]) for side in ("own", "others"))
+    if any(map(_more, work)):
+        if not _explains(work, longer_ns, usual_ns):
+            return "", ""
+        return "work", f"It has more work: {own} per step, the others {others}."
+    if data and all(map(_same, (*data, *work))) and alike:
+        return "speed", (
+            f"It does the same work as they do ({own} per step, and as much data) at"
+            f" {percent(usual_ns / (usual_ns + longer_ns))} of their speed."
+        )
+    return "", ""
+
+
+def _explains(more: Sequence[Beside], longer_ns: float, usual_ns: float) -> bool:
+    """Whether so much more of these explains most of the time, if time grows with them."""
+    largest = max((x.own / x.others for x in more if x.others and _more(x)), default=1.0)
+    return longer_ns > 0 and (largest - 1) * usual_ns >= MAJORITY_FRAC * longer_ns
+
+
+def _slower_alike(late: RankTime, others: tuple[RankTime, ...]) -> bool:
+    """Whether all noticeable parts of the late rank's computing are slower, each by at least half
+    as much as computing as a whole: a slow machine slows all of them, a slow line one."""
+    own = {name: ns for name, ns in late.components_ns.items() if name in COMPUTING}
+    usual = {name: _median(others, name) for name in own}
+    slower = sum(own.values()) / (sum(usual.values()) or math.inf) - 1
+    parts = [n for n, ns in own.items() if ns >= NOTICEABLE_FRAC * sum(own.values())]
+    return slower > 0 and all(own[n] - usual[n] >= MAJORITY_FRAC * slower * usual[n] for n in parts)
+
+
+def _more_data(about: LateRank) -> str:
+    if about.samples and _more(about.samples):
+        numbers = f"{count(about.samples.own)} samples, the others' {count(about.samples.others)}"
+        return f"Its batches have more data: {numbers}."
+    assert about.batch_bytes is not None
+    numbers = f"{size(about.batch_bytes.own)}, the others' {size(about.batch_bytes.others)}"
+    alike = " for as many samples" if about.samples and _same(about.samples) else ""
+    return f"Its batches have more data: {numbers}{alike} (longer samples, or more padding)."
+
+
+def _work(calls_and_flops: Sequence[float]) -> str:
+    calls, *flops = calls_and_flops
+    return " and ".join(
+        [f"{count(calls)} torch calls", *(f"{significant(x / 1e9)} GFLOP" for x in flops if x)]
+    )
+
+
+def _more(x: Beside) -> bool:
+    return x.own - x.others > max(NOTICEABLE_FRAC * x.others, CERTAIN_ERRORS * x.error)
+
+
+def _same(x: Beside) -> bool:
+    return abs(x.own - x.others) <= NOTICEABLE_FRAC * x.others
 
 
 def waits_by_turns(ranks: Ranks, step_ns: float) -> str:

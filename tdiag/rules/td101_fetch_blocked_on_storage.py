@@ -74,7 +74,7 @@ def check(
     fed = feed_of(budget, loaders, phases, system)
     if fed is None or not fed.blocked_mostly:
         return None
-    lines = top_fetch_lines(fed, stacks)
+    lines = top_fetch_lines(fed.loader, stacks)
     read = fed.loader.read_bytes
     if (read or 0.0) < MIN_READ_BYTES and not lines:
         raise Abstain(

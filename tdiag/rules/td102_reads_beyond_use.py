@@ -64,7 +64,7 @@ def check(
     excess = read - returned
     if excess <= MAJORITY_FRAC * read:
         return None
-    at = fetch_place(fed, top_fetch_lines(fed, stacks))
+    at = fetch_place(fed, top_fetch_lines(fed.loader, stacks))
     low, high = _gain(fed, excess, excess / read)
     return Found(
         summary=(

@@ -29,12 +29,17 @@ from tdiag.evidence.machine import System
 from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.model.diagnosis import Fix, Measure
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Found, Gain, where
 from tdiag.rules.examples import budget, loaders, stack, stacks, system
 from tdiag.rules.feed import Feed, feed_of
-from tdiag.rules.fetch_lines import dataset_place, fetch_place, top_fetch_lines
-from tdiag.rules.measures import count, frac
+from tdiag.rules.fetch_lines import (
+    dataset_place,
+    fetch_measure,
+    fetch_place,
+    top_fetch_lines,
+)
+from tdiag.rules.measures import count
 from tdiag.rules.snippets import samples_on_disk
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent, plural
@@ -62,7 +67,7 @@ def check(
         return None
     if fed.from_memory:
         return None  # samples are picked from memory, not preprocessed
-    lines = top_fetch_lines(fed, stacks)
+    lines = top_fetch_lines(fed.loader, stacks)
     saved = fed.wall * lines[0].self_frac * LOW_END_FRAC if lines else 0.0
     busy = max(fed.cores_wanted(), system.cores_used or 0.0)
     return Found(
@@ -75,7 +80,7 @@ def check(
             *fed.measures(),
             count("cores available", system.cores_allowed, "system", "cores"),
             count("cores used or needed", busy, "system", "cores"),
-            *(_measure(line) for line in lines),
+            *(fetch_measure(line) for line in lines),
         ),
         fix=Fix(
             _advice(fed, lines),
@@ -100,11 +105,6 @@ def _why_none_left(fed: Feed, system: System, busy: float) -> str:
         return f"fetches queue for one {percent(fed.queued / fed.wall)} of their time"
     workers = fed.loader.num_workers
     return f"{plural(workers, 'worker')} and training share {system.cores_allowed:g} cores"
-
-
-def _measure(line: StackLine) -> Measure:
-    leaf = f" in {line.leaf}" if line.leaf else ""
-    return frac(f"fetch samples{where(line.at)}{leaf}", line.self_frac, "sample")
 
 
 def _advice(fed: Feed, lines: list[StackLine]) -> str:

@@ -97,7 +97,9 @@ def _place(fed: Feed, stacks: Stacks | None) -> Place | None:
     mine = fed.loader.collate_at
     if mine is None:
         return dataset_place(fed.loader)
-    lines = [line.at for line in top_fetch_lines(fed, stacks) if same_function(line.at, mine)]
+    lines = [
+        line.at for line in top_fetch_lines(fed.loader, stacks) if same_function(line.at, mine)
+    ]
     return lines[0] if lines else mine
 
 

@@ -136,7 +136,7 @@ def _in_workers(
         return None
     lines = [
         line
-        for line in top_fetch_lines(fed, stacks)
+        for line in top_fetch_lines(fed.loader, stacks)
         if line.at != fed.loader.created_at  # that line stands for a library's dataset
         and CONSTRUCTS.search(linecache.getline(line.at.file, line.at.line))
     ]

@@ -85,7 +85,7 @@ def check(
     # Files kept in memory are not read again. The answers of a service may change.
     reading = fed.blocked if fed.loader.read_bytes and fits else 0.0
     saved += reading
-    at = fetch_place(fed, top_fetch_lines(fed, stacks))
+    at = fetch_place(fed, top_fetch_lines(fed.loader, stacks))
     spent, read = (total / fed.batches / samples for total in (loading, reading))
     waits = f" and {duration(read)} waiting for storage" if read else ""
     return Found(

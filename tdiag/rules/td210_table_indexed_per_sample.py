@@ -74,7 +74,7 @@ def check(
     fed = feed_of(budget, loaders, phases, system)
     if fed is None:
         return None
-    lines = top_fetch_lines(fed, stacks)
+    lines = top_fetch_lines(fed.loader, stacks)
     if not lines:
         raise Abstain("the sampler took no sample during a fetch")
     tables = [line for line in lines if line.library in TABLES]

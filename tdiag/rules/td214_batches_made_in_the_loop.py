@@ -29,7 +29,8 @@ import math
 
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Environment, System
-from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.ops import Ops
+from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
@@ -37,6 +38,7 @@ from tdiag.model.place import Place
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import budget, environment, loaders, phases, stack, stacks, system
 from tdiag.rules.feed import HANDOVER_HIGH_NS, cores_full, free_cores
+from tdiag.rules.loop_lines import BEFORE, beside_the_step
 from tdiag.rules.measures import count, frac, ns
 from tdiag.rules.thresholds import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.units import duration, per_step, percent, plural
@@ -57,6 +59,8 @@ def check(
     environment: Environment,
     loaders: Loaders | None,
     stacks: Stacks | None,
+    ops: Ops | None,
+    trees: CallTrees | None,
 ) -> Found | None:
     making = held(budget, "prepare")
     wall, cpu = phases.wall_ns.get("prepare", 0.0), phases.cpu_ns.get("prepare", 0.0)
@@ -69,7 +73,8 @@ def check(
         return None  # no core is left to make batches meanwhile
     rest = budget.step_ns - making
     workers = min(math.ceil(making / max(rest, 1.0)), math.floor(system.cores_allowed) - 1)
-    at = _line(stacks)
+    above = beside_the_step(BEFORE, stacks, ops, trees)
+    at = above[0].at if above else _line(stacks)
     return Found(
         summary=(
             f"Making batches in the loop, most of it{where(at) or ' between steps'}, takes"

@@ -75,7 +75,7 @@ def check(
     together = loader.num_workers * each
     if share < POOL_FRAC or not loader.pool_threads or together <= system.cores_allowed:
         return None
-    lines = top_fetch_lines(fed, stacks)
+    lines = top_fetch_lines(fed.loader, stacks)
     place = fetch_place(fed, lines)
     waiting = held(budget, *DATA_WAIT)
     return Found(

@@ -30,8 +30,9 @@ from tdiag.evidence.device import Device, DeviceTime, KernelFamily, Kernels
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Flags
+from tdiag.evidence.training import Flags, Settings
 from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, version
 from tdiag.rules.examples import MS, budget, device_time, family, kernels
@@ -44,6 +45,8 @@ CLASS = "compute"
 
 # Kernel families that matrix units can compute.
 MATRIX = ("gemm", "conv", "attention")
+# Settings that keep matrix products in full float32.
+_FULL = (("float32_matmul_precision", "highest"), ("cudnn.allow_tf32", False))
 FASTER_HIGH = Threshold(
     3.0,
     "times as fast",
@@ -75,6 +78,7 @@ def check(
     flags: Flags | None,
     which: Device | None,
     environment: Environment | None,
+    settings: Settings | None,
 ) -> Found | None:
     major = which.capability[0] if which and which.capability else None
     if major is not None and major < MATRIX_UNITS:
@@ -103,7 +107,14 @@ def check(
             {f"{family} float32": 1 / FASTER_LOW for family in MATRIX if units},
             {f"{family} float32": 1 / FASTER_HIGH for family in MATRIX},
         ),
+        at=_kept_at(settings),
     )
+
+
+def _kept_at(settings: Settings | None) -> Place | None:
+    """The line that keeps matrix products in full float32; None where that is torch's default."""
+    found = [settings.last(name, value) for name, value in _FULL] if settings else []
+    return next((setting.at for setting in found if setting is not None), None)
 
 
 def _fix(matrix: Sequence[KernelFamily], major: int | None, torch: str) -> Fix:
@@ -125,6 +136,7 @@ def _fix(matrix: Sequence[KernelFamily], major: int | None, torch: str) -> Fix:
         f"Run forward and loss under torch.autocast with bfloat16{older}. To keep float32,"
         f" {_tf32(matrix, torch)}.",
         "review",
+        None if major is None else "torch.autocast=bfloat16",
         action="Run matrix products in bfloat16",
         code="with torch.autocast(device.type, dtype=torch.bfloat16):\n"
         "    loss = loss_fn(model(inputs), targets)",

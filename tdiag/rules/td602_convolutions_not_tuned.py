@@ -27,10 +27,10 @@ from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.ops import MatrixOps
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Flags
+from tdiag.evidence.training import Flags, Settings
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Abstain, Found, Gain
+from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.examples import budget, device_time, family, flags, kernels, matrix_op, traced
 from tdiag.rules.measures import frac, ns, text
 from tdiag.rules.thresholds import MAJORITY_FRAC
@@ -54,6 +54,7 @@ def check(
     device: DeviceTime,
     traced_steps: TracedSteps,
     matrices: MatrixOps,
+    settings: Settings | None,
 ) -> Found | None:
     convolving = sum(x.device_ns for x in kernels.families if x.family == "conv")
     if not convolving or flags.cudnn_benchmark or flags.deterministic:
@@ -61,9 +62,13 @@ def check(
     repeating = _repeating(matrices, traced_steps)
     if repeating < MAJORITY_FRAC:
         return None
+    off = settings.last("cudnn.benchmark", False) if settings else None
     cost = convolving * budget.step_ns / device.step_ns
     return Found(
-        summary=f"Convolutions take {per_step(cost, budget.step_ns)} with cuDNN's autotuning off.",
+        summary=(
+            f"Convolutions take {per_step(cost, budget.step_ns)} with cuDNN's autotuning off"
+            f"{where(off.at if off else None)}."
+        ),
         evidence=(
             ns("convolution kernels", convolving, "trace"),
             text("torch.backends.cudnn.benchmark", "False", "probe"),
@@ -72,7 +77,7 @@ def check(
         fix=Fix(
             "Switch autotuning on before the first step.",
             "review",
-            None,
+            "torch.cudnn_benchmark",
             action="Switch on cuDNN's autotuning",
             code="torch.backends.cudnn.benchmark = True",
         ),
@@ -83,6 +88,7 @@ def check(
             ("compute",),
             high_cuts=dict.fromkeys(("conv", "conv float32"), 1 - TUNED_HIGH_FRAC),
         ),
+        at=off.at if off else None,
     )
 
 

@@ -56,7 +56,7 @@ def check(
         fix=Fix(
             "Convert the model once, and each batch of images, to channels-last layout.",
             "safe",
-            None,
+            "model.channels_last",
             action="Use channels-last layout for model and input",
             code="model = model.to(memory_format=torch.channels_last)  # once\n"
             "images = images.to(memory_format=torch.channels_last)  # each batch",

@@ -22,16 +22,25 @@ Code that reads `p.grad` of parameters without a gradient then finds None instea
 
 from __future__ import annotations
 
-from tdiag.evidence.ops import HostOp, HostOps
+from tdiag.evidence.ops import HostOp, HostOps, OpLine, Ops
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain
-from tdiag.rules.examples import MS, budget, host_op, host_ops, optimizers, traced
+from tdiag.rules.base import Found, Gain, where
+from tdiag.rules.examples import (
+    MS,
+    budget,
+    host_op,
+    host_ops,
+    op_line,
+    ops,
+    optimizers,
+    traced,
+)
 from tdiag.rules.measures import count, ns
-from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.rules.thresholds import LOW_END_FRAC, MAJORITY_FRAC
 from tdiag.units import per_step
 
 CODE = "TD703"
@@ -40,6 +49,8 @@ CLASS = "overhead"
 
 # Both ways to zero gradients, by torch's names (one tensor; a list of tensors).
 ZEROING = ("aten::zero_", "aten::_foreach_zero_")
+# The same as calls of torch by a line of Python.
+ZEROING_CALLS = ("zero_", "_foreach_zero_")
 FEWEST_CALLS = Threshold(
     0.9, "calls per tensor", "Heuristic: a few tensors may be frozen and have no gradient to zero."
 )
@@ -58,16 +69,22 @@ WITH_ADDING = Threshold(
 
 
 def check(
-    budget: Budget, host_ops: HostOps, optimizers: Optimizers, traced: TracedSteps
+    budget: Budget,
+    host_ops: HostOps,
+    optimizers: Optimizers,
+    traced: TracedSteps,
+    ops: Ops | None,
 ) -> Found | None:
     tensors = sum(optimizer.tensors for optimizer in optimizers.optimizers)
     zeroing = host_ops.zeroing or _by_their_number(host_ops, tensors)
     if not tensors or zeroing is None or not zeroing.count:
         return None
+    lines = [line for line in ops.lines if _zeroes(line)] if ops else []
+    at = max(lines, key=lambda line: line.elapsed_ns).at if lines else None
     cost = zeroing.total_ns * budget.step_ns / traced.mean_ns
     return Found(
         summary=(
-            f"Filling the gradients of {tensors} tensors with zeros takes"
+            f"Filling the gradients of {tensors} tensors with zeros{where(at)} takes"
             f" {per_step(cost, budget.step_ns)}."
         ),
         evidence=(
@@ -76,7 +93,8 @@ def check(
             count("parameter tensors", tensors, "probe"),
         ),
         fix=Fix(
-            "Let zero_grad() drop the gradients, torch's default, instead of zeroing them.",
+            f"Let zero_grad() drop the gradients{where(at)}, torch's default, instead of zeroing"
+            " them.",
             "review",
             "optimizer.zero_grad=set_to_none",
             action="Drop gradients instead of zeroing them",
@@ -89,7 +107,14 @@ def check(
             " zeroing, or nothing where device work hides it.",
             ("optimizer", "loss", "prepare", "backward", "other", "launch", "unattributed"),
         ),
+        at=at,
     )
+
+
+def _zeroes(line: OpLine) -> bool:
+    """Most calls of the line fill with zeros."""
+    zeroing = sum(line.names.get(name, 0.0) for name in ZEROING_CALLS)
+    return zeroing > MAJORITY_FRAC * sum(line.names.values())
 
 
 def _by_their_number(host_ops: HostOps, tensors: int) -> HostOp | None:
@@ -105,7 +130,8 @@ def _by_their_number(host_ops: HostOps, tensors: int) -> HostOp | None:
 def fires() -> Evidence:
     zeroing = host_ops(host_op("aten::zero_", 60, 3 * MS))
     step = budget(forward=10, backward=20, optimizer=12, other=3)
-    return Evidence().add(step, zeroing, optimizers("SGD"), traced(45))
+    line = op_line(58, "prepare", 60, names={"zero_": 60.0})
+    return Evidence().add(step, zeroing, optimizers("SGD"), traced(45), ops(line))
 
 
 def clear() -> Evidence:

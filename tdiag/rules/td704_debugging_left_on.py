@@ -2,8 +2,10 @@
 
 ## What it measures
 Switches that are on at a step boundary: autograd's anomaly detection, a torch profiler, cProfile, a
-debugger or coverage run by the script, deterministic algorithms. For anomaly detection also its
-cost, from the calls that record gradients; for debuggers, the samples inside them.
+debugger or coverage run by the script, deterministic algorithms; and the line that switched each
+on. For anomaly detection also its cost, from the calls that record gradients; for the torch
+profiler, the samples in its own functions, and what recording one torch call takes longer here; for
+debuggers, the samples inside them. What cProfile costs is not measured.
 
 ## Why it is slow
 Anomaly detection formats a Python stack for every call that records gradients and checks for NaN
@@ -15,7 +17,9 @@ Put such switches behind an option, and use them only in a run that looks for an
 ## How the gain is computed
 Anomaly detection: calls that record gradients × its cost per call, measured in the process and as
 multiples of this machine's own call cost, plus the NaN check of each parameter's gradient, by
-number and size. Debuggers: their share of the samples. Where no cost was measured, none is claimed.
+number and size. The torch profiler: its share of the samples, plus the torch calls × the measured
+time to record one. Debuggers: their share of the samples. Where no cost was measured, none is
+claimed.
 
 ## When this advice is wrong
 Deterministic algorithms may be required, for example for a published result.
@@ -23,16 +27,20 @@ Deterministic algorithms may be required, for example for a published result.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from tdiag.evidence.ops import Dispatch, Ops
-from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Flags, Modules, Optimizers
+from tdiag.evidence.training import PROFILERS, Flags, Modules, Optimizers, Settings
 from tdiag.model.diagnosis import Fix, Measure
+from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain
+from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.examples import budget, flags, op_line, ops
-from tdiag.rules.measures import count, frac, ns, text
+from tdiag.rules.measures import count, frac, known_to, ns, text
+from tdiag.rules.thresholds import MIN_SAMPLES
 
 CODE = "TD704"
 NAME = "debugging-left-on"
@@ -64,8 +72,37 @@ CHECK_NS_HIGH = Threshold(
     "ns per number",
     f"{_MEASURED} 3 to 4.5 ns per number (50 and 400 parameters of 64 to 65,536 numbers).",
 )
+# Innermost frames of torch's profilers while they start, stop and read their events.
+TORCHS_PROFILER = (
+    "(profiler/profiler.py)", "(autograd/profiler.py)", "(autograd/profiler_util.py)",
+    "(autograd/profiler_legacy.py)", "(profiler/_memory_profiler.py)",
+)  # fmt: skip
 # Innermost frames of Python debuggers, tracers and coverage, as samples show them.
 TRACER_FILES = ("bdb.py", "pdb.py", "pydevd", "coverage/", "trace.py", "hunter/")
+EVENTS_OF_A_CALL = Threshold(
+    6.0,
+    "events",
+    "Counted in traces of three small trainings with torch 2.13: 4.3 to 5.7 ops, nested ones"
+    " included, for each one that Python or backward called.",
+)
+# Where they take their time: all of the step but waiting.
+COMPONENTS = (
+    "prepare", "forward", "loss", "backward", "optimizer", "launch", "other", "unattributed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Switch:
+    """Something that is on. ``off``: how to switch it off. ``low_ns``, ``high_ns``: what it costs a
+    step, and ``why``; both 0 where that was not measured."""
+
+    name: str
+    off: str
+    at: Place | None = None
+    low_ns: float = 0.0
+    high_ns: float = 0.0
+    why: str = ""
+    evidence: tuple[Measure, ...] = ()
 
 
 def check(
@@ -76,94 +113,157 @@ def check(
     stacks: Stacks | None,
     optimizers: Optimizers | None,
     modules: Modules | None,
+    settings: Settings | None,
 ) -> Found | None:
-    on = _switched_on(flags)
+    made = settings or Settings(settings=())
+    on: list[_Switch] = []
+    if flags.anomaly_mode:
+        on.append(_anomaly(made, ops, dispatch, optimizers, modules))
+    if flags.user_profiler:
+        on.append(_profiler(made, budget, ops, dispatch, stacks))
+    if flags.user_trace:
+        on.append(_tracer(flags.user_trace, made, budget, stacks))
+    if flags.deterministic:
+        on.append(_deterministic(made))
     if not on:
         return None
-    low, high, evidence = _anomaly_cost(flags, ops, dispatch)
-    if high and dispatch is not None:
-        tensors = sum(one.tensors for one in optimizers.optimizers) if optimizers else 0
-        numbers = sum(one.parameters for one in modules.modules) if modules else 0
-        calls = tensors * CHECK_CALLS * dispatch.op_ns
-        low, high = low + calls + numbers * CHECK_NS_LOW, high + calls + numbers * CHECK_NS_HIGH
-        evidence.append(count("gradients checked for NaN", tensors, "probe", "per_step"))
-    traced = _traced_share(stacks) if flags.user_trace else 0.0
-    low, high = low + traced * budget.step_ns, high + traced * budget.step_ns
-    if traced:
-        evidence.append(frac("samples inside the tracer", traced, "sample"))
-    gain = None
-    if high:
-        why = (
-            f"{ANOMALY_CALLS_LOW} to {ANOMALY_CALLS_HIGH} plain calls for each call that records"
-            " gradients, by the depth of the Python stack, or what was measured here; plus the NaN"
-            " check of each parameter's gradient."
-            if flags.anomaly_mode
-            else "the tracer's share of the samples."
-        )
-        gain = Gain(low, high, why, ("forward", "loss", "backward", "optimizer", "launch", "other"))
+    on.sort(key=lambda switch: -switch.high_ns)
+    low, high = sum(switch.low_ns for switch in on), sum(switch.high_ns for switch in on)
+    unknown = "" if high else " What that costs was not measured."
     return Found(
-        summary=f"Switched on during training: {', '.join(on)}.",
-        evidence=(*(text("switched on", name, "probe") for name in on), *evidence),
+        summary=(
+            f"Switched on during training: {', '.join(f'{x.name}{where(x.at)}' for x in on)}."
+            f"{unknown}"
+        ),
+        evidence=(
+            *(text("switched on", switch.name, "probe") for switch in on),
+            *(measure for switch in on for measure in switch.evidence),
+        ),
         fix=Fix(
-            " ".join(on.values()),
+            " ".join(switch.off for switch in on),
             "review" if flags.deterministic else "safe",
             "torch.anomaly=off" if flags.anomaly_mode else None,
-            action=f"Switch off {next(iter(on))}",
+            action=f"Switch off {on[0].name}",
             code="torch.autograd.set_detect_anomaly(False)" if flags.anomaly_mode else "",
         ),
-        gain=gain,
+        gain=Gain(low, high, " ".join(x.why for x in on if x.high_ns), COMPONENTS)
+        if high
+        else None,
+        at=next((switch.at for switch in on if switch.at is not None), None),
     )
 
 
-def _switched_on(flags: Flags) -> dict[str, str]:
-    """What is on → how to switch it off, a sentence."""
-    known = {
-        "anomaly detection": (
-            flags.anomaly_mode,
-            "Call torch.autograd.set_detect_anomaly(False), or remove detect_anomaly().",
-        ),
-        "the script's own torch profiler": (
-            flags.user_profiler,
-            "Run the torch profiler for a few scheduled steps only (schedule(wait=...,"
-            " active=...)).",
-        ),
-        f"{flags.user_trace} of the script": (
-            bool(flags.user_trace),
-            f"Remove {flags.user_trace} from the training loop.",
-        ),
-        "deterministic algorithms": (
-            flags.deterministic,
-            "Call torch.use_deterministic_algorithms(False), unless results must repeat bit by"
-            " bit.",
-        ),
-    }
-    return {name: off for name, (on, off) in known.items() if on}
-
-
-def _anomaly_cost(
-    flags: Flags, ops: Ops | None, dispatch: Dispatch | None
-) -> tuple[float, float, list[Measure]]:
-    if not flags.anomaly_mode or ops is None or dispatch is None:
-        return 0.0, 0.0, []
+def _anomaly(
+    settings: Settings,
+    ops: Ops | None,
+    dispatch: Dispatch | None,
+    optimizers: Optimizers | None,
+    modules: Modules | None,
+) -> _Switch:
+    setting = settings.last("anomaly", True)
+    at = setting.at if setting else None
+    switch = _Switch(
+        "anomaly detection",
+        f"Call torch.autograd.set_detect_anomaly(False), or remove detect_anomaly(){where(at)}.",
+        at,
+    )
+    if ops is None or dispatch is None:
+        return switch
     calls = sum(line.grad_calls for line in ops.lines)
-    evidence = [
-        count("calls that record gradients", calls, "ops", "per_step"),
-        ns("cost of a plain call", dispatch.op_ns, "probe"),
-    ]
-    plain = calls * dispatch.op_ns
+    tensors = sum(one.tensors for one in optimizers.optimizers) if optimizers else 0
+    numbers = sum(one.parameters for one in modules.modules) if modules else 0
+    plain, check = calls * dispatch.op_ns, tensors * CHECK_CALLS * dispatch.op_ns
     measured = calls * max(0.0, dispatch.grad_op_ns - GRAD_CALL * dispatch.op_ns)
-    evidence.append(ns("cost of a call with gradients", dispatch.grad_op_ns, "probe"))
+    if not plain:
+        return switch
     low = plain * ANOMALY_CALLS_LOW
-    return low, max(low, measured, plain * ANOMALY_CALLS_HIGH), evidence
+    return replace(
+        switch,
+        low_ns=low + check + numbers * CHECK_NS_LOW,
+        high_ns=max(low, measured, plain * ANOMALY_CALLS_HIGH) + check + numbers * CHECK_NS_HIGH,
+        why=f"{ANOMALY_CALLS_LOW} to {ANOMALY_CALLS_HIGH} plain calls for each call that records"
+        " gradients, by the depth of the Python stack, or what was measured here; plus the NaN"
+        " check of each parameter's gradient.",
+        evidence=(
+            count("calls that record gradients", calls, "ops", "per_step"),
+            ns("cost of a plain call", dispatch.op_ns, "probe"),
+            ns("cost of a call with gradients", dispatch.grad_op_ns, "probe"),
+            count("gradients checked for NaN", tensors, "probe", "per_step"),
+        ),
+    )
 
 
-def _traced_share(stacks: Stacks | None) -> float:
-    if stacks is None:
-        return 0.0
-    return sum(
-        line.self_frac
-        for line in stacks.training
-        if any(name in line.leaf for name in TRACER_FILES)
+def _profiler(
+    settings: Settings,
+    budget: Budget,
+    ops: Ops | None,
+    dispatch: Dispatch | None,
+    stacks: Stacks | None,
+) -> _Switch:
+    """A torch profiler: it is started and stopped, and it records every call meanwhile."""
+    made = [found for name in PROFILERS if (found := settings.last(name)) is not None]
+    at = made[0].at if made else None
+    inside, evidence = 0.0, []
+    low = high = 0.0
+    if stacks is not None and stacks.samples >= MIN_SAMPLES:
+        inside = sum(line.self_frac for line in stacks.training if _in_torchs_profiler(line))
+    if inside and stacks is not None:
+        least, most = known_to(inside, stacks.samples)
+        low, high = least * budget.step_ns, most * budget.step_ns
+        evidence.append(frac("samples in the profiler's own functions", inside, "sample"))
+    recording = dispatch.profiled_ns if dispatch else None
+    if recording is not None and ops is not None:
+        calls = sum(line.calls for line in ops.lines)
+        with_backward = calls + sum(line.grad_calls for line in ops.lines)
+        low += calls * recording
+        high += with_backward * recording * EVENTS_OF_A_CALL
+        evidence.append(ns("recording one call", recording, "probe"))
+        evidence.append(count("torch calls", calls, "ops", "per_step"))
+    return _Switch(
+        "the script's own torch profiler",
+        f"Run the torch profiler{where(at)} for a few scheduled steps only (schedule(wait=...,"
+        " active=...)).",
+        at,
+        low,
+        max(low, high),
+        "The profiler's own functions by their samples, and each torch call that it records: one"
+        f" event a call, up to {EVENTS_OF_A_CALL}.",
+        tuple(evidence),
+    )
+
+
+def _in_torchs_profiler(line: StackLine) -> bool:
+    return any(name in line.leaf for name in TORCHS_PROFILER)
+
+
+def _tracer(name: str, settings: Settings, budget: Budget, stacks: Stacks | None) -> _Switch:
+    """cProfile, which samples do not show, or a debugger written in Python, which they do."""
+    made = settings.last("cProfile.Profile") if name == "cProfile" else None
+    at = made.at if made else None
+    switch = _Switch(
+        f"{name} of the script", f"Remove {name}{where(at)} from the training loop.", at
+    )
+    share = 0.0
+    if stacks is not None:
+        share = sum(
+            line.self_frac for line in stacks.training if any(x in line.leaf for x in TRACER_FILES)
+        )
+    cost = share * budget.step_ns
+    if not cost:
+        return switch
+    samples = (frac("samples inside the tracer", share, "sample"),)
+    why = "The tracer's share of the samples."
+    return replace(switch, low_ns=cost, high_ns=cost, why=why, evidence=samples)
+
+
+def _deterministic(settings: Settings) -> _Switch:
+    found = [settings.last("deterministic", value) for value in (True, "warn", "error", 1, 2)]
+    at = next((setting.at for setting in found if setting is not None), None)
+    return _Switch(
+        "deterministic algorithms",
+        f"Call torch.use_deterministic_algorithms(False){where(at)}, unless results must repeat bit"
+        " by bit.",
+        at,
     )
 
 

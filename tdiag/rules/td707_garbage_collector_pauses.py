@@ -1,15 +1,16 @@
 """Garbage collection pauses training
 
 ## What it measures
-Time inside Python's cyclic garbage collector on the training thread, per step.
+Time inside Python's cyclic garbage collector on the training thread, per step; and the line that
+asks for most of the collections with `gc.collect()`, if one does.
 
 ## Why it is slow
 A full collection visits every live container object. A dataset held as Python lists or dicts of
 millions of entries is visited again each time, though none of it is garbage.
 
 ## What to do
-After set-up, call `gc.freeze()`, which exempts all live objects from collection. Keep large data in
-arrays.
+Remove `gc.collect()` from the loop. After set-up, call `gc.freeze()`, which exempts all live
+objects from collection. Keep large data in arrays.
 
 ## How the gain is computed
 High end: all pauses. Low end: half, if the loop makes new container objects.
@@ -23,11 +24,12 @@ from __future__ import annotations
 
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Setting, Settings
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, held
+from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import budget, phases
 from tdiag.rules.measures import count, ns
-from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.rules.thresholds import LOW_END_FRAC, MAJORITY_FRAC
 from tdiag.units import per_step, plural
 
 CODE = "TD707"
@@ -35,11 +37,14 @@ NAME = "garbage-collector-pauses"
 CLASS = "overhead"
 
 
-def check(budget: Budget, phases: Phases) -> Found | None:
+def check(budget: Budget, phases: Phases, settings: Settings | None) -> Found | None:
     collecting = held(budget, "gc")
     if not collecting:
         return None
     often = phases.counts.get("gc", 0.0)
+    called = settings.last("gc.collect") if settings else None
+    if called is not None and called.per_step <= MAJORITY_FRAC * often:
+        called = None  # most collections are Python's own
     return Found(
         summary=(
             f"Garbage collection takes {per_step(collecting, budget.step_ns)} in"
@@ -49,19 +54,32 @@ def check(budget: Budget, phases: Phases) -> Found | None:
             ns("garbage collection, per step", collecting, "baseline"),
             count("collections", often, "baseline", "per_step"),
         ),
-        fix=Fix(
-            "Just before the training loop, exempt all live objects from garbage collection.",
-            "safe",
-            "python.gc_freeze",
-            action="Freeze live objects before the training loop",
-            code="import gc\n\ngc.collect()\ngc.freeze()  # just before the training loop",
-        ),
+        fix=_fix(called),
         gain=Gain(
             collecting * LOW_END_FRAC,
             collecting,
             "high end: no pauses; low end: half of them stay.",
             ("gc",),
         ),
+        at=called.at if called else None,
+    )
+
+
+def _fix(called: Setting | None) -> Fix:
+    """``called``: the line that asks for most of the collections."""
+    if called is not None:
+        return Fix(
+            f"Remove gc.collect(){where(called.at)} from the training loop: Python collects when it"
+            " has to, and tensors are freed without it.",
+            "safe",
+            action="Remove gc.collect() from the training loop",
+        )
+    return Fix(
+        "Just before the training loop, exempt all live objects from garbage collection.",
+        "safe",
+        "python.gc_freeze",
+        action="Freeze live objects before the training loop",
+        code="import gc\n\ngc.collect()\ngc.freeze()  # just before the training loop",
     )
 
 

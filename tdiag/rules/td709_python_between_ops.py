@@ -30,7 +30,7 @@ from __future__ import annotations
 from statistics import median
 
 from tdiag.evidence.ops import Ops
-from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
@@ -38,6 +38,8 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, same_function, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.log_lines import logs
+from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
+from tdiag.rules.loop_lines import beside_the_step
 from tdiag.rules.measures import count, known_to, ns
 from tdiag.rules.thresholds import LOW_END_FRAC, MIN_SAMPLES
 from tdiag.units import duration, per_step
@@ -69,10 +71,11 @@ PHASES = ("prepare", "forward", "loss", "optimizer")
 WITH_DEVICE = ("launch", "python_loss", "other", "optimizer")
 
 
-def check(budget: Budget, stacks: Stacks, ops: Ops) -> Found | None:
+def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> Found | None:
     if stacks.samples < MIN_SAMPLES:
         raise Abstain(f"only {stacks.samples} samples of the training thread were taken")
-    mine = [x for x in stacks.training if _own(x) and not logs(x)]
+    after = beside_the_step(AFTER_THE_STEP, stacks, ops, trees)  # of TD713
+    mine = [x for x in stacks.training if _own(x) and not logs(x) and x not in after]
     outside = {x: _outside(x, budget, stacks, ops) for x in mine}
     lines = [x for x in outside if outside[x] > OUTSIDE_FRAC * x.own_frac * budget.step_ns]
     lines = [x for x in lines if outside[x] > _added(x, stacks, budget)]

@@ -27,8 +27,9 @@ from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Settings
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, held
+from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import GB, budget, device_holds, device_time
 from tdiag.rules.measures import bytes_, count, ns
 from tdiag.rules.memory import PEAK, device_memory
@@ -40,13 +41,17 @@ NAME = "memory-given-back-in-step"
 CLASS = "memory"
 
 
-def check(budget: Budget, device: DeviceTime, memory: DeviceMemory) -> Found | None:
+def check(
+    budget: Budget, device: DeviceTime, memory: DeviceMemory, settings: Settings | None
+) -> Found | None:
     stalled = held(budget, "alloc")
     if not budget.has_device or not stalled or not device.allocations_per_step:
         return None
     used, total = device_memory(memory)
     if used >= USABLE_MEMORY_FRAC * total:
         return None  # memory is short: TD806
+    called = settings.last("empty_cache") if settings else None
+    at = called.at if called and called.per_step else None
     return Found(
         summary=(
             f"{plural(device.allocations_per_step, 'call')} per step that allocate or free memory"
@@ -60,8 +65,10 @@ def check(budget: Budget, device: DeviceTime, memory: DeviceMemory) -> Found | N
             bytes_("device memory", total, "probe"),
         ),
         fix=Fix(
-            "Remove torch.cuda.empty_cache() from the loop. If there is none, pad varying sizes"
-            " or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+            f"Remove torch.cuda.empty_cache(){where(at)} from the loop."
+            if at
+            else "Remove torch.cuda.empty_cache() from the loop. If there is none, pad varying"
+            " sizes or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
             "safe",
             action="Remove empty_cache() from the training loop",
         ),
@@ -71,6 +78,7 @@ def check(budget: Budget, device: DeviceTime, memory: DeviceMemory) -> Found | N
             "high end: no call allocates in a step; low end: they are not empty_cache()'s.",
             ("alloc",),
         ),
+        at=at,
     )
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Modules
+from tdiag.evidence.training import Modules, Settings
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found
 from tdiag.rules.examples import budget, environment, module
@@ -33,11 +33,14 @@ NAME = "data-parallel"
 CLASS = "comm"
 
 
-def check(budget: Budget, modules: Modules, environment: Environment) -> Found | None:
+def check(
+    budget: Budget, modules: Modules, environment: Environment, settings: Settings | None
+) -> Found | None:
     names = {module.name for module in modules.modules}
     devices = environment.device_count
     if "DataParallel" not in names or devices <= 1:
         return None
+    made = settings.last("torch.nn.DataParallel") if settings else None
     return Found(
         summary=f"nn.DataParallel drives {devices} devices from one process.",
         evidence=(
@@ -53,6 +56,7 @@ def check(budget: Budget, modules: Modules, environment: Environment) -> Found |
             'device = int(os.environ["LOCAL_RANK"])\n'
             "model = torch.nn.parallel.DistributedDataParallel(model.to(device), [device])",
         ),
+        at=made.at if made else None,
     )
 
 

@@ -7,12 +7,21 @@ communication beyond its own. The cause is the work in which this rank exceeds t
 others most. On CPUs `tdiag run` compares the clean steps of all ranks on the machine: backward, in
 which gradients are summed, ends for all at once, so its part beyond the shortest one is waiting.
 
+Why it is late is known from three comparisons with the median of the others. Its batches: samples
+and bytes, padding included, as its DataLoader fetched them. Its work: torch calls and
+floating-point operations in the traces of the same steps. Its lines: stacks that py-spy took of all
+ranks of the machine (up to 8) at once. A rank with more work at the same data is reported with the
+line in which it spends most time beyond the others; one with the same data and the same work is
+reported as slower.
+
 ## Why it is slow
 Every step ends when the last rank arrives. All other devices idle in the collective until then.
 
 ## What to do
-Fix what takes this rank longer: its storage, its cores, its device's clock, or work that only this
-rank does.
+Where it gets more data, deal the data out evenly. Where it does the same work and takes longer,
+look at its machine: other programs on its cores, its device's clock. Else fix what takes this rank
+longer: its storage, or work that only this rank does. The fix names the first of this rank's own
+findings that is about the same part of the step.
 
 ## How the gain is computed
 No gain is claimed here: the waiting time equals the time that the cause takes on this rank, and the
@@ -26,17 +35,24 @@ steps may have caught a rank at a slow moment.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tdiag.evidence.device import Syncs, Transfers
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Environment
-from tdiag.evidence.ranks import Ranks
+from tdiag.evidence.ops import Ops
+from tdiag.evidence.ranks import LateRank, Ranks
+from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.store import Evidence
-from tdiag.model.diagnosis import Fix
+from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.rules.base import Found, where
 from tdiag.rules.examples import rank_time, ranks_of
-from tdiag.rules.measures import ns, text
-from tdiag.rules.stragglers import abstain_unless_alone, straggler_of
+from tdiag.rules.fetch_lines import top_fetch_lines
+from tdiag.rules.measures import bytes_, count, ns, text
+from tdiag.rules.phase_lines import main_line
+from tdiag.rules.stragglers import Straggler, abstain_unless_alone, straggler_of
+from tdiag.rules.thresholds import MAJORITY_FRAC
 
 CODE = "TD902"
 NAME = "straggler-rank"
@@ -80,6 +96,24 @@ _ADVICE = {
         " nvidia-smi -q -d CLOCK,PERFORMANCE",
     ),
 }
+_WHY = {
+    "work": (
+        "Give the late rank no more work than the others",
+        "let all ranks compute the same, or balance what is dealt out (sequence lengths, experts,"
+        " parts of the model)",
+    ),
+    "data": (
+        "Give every rank as much data",
+        "use one batch size on all ranks, and deal out samples by their length (tokens, not"
+        " sequences, per batch)",
+    ),
+    "speed": (
+        "Find what slows down the late rank's machine",
+        "its work is that of the others, so no change to the script helps; compare its cores, what"
+        " else runs there, its thread count, and its device's clock: nvidia-smi -q -d"
+        " CLOCK,PERFORMANCE",
+    ),
+}
 _ELSE = (
     "Find what slows down the late rank",
     "compare its cores and what else runs on its host, and look for work that only it does",
@@ -88,21 +122,27 @@ _ELSE = (
 
 def check(
     ranks: Ranks | None,
+    late: LateRank | None,
     environment: Environment | None,
     syncs: Syncs | None,
     transfers: Transfers | None,
     loaders: Loaders | None,
+    stacks: Stacks | None,
+    ops: Ops | None,
 ) -> Found | None:
     if ranks is None:
         abstain_unless_alone(environment, "only one rank was traced")
         return None
-    straggler = straggler_of(ranks)
+    straggler = straggler_of(ranks, late)
     if straggler is None:
         return None
     cause, rank = straggler.cause, straggler.rank
-    at = _place(cause, syncs, transfers, loaders)
+    at = _place(straggler, late, syncs, transfers, loaders, stacks)
+    if at is None and straggler.why not in ("speed", "data"):
+        line = main_line(cause, stacks, ops)
+        at = line.at if line else None
     source = ranks.source
-    action, how = _ADVICE.get(cause, _ELSE)
+    action, how = _WHY.get(straggler.why) or _ADVICE.get(cause, _ELSE)
     return Found(
         summary=straggler.sentence,
         evidence=(
@@ -111,26 +151,58 @@ def check(
             ns("its communication", rank.communication_ns or 0.0, source),
             ns(f"its {cause}", rank.components_ns[cause], source),
             ns(f"{cause}, median of the others", straggler.of_the_others(cause), source),
+            *(_compared(late) if late is not None and late.rank == rank.rank else ()),
         ),
         fix=Fix(f"On rank {rank.rank}{where(at)}: {how}.", "manual", action=action),
         at=at,
     )
 
 
+def _compared(late: LateRank) -> Iterator[Measure]:
+    """Its number, and the median of the others'."""
+    for name, found, of, source in (
+        ("samples in a batch", late.samples, count, "fetch"),
+        ("bytes of a batch", late.batch_bytes, bytes_, "fetch"),
+        ("torch calls", late.calls, count, "trace"),
+        ("floating-point operations", late.flops, count, "trace"),
+        ("its line", late.line_ns, ns, "sample"),
+    ):
+        if found is not None:
+            yield of(name, found.own, source)
+            yield of(f"{name}, median of the others", found.others, source)
+
+
 def _place(
-    cause: str, syncs: Syncs | None, transfers: Transfers | None, loaders: Loaders | None
+    straggler: Straggler,
+    late: LateRank | None,
+    syncs: Syncs | None,
+    transfers: Transfers | None,
+    loaders: Loaders | None,
+    stacks: Stacks | None,
 ) -> Place | None:
     """The line that costs most of it; the evidence beside the ranks is the late rank's own."""
+    cause = straggler.cause
+    if straggler.why == "speed":
+        return None
+    if straggler.why == "data":
+        return late.dealt_at if late else None
+    line = late.line if late and late.rank == straggler.rank.rank else None
     if cause == "data_wait":
         train = loaders.train() if loaders else None
-        return train.created_at if train else None
+        if train is None:
+            return None
+        if line and not train.num_workers:  # the fetches are in the sampled thread
+            return line
+        lines = top_fetch_lines(train, stacks)
+        known = [line.at for line in lines if line.self_frac > MAJORITY_FRAC]
+        return known[0] if known else train.created_at
     costs: list[tuple[float, Place | None]] = []
     if cause == "sync" and syncs is not None:
         costs = [(x.idle_after_ns, x.at) for x in syncs.syncs]
     elif transfers is not None:
         costs = [(x.exposed_ns, x.at) for x in transfers.copies if x.direction == cause]
-    known = [(cost, at) for cost, at in costs if at is not None and cost]
-    return max(known, key=lambda entry: entry[0])[1] if known else None
+    costly = [(cost, at) for cost, at in costs if at is not None and cost]
+    return max(costly, key=lambda entry: entry[0])[1] if costly else line
 
 
 def fires() -> Evidence:

@@ -26,6 +26,7 @@ from __future__ import annotations
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.ranks import Ddp
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Settings
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found
 from tdiag.rules.examples import ddp_settings, environment
@@ -38,7 +39,9 @@ NAME = "search-for-unused-parameters"
 CLASS = "comm"
 
 
-def check(ddp: Ddp | None, environment: Environment) -> Found | None:
+def check(
+    ddp: Ddp | None, environment: Environment | None, settings: Settings | None
+) -> Found | None:
     if ddp is None:
         abstain_unless_alone(environment, "no DistributedDataParallel was seen")
         return None
@@ -48,6 +51,7 @@ def check(ddp: Ddp | None, environment: Environment) -> Found | None:
         raise Abstain("whether every parameter got a gradient was not checked")
     if ddp.unused_parameters:
         return None
+    made = settings.last("torch.nn.parallel.DistributedDataParallel") if settings else None
     return Found(
         summary=(
             "DistributedDataParallel searches for unused parameters every step, but all parameters"
@@ -63,6 +67,7 @@ def check(ddp: Ddp | None, environment: Environment) -> Found | None:
             "review",
             action="Remove find_unused_parameters=True",
         ),
+        at=made.at if made else None,
     )
 
 

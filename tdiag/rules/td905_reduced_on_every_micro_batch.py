@@ -23,10 +23,12 @@ Two backward passes of different losses without shared parameters are not accumu
 from __future__ import annotations
 
 from tdiag.evidence.machine import Environment
-from tdiag.evidence.ranks import Ddp
+from tdiag.evidence.ranks import REDUCER, Ddp
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, held
 from tdiag.rules.examples import budget, ddp_settings, environment
@@ -43,7 +45,9 @@ MIN_SYNCED = Threshold(
 )
 
 
-def check(budget: Budget, ddp: Ddp | None, environment: Environment) -> Found | None:
+def check(
+    budget: Budget, ddp: Ddp | None, environment: Environment, modules: Modules | None
+) -> Found | None:
     if ddp is None:
         abstain_unless_alone(environment, "no DistributedDataParallel was seen")
         return None
@@ -76,7 +80,14 @@ def check(budget: Budget, ddp: Ddp | None, environment: Environment) -> Found | 
             "        loss_fn(model(batch)).backward()",
         ),
         gain=_gain(exposed, times),
+        at=_called_at(modules),
     )
+
+
+def _called_at(modules: Modules | None) -> Place | None:
+    """The line that calls the model: its forward and backward are to run under no_sync()."""
+    models = [m for m in modules.modules if m.name == REDUCER] if modules else []
+    return models[0].trained_at if models else None
 
 
 def _gain(exposed: float, times: int) -> Gain | None:

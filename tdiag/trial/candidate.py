@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +17,29 @@ FREEZE = "freeze"
 
 
 @dataclass(frozen=True)
+class Patched:
+    """The user's program in a copy of its folder with a patch applied. ``outside``: the folder that
+    it must import nothing of; ``files``: those that the patch names."""
+
+    name: str
+    command: Sequence[str]
+    cwd: Path
+    variables: Mapping[str, str]
+    outside: str
+    files: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Candidate:
-    """``changes``: (name, text of the value), all in one program."""
+    """``changes``: (name, text of the value), all in one program. ``patched``: a patch instead."""
 
     changes: tuple[tuple[str, str], ...]
+    patched: Patched | None = None
 
     @property
     def label(self) -> str:
+        if self.patched:
+            return self.patched.name
         return " + ".join(f"{name}={text}" if text else name for name, text in self.changes)
 
     @property
@@ -37,13 +53,15 @@ class Candidate:
 
     @property
     def safety(self) -> str:
-        """Of all changes, each said once."""
+        """Of all changes, each said once; of a patch its files."""
+        if self.patched:
+            return f"changes {', '.join(self.patched.files)}"
         return ", ".join(dict.fromkeys(change.safety for change in self.loaded))
 
     def environment(self) -> Mapping[str, str]:
         """Variables for the start of the program. Raises UsageError where a change cannot be made
         on this machine."""
-        found: dict[str, str] = {}
+        found = dict(self.patched.variables) if self.patched else {}
         try:
             for name, text in self.changes:
                 found.update(load(name).environment(text))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,11 @@ from tdiag.duel.against import Duel, duel
 from tdiag.duel.estimate import Estimate, Looks, Ratios
 from tdiag.duel.group import Pace, Taken
 from tdiag.duel.side import Program, ProgramFailed
-from tdiag.errors import UsageError
+from tdiag.errors import TdiagError
+from tdiag.model.trials import Answer, Trials, Tried
 from tdiag.trial.candidate import Candidate, together
-from tdiag.trial.outcome import Answer, Outcome, Tried
 from tdiag.trial.said import BROKEN, Said, compared, heard
+from tdiag.trial.written import written
 
 # Twice what the check can tell apart (tdiag/gate/against.py): a smaller gain is worth no edit.
 THRESHOLD = 0.03
@@ -49,35 +51,54 @@ class Options:
     progress: Callable[[str], None] = lambda line: None
 
 
-def try_all(candidates: Sequence[Candidate], options: Options) -> Outcome:
+def try_all(candidates: Sequence[Candidate], options: Options) -> Trials:
     """Try each in turn within the budget, then those that won together.
 
-    Each gets an equal part of the time that is left, but three groups at least. Raises UsageError
-    and ProgramFailed where the untouched script cannot be measured.
+    Each gets an equal part of the time that is left, but three groups at least. One that would end
+    too late, or leave no time to measure together what won, is not begun. Raises UsageError and
+    ProgramFailed where the untouched script cannot be measured.
     """
+    began_unix_ns = time.time_ns()
     until = monotonic() + options.time_budget_s
     tried: list[Tried] = []
     untried: list[str] = []
+    notes: list[str] = []
+    least_s = 0.0  # that a trial takes
     for number, candidate in enumerate(candidates):
-        left = until - monotonic()
-        if left <= 0 and tried:
+        began = monotonic()
+        left = until - began
+        won_any = any(one.answer == "faster" and not one.ceiling for one in tried)
+        more = 2 if won_any and not candidate.ceiling else 1
+        if tried and left < more * least_s:
             untried.append(candidate.label)
             continue
         share = max(0.0, left) / (len(candidates) - number + 1)  # one more: all together
         options.progress(f"trying {candidate.label}")
-        tried.append(try_one(candidate, options, f"{number + 1}", monotonic() + share))
+        try:
+            one = try_one(candidate, options, f"{number + 1}", began + share)
+        except TdiagError as error:  # the script itself, which had run before
+            if not tried:
+                raise
+            notes.append(f"stopped at {candidate.label}: {error.message}")
+            break
+        tried.append(one)
+        if one.groups:
+            a_group_s = (monotonic() - began) / one.groups
+            least_s = max(least_s, options.looks_at[0] * a_group_s)
     won = sorted(
         (pair for pair in zip(candidates, tried, strict=False) if pair[1].answer == "faster"),
         key=lambda pair: -pair[1].speedup,
     )
-    best = together([c for c, result in won if not result.ceiling])
+    best = together([c for c, result in won if not result.ceiling])  # a patch has no changes
     combined = None
-    if len(best.changes) > 1 and best not in candidates:
+    if len(best.changes) > 1 and best not in candidates and not notes:
         options.progress(f"trying {best.label}")
         combined = try_one(best, options, "together", until)
-    return Outcome(
+    if left_behind := written(options.cwd, began_unix_ns):
+        notes.append(left_behind)
+    return Trials(
         command=" ".join(options.command), tried=tuple(tried), together=combined,
-        untried=tuple(untried), tdiag=tdiag.__version__,
+        untried=tuple(untried), notes=tuple(notes), tdiag=tdiag.__version__,
     )  # fmt: skip
 
 
@@ -85,14 +106,23 @@ def try_one(candidate: Candidate, options: Options, name: str, until_s: float) -
     """Raises what is wrong with the untouched script, never what is wrong with the change."""
     control = Program(CONTROL, options.command, options.cwd, SAME_START, trial=())
     changed = {**SAME_START, **candidate.environment()}
-    treatment = Program(TREATMENT, options.command, options.cwd, changed, trial=candidate.changes)
+    patched = candidate.patched
+    treatment = Program(
+        TREATMENT,
+        patched.command if patched else options.command,
+        patched.cwd if patched else options.cwd,
+        changed,
+        outside=patched.outside if patched else "",
+        trial=candidate.changes,
+    )
     base = Tried(
         change=candidate.label, ceiling=candidate.ceiling, safety=candidate.safety, answer="failed"
     )
     folder = options.folder / name
 
     def progress(groups: int, estimate: Estimate | None) -> None:
-        if groups == 1 and not heard([folder / "group-1" / TREATMENT]).applied:
+        first = folder / "group-1" / TREATMENT
+        if groups == 1 and not patched and not heard([first]).applied:
             raise NotApplied
         so_far = f": {1 / estimate.ratio:.2f}× so far" if estimate else ""
         options.progress(f"  pair {groups} of processes (at most {options.looks_at[-1]}){so_far}")
@@ -182,8 +212,5 @@ def _last_line(output: str) -> str:
 
 def check_usable(candidates: Sequence[Candidate]) -> None:
     """Raises UsageError for what cannot be tried on this machine, before anything is started."""
-    if not candidates:
-        raise UsageError("nothing to try: name a change",
-                         "--set NAME=VALUE, --freeze FILE.py:FUNCTION or --ceilings")  # fmt: skip
     for candidate in candidates:
         candidate.environment()

@@ -117,19 +117,37 @@ def test_what_a_finding_explains_is_not_called_unexplained(phase: str) -> None:
 
 
 def test_what_no_finding_explains_stays_unknown_beside_one_that_explains_little() -> None:
-    little = stacks((replace(LOGS, self_frac=0.2), stack(80, 0.5, phase="after_step")))
+    little = stacks((replace(LOGS, self_frac=0.2), stack(80, 0.1, phase="after_step")))
     found = ran(little, after_step=80, data_wait=1, forward=19)
     assert "TD804" in {f.code for f in found.findings}
     assert found.verdict.cls == "unknown"
 
 
 def test_unexplained_time_is_placed_at_the_line_sampled_most() -> None:
-    line = stack(88, 0.6, "walk (me/game.py)", "prepare", "Board.play")
+    line = stack(88, 0.3, "walk (me/game.py)", "prepare", "Board.play")
     found = ran(stacks((stack(30, 0.3, phase="forward"), line)), prepare=70, forward=30)
     assert found.verdict.summary == (
         "70% of the step is spent between the step's end and the first forward;"
-        " most samples: train.py:88 in Board.play, 60%"
+        " most samples: train.py:88 in Board.play, 30%"
     )
+
+
+def test_time_before_the_forward_has_the_class_of_the_line_that_takes_most_of_it() -> None:
+    line = stack(88, 0.6, "walk (me/game.py)", "prepare", "Board.play")
+    lines = stacks((stack(30, 0.3, phase="forward"), line))
+    found = ran(lines, prepare=70, data_wait=1, forward=29)
+    assert found.verdict.cls == "cpu"
+    assert found.verdict.summary.startswith("70% of the step goes to waiting for preprocessing")
+    assert found.verdict.summary.endswith("; most samples: train.py:88 in Board.play, 60%")
+
+
+def test_a_line_that_waits_before_the_forward_is_no_preprocessing() -> None:
+    line = stack(88, 0.6, "get (requests/api.py)", "prepare", "receive")
+    lines = stacks((stack(30, 0.3, phase="forward"), line))
+    waits = replace(phases(prepare=70, forward=30), cpu_ns={"prepare": 2.0 * MS})
+    found = ran(lines, waits, prepare=70, forward=30)
+    assert found.verdict.cls == "io"
+    assert "waiting for something other than the CPU" in found.verdict.summary
 
 
 @pytest.mark.parametrize("line", [None, stack(30, 0.9, phase="forward")])

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.roofline import make_roofline
+from tdiag.evidence.data_sheets import roof_of
 from tdiag.evidence.ops import Dispatch
 from tdiag.evidence.roofline import OpWork, Roof, Work
+from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Roofline
 from tdiag.report import render
 from tdiag.report.of_diagnosis import document
 from tdiag.report.page import Page
-from tdiag.rules.examples import MS, at, budget, op_line, ops, roofline, system
+from tdiag.rules.examples import MS, at, budget, device_time, op_line, ops, roofline, system
 
 STEP = budget(data_wait_cpu=10, forward=30, backward=50, optimizer=10)
 ROOF, _ = roofline(best_ms=1)
@@ -62,6 +65,47 @@ def test_threads_that_would_save_nothing_are_not_idle() -> None:
     assert (found.threads_used, found.threads) == (1, 2)
     assert found.idle_threads_frac == round(20 / 90, 4)
     assert made(roof=replace(ROOF, in_force=replace(ROOF, threads=1))).idle_threads_frac == 0
+
+
+def test_an_op_is_never_better_than_it_was() -> None:
+    cached = replace(ADDITION, host_ns=1 * MS)
+    assert made(work=Work(ops=(PRODUCT, cached), calls=1000)).memory_ns == 1 * MS
+
+
+@pytest.mark.parametrize(
+    "name", ["NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB", "Tesla V100-SXM2-16GB"]
+)
+def test_a_known_device_has_the_rates_of_its_data_sheet(name: str) -> None:
+    roof = roof_of(name)
+    assert roof is not None
+    product = replace(PRODUCT, dtype="float16", count=1, flops=1e12, device_ns=20 * MS)
+    tera = {"A": 312, "N": 312, "T": 125}[name[0]]
+    assert roof.best_ns(product) == pytest.approx(1e9 / tera)
+    assert name in roof.source
+
+
+@pytest.mark.parametrize(
+    "name", ["", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", "NVIDIA GeForce RTX 4090 Laptop GPU"]
+)
+def test_a_part_of_a_device_and_one_of_a_like_name_have_none(name: str) -> None:
+    assert roof_of(name) is None
+
+
+@pytest.mark.parametrize(("device_ns", "healthy"), [(50 * MS, True), (100 * MS, False)])
+def test_a_step_on_a_device_is_healthy_only_near_its_data_sheet(
+    device_ns: int, healthy: bool
+) -> None:
+    product = replace(PRODUCT, dtype="bfloat16", count=1, flops=312e12 * 0.03, device_ns=device_ns)
+    roof = roof_of("NVIDIA A100-SXM4-40GB")
+    assert roof is not None
+    traced = TracedSteps(
+        durations_ns=(device_ns,) * 9, mean_ns=device_ns, count=9, found_by="ProfilerStep"
+    )
+    work = Work(ops=(product,), calls=10)
+    found = diagnose(Evidence().add(traced, device_time(device_ns / MS), roof, work))
+    assert found.verdict.cls == "compute"
+    assert found.verdict.healthy is healthy
+    assert "of the device's data sheet" in found.verdict.summary
 
 
 def test_it_is_none_without_its_parts() -> None:

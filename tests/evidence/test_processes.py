@@ -15,7 +15,11 @@ def test_a_parent_that_evaluates_after_its_processes_did_not_train(tmp_path: Pat
     """Hogwild: two processes share a model; the third, with most steps, reads a loader."""
     for pid in (101, 102):
         worker = Run(tmp_path, pid=pid)
-        worker.add("torch", version="2.13.0", intra_op=2, threads_at=["/u/train.py", 9, "train"])
+        worker.add("torch", version="2.13.0", intra_op=2)
+        rows = [
+            ["num_threads", n, ["/u/train.py", line, "train"], 0] for line, n in ((9, 2), (4, 1))
+        ]
+        worker.add("settings", rows=rows)
         worker.steps(30, plain).write()
     parent = Run(tmp_path, boundary="batch", pid=100)
     parent.steps(90, lambda run, _: run.batch(5))

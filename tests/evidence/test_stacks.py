@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.store import Evidence
@@ -22,9 +24,14 @@ FRAMES = [
     {"name": "decode", "file": PACKAGES + "PIL/Image.py", "line": 9},
     {"name": "poll", "file": "/usr/lib/python3.11/selectors.py", "line": 4},
     {"name": "loss", "file": "/u/train.py", "line": 8},
-    {"name": "following", "file": "/src/tdiag/probe/loaders.py", "line": 100},
+    {"name": "read_cpu_clock", "file": "/src/tdiag/probe/record.py", "line": 100},
+    {"name": "_engine_run_backward", "file": PACKAGES + "torch/autograd/graph.py", "line": 900},
+    {"name": "recompute", "file": "/u/train.py", "line": 40},
+    {"name": "_bootstrap", "file": "/usr/lib/python3.11/threading.py", "line": 1000},
+    {"name": "step", "file": "<tdiag importlib._bootstrap>", "line": 100},
 ]
-MODULE, BACKWARD, FETCH, ITEM, DECODE, POLL, LOSS, PROBE = range(1, 9)
+MODULE, BACKWARD, FETCH, ITEM, DECODE, POLL, LOSS, PROBE, ENGINE, RECOMPUTE = range(1, 11)
+STARTED, WRAPPER = 11, 12
 
 
 def thread(pid: int, tid: int, *samples: list[int]) -> dict[str, Any]:
@@ -80,13 +87,13 @@ def test_workers_count_while_they_fetch(tmp_path: Path) -> None:
 
 
 def test_the_probes_own_frames_are_nobodys_line(tmp_path: Path) -> None:
-    found = stacks_of(tmp_path, thread(100, 100, [0, MODULE, PROBE]))
+    found = stacks_of(tmp_path, thread(100, 100, [0, MODULE, WRAPPER]))
     assert found is not None
     assert [line.at.line for line in found.training] == [30]
 
 
 def test_a_hook_of_the_probe_is_not_what_a_line_called(tmp_path: Path) -> None:
-    found = stacks_of(tmp_path, thread(100, 100, [0, MODULE, BACKWARD, PROBE]))
+    found = stacks_of(tmp_path, thread(100, 100, [0, MODULE, BACKWARD, WRAPPER]))
     assert found is not None
     assert found.training[0].leaf == "Tensor.backward (torch/_tensor.py)"
 
@@ -103,3 +110,30 @@ def test_a_half_written_file_is_left_out(tmp_path: Path) -> None:
     evidence = load_run(run.steps(30, plain).write())
     assert evidence.get(Stacks) is None
     assert evidence.missing[Stacks].startswith("stacks were not sampled")
+
+
+def test_the_probes_own_work_belongs_to_no_line(tmp_path: Path) -> None:
+    """A thread that lost its core gets it back in a hook that reads a clock."""
+    found = stacks_of(
+        tmp_path, thread(100, 100, *[[0, MODULE, PROBE]] * 8, *[[0, MODULE, LOSS]] * 2)
+    )
+    assert found is not None
+    assert found.samples == 10
+    assert [(line.at.line, round(line.self_frac, 6)) for line in found.training] == [(8, 0.2)]
+
+
+def test_what_autograds_threads_do_stands_where_the_training_thread_waits_for_them(
+    tmp_path: Path,
+) -> None:
+    """On a device backward runs there: hooks, recomputation, functions of the user's."""
+    found = stacks_of(
+        tmp_path,
+        thread(100, 100, *[[0, MODULE, BACKWARD, ENGINE]] * 6, *[[0, MODULE, LOSS]] * 4),
+        thread(100, 777, *[[0, RECOMPUTE]] * 3),  # autograd's
+        thread(100, 778, *[[0, STARTED, POLL]] * 10),  # one that Python started
+    )
+    assert found is not None
+    shares = {line.at.line: round(line.self_frac, 2) for line in found.training}
+    assert shares == {30: 0.3, 8: 0.4, 40: 0.3}
+    assert {line.at.line: line.phase for line in found.training}[40] == "backward"
+    assert sum(shares.values()) == pytest.approx(1)

@@ -6,15 +6,15 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.diagnose.ranks import of_ranks
+from tdiag.diagnose.ranks import of_ranks, with_its_first_finding
 from tdiag.diagnose.verdict import judge
 from tdiag.evidence.device import Syncs, Transfers
 from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
 from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.ops import MatrixOps
-from tdiag.evidence.ranks import Communication, Ranks, RankTime
+from tdiag.evidence.ranks import Beside, Communication, LateRank, Ranks, RankTime
 from tdiag.evidence.store import Evidence
-from tdiag.model.diagnosis import Abstained, Finding
+from tdiag.model.diagnosis import Abstained, Finding, Fix
 from tdiag.rules.catalogue import Rule, find
 from tdiag.rules.examples import (
     GB,
@@ -72,7 +72,7 @@ def test_a_cause_must_explain_half_of_the_wait(longer_ms: float, told: bool) -> 
 def test_the_verdict_names_a_rank_where_the_rule_does(longer_ms: float, named: bool) -> None:
     evidence = late(10, launch=longer_ms, compute=40, comm=10, unattributed=50 - longer_ms)
     step = budget(device=True, compute=40, comm=10, launch=50)
-    summary = of_ranks(judge(evidence, step, ()), evidence.get(Ranks)).summary
+    summary = of_ranks(judge(evidence, step, ()), evidence).summary
     assert ("Rank 2 makes the other 2 ranks wait" in summary) is named
 
 
@@ -105,6 +105,111 @@ def test_its_own_line_is_named_where_the_trace_holds_it() -> None:
     back = copy(direction="d2h", at=at(61), exposed_ns=9.0 * MS)
     copies.add(Transfers(copies=(copy(at=at(60)), back)))
     assert "On rank 2 at train.py:60: " in finding("TD902", copies).fix.text
+
+
+def beside(own: float, others: float, error: float = 0.0) -> Beside:
+    return Beside(own=own, others=others, error=error)
+
+
+AS_MUCH_DATA = {"samples": beside(32, 32), "batch_bytes": beside(4e4, 4e4)}
+AS_MUCH_WORK = {"calls": beside(100, 100), "flops": beside(2e9, 2e9)}
+
+
+def late_with(about: dict[str, Beside], **components_ms: float) -> Evidence:
+    """Rank 1 of two that take 30 ms in forward and 10 in backward; the other waits 40 ms for it."""
+    first = rank_time(0, 40, forward=30, backward=10, comm=40)
+    second = rank_time(1, 0, **(components_ms or {"forward": 60, "backward": 20}))
+    known = LateRank(rank=1, dealt_at=at(7), line=at(9), line_ns=beside(3e7, 0), **about)
+    return Evidence().add(ranks_of(first, second), known)
+
+
+def test_a_rank_with_more_samples_is_reported_where_they_are_dealt_out() -> None:
+    found = finding("TD902", late_with({**AS_MUCH_WORK, "samples": beside(64, 32)}))
+    assert found.summary == (
+        "Rank 1 makes the other rank wait 40.0 ms per step (50%). Its batches have more data: 64"
+        " samples, the others' 32."
+    )
+    assert found.location == at(7)
+
+
+def test_more_data_need_not_be_in_one_part_of_the_step() -> None:
+    """No part alone explains half of the wait."""
+    parts = {"data_wait": 13, "forward": 43, "backward": 24}
+    assert isinstance(run_rule(STRAGGLER, late_with({}, **parts)), Abstained)
+    assert finding("TD902", late_with({"samples": beside(64, 32)}, **parts)).location == at(7)
+
+
+def test_longer_samples_are_more_data() -> None:
+    longer = {"samples": beside(32, 32), "batch_bytes": beside(8e4, 4e4, 1e4)}
+    assert "78.1 KiB, the others' 39.1 KiB for as many samples (longer samples, or more" in (
+        finding("TD902", late_with(longer)).summary
+    )
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        beside(5e4, 4e4),  # a quarter more data does not double the time
+        beside(8e4, 4e4, 2e4),  # chance
+    ],
+)
+def test_data_that_does_not_explain_it_is_not_the_reason(sizes: Beside) -> None:
+    assert "data" not in finding("TD902", late_with({"batch_bytes": sizes})).summary
+
+
+def test_more_work_on_as_much_data_is_reported_with_the_line() -> None:
+    more = {**AS_MUCH_DATA, "calls": beside(120, 100), "flops": beside(4e9, 2e9)}
+    found = finding("TD902", late_with(more))
+    assert found.summary.endswith(
+        "It has more work: 120 torch calls and 4.00 GFLOP per step, the others 100 torch calls and"
+        " 2.00 GFLOP."
+    )
+    assert found.location == at(9)
+
+
+def test_the_same_work_that_takes_longer_is_a_slow_machine() -> None:
+    found = finding("TD902", late_with({**AS_MUCH_DATA, **AS_MUCH_WORK}))
+    assert found.summary.endswith(
+        "It does the same work as they do (100 torch calls and 2.00 GFLOP per step, and as much"
+        " data) at 50% of their speed."
+    )
+    assert found.location is None
+    assert "no change to the script helps" in found.fix.text
+
+
+@pytest.mark.parametrize(
+    ("about", "parts"),
+    [
+        # Something without torch calls, in one part: a log that only this rank writes.
+        ({**AS_MUCH_DATA, **AS_MUCH_WORK}, {"forward": 70, "backward": 10}),
+        (AS_MUCH_DATA, {}),  # its work is not known
+        (AS_MUCH_WORK, {}),  # its data is not known
+        ({**AS_MUCH_DATA, "calls": beside(110, 100)}, {}),  # which does not double the time
+    ],
+)
+def test_a_slow_machine_is_not_concluded_from_less(
+    about: dict[str, Beside], parts: dict[str, float]
+) -> None:
+    found = finding("TD902", late_with(about, **parts))
+    assert found.summary.endswith("more in forward than they do.")
+    assert found.location == at(9)
+
+
+def test_the_first_finding_about_the_late_part_is_named() -> None:
+    """Not the larger one about another part, which all ranks share."""
+    evidence = late_with({}, forward=30, backward=10, data_wait=40)
+    evidence.add(budget(data_wait_io=40, forward=30, backward=10))
+    about = [
+        Finding(
+            code=code, name=f"name-{code}", cls="x", summary="", location=at(line), evidence=(),
+            recoverable_ns=1, speedup=None, why_gain="", fix=Fix("Do.", "safe"), components=parts,
+        )
+        for code, line, parts in (("TD5", 50, ("forward",)), ("TD1", 60, ("data_wait_io",)))
+    ]  # fmt: skip
+    findings = [*about, finding("TD902", evidence)]
+    said = with_its_first_finding(findings, evidence)[-1]
+    assert said.fix.text.endswith("The first finding about it: TD1 name-TD1 at train.py:60.")
+    assert said.location == at(60)
 
 
 def test_ranks_that_were_not_measured_are_not_judged() -> None:

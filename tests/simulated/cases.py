@@ -1,7 +1,7 @@
 """One entry a rule: what a planted GPU run launches, its fixed twin, and what tdiag must say.
 
-Ops stand for what they would be on a device: ``clone`` in ``send`` is the batch's copy to it, and
-``item`` the copy of a value to the host. The script is a real training on the CPU.
+Ops stand for what they would be on a device: a call of ``send`` or ``send_again`` is a copy to it,
+and ``item`` the copy of a value to the host. The script is a real training on the CPU.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class Net(nn.Module):
         self.conv = nn.Conv2d(3, 8, 3)
         self.linear = nn.Linear(8, 8)
         self.register_buffer("scale", torch.ones(1))
+        self.host = torch.ones(1 << 20)
 
     def forward(self, x):
         y = self.conv(x).mean((2, 3))
@@ -30,10 +31,16 @@ class Net(nn.Module):
         return self.linear(torch.relu(y))
 
 def send(batch):
-    return batch.clone()
+    return batch.to("cpu", copy=True)
+
+def send_again(constant):
+    return constant.to("meta")
 
 def read(loss):
     return loss.item()
+
+def think():
+    return 0.0 * sum(range(50_000))
 
 torch.manual_seed(0)
 data = torch.randn(4, 8, 3, 16, 16)
@@ -48,16 +55,58 @@ for step in range(10**9):
     {after}
 """
 PLAIN = LOOP.format(forward="pass", after="pass")
-READS = LOOP.format(forward="y = y + read(y.mean())", after="pass")
+READS = LOOP.format(forward="y = y + read(y.mean()) + think()", after="pass")
 MAKES = LOOP.format(forward="y = y * torch.tensor([1.0])", after="pass")
 KEEPS = LOOP.format(forward="y = y * self.scale", after="pass")
-SELECTS = LOOP.format(forward="y = y + torch.masked_select(y, y > 0).sum()", after="pass")
+SELECTS = LOOP.format(forward="y = y + torch.masked_select(y, y > 0).sum() + think()", after="pass")
 MASKS = LOOP.format(forward="y = y + torch.where(y > 0, y, 0).sum()", after="pass")
 ATTENDS = """q = y.reshape(4, 2, 8)
         w = torch.softmax(q @ q.transpose(1, 2), -1)
         y = (w @ q).reshape(8, 8)"""
 FUSES = """q = y.reshape(4, 2, 8)
         y = torch.nn.functional.scaled_dot_product_attention(q, q, q).reshape(8, 8)"""
+# The device ``meta`` stands for the GPU: what the probe sees is a move between two devices.
+SENDS_AGAIN = LOOP.format(forward="send_again(self.host)", after="pass")
+BIASED = PLAIN.replace("nn.Conv2d(3, 8, 3)", "nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))")
+UNBIASED = BIASED.replace("nn.Conv2d(3, 8, 3)", "nn.Conv2d(3, 8, 3, bias=False)")
+FLOAT64 = PLAIN.replace("torch.manual_seed(0)", "torch.set_default_dtype(torch.float64)")
+TABLE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding({rows}, 8)
+        self.linear = nn.Linear(8, 1)
+
+    def forward(self, rows):
+        return self.linear(self.table(rows))
+
+torch.manual_seed(0)
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
+for step in range(10**9):
+    loss = model(torch.randint({rows}, (64,))).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+LARGE_TABLE, SMALL_TABLE = TABLE.format(rows=100_000), TABLE.format(rows=256)
+PRODUCT = """
+import torch
+
+torch.set_default_dtype(torch.bfloat16)
+data = torch.randn(64, 64)
+model = torch.nn.Linear(64, {columns})
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=True)
+for step in range(10**9):
+    loss = model(data).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+UNEVEN, PADDED = PRODUCT.format(columns=101), PRODUCT.format(columns=104)
 PLAIN_ATTENTION = LOOP.format(forward=ATTENDS, after="pass")
 FUSED_ATTENTION = LOOP.format(forward=FUSES, after="pass")
 LOADED = PLAIN.replace(
@@ -71,6 +120,7 @@ LOADED = PLAIN.replace(
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
 CONV = "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x64x64"
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>"
+ADAM = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor>"
 SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 8, false, false>"
 COMPUTE: dict[str, tuple[Work, ...]] = {
     "aten::convolution": (Work(12_000, CONV),),
@@ -79,8 +129,9 @@ COMPUTE: dict[str, tuple[Work, ...]] = {
     "aten::mm": (Work(3_000, GEMM),),
 }
 HEALTHY_COPY = (Work(2_000, kind="pinned", stream=20),)
-# The host awaits the first kernels, and has nothing queued for the device when it goes on.
-DRAINED = {name: (Work(100.0, GEMM),) for name in COMPUTE} | {
+# The host awaits the first kernel, and has nothing queued for the device while it thinks; the later
+# kernels hide the rest of what it does.
+DRAINED = {name: (Work(400.0, GEMM),) for name in COMPUTE} | {
     "aten::convolution": (Work(3_000.0, CONV),)
 }
 GIVEN_BACK = tuple(Work(0.0, kind=kind) for kind in ("free", "malloc") for _ in range(40))
@@ -89,14 +140,14 @@ SMALL = {name: (Work(2.0, GEMM),) for name in COMPUTE}
 
 
 def with_(**changes: tuple[Work, ...]) -> Launches:
-    """``COMPUTE`` with other work of these ops (``clone=…``)."""
+    """``COMPUTE`` with other work of these ops (``mm=…``)."""
     return COMPUTE | {f"aten::{name}": work for name, work in changes.items()}
 
 
 @dataclass(frozen=True)
 class Case:
-    """``cls``: of the verdict, ``compute`` where the rule's gain is within compute. ``function``:
-    where the finding points, "" = the rule names no line."""
+    """``cls``: of the verdict, ``compute`` where the rule's gain is within compute. ``line``: a
+    part of the script's line that the finding points to, "" = the rule names no line."""
 
     code: str
     cls: str
@@ -104,7 +155,7 @@ class Case:
     fixed: Launches
     script: str = PLAIN
     fixed_script: str = ""
-    function: str = ""
+    line: str = ""
     sync_line: str = ""  # of the script; torch warns that it synchronises
     gpu: Gpu = field(default_factory=Gpu)
     fixed_gpu: Gpu | None = None
@@ -112,40 +163,45 @@ class Case:
 
 CASES = (
     Case(
-        "TD301", "h2d", function="send",
-        planted=with_(clone=(Work(30_000, kind="pageable", bytes=300 << 20),)),
-        fixed=with_(clone=HEALTHY_COPY),
+        "TD301", "h2d", line="return batch.to(",
+        planted={**COMPUTE, "send": (Work(30_000, kind="pageable", bytes=300 << 20),)},
+        fixed={**COMPUTE, "send": HEALTHY_COPY},
     ),
     Case(
-        "TD302", "h2d", function="send",
-        planted=with_(clone=(Work(15_000, kind="pinned"),)),
-        fixed=with_(clone=HEALTHY_COPY),
+        "TD302", "h2d", line="return batch.to(",
+        planted={**COMPUTE, "send": (Work(15_000, kind="pinned"),)},
+        fixed={**COMPUTE, "send": HEALTHY_COPY},
     ),
     Case(
-        "TD303", "h2d", function="forward", script=MAKES, fixed_script=KEEPS,
+        "TD303", "h2d", line="torch.tensor([1.0])", script=MAKES, fixed_script=KEEPS,
         planted=with_(lift_fresh=(Work(15_000, kind="pageable", bytes=4),)),
         fixed=COMPUTE,
     ),
     Case(
-        "TD305", "h2d", function="send",
-        planted=with_(clone=(Work(25_000, kind="value"),)),
-        fixed=with_(clone=HEALTHY_COPY),
+        "TD304", "h2d", line="return constant.to(", script=SENDS_AGAIN, fixed_script=KEEPS,
+        planted={**COMPUTE, "send_again": (Work(15_000, kind="pageable", bytes=4 << 20),)},
+        fixed=COMPUTE,
     ),
     Case(
-        "TD401", "sync", function="read", script=READS,
+        "TD305", "h2d", line="return batch.to(",
+        planted={**COMPUTE, "send": (Work(25_000, kind="value"),)},
+        fixed={**COMPUTE, "send": HEALTHY_COPY},
+    ),
+    Case(
+        "TD401", "sync", line="return loss.item()", script=READS,
         planted={**DRAINED,
                  "aten::item": (Work(1.5, kind="value", bytes=4),)},
         fixed=with_(item=()),
     ),
     Case(
-        "TD402", "sync", function="forward", script=SELECTS, fixed_script=MASKS,
+        "TD402", "sync", line="masked_select", script=SELECTS, fixed_script=MASKS,
         sync_line="masked_select",
         planted={**DRAINED,
                  "aten::masked_select": (Work(1.5, kind="value", bytes=4),)},
         fixed=COMPUTE,
     ),
     Case(
-        "TD403", "sync", function="read", script=READS,
+        "TD403", "sync", line="return loss.item()", script=READS,
         planted={**DRAINED,
                  "aten::item": (Work(0.0, kind="synchronize"),)},
         fixed=with_(item=()),
@@ -171,14 +227,34 @@ CASES = (
         fixed=with_(relu=(Work(600, "triton_poi_fused_relu_0"),)),
     ),
     Case(
-        "TD606", "overhead", script=LOADED, function="<module>",
+        "TD606", "overhead", script=LOADED, line="DataLoader(",
         gpu=Gpu(allocated=2 * GB), planted=SMALL, fixed=COMPUTE,
     ),
     Case(
+        "TD607", "compute", line="self.conv(x)", script=BIASED, fixed_script=UNBIASED,
+        planted=COMPUTE, fixed=COMPUTE,
+    ),
+    Case(
         "TD608", "compute", script=PLAIN_ATTENTION, fixed_script=FUSED_ATTENTION,
-        function="forward",
+        line="torch.softmax(",
         planted=with_(bmm=(Work(6_000, GEMM),), _softmax=(Work(9_000, SOFTMAX),)),
         fixed=COMPUTE,
+    ),
+    Case(
+        "TD609", "compute", script=UNEVEN, fixed_script=PADDED,
+        planted=COMPUTE, fixed=COMPUTE,
+    ),
+    Case(
+        "TD610", "compute", line="torch.float64", script=FLOAT64, fixed_script=PLAIN,
+        planted=COMPUTE, fixed=COMPUTE,
+    ),
+    Case(
+        "TD611", "compute", line="self.table(rows)", script=LARGE_TABLE, fixed_script=SMALL_TABLE,
+        planted={**COMPUTE, "aten::_fused_adam_": (Work(20_000, ADAM),)}, fixed=COMPUTE,
+    ),
+    Case(
+        "TD612", "compute", planted=COMPUTE, fixed=COMPUTE,
+        gpu=Gpu(sm_mhz=1_000, throttle=("thermal (hardware)",)), fixed_gpu=Gpu(),
     ),
     Case(
         "TD806", "memory", gpu=Gpu(allocated=78 * GB), fixed_gpu=Gpu(allocated=40 * GB),

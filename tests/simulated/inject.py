@@ -13,10 +13,11 @@ Everything else (python stacks, shapes, phases, counted calls, modules) is what 
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from operator import add
 from pathlib import Path
 from typing import Any
@@ -55,13 +56,16 @@ class Work:
 
 @dataclass(frozen=True)
 class Gpu:
-    """The device that the run says it computed on. ``allocated``: torch's peak."""
+    """The device that the run says it computed on. ``allocated``: torch's peak. ``throttle``: what
+    NVML says holds its clock down to ``sm_mhz``."""
 
     name: str = "NVIDIA A100-SXM4-80GB"
     capability: tuple[int, int] = (8, 0)
     memory: int = 80 * GB
     allocated: int = 20 * GB
     cudnn_benchmark: bool = False
+    sm_mhz: int = 1410
+    throttle: tuple[str, ...] = ()
 
     def described(self) -> dict[str, Any]:
         return {"kind": "cuda", "index": 0, "name": self.name, "uuid": None, "memory": self.memory}
@@ -108,10 +112,17 @@ class _Queues:
         before = bisect_left(self.held, (t, 0.0))
         return self._scaled(t) + self._sums[before]
 
+    def __post_init__(self) -> None:
+        self._begins = [begin for begin, _ in self.steps]
+        self._inside = [0.0, *accumulate(end - begin for begin, end in self.steps)]
+
     def _scaled(self, t: float) -> float:
-        inside = sum(max(0.0, min(t, end) - begin) for begin, end in self.steps)
-        whole = sum(end - begin for begin, end in self.steps)
-        return self.steps[0][0] + inside * HOST_US * len(self.steps) / whole
+        at = bisect_right(self._begins, t) - 1
+        inside = 0.0
+        if at >= 0:
+            begin, end = self.steps[at]
+            inside = self._inside[at] + min(t, end) - begin
+        return self._begins[0] + inside * HOST_US * len(self.steps) / self._inside[-1]
 
     def finish(self) -> None:
         self._sums = [0.0]
@@ -152,8 +163,9 @@ def inject(
 ) -> Path:
     """Write a GPU run to ``target``; ``source`` is the run directory of the CPU run.
 
-    ``launches``: op name → what each call of it launches. An op inside one of the same name
-    launches nothing. ``syncs``: places at which torch warns of a synchronisation, once a step.
+    ``launches``: name of an op or of a function of the script → what each call of it launches. An
+    op inside one of the same name launches nothing. ``syncs``: places at which torch warns of a
+    synchronisation, once a step.
     """
     (file,) = (source / "events").glob("*.jsonl")
     records = [json.loads(line) for line in file.read_text().splitlines()]
@@ -184,8 +196,20 @@ def inject(
     ]
     (target / "events" / file.name).write_text("".join(json.dumps(r) + "\n" for r in told))
     run = {"schema": 1, "command": ["python", "script.py"], "script": "script.py"}
+    (target / "system.jsonl").write_text(
+        "".join(json.dumps(r) + "\n" for r in _sampled(clean_from, gpu))
+    )
     (target / "run.json").write_text(json.dumps(run))
     return target
+
+
+def _sampled(clean_from: int, gpu: Gpu) -> Iterator[dict[str, Any]]:
+    """What the system sampler records of the device during the clean steps: every 20 ms."""
+    about = {"index": 0, "memory_total": gpu.memory, "sm_max_mhz": 1410}
+    yield {"kind": "machine", "cores_machine": 8, "cores_allowed": 8.0, "gpus": [about]}
+    now = {"index": 0, "util": 1.0, "sm_mhz": gpu.sm_mhz, "throttle": gpu.throttle}
+    for number in range(60):
+        yield {"kind": "sample", "t": clean_from + number * 20_000_000, "gpus": [now]}
 
 
 def _launch(
@@ -195,16 +219,23 @@ def _launch(
 ) -> _Queues:
     queues = _Queues(steps)
     inside = dict.fromkeys(launches, float("-inf"))
-    ops = [e for e in events if e.get("cat") == "cpu_op" and e["name"] in launches]
-    for op in sorted(ops, key=lambda e: (e["ts"], -e["dur"])):
-        if op["ts"] < inside[op["name"]]:
+    calls = [(name, e) for e in events if (name := _called(e)) in launches]
+    for name, op in sorted(calls, key=lambda call: (call[1]["ts"], -call[1]["dur"])):
+        if op["ts"] < inside[name]:
             continue
-        inside[op["name"]] = op["ts"] + op["dur"]
+        inside[name] = op["ts"] + op["dur"]
         middle = op["ts"] + op["dur"] / 2
-        for work in launches[op["name"]]:
+        for work in launches[name]:
             queues.issue(middle, work, {"pid": op["pid"], "tid": op["tid"]})
     queues.finish()
     return queues
+
+
+def _called(event: Event) -> str:
+    """``aten::mm``, or ``send`` of the Python function ``script.py(18): send``."""
+    if event.get("cat") == "python_function":
+        return str(event["name"]).rpartition(": ")[2]
+    return str(event["name"]) if event.get("cat") == "cpu_op" else ""
 
 
 def _stretch(events: list[Event], queues: _Queues) -> None:
@@ -254,7 +285,7 @@ def _steps(
     stretched = [_mapped(r, moved, r["i"]) for r in traced]
     at, index = clean_from + 1000, 1
     while index <= CLEAN_STEPS:
-        for step in stretched[1:]:  # the first one waits for no work of a step before
+        for step in stretched[1:] or stretched:  # the first waits for no work of a step before
             shift = at - step["s"]
             clean = _mapped(step, partial(add, shift), index)
             yield clean | {"w": BASELINE}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from functools import cache
 from pathlib import Path
 
@@ -10,12 +11,15 @@ import pytest
 from tdiag.diagnose import diagnose
 from tdiag.evidence.from_run import load_run
 from tdiag.model.diagnosis import Diagnosis
+from tdiag.probe.wire import TRACE
 from tdiag.report import render
 from tdiag.report.of_diagnosis import document
 from tdiag.rules.catalogue import all_rules
-from tests.probe.harness import watch_code
+from tests.probe.harness import Watched, watch_code
 from tests.simulated.cases import CASES, Case, Launches
 from tests.simulated.inject import Gpu, inject
+
+RECORDINGS = 4  # at most: a busy machine may hold up any one of them
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)
 
@@ -26,13 +30,22 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> object:
 
     @cache
     def record(script: str) -> Path:
-        folder = tmp_path_factory.mktemp("planted")
         windows = ["baseline", "trace", "ops"]
-        run = watch_code(folder, script, profiling=True, time_budget_s=4.0, windows=windows)
-        assert run.returncode == 0, run.err
+        for _ in range(RECORDINGS):
+            folder = tmp_path_factory.mktemp("planted")
+            run = watch_code(folder, script, profiling=True, time_budget_s=20.0, windows=windows)
+            assert run.returncode == 0, run.err
+            if steady(run):
+                break
         return run.run_dir
 
     return record
+
+
+def steady(run: Watched) -> bool:
+    """No traced step was held up: the GPU run's host takes its time from the few that there are."""
+    took = [step["t"] - step["s"] for step in run.steps() if step["w"] == TRACE]
+    return max(took) < 3 * statistics.median(took)
 
 
 def diagnosed(
@@ -48,14 +61,15 @@ def diagnosed(
 def test_the_planted_fault_is_found_with_its_line(
     case: Case, recorded: object, tmp_path: Path
 ) -> None:
-    found = diagnosed(
-        recorded(case.script), tmp_path / "run", case.planted, case.gpu, case.sync_line
-    )  # type: ignore[operator]
+    source = recorded(case.script)  # type: ignore[operator]
+    found = diagnosed(source, tmp_path / "run", case.planted, case.gpu, case.sync_line)
     codes = [f.code for f in found.findings]
     assert case.code in codes, (found.verdict, codes, found.abstained)
     assert found.verdict.cls == case.cls, (found.verdict, found.budget)
     finding = next(f for f in found.findings if f.code == case.code)
-    assert (finding.location.function if finding.location else "") == case.function
+    lines = (source.parent / "script.py").read_text().splitlines()
+    pointed = lines[finding.location.line - 1] if finding.location else ""
+    assert case.line in pointed if case.line else not pointed, pointed
     assert sum(part.ns for part in found.budget) == found.step.mean_ns if found.step else False
     assert case.code in render("terminal", document(found))
 
@@ -72,13 +86,7 @@ def test_nothing_of_it_is_said_of_the_fixed_twin(
 
 # Rules of these families that no case covers, and why.
 NOT_INJECTED = {
-    "TD304": "counts moves between two devices, which a CPU run has none of",
     "TD605": "is what every twin says that is healthy",
-    "TD607": "is about layers, not about the device",
-    "TD609": "needs operands of 16 bits, which a CPU run's shapes are not",
-    "TD610": "is about the parameters' dtype, which the CPU run would have to have",
-    "TD611": "is about tables of millions of rows",
-    "TD612": "reads NVML's samples, which lie beside the probe's records",
 }
 
 

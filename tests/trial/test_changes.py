@@ -122,6 +122,37 @@ loader = DataLoader(data, num_workers={workers})
             "compiled Linear",
         ),
         (
+            [("torch.autocast", "bfloat16")],
+            "import torch\nseen = []\nclass Net(torch.nn.Linear):\n    def forward(self, x):\n"
+            "        y = super().forward(x)\n        seen.append(str(y.dtype)[6:])\n"
+            "        return {'y': [y]}\n"
+            "m = Net(2, 2)\nm(torch.ones(1, 2))\nlast = m(torch.ones(1, 2))['y'][0]",
+            "(seen, last.dtype)",
+            "(['float32', 'bfloat16'], torch.float32)",
+            "Net under bfloat16 autocast",
+        ),
+        (
+            [("model.channels_last", "")],
+            "import torch\nm = torch.nn.Conv2d(3, 4, 2)\ny = m(torch.ones(1, 3, 8, 8))",
+            "y.is_contiguous(memory_format=torch.channels_last)",
+            "True",
+            "Conv2d: 1 weight",
+        ),
+        (
+            [("torch.float32_matmul_precision", "high")],
+            "import torch\ntorch.set_float32_matmul_precision('highest')",
+            "torch.get_float32_matmul_precision()",
+            "high",
+            "highest at script.py:2 → high",
+        ),
+        (
+            [("torch.cudnn_benchmark", "")],
+            "import torch",
+            "torch.backends.cudnn.benchmark",
+            "False",
+            "this torch has no cuDNN",
+        ),
+        (
             [("ceiling.checkpoint", "")],
             "import torch, os\ntorch.save([1], 'saved.pt')",
             "os.path.exists('saved.pt')",

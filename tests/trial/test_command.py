@@ -13,11 +13,15 @@ import pytest
 SCRIPT = "def metric(): pass\n"
 
 
+def tdiag(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "tdiag", *words], cwd=folder, text=True,
+                          capture_output=True, stdin=subprocess.DEVNULL, env={**os.environ},
+                          timeout=290, check=False)  # fmt: skip
+
+
 def try_(folder: Path, *words: str) -> tuple[int, str, str]:
     """Exit code, stdout, stderr."""
-    done = subprocess.run([sys.executable, "-m", "tdiag", "try", *words], cwd=folder, text=True,
-                          capture_output=True, stdin=subprocess.DEVNULL, env={**os.environ},
-                          timeout=120, check=False)  # fmt: skip
+    done = tdiag(folder, "try", *words)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -25,7 +29,6 @@ def try_(folder: Path, *words: str) -> tuple[int, str, str]:
     ("words", "told"),
     [
         ((), "no run here yet"),
-        (("train.py",), "name a change to try"),
         (("train.py", "--set", "loader.workers=4"), "no change 'loader.workers' to try"),
         (("train.py", "--freeze", "train.py:metrik"), "train.py has no function metrik"),
         (("nope.py", "--set", "torch.compile"), "no such script: nope.py"),
@@ -39,6 +42,15 @@ def test_a_mistake_is_told_before_anything_is_started(
     assert (code, out) == (2, "") and f"tdiag: {told}" in err
     assert "Traceback" not in err
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_a_script_that_fails_or_does_not_train_is_told_after_its_run(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    code, out, err = try_(tmp_path, "train.py")
+    assert (code, out) == (2, "") and "no finding of the last run proposes a change" in err
+    (tmp_path / "train.py").write_text("raise SystemExit(3)")
+    code, out, err = try_(tmp_path, "train.py")
+    assert (code, out) == (2, "") and "the script itself failed (exit code 3)" in err
 
 
 def test_it_lists_all_changes(tmp_path: Path) -> None:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tdiag.cli.trial import in_copy, patched_script
 from tdiag.duel.against import Duel
 from tdiag.duel.estimate import Estimate, Ratios
 from tdiag.duel.group import Pace, Taken
 from tdiag.duel.side import ProgramFailed
 from tdiag.errors import UsageError
+from tdiag.launch.target import Target
+from tdiag.model.trials import Trials, Tried
 from tdiag.probe.trial.changes import load
 from tdiag.report import render
+from tdiag.report.of_trials import document
 from tdiag.report.page import Page
 from tdiag.rules.catalogue import all_rules, example
 from tdiag.trial import candidate, measure
-from tdiag.trial.document import document
-from tdiag.trial.measure import Options, answer_of, check_usable, try_all
-from tdiag.trial.outcome import Outcome, Tried
+from tdiag.trial.measure import Options, answer_of, try_all
 from tdiag.trial.said import compared
 
 SCRIPT = """
@@ -98,8 +101,6 @@ def test_what_cannot_be_tried_is_told_at_once(tmp_path: Path) -> None:
     assert caught.value.hint == "it has A.one"
     with pytest.raises(UsageError, match="has no values"):
         candidate.sweep("loader.num_workers")
-    with pytest.raises(UsageError, match="nothing to try"):
-        check_usable([])
 
 
 def test_a_sweep_and_several_together() -> None:
@@ -198,7 +199,7 @@ def tried(change: str, **fields: object) -> Tried:
 
 
 def test_the_report_leads_with_what_won_most() -> None:
-    outcome = Outcome(
+    outcome = Trials(
         command="python train.py",
         tried=(
             tried("torch.compile", extra_start_ns=4e9, losses="losses identical over 32 steps"),
@@ -219,3 +220,74 @@ def test_the_report_leads_with_what_won_most() -> None:
                  "[1.89ms, 2.10ms]", "not tried, the time was over: loader.cache"):  # fmt: skip
         assert part.replace(" ", "") in text.replace(" ", ""), part
     assert json.loads(render("json", document(outcome), Page(100, False)))["tried"][0]["low"] == 1.9
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "begun"),
+    [
+        (30.0, 1),
+        (119.0, 1),
+        (121.0, 2),
+        (159.0, 2),
+        (161.0, 3),
+    ],  # a trial takes 40 s, as they do together
+)
+def test_no_trial_is_begun_that_leaves_no_time_for_what_won_together(
+    budget_s: float, begun: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, names = [0.0], []
+
+    def try_one(one: candidate.Candidate, given: Options, name: str, until_s: float) -> Tried:
+        now[0] += 40.0
+        names.append(name)
+        return tried(one.label, answer="faster" if name == "1" else "no effect")
+
+    monkeypatch.setattr(measure, "monotonic", lambda: now[0])
+    monkeypatch.setattr(measure, "try_one", try_one)
+    given = replace(options(tmp_path), time_budget_s=budget_s)
+    found = try_all(candidate.sweep("torch.num_threads=1,2,3"), given)
+    assert len(found.tried) == begun and len(found.untried) == 3 - begun
+
+
+def test_a_script_that_fails_later_keeps_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def try_one(one: candidate.Candidate, given: Options, name: str, until_s: float) -> Tried:
+        if name == "2":
+            raise ProgramFailed("without", 1, "no space left")
+        return tried(one.label)
+
+    monkeypatch.setattr(measure, "try_one", try_one)
+    found = try_all(candidate.sweep("torch.num_threads=1,2,3"), options(tmp_path))
+    assert [one.change for one in found.tried] == ["torch.num_threads=1"]
+    assert "stopped at torch.num_threads=2: the script itself failed" in found.notes[0]
+
+
+@pytest.mark.training
+def test_a_patch_is_measured_in_a_copy_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes out 30 ms of sleep and leaves the training as it is."""
+    given = options(tmp_path, "import torch\ntorch.manual_seed(0)\n" + SCRIPT)
+    (tmp_path / "fix.patch").write_text(
+        "--- a/train.py\n+++ b/train.py\n@@ -7,3 +7,3 @@\n def metric(value):\n"
+        "-    time.sleep(0.03)\n+    time.sleep(0)\n     return value\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    target = Target("script", "train.py")
+    with patched_script(Path("fix.patch"), target, sys.executable) as one:
+        (found,) = try_all([one], given).tried
+    assert (found.change, found.answer) == ("fix.patch", "faster") and found.low > 1.5, found
+    assert found.safety == "changes train.py" and "losses identical" in found.losses
+    assert "sleep(0.03)" in (tmp_path / "train.py").read_text()
+
+
+@pytest.mark.training
+def test_in_a_copy_what_the_script_writes_is_gone_with_it(tmp_path: Path) -> None:
+    code = SCRIPT + "    open('last.txt', 'w').write(str(step))\n"
+    given = options(tmp_path, code)
+    with in_copy(given) as there:
+        found = try_all([candidate.parse("freeze=train.py:metric")], there)
+    assert found.tried[0].answer == "faster"
+    assert found.notes[-1].endswith("meanwhile: last.txt")
+    assert not (tmp_path / "last.txt").exists()

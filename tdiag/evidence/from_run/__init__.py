@@ -17,6 +17,7 @@ from tdiag.evidence.from_run.clean import (
 )
 from tdiag.evidence.from_run.counted import make_counted, make_syscalls
 from tdiag.evidence.from_run.events import Process, lead_of, read_events
+from tdiag.evidence.from_run.growth import make_slowing_down
 from tdiag.evidence.from_run.loaders import make_loaders
 from tdiag.evidence.from_run.machine import (
     make_history,
@@ -24,6 +25,7 @@ from tdiag.evidence.from_run.machine import (
     read_storage,
 )
 from tdiag.evidence.from_run.model import make_compiles, make_inputs, make_model
+from tdiag.evidence.from_run.pinpoint import pinpoint
 from tdiag.evidence.from_run.ranks_of_run import make_collectives, rank_to_judge
 from tdiag.evidence.from_run.records import TorchRecord, TraceRecord
 from tdiag.evidence.from_run.roof import add_roof
@@ -112,6 +114,7 @@ def load_run(run_dir: Path) -> Evidence:
         elif judged.pid != lead.pid:
             evidence.missing[Stacks] = f"stacks were not sampled in rank {judged.rank}"
         add_trace(evidence, run_dir, traced, processes, spans)
+        pinpoint(evidence)
         add_roof(evidence, run_dir)
     if run.get("exit_code") and evidence.get(Steps) is None and evidence.notes:
         evidence.missing[Steps] = evidence.notes.pop(0).text  # how the program failed is the reason
@@ -153,6 +156,8 @@ def _add_steps(
         make_loaders(process, processes, judged.roles.loaders, clean),
         clean_step(judged.timeline, judged.slices, clean),
     )
+    if slowing := make_slowing_down(judged):
+        evidence.add(slowing)
     if collectives := make_collectives(process, judged.timeline, clean):
         evidence.add(collectives)
     queued = queued_frac(process, clean)

@@ -44,7 +44,15 @@ def make_counted(lead: Process) -> list[Kind]:
     if calls := longest(lead.all(CallsRecord)):
         kinds.append(_calls(calls))
     if dispatch := lead.last(DispatchRecord):
-        kinds.append(Dispatch(op_ns=dispatch.op_ns, grad_op_ns=dispatch.grad_op_ns))
+        kinds.append(
+            Dispatch(
+                op_ns=dispatch.op_ns,
+                grad_op_ns=dispatch.grad_op_ns,
+                profiled_ns=None
+                if dispatch.op_unprofiled_ns is None
+                else max(0.0, dispatch.op_ns - dispatch.op_unprofiled_ns),
+            )
+        )
     return kinds
 
 

@@ -17,33 +17,26 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.errors import RunError
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.events import Process, training_of
+from tdiag.evidence.from_run.late_rank import late_rank, traced_together
 from tdiag.evidence.from_run.phases import MAJORITY_FRAC, PHASES, phases_per_step
 from tdiag.evidence.from_run.records import (
     CollectiveRecord,
     DdpRecord,
-    Record,
-    TraceRecord,
-    WindowRecord,
     location,
 )
 from tdiag.evidence.from_run.slices import COMM, Slices
-from tdiag.evidence.from_run.timed import Timed, timed
-from tdiag.evidence.from_run.traced import trace_file
+from tdiag.evidence.from_run.timed import Timed, beside
 from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
-from tdiag.evidence.from_trace.trace_files import read_files
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.ranks import CollectiveLine, Collectives, Ranks, RankTime
 from tdiag.evidence.store import Evidence
-from tdiag.probe.wire import BASELINE, SETTLE
 
 # Heuristic: a rank whose mean step is further from the lead's does not step with it.
 SAME_STEP_FRAC = 0.05
@@ -73,6 +66,9 @@ def rank_to_judge(
     elif compared is not None:
         ranks, judged = compared
         evidence.add(ranks)
+        if _late(ranks) and ranks.slowest == judged.process.rank:
+            everybody = {lead.process.rank: lead.process, **_others(lead.process, training)}
+            evidence.add(late_rank(run_dir, lead, judged, everybody, processes))
     who, more = f"rank {judged.process.rank}", f"{others} more process{'es' * (others > 1)} trained"
     if not any(p.rank for p in training):  # no ranks: processes that share a model, or a sweep
         who = f"process {judged.process.pid}, which took most steps"
@@ -90,16 +86,22 @@ def on_devices(
     ranks = by_traces(run_dir, lead.process, everybody.values())
     if ranks is None or ranks.slowest is None or ranks.waited_ns is None:
         return "communication was traced in fewer than two ranks"
-    late = next(rank for rank in ranks.ranks if rank.rank == ranks.slowest)
-    if late.rank == lead.process.rank or ranks.waited_ns < LATE_FRAC * late.step_ns:
+    if ranks.slowest == lead.process.rank or not _late(ranks):
         return ranks, lead
-    judged = beside(lead.process, everybody[late.rank])
+    judged = beside(lead.process, everybody[ranks.slowest])
     if judged is None:
         return (
-            f"rank {late.rank}, which the others wait for by the traces, was not timed beside rank"
-            f" {lead.process.rank} (another machine?): `tdiag analyze` on their traces tells more"
+            f"rank {ranks.slowest}, which the others wait for by the traces, was not timed beside"
+            f" rank {lead.process.rank} (another machine?): `tdiag analyze` on their traces tells"
+            " more"
         )
     return ranks, judged
+
+
+def _late(ranks: Ranks) -> bool:
+    """Whether the others wait noticeably for the slowest rank."""
+    step_ns = next((rank.step_ns for rank in ranks.ranks if rank.rank == ranks.slowest), 0.0)
+    return ranks.waited_ns is not None and ranks.waited_ns >= LATE_FRAC * step_ns > 0
 
 
 def together(lead: Timed, processes: Iterable[Process]) -> tuple[Ranks, Timed] | None:
@@ -179,23 +181,6 @@ def _step_by_step(ranks: list[Timed]) -> npt.NDArray[np.float64] | None:
     return np.stack(rows)[:, whole] if whole.mean() > MAJORITY_FRAC else None
 
 
-def beside(lead: Process, other: Process) -> Timed | None:
-    """``other`` in the lead's clean windows; None of another machine, whose clock is another."""
-    same = in_windows_of(lead, other)
-    return timed(same) if same.steps.inside({BASELINE}).any() else None
-
-
-def in_windows_of(lead: Process, other: Process) -> Process:
-    """``other`` with each step in the window that the lead was in for the middle of it."""
-    middle = (other.steps.begin + other.steps.end) // 2
-    place = np.searchsorted(lead.steps.begin, middle, "right") - 1
-    held = (place >= 0) & (middle < lead.steps.end[place])
-    windows = np.where(held, lead.steps.window[place], SETTLE)
-    records: dict[type[Record], list[Record]] = {**other.records}
-    records[WindowRecord] = list(lead.all(WindowRecord))
-    return replace(other, records=records, steps=replace(other.steps, window=windows))
-
-
 def _others(lead: Process, processes: Iterable[Process]) -> dict[int, Process]:
     """Of each other rank the process with most steps."""
     found: dict[int, Process] = {}
@@ -227,24 +212,9 @@ def _meeting(mine: Timed, names: tuple[str, ...]) -> float:
 
 
 def by_traces(run_dir: Path, lead: Process, processes: Iterable[Process]) -> Ranks | None:
-    """None where nobody traced the steps of a trace of the lead's with it. The later pass counts:
-    its trace holds more steps."""
-    passes = sorted({record.number for record in lead.all(TraceRecord)}, reverse=True)
-    everybody = list(processes)
-    for number in passes:
-        files: dict[int, Path] = {}
-        for process in everybody:
-            for record in process.all(TraceRecord):
-                path = trace_file(run_dir / record.file)
-                if record.number == number and path is not None:
-                    files[process.rank] = path
-        if lead.rank not in files or len(files) < 2:
-            continue
-        read = dict(zip(files, read_files(list(files.values())), strict=True))
-        found = {rank: f.evidence for rank, f in read.items() if not isinstance(f, RunError)}
-        if len(found) > 1:
-            return compare_ranks(found)
-    return None
+    """None where nobody traced the steps of a trace of the lead's with it."""
+    found = traced_together(run_dir, lead, processes)
+    return compare_ranks(found) if found else None
 
 
 def make_collectives(process: Process, timeline: Slices, clean: Clean) -> Collectives | None:

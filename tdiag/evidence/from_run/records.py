@@ -53,7 +53,6 @@ class TorchRecord(Record):
     inter_op: int = 0
     omp: str | None = None
     cpus_allowed: int | None = None
-    threads_at: At = None
     framework: tuple[str, str] | None = None
     debug: dict[str, str] | None = None
 
@@ -82,6 +81,7 @@ class LoaderRecord(Record):
     dataset_at: At = None
     dataset_len: int | None = None
     sampler_len: int | None = None
+    sampler_at: At = None
     collate_name: str = ""
     collate_at: At = None
 
@@ -221,6 +221,14 @@ class FlagsRecord(Record):
     compiled: bool = False
     scaler: bool | None = None
     agent: list[str] = []
+
+
+class SettingsRecord(Record):
+    """Rows of setting, value, the user's line, times it was set in the window that ended, which
+    had so many steps."""
+
+    steps: int = 0
+    rows: list[tuple[str, bool | int | str, At, int]] = []
 
 
 class FinishRecord(Record):
@@ -364,6 +372,7 @@ class OpsRecord(Record):
 class DispatchRecord(Record):
     op_ns: float
     grad_op_ns: float
+    op_unprofiled_ns: float | None = None
 
 
 NOWHERE = Place(file="", line=0)  # library code called it; no line of the user's own is known

@@ -31,7 +31,9 @@ class _File(msgspec.Struct):
 
 
 def add_roof(evidence: Evidence, run_dir: Path) -> None:
-    """Add the Roof, or why there is none."""
+    """Add the Roof, or why there is none; that of a device is known from its trace."""
+    if evidence.get(Roof) is not None:
+        return
     try:
         found = msgspec.json.decode((run_dir / ROOF).read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError):

@@ -51,6 +51,10 @@ class SampledFrame(msgspec.Struct):
         hook = "/tdiag/probe/" in file or file.startswith("<tdiag ")
         return hook or self.name.startswith("process ")
 
+    def works_for_tdiag(self) -> bool:
+        """The probe's own work. A wrapper is not: it may call a function in C for the user."""
+        return "/tdiag/probe/" in (self.file or "")
+
     def fetches(self) -> bool:
         file = self.file or ""
         return file.endswith("torch/utils/data/_utils/fetch.py") and self.name.endswith("fetch")
@@ -66,7 +70,7 @@ class _Shared(msgspec.Struct):
     frames: list[SampledFrame]
 
 
-class _Speedscope(msgspec.Struct):
+class Speedscope(msgspec.Struct):
     shared: _Shared
     profiles: list[_Profile]
     name: str | None = None
@@ -93,11 +97,21 @@ def find_samples(
 
     A file that is no speedscope profile (py-spy was killed while writing) is left out.
     """
-    files = [_read(p) for p in sorted(run_dir.glob(stacks_file(f"{lead.pid}*")))]
-    found = [_sampled(file, judged, processes) for file in files if file is not None]
+    found = [_sampled(file, judged, processes) for file in read_stacks(run_dir, lead)]
     if judged.pid != lead.pid:
         found = [samples for samples in found if samples.training]
     return max(found, key=lambda s: len(s.training), default=None)
+
+
+def read_stacks(run_dir: Path, lead: Process) -> list[Speedscope]:
+    """The files of stacks that ``lead`` asked for, those apart that are no speedscope profile."""
+    files = [_read(p) for p in sorted(run_dir.glob(stacks_file(f"{lead.pid}*")))]
+    return [file for file in files if file is not None]
+
+
+def sampled_pids(file: Speedscope) -> set[int]:
+    """The processes whose stacks it holds, as far as it names them."""
+    return {pid for profile in file.profiles if (pid := thread_of(profile.name)[0]) is not None}
 
 
 def make_stacks(samples: Samples, slowed: float) -> Stacks:
@@ -112,25 +126,71 @@ def make_stacks(samples: Samples, slowed: float) -> Stacks:
     )
 
 
-def _read(path: Path) -> _Speedscope | None:
+def _read(path: Path) -> Speedscope | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Speedscope)
+        return msgspec.json.decode(path.read_bytes(), type=Speedscope)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def _sampled(file: _Speedscope, lead: Process, processes: list[Process]) -> Samples:
+def _sampled(file: Speedscope, lead: Process, processes: list[Process]) -> Samples:
     workers = workers_of(lead, processes)
     training: list[Stack] = []
+    autograd: list[Stack] = []
     fetching: list[Stack] = []
     for profile in file.profiles:
         pid, tid = thread_of(profile.name)
         if pid in (lead.pid, None) and (tid == lead.tid or (tid is None and not training)):
             training += _samples(file, profile)
+        elif pid == lead.pid:
+            autograd += (s for s in _samples(file, profile) if _not_pythons(s[0]))
         elif pid in workers and tid == workers[pid][0].tid:
             fetching += (s for s in _samples(file, profile) if any(f.fetches() for f in s[0]))
     in_process = IN_PROCESS in f"{file.name} {file.exporter}"
-    return Samples(IN_PROCESS if in_process else PY_SPY, training, fetching)
+    return Samples(
+        IN_PROCESS if in_process else PY_SPY, _with_autograd(training, autograd), fetching
+    )
+
+
+def _not_pythons(stack: Sequence[SampledFrame]) -> bool:
+    """Of a thread that Python has not started, as autograd's for a device are."""
+    outermost = next((frame for frame in stack if not frame.ours()), None)
+    if outermost is None or outermost.name == "<module>":  # the main thread
+        return False
+    return not (outermost.file or "").endswith("threading.py")
+
+
+def _with_autograd(training: list[Stack], autograd: list[Stack]) -> list[Stack]:
+    """The training thread's stacks; where it waits in backward, what autograd's threads do.
+
+    py-spy tells no moments and, of several backward calls, not which one a thread worked for. So
+    the samples of these threads take the place of the same weight of samples that end in torch's
+    backward, in equal parts; their time is counted once.
+    """
+    waiting = [stack for stack in training if _waits_for_backward(stack[0])]
+    waited = sum(weight for _, weight in waiting)
+    apart = sum(weight for _, weight in autograd)
+    if not waited or not apart:
+        return training
+    taken = min(1.0, apart / waited)
+    places: Counter[tuple[int, ...]] = Counter()  # by identity: the stacks share their frames
+    for frames, weight in waiting:
+        places[tuple(map(id, frames))] += weight  # type: ignore[assignment]
+    most = places.most_common(1)[0][0]
+    outer = next(frames for frames, _ in waiting if tuple(map(id, frames)) == most)
+    return [
+        *(stack for stack in training if not _waits_for_backward(stack[0])),
+        *((frames, weight * (1 - taken)) for frames, weight in waiting if taken < 1),
+        *(([*outer, *frames], weight * taken * waited / apart) for frames, weight in autograd),
+    ]
+
+
+def _waits_for_backward(stack: Sequence[SampledFrame]) -> bool:
+    """It lies in torch's engine: no Python of the user's or of a hook is called by backward."""
+    inner = next((frame for frame in reversed(stack) if not frame.ours()), None)
+    return inner is not None and (
+        inner.phase() == "backward" or (inner.file or "").endswith("torch/autograd/graph.py")
+    )
 
 
 def thread_of(name: str) -> tuple[int | None, int | None]:
@@ -138,7 +198,7 @@ def thread_of(name: str) -> tuple[int | None, int | None]:
     return (int(match[1]), int(match[2])) if match else (None, None)
 
 
-def _samples(file: _Speedscope, profile: _Profile) -> Iterable[Stack]:
+def _samples(file: Speedscope, profile: _Profile) -> Iterable[Stack]:
     frames = file.shared.frames
     weights = profile.weights or [1.0] * len(profile.samples)
     for sample, weight in zip(profile.samples, weights, strict=False):
@@ -146,7 +206,9 @@ def _samples(file: _Speedscope, profile: _Profile) -> Iterable[Stack]:
 
 
 def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
-    """Shares by innermost user line, largest first. Denominator: all the samples given."""
+    """Shares by innermost user line, largest first. Denominator: all the samples given. Those that
+    end in the probe's own functions belong to no line: a thread that lost its core often gets it
+    back where a hook reads a clock, which is a system call."""
     total = sum(weight for _, weight in stacks)
     weight_of: dict[Place, float] = defaultdict(float)
     own: dict[Place, float] = defaultdict(float)
@@ -155,7 +217,7 @@ def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
     libraries: dict[Place, Counter[str]] = defaultdict(Counter)
     for stack, weight in stacks:
         mine = [i for i, frame in enumerate(stack) if is_user_file(frame.file or "")]
-        if not mine:
+        if not mine or stack[-1].works_for_tdiag():
             continue
         inner, called = stack[mine[-1]], stack[mine[-1] + 1 : mine[-1] + 2]
         at = Place(file=inner.file or "", line=inner.line or 0, function=inner.name)

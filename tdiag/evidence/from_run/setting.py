@@ -24,6 +24,7 @@ from tdiag.evidence.from_run.records import (
     RoleRecord,
     SaverRecord,
     SchedulerRecord,
+    SettingsRecord,
     TorchRecord,
     WindowRecord,
     location,
@@ -33,6 +34,7 @@ from tdiag.evidence.from_run.slices import Slices
 from tdiag.evidence.machine import DebugVariables, Environment, Threads
 from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.training import (
+    PROFILERS,
     Flags,
     Gradients,
     Module,
@@ -43,21 +45,25 @@ from tdiag.evidence.training import (
     Savers,
     Scheduler,
     Schedulers,
+    Setting,
+    Settings,
 )
 from tdiag.model.kind import Kind
 from tdiag.probe.wire import GRAD_ON, MODULE_SHIFT, TRAINING_MODE
 
 
 def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
-    """Flags and Threads, as far as they were recorded."""
-    kinds: list[Kind] = []
+    """Flags, Threads and Settings, as far as they were recorded."""
+    settings = _settings(lead)
+    kinds: list[Kind] = [settings] if settings.settings else []
     if flags := lead.last(FlagsRecord):
         kinds.append(
             Flags(
-                anomaly_mode=flags.anomaly,
+                # A `with` around forward and backward has switched it off when the step ends.
+                anomaly_mode=flags.anomaly or settings.in_most_steps("anomaly", True),
                 deterministic=flags.deterministic,
                 cudnn_benchmark=flags.cudnn_benchmark,
-                user_profiler=flags.profiler,
+                user_profiler=flags.profiler or any(map(settings.in_most_steps, PROFILERS)),
                 user_trace=flags.trace,
                 autocast_dtype=flags.autocast,
                 compiled=flags.compiled,
@@ -70,6 +76,7 @@ def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
             kinds.append(DebugVariables(values=torch.debug))
         beside = beside_of(lead, processes)
         threads = [t.intra_op for p in beside if (t := p.last(TorchRecord))]
+        set_at = settings.last("num_threads", torch.intra_op)
         kinds.append(
             Threads(
                 intra_op=torch.intra_op,
@@ -78,10 +85,21 @@ def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
                 omp_num_threads=torch.omp or "",
                 processes=1 + len(beside),
                 together=torch.intra_op + sum(threads),
-                set_at=location(torch.threads_at),
+                set_at=set_at.at if set_at else None,
             )
         )
     return kinds
+
+
+def _settings(process: Process) -> Settings:
+    record = process.last(SettingsRecord) or SettingsRecord()
+    return Settings(
+        settings=tuple(
+            Setting(name=name, value=value, at=at, per_step=times / max(1, record.steps))
+            for name, value, place, times in record.rows
+            if (at := location(place)) is not None
+        )
+    )
 
 
 def make_modules(lead: Process, timeline: Slices, roles: Roles, clean: Clean) -> Modules:

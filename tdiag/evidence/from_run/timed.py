@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tdiag.evidence.from_run.clean import Clean, find_clean
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.phases import PHASES, make_phases, phase_of_slices
-from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord
+from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord, Record, WindowRecord
 from tdiag.evidence.from_run.roles import Roles, assign_roles
 from tdiag.evidence.from_run.slices import Ints, Slices, cut
 from tdiag.evidence.from_trace.intervals import union
 from tdiag.evidence.from_trace.median_step import lane
 from tdiag.evidence.steps import Phases
 from tdiag.model.timeline import Timeline
-from tdiag.probe.wire import BASELINE, BY_BATCH
+from tdiag.probe.wire import BASELINE, BY_BATCH, SETTLE
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,23 @@ def timed(process: Process) -> Timed | None:
     slices = phase_of_slices(timeline, roles, boundary)
     phases = make_phases(timeline, roles, slices, clean.mask, modules)
     return Timed(process, clean, boundary, modules, timeline, roles, slices, phases)
+
+
+def beside(lead: Process, other: Process) -> Timed | None:
+    """``other`` in the lead's clean windows; None of another machine, whose clock is another."""
+    same = in_windows_of(lead, other)
+    return timed(same) if same.steps.inside({BASELINE}).any() else None
+
+
+def in_windows_of(lead: Process, other: Process) -> Process:
+    """``other`` with each step in the window that the lead was in for the middle of it."""
+    middle = (other.steps.begin + other.steps.end) // 2
+    place = np.searchsorted(lead.steps.begin, middle, "right") - 1
+    held = (place >= 0) & (middle < lead.steps.end[place])
+    windows = np.where(held, lead.steps.window[place], SETTLE)
+    records: dict[type[Record], list[Record]] = {**other.records}
+    records[WindowRecord] = list(lead.all(WindowRecord))
+    return replace(other, records=records, steps=replace(other.steps, window=windows))
 
 
 RENAMED = {"after_step": "other"}  # as in the budget

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tdiag.evidence.data_sheets import roof_of
 from tdiag.evidence.device import Device, DeviceParts, DeviceTime, Kernels, Syncs, Transfers
 from tdiag.evidence.feeding import TracedFetches
 from tdiag.evidence.from_trace.allocating import allocator_calls
@@ -25,7 +26,7 @@ from tdiag.evidence.memory import AllocatorCalls, DeviceMemory
 from tdiag.evidence.ops import HostOps, MatrixOps
 from tdiag.evidence.ranks import Communication
 from tdiag.evidence.replay import Replay
-from tdiag.evidence.roofline import Work
+from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.steps import StepEvents, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.kind import Kind
@@ -100,8 +101,13 @@ def _on_device(
         evidence.missing |= dict.fromkeys(ON_DEVICE, why)
         return
     idle = idle_causes(seen, window, busy, states)
+    device = device_of(seen)
+    roof = roof_of(device.name)
+    _put(
+        evidence, Roof, roof, f"the rates of {device.name or 'this device'} are not known to tdiag"
+    )
     evidence.add(
-        device_of(seen),
+        device,
         device_time(seen, window, idle, states),
         transfers(seen, window, stacks),
         syncs(seen, window, idle, ops, stacks),

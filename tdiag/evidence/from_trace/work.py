@@ -60,7 +60,7 @@ def work(
         return None
     device = np.zeros(len(ops.rows))
     kernels = window.began(view, view.work)
-    issuers = issuing_ops(view, ops, kernels)
+    issuers = _enclosing(ops, rows)[issuing_ops(view, ops, kernels)]
     np.add.at(device, issuers[issuers >= 0], trace.dur_ns[kernels][issuers >= 0])
     places, at = stacks.locate(ops.rows[rows])
     keys = np.stack([trace.name[ops.rows[rows]], trace.shapes[ops.rows[rows]], at])
@@ -118,6 +118,19 @@ def _counted(view: TraceView, ops: Nested) -> Rows:
         leaf &= ~((above >= 0) & counted[above])
         above = np.where(above >= 0, ops.parent[above], -1)
     return np.union1d(matrices, np.flatnonzero(leaf))
+
+
+def _enclosing(ops: Nested, counted: Rows) -> Rows:
+    """Per op that of ``counted`` which it is or lies in, −1 where there is none; one more −1 at the
+    end, which is what the index −1 finds."""
+    found = np.full(len(ops.rows) + 1, -1, np.int64)
+    found[counted] = counted
+    above = ops.parent.copy()
+    while (above >= 0).any():
+        open_ = (found[:-1] < 0) & (above >= 0)
+        found[:-1][open_] = found[above[open_]]
+        above = np.where(above >= 0, ops.parent[above], -1)
+    return found
 
 
 def _tensors(dims: str, types: str) -> tuple[tuple[Dims, ...], tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""What trials found: all that the report says, and what ``--json`` prints."""
+"""What trials found: what ``tdiag try --json`` prints, and ``trials.json`` of a run holds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ Answer = Literal["faster", "slower", "no effect", "unclear", "not applied", "fai
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """``speedup``: step time without ÷ with the change, ``low`` to ``high`` its 95 % interval, over
-    all looks; 0 where nothing was measured. ``step``: which step that is of, the ``typical``
-    (median) or the ``mean`` one, which holds what only some steps do. Times in ns.
+    """``change``: as ``tdiag try --set`` takes it, or the name of a patch; several with " + "
+    between them. ``speedup``: step time without ÷ with the change, ``low`` to ``high`` its 95 %
+    interval, over all looks; 0 where nothing was measured. ``step``: which step that is of, the
+    ``typical`` (median) or the ``mean`` one, which holds what only some steps do. Times in ns.
     ``extra_start_ns``: how much longer until it was warm, once. ``losses``: of both sides compared,
     "" where none was seen or the training is not meant to go on. ``why``: it did not apply or
     failed. ``did``: what was changed, by the probe's own record."""
@@ -38,8 +39,17 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     groups: int = 0
     turns: int = 0
 
+    @property
+    def low_frac(self) -> float:
+        """The share of the step that is surely saved; below 0 for a loss."""
+        return 1 - 1 / self.low
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    @property
+    def high_frac(self) -> float:
+        return 1 - 1 / self.high
+
+
+class Trials(msgspec.Struct, frozen=True, kw_only=True):
     """``together``: those that won, measured at once; None where fewer than two did. ``untried``:
     for which the time did not suffice."""
 
@@ -50,3 +60,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     untried: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     tdiag: str = ""
+
+    @property
+    def all(self) -> tuple[Tried, ...]:
+        """Those that won together last."""
+        return (*self.tried, *([self.together] if self.together else []))

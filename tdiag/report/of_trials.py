@@ -1,12 +1,14 @@
-"""The document of trials."""
+"""The document of trials, and their section in a run's report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import msgspec
 
 from tdiag.model.notes import Note
+from tdiag.model.trials import Trials, Tried
 from tdiag.report.document import (
     Block,
     Cell,
@@ -18,31 +20,40 @@ from tdiag.report.document import (
     Section,
     Table,
 )
-from tdiag.trial.outcome import Outcome, Tried
 from tdiag.units import count, duration, plural, size
 
 SMALL_MEMORY_FRAC = 0.05  # heuristic: below this a difference of memory is not worth a line
 
 
-def document(outcome: Outcome) -> Document:
+def document(trials: Trials) -> Document:
     """What won, then every trial with its numbers, then what else there is to know of each."""
     return Document(
         name="tdiag try",
-        title=outcome.command,
-        data=msgspec.to_builtins(outcome),
-        headline=_headline(outcome),
-        sections=tuple(_sections(outcome)),
-        notes=tuple(Note("trial", text) for text in _notes(outcome)),
-        version=outcome.tdiag,
+        title=trials.command,
+        data=msgspec.to_builtins(trials),
+        headline=_headline(trials),
+        sections=tuple(_sections(trials)),
+        notes=tuple(Note("trial", text) for text in _notes(trials)),
+        version=trials.tdiag,
     )
 
 
-def _headline(outcome: Outcome) -> Headline:
-    best = best_of(outcome)
+def section(trials: Trials) -> Section:
+    """The same in a run's report: what each change won, and what the parts of the step cost."""
+    blocks: list[Block] = []
+    for part in _sections(trials):
+        blocks += (replace(b, title=part.title) if isinstance(b, Table) else b for b in part.blocks)
+    blocks += (Line(text, tone="quiet") for text in _notes(trials))
+    return Section(id="trials", title="Measured by trials", aside="unmodified script, interleaved",
+                   blocks=tuple(blocks))  # fmt: skip
+
+
+def _headline(trials: Trials) -> Headline:
+    best = best_of(trials)
     if best is None:
-        costs = [one for one in outcome.tried if one.ceiling and one.answer == "faster"]
+        costs = [one for one in trials.tried if one.ceiling and one.answer == "faster"]
         title = "Parts measured" if costs else "No gain measured"
-        text = _costs(max(costs, key=lambda one: one.speedup)) if costs else _none(outcome)
+        text = _costs(max(costs, key=lambda one: one.speedup)) if costs else _none(trials)
         return Headline(title=title, sign="●" if costs else "?", tone="accent" if costs else
                         "unsure", lines=(Line(text),), brief=f"{title}: {text}")  # fmt: skip
     changes = best.change.count(" + ") + 1
@@ -54,16 +65,15 @@ def _headline(outcome: Outcome) -> Headline:
                     brief=f"{title}: {text}")  # fmt: skip
 
 
-def best_of(outcome: Outcome) -> Tried | None:
+def best_of(trials: Trials) -> Tried | None:
     """The largest gain of a change that can be kept; of several together only where that is the
     most."""
-    tried = [*outcome.tried, *([outcome.together] if outcome.together else [])]
-    won = [one for one in tried if one.answer == "faster" and not one.ceiling]
+    won = [one for one in trials.all if one.answer == "faster" and not one.ceiling]
     return max(won, key=lambda one: one.speedup, default=None)
 
 
-def _none(outcome: Outcome) -> str:
-    answers = [one.answer for one in outcome.tried]
+def _none(trials: Trials) -> str:
+    answers = [one.answer for one in trials.tried]
     kinds = dict.fromkeys(answers)
     return ", ".join(f"{answers.count(kind)} {kind}" for kind in kinds)
 
@@ -75,10 +85,9 @@ def _costs(one: Tried) -> str:
             f" {duration(one.without_ns)}")  # fmt: skip
 
 
-def _sections(outcome: Outcome) -> Iterator[Section]:
-    rows = [*outcome.tried, *([outcome.together] if outcome.together else [])]
-    fixes = [one for one in rows if not one.ceiling]
-    parts = [one for one in rows if one.ceiling]
+def _sections(trials: Trials) -> Iterator[Section]:
+    fixes = [one for one in trials.all if not one.ceiling]
+    parts = [one for one in trials.all if one.ceiling]
     if fixes:
         columns = (Column("change", "end"), Column("speedup"), Column("95% interval"),
                    Column("without"), Column("with"), Column("result", "end"))  # fmt: skip
@@ -91,7 +100,7 @@ def _sections(outcome: Outcome) -> Iterator[Section]:
         cells = tuple(_part_row(one) for one in parts)
         yield Section(id="parts", title="What parts of the step cost", blocks=(
             Table(title="", columns=left_out, rows=cells, what="part"),))  # fmt: skip
-    details: list[Block] = [facts for one in rows if (facts := _details(one)).rows]
+    details: list[Block] = [facts for one in trials.all if (facts := _details(one)).rows]
     if details:
         yield Section(id="details", title="Besides", blocks=tuple(details))
 
@@ -141,17 +150,17 @@ def _details(one: Tried) -> Facts:
                        for i, text in enumerate(lines)))  # fmt: skip
 
 
-def _notes(outcome: Outcome) -> Iterator[str]:
-    measured = [one for one in outcome.tried if one.groups]
+def _notes(trials: Trials) -> Iterator[str]:
+    measured = [one for one in trials.tried if one.groups]
     if measured:
         pairs = sum(one.groups for one in measured)
         yield (
             f"{plural(pairs, 'pair')} of fresh processes, both alive at once, interleaved; the"
             " speedup is of the typical (median) step unless the mean step is named"
         )
-    if outcome.untried:
-        yield f"not tried, the time was over: {', '.join(outcome.untried)} (--time-budget)"
-    yield from outcome.notes
+    if trials.untried:
+        yield f"not tried, the time was over: {', '.join(trials.untried)} (raise the time budget)"
+    yield from trials.notes
 
 
 def ratio(one: Tried) -> str:

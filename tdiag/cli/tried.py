@@ -1,0 +1,94 @@
+"""Trials of a run that was diagnosed: what its findings and its verdict propose, kept with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tdiag.model.diagnosis import Diagnosis
+    from tdiag.model.trials import Trials
+    from tdiag.trial.candidate import Candidate
+    from tdiag.trial.measure import Options
+
+SAID = "several times, with its side effects (TDIAG_TRIAL=1 in its environment)"
+
+
+def proposals(diagnosis: Diagnosis) -> tuple[list[Candidate], tuple[str, ...]]:
+    """The fixes of its findings, best first, after the first of them the ceiling that can refute
+    the verdict; and why some cannot be tried here."""
+    from tdiag.diagnose.proven import ceilings_of
+    from tdiag.errors import UsageError
+    from tdiag.trial.candidate import parse
+
+    fixes = dict.fromkeys(f.fix.intervention for f in diagnosis.findings if f.fix.intervention)
+    parts = ceilings_of(diagnosis.verdict)
+    found, notes = [], []
+    for text in [*list(fixes)[:1], *parts[:1], *list(fixes)[1:], *parts[1:]]:
+        candidate = parse(text)
+        try:
+            candidate.environment()
+        except UsageError as error:
+            notes.append(f"not tried: {error.message}")
+        else:
+            found.append(candidate)
+    return found, tuple(notes)
+
+
+def options(run_dir: Path, time_budget_s: float, progress: Callable[[str], None]) -> Options:
+    """The run's own program."""
+    from tdiag.launch import rundir
+    from tdiag.probe.wire import RUN
+    from tdiag.trial.measure import Options
+
+    record = json.loads((run_dir / RUN).read_text())
+    label = Path(str(record.get("script") or record["command"][0])).stem
+    return Options(
+        command=[str(word) for word in record["command"]], cwd=Path(record["cwd"]),
+        folder=rundir.create_check(label, rundir.TRIALS), time_budget_s=time_budget_s,
+        progress=progress,
+    )  # fmt: skip
+
+
+def keep(run_dir: Path, trials: Trials) -> None:
+    """Where every report of this run finds them. Raises RunError where it cannot be written."""
+    from tdiag.launch.rundir import write_text
+    from tdiag.report.json import encode
+    from tdiag.report.load import TRIALS
+
+    write_text(run_dir / TRIALS, encode(trials))
+
+
+def try_proposals(
+    run_dir: Path, diagnosis: Diagnosis, time_budget_s: float, progress: Callable[[str], None]
+) -> Trials:
+    """What the diagnosis proposes, measured. Whatever goes wrong is a note: the run has been
+    diagnosed, and its report must come."""
+    import traceback
+
+    from msgspec.structs import replace
+
+    from tdiag.errors import TdiagError
+    from tdiag.model.trials import Trials
+    from tdiag.trial.measure import try_all
+
+    trials = Trials(command="", tried=())
+    notes: tuple[str, ...] = ()
+    try:
+        candidates, notes = proposals(diagnosis)
+        if candidates:
+            trials = try_all(candidates, options(run_dir, time_budget_s, progress))
+        else:
+            notes += ("nothing was tried: no finding proposes a change that can be switched on",)
+    except TdiagError as error:
+        why = [error.message, *error.hint.strip().splitlines()[-1:]]  # of a traceback its last line
+        notes += (f"nothing was tried: {'; '.join(why)}",)
+    except KeyboardInterrupt:
+        notes += ("the trials were interrupted",)
+    except Exception as error:
+        log = run_dir / "diagnosis-error.txt"
+        log.write_text(traceback.format_exc())
+        notes += (f"tdiag itself failed in the trials: {type(error).__name__}: {error} ({log})",)
+    return replace(trials, notes=(*trials.notes, *notes))

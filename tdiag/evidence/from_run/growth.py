@@ -1,0 +1,57 @@
+"""Whether a phase of the step takes longer from step to step, and by how much."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from tdiag.evidence.from_run.phases import PHASES, phases_per_step
+from tdiag.evidence.from_run.timed import Timed
+from tdiag.evidence.steps import PhaseGrowth, SlowingDown
+from tdiag.probe.wire import BASELINE
+
+# Steps without a profiler are put into so many groups, and of each group the shortest time counts:
+# what disturbs a step only makes it longer. Each half of the groups then gives six slopes.
+GROUPS = 8
+LEAST_IN_GROUP = 5
+NORMAL_95 = 1.96  # by definition: 97.5 % point of the normal distribution
+# Each half must grow at this share of the whole slope at least: a jump (another program began)
+# leaves one half flat. Heuristic.
+HALF_FRAC = 0.5
+
+
+def make_slowing_down(judged: Timed) -> SlowingDown | None:
+    """None where too few steps were timed without a profiler."""
+    steps = judged.process.steps
+    rows = np.flatnonzero((steps.window == BASELINE) & (steps.durations > 0))
+    if len(rows) < GROUPS * LEAST_IN_GROUP:
+        return None
+    table = phases_per_step(judged.timeline, judged.slices, judged.timeline.ns)
+    groups = np.array_split(rows, GROUPS)
+    at = np.array([steps.number[group].mean() for group in groups])
+    shortest = np.array([table[group].min(axis=0) for group in groups])
+    grown = []
+    for number, name in enumerate(PHASES):
+        slope, least, most = slope_of(at, shortest[:, number])
+        half = GROUPS // 2
+        halves = [slope_of(at[part], shortest[part, number])[0]
+                  for part in (slice(None, half), slice(half, None))]  # fmt: skip
+        if least > 0 and min(halves) >= HALF_FRAC * slope:
+            grown.append(PhaseGrowth(phase=name, slope_ns=slope, least_ns=least, most_ns=most))
+    grown.sort(key=lambda phase: -phase.slope_ns)
+    return SlowingDown(
+        phases=tuple(grown), first_step=int(steps.number[rows[0]]), last_step=int(at[-1])
+    )
+
+
+def slope_of(x: npt.NDArray[np.float64], y: npt.NDArray[np.int64]) -> tuple[float, float, float]:
+    """Theil–Sen: the median slope of all pairs, and its 95 % interval (Sen 1968)."""
+    pairs = combinations(range(len(x)), 2)
+    slopes = sorted(float((y[b] - y[a]) / (x[b] - x[a])) for a, b in pairs)
+    n = len(x)
+    spread = NORMAL_95 * sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    low = max(0, int((len(slopes) - spread) / 2))
+    return float(np.median(slopes)), slopes[low], slopes[len(slopes) - 1 - low]

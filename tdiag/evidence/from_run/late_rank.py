@@ -1,0 +1,223 @@
+"""What the rank that the others wait for has to do, beside what they have to do.
+
+Three records tell. Fetches: the size of every rank's batches. Traces of the same steps: how much
+work they hold. Stacks, which py-spy takes of all ranks of a machine at once: in which line of the
+user's the late rank spends time that the others do not.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tdiag.errors import RunError
+from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.records import (
+    FetchRecord,
+    IteratorRecord,
+    LoaderRecord,
+    TraceRecord,
+    location,
+)
+from tdiag.evidence.from_run.sampled import find_samples, make_stacks, read_stacks, sampled_pids
+from tdiag.evidence.from_run.timed import Timed, beside
+from tdiag.evidence.from_run.traced import trace_file
+from tdiag.evidence.from_trace.trace_files import read_files
+from tdiag.evidence.ops import HostOps
+from tdiag.evidence.ranks import CERTAIN_ERRORS, Beside, LateRank
+from tdiag.evidence.roofline import Work
+from tdiag.evidence.store import Evidence
+from tdiag.model.place import Place
+
+
+def late_rank(
+    run_dir: Path,
+    lead: Timed,
+    late: Timed,
+    everybody: Mapping[int, Process],
+    processes: list[Process],
+) -> LateRank:
+    """What ``late`` has to do. ``everybody``: the processes that train, by rank."""
+    training = {number for number, role in lead.roles.loaders.items() if role == "train"}
+    samples, batch_bytes = _batches(late.process.rank, everybody, processes, training)
+    calls, flops = _work(run_dir, lead.process, late.process, everybody)
+    line, line_ns = _line(run_dir, lead, late, everybody, processes)
+    return LateRank(
+        rank=late.process.rank,
+        samples=samples,
+        batch_bytes=batch_bytes,
+        dealt_at=_dealt_at(late.process, training),
+        calls=calls,
+        flops=flops,
+        line=line,
+        line_ns=line_ns,
+    )
+
+
+# --- data ---------------------------------------------------------------------------------------
+
+
+def _batches(
+    late: int,
+    everybody: Mapping[int, Process],
+    processes: Iterable[Process],
+    training: Collection[int],
+) -> tuple[Beside | None, Beside | None]:
+    """Samples and bytes of a training batch. ``training``: numbers of the loaders."""
+    by_pid = {process.pid: process for process in processes}
+    samples, sizes = {}, {}
+    for rank, process in everybody.items():
+        fetches = list(_fetches(process, by_pid, training))
+        samples[rank] = [float(f.samples) for f in fetches if f.samples is not None]
+        sizes[rank] = [float(f.bytes) for f in fetches if f.bytes is not None]
+    return _compared(late, samples), _compared(late, sizes)
+
+
+def _fetches(
+    process: Process, by_pid: Mapping[int, Process], training: Collection[int]
+) -> Iterable[FetchRecord]:
+    """Of a rank's training loaders, in the process itself and in its workers."""
+    for fetch in process.all(FetchRecord):
+        if fetch.worker is None and fetch.loader in training:
+            yield fetch
+    workers = {p for it in process.all(IteratorRecord) if it.loader in training for p in it.pids}
+    for pid in workers & by_pid.keys():
+        yield from (f for f in by_pid[pid].all(FetchRecord) if f.worker is not None)
+
+
+def _compared(late: int, of_rank: Mapping[int, Sequence[float]]) -> Beside | None:
+    """The late rank's mean beside the median of the others' means."""
+    if not of_rank[late]:
+        return None
+    others = [found for rank, found in of_rank.items() if rank != late and found]
+    if not others:
+        return None
+    variance = _variance(of_rank[late]) + statistics.median(map(_variance, others))
+    return Beside(
+        own=statistics.fmean(of_rank[late]),
+        others=statistics.median(map(statistics.fmean, others)),
+        error=variance**0.5,
+    )
+
+
+def _variance(values: Sequence[float]) -> float:
+    """Of their mean."""
+    return statistics.variance(values) / len(values) if len(values) > 1 else 0.0
+
+
+def _dealt_at(process: Process, training: Collection[int]) -> Place | None:
+    loaders = [loader for loader in process.all(LoaderRecord) if loader.id in training]
+    places = (location(loader.sampler_at) or location(loader.at) for loader in loaders)
+    return next(filter(None, places), None)
+
+
+# --- work ---------------------------------------------------------------------------------------
+
+
+def _work(
+    run_dir: Path, lead: Process, late: Process, everybody: Mapping[int, Process]
+) -> tuple[Beside | None, Beside | None]:
+    """Torch calls and floating-point operations. Beside the late rank the lead is read, or of a
+    late lead another rank: traces of a thousand ranks need not be read to compare two."""
+    other = lead if late.rank != lead.rank else _another(late, everybody.values())
+    if other is None:
+        return None, None
+    found = traced_together(run_dir, lead, [late, other])
+    if not {late.rank, other.rank} <= found.keys():
+        return None, None
+    one, two = found[late.rank], found[other.rank]
+    return _pair(_calls(one), _calls(two)), _pair(_flops(one), _flops(two))
+
+
+def _another(late: Process, processes: Iterable[Process]) -> Process | None:
+    return next((p for p in processes if p.rank != late.rank and p.all(TraceRecord)), None)
+
+
+def _pair(own: float | None, others: float | None) -> Beside | None:
+    return None if own is None or others is None else Beside(own=own, others=others)
+
+
+def _calls(evidence: Evidence) -> float | None:
+    ops = evidence.get(HostOps)
+    return ops.per_step if ops else None
+
+
+def _flops(evidence: Evidence) -> float | None:
+    work = evidence.get(Work)
+    return sum(op.flops for op in work.ops) if work else None
+
+
+def traced_together(
+    run_dir: Path, lead: Process, processes: Iterable[Process]
+) -> dict[int, Evidence]:
+    """By rank, what the traces of the same steps tell; empty where fewer than two ranks traced
+    the steps that the lead traced. The later pass counts: its trace holds more steps."""
+    passes = sorted({record.number for record in lead.all(TraceRecord)}, reverse=True)
+    everybody = list(processes)
+    for number in passes:
+        files: dict[int, Path] = {}
+        for process in everybody:
+            for record in process.all(TraceRecord):
+                path = trace_file(run_dir / record.file)
+                if record.number == number and path is not None:
+                    files[process.rank] = path
+        if lead.rank not in files or len(files) < 2:
+            continue
+        read = dict(zip(files, read_files(list(files.values())), strict=True))
+        found = {rank: f.evidence for rank, f in read.items() if not isinstance(f, RunError)}
+        if len(found) > 1:
+            return found
+    return {}
+
+
+# --- lines --------------------------------------------------------------------------------------
+
+
+def _line(
+    run_dir: Path,
+    lead: Timed,
+    late: Timed,
+    everybody: Mapping[int, Process],
+    processes: list[Process],
+) -> tuple[Place | None, Beside | None]:
+    """The user's line in which the late rank spends most time beyond the median of the others.
+    None where nobody else was sampled, or chance may explain the difference."""
+    sampled: set[int] = set()
+    sampled.update(*map(sampled_pids, read_stacks(run_dir, lead.process)))
+    own = _lines(run_dir, lead.process, late, processes)
+    others = []
+    for rank, process in everybody.items():
+        if rank == late.process.rank or process.pid not in sampled:
+            continue
+        mine = lead if rank == lead.process.rank else beside(lead.process, process)
+        if mine is not None and (lines := _lines(run_dir, lead.process, mine, processes)):
+            others.append(lines)
+    found: list[tuple[Place, Beside]] = []
+    for at, (ns, variance) in own.items():
+        theirs = [lines.get(at, (0.0, 0.0)) for lines in others]
+        if theirs:
+            usual = statistics.median(ns for ns, _ in theirs)
+            usual_variance = statistics.median(variance for _, variance in theirs)
+            error = (variance + usual_variance) ** 0.5
+            if ns - usual > CERTAIN_ERRORS * error:
+                found.append((at, Beside(own=ns, others=usual, error=error)))
+    return max(found, key=lambda pair: pair[1].own - pair[1].others, default=(None, None))
+
+
+def _lines(
+    run_dir: Path, lead: Process, mine: Timed, processes: list[Process]
+) -> dict[Place, tuple[float, float]]:
+    """Of each sampled line of the training thread: ns per clean step, and the variance of that."""
+    samples = find_samples(run_dir, lead, mine.process, processes)
+    if samples is None or not samples.training:
+        return {}
+    step_ns = sum(mine.phases.wall_ns.values())
+    count = len(samples.training)
+    return {
+        line.at: (
+            line.self_frac * step_ns,
+            line.self_frac * (1 - line.self_frac) / count * step_ns**2,
+        )
+        for line in make_stacks(samples, 0.0).training
+    }

@@ -1,0 +1,60 @@
+"""The line of a copy or of a wait. A trace knows the function around it, and where that begins; the
+counted calls know their lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from msgspec.structs import replace
+
+from tdiag.evidence.device import Syncs, Transfers
+from tdiag.evidence.ops import OpLine, Ops
+from tdiag.evidence.store import Evidence
+from tdiag.model.place import Place
+
+# Calls that copy between host and device, by their names in Python.
+COPYING = {"to", "cuda", "copy_"}
+
+
+def pinpoint(evidence: Evidence) -> None:
+    """Replace the places of Transfers and Syncs by the lines that made such calls, where the
+    function has any; of several, the one that spent most time in them."""
+    ops, transfers, syncs = evidence.get(Ops), evidence.get(Transfers), evidence.get(Syncs)
+    if ops is None:
+        return
+    if transfers is not None:
+        kinds = {"h2d": _sends, "d2h": _reads}
+        copies = (
+            replace(x, at=_line(x.at, ops.lines, kinds.get(x.direction, _sends)))
+            for x in transfers.copies
+        )
+        evidence.add(Transfers(copies=tuple(copies)))
+    if syncs is not None:
+        find = partial(_line, lines=ops.lines, made=_reads)
+        evidence.add(Syncs(syncs=tuple(replace(x, at=find(x.at)) for x in syncs.syncs)))
+
+
+def _line(
+    at: Place | None, lines: Sequence[OpLine], made: Callable[[OpLine], bool]
+) -> Place | None:
+    if at is None:
+        return None
+    mine = [x for x in lines if x.at.function == at.function and _same(x.at.file, at.file)]
+    found = max(filter(made, mine), key=lambda x: x.elapsed_ns, default=None)
+    return found.at if found else at
+
+
+def _same(file: str, traced: str) -> bool:
+    """A trace may name a file relative to the working directory."""
+    return file == traced or file.endswith(f"/{traced}")
+
+
+def _sends(line: OpLine) -> bool:
+    """It copies, or makes a tensor of Python's data."""
+    return bool(COPYING & line.names.keys()) or line.constructions > 0
+
+
+def _reads(line: OpLine) -> bool:
+    """It copies, or reads values (``item``, ``cpu``, ``print``)."""
+    return bool(COPYING & line.names.keys() or line.conversions)

@@ -1,0 +1,141 @@
+"""The user's files in a copy beside the working tree, with a patch applied or whole.
+
+The copy is of the whole repository, so that paths in it and imports hold; outside of one, of the
+folder we are in. It is the working tree as it stands, uncommitted and untracked files included.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+
+from tdiag.errors import UsageError
+from tdiag.gate.revision import NOT_LINKED, Revision, git
+from tdiag.launch.target import Target
+
+STRIPS = 1, 0  # folders that names of files begin with: a/ and b/, or none (git's -p)
+
+
+@contextmanager
+def patched(patch: Path, target: Target, *, whole: bool = False) -> Iterator[Revision]:
+    """A copy with the patch applied, gone afterwards. ``changed``: the files that the patch names.
+
+    Python files, the script and what the patch names are copied, with the folders that hold them;
+    everything else, data above all, is linked, unless ``whole``. Raises UsageError where the patch
+    is not there or does not apply, and without git.
+    """
+    patch, here = patch.absolute(), Path.cwd()
+    if not patch.is_file():
+        raise UsageError(f"no such patch: {patch}")
+    root = _root(here)
+    with _folder() as folder:
+        tree = folder / (root.name or "root")
+        named = {strip: _named(patch, strip, folder) for strip in STRIPS}
+        files = {file for files in named.values() for file in files}
+        wanted = {base / file for base in (root, here) for file in files}
+        if source := target.source_file():
+            wanted.add(source.absolute())
+        wanted |= {parent for path in wanted for parent in path.parents}
+        _try_copy(root, tree, None if whole else wanted)
+        strip = _apply(patch, [tree, tree / here.relative_to(root)])
+        yield Revision(patch.name, "", root, tree, named[strip])
+
+
+@contextmanager
+def copied(here: Path) -> Iterator[Revision]:
+    """All files, so that what is written there stays apart; gone afterwards. What is a link stays
+    one, and so do virtual environments. Raises UsageError where there is no room."""
+    root = _root(here)
+    with _folder() as folder:
+        tree = folder / (root.name or "root")
+        _try_copy(root, tree, None)
+        yield Revision("copy", "", root, tree, ())
+
+
+def _root(here: Path) -> Path:
+    found = git(here, "rev-parse", "--show-toplevel")
+    return here if found.returncode else Path(found.stdout.rstrip("\n"))
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="tdiag-try-")).resolve()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _named(patch: Path, strip: int, folder: Path) -> tuple[str, ...]:
+    """The files that a patch changes, makes or removes, ``strip`` folders of their names left out;
+    empty where it cannot be read so."""
+    done = _git_apply(folder, patch, strip, "--numstat", "-z")
+    # "added<tab>removed<tab>name", of a renamed file without the name, which then follows twice.
+    names = (field.rpartition("\t")[2] for field in done.stdout.split("\0"))
+    return () if done.returncode else tuple(dict.fromkeys(filter(None, names)))
+
+
+def _try_copy(source: Path, to: Path, wanted: set[Path] | None) -> None:
+    """Raises UsageError where it cannot be copied: no room, a file that may not be read."""
+    try:
+        _copy(source, to, wanted)
+    except OSError as error:
+        raise UsageError(f"cannot copy {error.filename or source}: {error.strerror}",
+                         f"copies are made in {to.parent.parent}; TMPDIR names another folder"
+                         ) from None  # fmt: skip
+
+
+def _copy(source: Path, to: Path, wanted: set[Path] | None) -> None:
+    """``wanted``: beside Python files; None for all."""
+    to.mkdir()
+    for entry in list(os.scandir(source)):
+        path, copy = Path(entry.path), to / entry.name
+        own = wanted is None and not entry.is_symlink()
+        own = own or (wanted is not None and path in wanted)
+        if entry.name in NOT_LINKED or path.suffix == ".pyc":
+            continue
+        if entry.is_dir() and not (path / "pyvenv.cfg").exists() and (own or _holds_code(entry)):
+            _copy(path, copy, wanted)
+        elif entry.is_file() and (own or path.suffix == ".py"):
+            shutil.copy2(path, copy)
+        else:
+            copy.symlink_to(path)
+
+
+def _holds_code(folder: os.DirEntry[str]) -> bool:
+    try:
+        return not folder.is_symlink() and any(Path(folder.path).glob("*.py"))
+    except OSError:
+        return False
+
+
+def _apply(patch: Path, folders: list[Path]) -> int:
+    """From the first folder where it applies: how many folders of its names were left out."""
+    said: list[str] = []
+    for folder, strip in product(folders, STRIPS):
+        done = _git_apply(folder, patch, strip)
+        if not done.returncode:
+            return strip
+        said.append((done.stderr.strip().splitlines() or ["git failed"])[0])
+    # Of the readings that git tried, the one that found most of what the patch means.
+    why = min(said, key=lambda line: ("find filename" in line, "No such file" in line))
+    back = any(not _git_apply(folder, patch, strip, "--check", "-R").returncode
+               for folder, strip in product(folders, STRIPS))  # fmt: skip
+    raise UsageError(
+        f"{patch.name} does not apply: {why.removeprefix('error: ')}",
+        "it is applied already" if back else "it must fit the files as they are now",
+    )
+
+
+def _git_apply(
+    folder: Path, patch: Path, strip: int, *options: str
+) -> subprocess.CompletedProcess[str]:
+    """As of files without a repository, whatever the copy may lie in."""
+    return git(folder, "apply", *options, f"-p{strip}", str(patch),
+               variables={"GIT_CEILING_DIRECTORIES": str(folder.parent)})  # fmt: skip

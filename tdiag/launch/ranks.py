@@ -1,0 +1,140 @@
+"""Which rank of a distributed job failed first, and which one a job that stands still waits for.
+
+A rank that dies takes the others with it: their collectives fail, or the launcher kills them. All
+of them print a traceback, and the launcher's exit code is the same whichever was first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tdiag.launch.progress import Progress, Reported
+from tdiag.probe.wire import is_user_file
+from tdiag.sample.pyspy import Frame, dump
+
+# As the watchdog's for ranks that spin (watchdog.py): no step of any rank for so long. Long
+# evaluations and checkpoints make no steps either, so this is said, and nothing is ended for it
+# unless every process of the job is idle, too.
+NO_STEP_S = 60.0
+MOST_ASKED = 8  # ranks whose stack is read, each in a fraction of a second
+COMMUNICATES = ("torch/distributed/", "torch/nn/parallel/distributed")
+ENGINE = "torch/autograd/"  # backward, in which DistributedDataParallel waits in C++
+
+
+class Ranks:
+    """``tick`` some twenty times a second: when does each rank's process end? ``look`` now and
+    then: does the job still make steps?"""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.poll = select.poll()
+        self.pid_of: dict[int, int] = {}  # pidfd → pid, of processes that live
+        self.gone: dict[int, int] = {}  # pid → when it ended, perf_counter ns
+        self.steps = 0
+        self.stepped_s = 0.0
+        self.stands = ""  # where each rank of a job that made no steps was, once
+
+    def tick(self) -> None:
+        """Note which ranks have ended since the last call."""
+        watched = {*self.pid_of.values(), *self.gone}
+        for rank in self.progress.ranks():
+            if rank.file.pid not in watched:
+                self._watch(rank.file.pid)
+        for descriptor, _ in self.poll.poll(0):
+            self.poll.unregister(descriptor)
+            os.close(descriptor)
+            self.gone[self.pid_of.pop(descriptor)] = time.perf_counter_ns()
+
+    def look(self, now_s: float) -> str:
+        """A sentence when a job that made steps has made none for ``NO_STEP_S``; said once."""
+        steps, ranks = self.progress.steps(), self.progress.ranks()
+        if steps != self.steps or not steps or any(r.finish for r in ranks) or self.stands:
+            self.steps, self.stepped_s = steps, now_s
+            return ""
+        if now_s - self.stepped_s < NO_STEP_S or len(ranks) < 2:
+            return ""
+        self.stands = standing(ranks)
+        return self.stands
+
+    def close(self) -> None:
+        for descriptor in self.pid_of:
+            os.close(descriptor)
+        self.pid_of.clear()
+
+    def first_failure(self) -> str:
+        """Which rank of the failed job was first, in a sentence; "" where that is not known."""
+        found = [
+            (when, rank) for rank in self.progress.ranks() if (when := self._when(rank)) is not None
+        ]
+        if len(self.progress.ranks()) < 2 or not found:
+            return ""
+        _, first = min(found, key=lambda pair: pair[0])
+        steps = first.died["step"] if first.died else first.steps
+        # The very first step only starts the clock and is not recorded.
+        after = f"after {_steps(steps + 1)}" if steps else "before its second step"
+        who = f"rank {first.rank}"
+        if first.died is not None:
+            at = first.died.get("at")
+            place = f" at {Path(at[0]).name}:{at[1]}" if at else ""
+            return f"{who} failed first, {after}: {first.died['what']}{place}"
+        if first.finish == "exit":
+            return (
+                f"{who} ended first, {after}, without an exception: it called exit, or had no more"
+                " data while others had"
+            )
+        return f"{who} ended first, {after} or more, without a message of Python's: it was killed"
+
+    def _watch(self, pid: int) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # gone already; a kernel before 5.3
+            descriptor = os.pidfd_open(pid)
+            self.pid_of[descriptor] = pid
+            self.poll.register(descriptor, select.POLLIN)
+
+    def _when(self, rank: Reported) -> int | None:
+        """When it failed by itself; None where it lost the others, or still lives."""
+        if rank.died is None:
+            return self.gone.get(rank.file.pid)
+        return None if rank.died.get("peers") else int(rank.died["t"])
+
+
+def standing(ranks: list[Reported], dump: Callable[[int], list[Frame]] = dump) -> str:
+    """Where each rank is: after which step, in which function, at which line of the user's."""
+    places = [
+        (rank, dump(rank.file.pid)) for rank in sorted(ranks, key=lambda r: r.rank)[:MOST_ASKED]
+    ]
+    known = [(rank, stack) for rank, stack in places if stack]
+    late = [rank.rank for rank, stack in known if not _waits(stack)]
+    said = [f"rank {rank.rank} {_place(rank, stack)}" for rank, stack in places]
+    who = ""
+    if len(late) == 1 and len(known) == len(ranks):
+        who = f"the others wait for rank {late[0]}; "
+    return f"no rank has ended a step for {NO_STEP_S:.0f} s: {who}{'; '.join(said)}"
+
+
+def _steps(count: int) -> str:
+    return f"{count} step{'s' * (count > 1)}"
+
+
+def _waits(stack: list[Frame]) -> bool:
+    """For other ranks: below the user's innermost line is communication, or a backward."""
+    inner: list[Frame] = []
+    for frame in stack:
+        if is_user_file(frame.file):
+            break
+        inner.append(frame)
+    return any(part in f.file for f in inner for part in (*COMMUNICATES, ENGINE))
+
+
+def _place(rank: Reported, stack: list[Frame]) -> str:
+    """The steps that it has written down; it may have ended a few more."""
+    text = f"after {_steps(rank.steps + 1)} or more"
+    if not stack:
+        return f"{text} (its stack could not be read)"
+    caller = next((frame for frame in stack if is_user_file(frame.file)), None)
+    text += f" in {stack[0].name} ({stack[0].place()})"
+    return text if caller in (None, stack[0]) else f"{text}, called at {caller.place()}"

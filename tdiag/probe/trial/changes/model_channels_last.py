@@ -1,0 +1,39 @@
+"""Convolutions compute with channels last."""
+
+from typing import Any
+
+from ..base import ROUNDING, Change, Trial, switch
+from ..models import each_model
+
+NAME = "model.channels_last"
+IMAGES = 4  # dimensions of a two-dimensional convolution's weight
+
+
+def install(trial: Trial, value: bool) -> None:
+    """A convolution whose weight is channels last makes its result so, too."""
+    import torch
+
+    def turned(module: Any) -> None:
+        name, form = type(module).__name__, torch.channels_last
+        weights = [p for p in module.parameters() if p.dim() == IMAGES]
+        if not weights:
+            trial.refused(NAME, f"{name} has no two-dimensional convolution")
+        elif all(w.is_contiguous(memory_format=form) for w in weights):
+            trial.refused(NAME, f"{name} is channels last already")
+        else:
+            module.to(memory_format=form)
+            trial.applied(NAME, f"{name}: {len(weights)} weight{'s' * (len(weights) > 1)}")
+
+    each_model(trial, turned)
+
+
+CHANGE = Change(
+    name=NAME,
+    does="Convolutions compute with channels last.",
+    safety=ROUNDING,
+    parse=switch,
+    absent="no module was called in training mode with gradients on",
+    cannot="the batch stays as the script makes it and is converted at the first convolution",
+    edit="model.to(memory_format=torch.channels_last), and the batch likewise",
+    install=install,
+)

@@ -1,0 +1,63 @@
+"""The model computes in bfloat16 where that is safe (autocast)."""
+
+import functools
+from typing import Any
+
+from ..base import ROUNDING, Change, Trial
+from ..models import each_model
+
+NAME = "torch.autocast"
+
+
+def bfloat16(text: str) -> str:
+    if text != "bfloat16":
+        raise ValueError("takes bfloat16; float16 needs a GradScaler in the script")
+    return text
+
+
+def install(trial: Trial, value: str) -> None:
+    """The outermost module's results are float32 again, as the script's loss expects them."""
+    import torch
+
+    def cast(result: Any) -> Any:
+        if isinstance(result, torch.Tensor):
+            return result.float() if result.dtype is torch.bfloat16 else result
+        if isinstance(result, dict):
+            # A library's own class of results keeps what else it has.
+            for key, part in result.items():
+                result[key] = cast(part)
+            return result
+        if type(result) in (tuple, list):
+            return type(result)(map(cast, result))
+        return result
+
+    def autocast(module: Any) -> None:
+        kind = next(module.parameters()).device.type
+        if torch.is_autocast_enabled(kind):
+            trial.refused(NAME, f"{type(module).__name__} is called under autocast already")
+            return
+        forward = module.forward
+
+        @functools.wraps(forward)
+        def lowered(*args: Any, **kwargs: Any) -> Any:
+            with torch.autocast(kind, torch.bfloat16):
+                return cast(forward(*args, **kwargs))
+
+        module.forward = lowered
+        trial.applied(NAME, f"{type(module).__name__} under bfloat16 autocast")
+
+    each_model(trial, autocast)
+
+
+CHANGE = Change(
+    name=NAME,
+    does="The model computes in bfloat16 where that is safe.",
+    safety=ROUNDING,
+    takes="bfloat16",
+    parse=bfloat16,
+    absent="no module was called in training mode with gradients on",
+    cannot="the loss outside of the model stays in float32; a device without units for bfloat16"
+    " gets slower",
+    edit="with torch.autocast(device.type, torch.bfloat16): around forward and loss",
+    install=install,
+)

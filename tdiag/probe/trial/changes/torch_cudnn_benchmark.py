@@ -1,0 +1,36 @@
+"""cuDNN tries its convolution algorithms and keeps the fastest."""
+
+from ..base import ROUNDING, Change, Trial, switch
+
+NAME = "torch.cudnn_benchmark"
+
+
+def install(trial: Trial, value: bool) -> None:
+    import torch
+
+    cudnn = torch.backends.cudnn
+    if not torch.backends.cudnn.is_available():
+        trial.refused(NAME, "this torch has no cuDNN")
+        return
+    if cudnn.benchmark:
+        trial.refused(NAME, "it is on already")
+        return
+
+    def on() -> None:  # again when warm: the script may have set it since
+        cudnn.benchmark = True
+
+    on()
+    trial.probe.when_warm(on)
+    trial.applied(NAME, "off → on")
+
+
+CHANGE = Change(
+    name=NAME,
+    does="cuDNN tries its convolution algorithms and keeps the fastest.",
+    safety=ROUNDING,
+    parse=switch,
+    absent="torch was not imported",
+    cannot="every new shape is tried again: shapes that vary make it slower",
+    edit="torch.backends.cudnn.benchmark = True",
+    install=install,
+)

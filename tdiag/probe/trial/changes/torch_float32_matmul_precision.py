@@ -1,0 +1,47 @@
+"""Matrix products of float32 tensors run on faster units."""
+
+import functools
+
+from ...patches import hidden
+from ..base import ROUNDING, Change, Trial, at, caller
+
+NAME = "torch.float32_matmul_precision"
+
+
+def lower(text: str) -> str:
+    if text not in ("high", "medium"):
+        raise ValueError("takes high (TF32) or medium (bfloat16)")
+    return text
+
+
+def install(trial: Trial, value: str) -> None:
+    import torch
+
+    original = torch.set_float32_matmul_precision
+    before = torch.get_float32_matmul_precision()
+
+    @functools.wraps(original)
+    def set_float32_matmul_precision(precision: str) -> None:
+        if precision != value:
+            trial.applied(NAME, f"{precision}{at(caller())} → {value}")
+        original(value)
+
+    trial.patches.set(torch, "set_float32_matmul_precision", hidden(set_float32_matmul_precision))
+    if before == value:
+        trial.refused(NAME, f"the precision is {value} already")
+    else:
+        original(value)
+        trial.applied(NAME, f"{before} → {value}")
+
+
+CHANGE = Change(
+    name=NAME,
+    does="Matrix products of float32 tensors run on faster units (TF32, bfloat16).",
+    safety=ROUNDING,
+    takes="high or medium",
+    parse=lower,
+    absent="torch was not imported",
+    cannot="convolutions have a setting of their own; a device without such units stays as fast",
+    edit='torch.set_float32_matmul_precision("high")',
+    install=install,
+)

@@ -1,0 +1,100 @@
+"""Where in the training loop a sampled line stands: before the forward, or after the step.
+
+The order is that of the source: in a function that leads to the forward and to the optimizer's
+step, what stands below both comes after the step, what stands above both comes before it. Which
+function calls which is read from the sampled stacks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from tdiag.evidence.ops import Ops
+from tdiag.evidence.sampled import CallFrame, CallTrees, StackLine, Stacks
+from tdiag.rules.phase_lines import phase_of
+
+BEFORE, AFTER = "before", "after"
+_FORWARD, _UPDATE = ("forward", "loss"), ("optimizer",)
+# A line of one of these phases is neither before nor after the step.
+_IN_STEP = ("data_wait", *_FORWARD, "backward", *_UPDATE, "evaluation", "checkpoint")
+
+_Function = tuple[str, str]  # file, and the last part of the name: samplers add the class
+
+
+def beside_the_step(
+    side: str, stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
+) -> list[StackLine]:
+    """The training thread's lines that run ``BEFORE`` the forward or ``AFTER`` the step, most
+    samples first. Of a loop that a framework runs, those whose torch calls show the phase."""
+    if stacks is None or ops is None:
+        return []
+    frames = trees.training if trees else ()
+    spans = _spans(ops, frames)
+    found = []
+    for line in stacks.training:
+        phase = phase_of(line, ops)
+        if phase not in _IN_STEP and _side(phase, line, spans, frames) == side:
+            found.append(line)
+    return found
+
+
+def _side(
+    phase: str,
+    line: StackLine,
+    spans: dict[_Function, tuple[int, int]],
+    frames: Sequence[CallFrame],
+) -> str:
+    for function, number in _chain(line, frames):
+        if function in spans:
+            first, last = spans[function]
+            return AFTER if number > last else BEFORE if number < first else ""
+    return {"after_step": AFTER, "prepare": BEFORE}.get(phase, "")
+
+
+def _spans(ops: Ops, frames: Sequence[CallFrame]) -> dict[_Function, tuple[int, int]]:
+    """Of each function that leads to the forward and to the update: the first and the last of the
+    lines that do."""
+    leads: dict[str, dict[_Function, set[int]]] = {x: defaultdict(set) for x in (BEFORE, AFTER)}
+    called = {(x.at.file, x.at.line): x.phase for x in ops.lines}
+    for x in ops.lines:
+        for phases, to in ((_FORWARD, leads[BEFORE]), (_UPDATE, leads[AFTER])):
+            if x.phase in phases:
+                to[_function(x.at.file, x.at.function)].add(x.at.line)
+    for number, frame in enumerate(frames):
+        phase = called.get((frame.file, frame.line), "")
+        for phases, to in ((_FORWARD, leads[BEFORE]), (_UPDATE, leads[AFTER])):
+            if phase in phases:
+                for function, line in _up(number, frames):
+                    to[function].add(line)
+    spans = {}
+    for function in leads[BEFORE].keys() & leads[AFTER].keys():
+        lines = leads[BEFORE][function] | leads[AFTER][function]
+        spans[function] = (min(lines), max(lines))
+    return spans
+
+
+def _chain(line: StackLine, frames: Sequence[CallFrame]) -> Iterator[tuple[_Function, int]]:
+    """The line itself, then those that call it, innermost first, in the stack with most samples."""
+    mine = [
+        number
+        for number, frame in enumerate(frames)
+        if (frame.file, frame.line) == (line.at.file, line.at.line)
+    ]
+    if not mine:
+        yield _function(line.at.file, line.at.function), line.at.line
+        return
+    yield from _up(max(mine, key=lambda number: frames[number].frac), frames)
+
+
+def _up(number: int, frames: Sequence[CallFrame]) -> Iterator[tuple[_Function, int]]:
+    """The user's functions of one stack from this frame on, and their lines."""
+    while number >= 0:
+        frame = frames[number]
+        if frame.user:
+            yield _function(frame.file, frame.name), frame.line
+        number = frame.parent
+
+
+def _function(file: str, name: str) -> _Function:
+    return file, name.rsplit(".", 1)[-1]

@@ -1,0 +1,26 @@
+"""Which of the user's lines a phase of the step spends its time on, by samples."""
+
+from __future__ import annotations
+
+from tdiag.evidence.ops import Ops
+from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.rules.thresholds import MAJORITY_FRAC, MIN_SAMPLES
+
+
+def phase_of(line: StackLine, ops: Ops | None) -> str:
+    """Where its samples show no phase: that of most time in the line's torch calls; else ""."""
+    if line.phase or ops is None:
+        return line.phase
+    here = [x for x in ops.lines if (x.at.file, x.at.line) == (line.at.file, line.at.line)]
+    return max(here, key=lambda x: x.elapsed_ns).phase if here else ""
+
+
+def main_line(phase: str, stacks: Stacks | None, ops: Ops | None) -> StackLine | None:
+    """The line with most of the phase's samples; None where no line has more than half of them, or
+    too few samples were taken."""
+    if stacks is None or stacks.samples < MIN_SAMPLES:
+        return None
+    mine = [line for line in stacks.training if phase_of(line, ops) == phase]
+    top = max(mine, key=lambda line: line.self_frac, default=None)
+    whole = sum(line.self_frac for line in mine)
+    return top if top is not None and top.self_frac > MAJORITY_FRAC * whole else None

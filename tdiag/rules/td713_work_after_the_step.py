@@ -1,0 +1,100 @@
+"""Work after the step blocks training
+
+## What it measures
+Samples of the training thread in the user's lines that run between the optimizer's step and the
+next batch: those below `optimizer.step()` in the loop, and what they call. Lines that write logs
+are TD804's.
+
+## Why it is slow
+Histograms, metrics and callbacks run on the training thread, one after the other, while nothing
+trains.
+
+## What to do
+Do it every N steps or once an epoch, or keep the tensors and compute on many of them at once.
+
+## How the gain is computed
+The lines' share of the samples as time of the step, within the sampling error. Low end: half as
+often. High end: one step in fifty. With a device the low end is nothing, because it may work
+meanwhile.
+
+## When this advice is wrong
+What must happen every step, such as an average of the weights, cannot happen less often.
+"""
+
+from __future__ import annotations
+
+from tdiag.evidence.ops import Ops
+from tdiag.evidence.sampled import CallTrees, Stacks
+from tdiag.evidence.steps import Budget
+from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
+from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.examples import at, budget, op_line, ops, stack, stacks
+from tdiag.rules.log_lines import logs
+from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
+from tdiag.rules.loop_lines import beside_the_step
+from tdiag.rules.measures import count, frac, known_to
+from tdiag.rules.thresholds import LOG_EVERY, MIN_SAMPLES, NOTICEABLE_FRAC, RARER_LOW_FRAC
+from tdiag.units import per_step, percent
+
+CODE = "TD713"
+NAME = "work-after-the-step"
+CLASS = "overhead"
+AFTER = {"TD714": "work that grows with the run grows as well if it is done less often"}
+
+
+def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> Found | None:
+    if stacks.samples < MIN_SAMPLES:
+        raise Abstain(f"only {stacks.samples} samples of the training thread were taken")
+    lines = [x for x in beside_the_step(AFTER_THE_STEP, stacks, ops, trees) if not logs(x)]
+    share = sum(line.self_frac for line in lines)
+    cost = share * budget.step_ns
+    if share < NOTICEABLE_FRAC:
+        return None
+    top = lines[0]
+    least, most = known_to(share, stacks.samples)
+    return Found(
+        summary=(
+            f"Work after the optimizer's step takes {per_step(cost, budget.step_ns)},"
+            f" most of it{where(top.at)} in {top.leaf or top.at.function}."
+        ),
+        evidence=(
+            *(frac(f"samples{where(line.at)}", line.self_frac, "sample") for line in lines[:3]),
+            count("samples of the training thread", stacks.samples, "sample"),
+        ),
+        fix=Fix(
+            f"Do the work{where(top.at)} every {LOG_EVERY} steps or once an epoch. If every step"
+            " counts, keep its tensors and compute on many of them at once.",
+            "review",
+            action=f"Do the work after the step every {LOG_EVERY} steps",
+            code=f"if step % {LOG_EVERY} == 0:\n    ...  # the work after the step",
+        ),
+        gain=Gain(
+            0.0 if budget.has_device else least * budget.step_ns * RARER_LOW_FRAC,
+            most * budget.step_ns * (1 - 1 / LOG_EVERY),
+            f"low end: half as often; high end: one step in {LOG_EVERY}; {stacks.samples:,} samples"
+            f" put the share between {percent(least)} and {percent(most)}.",
+            ("other", "unattributed", "prepare"),
+        ),
+        at=top.at,
+    )
+
+
+def fires() -> Evidence:
+    return _loop(62)
+
+
+def clear() -> Evidence:
+    """The same work above the forward makes the batch."""
+    return _loop(55)
+
+
+def _loop(line: int) -> Evidence:
+    """A step from line 57 to 59; 40 % of the samples at ``line``."""
+    calls = ops(
+        op_line(57, "forward", 4, at=at(57, "train")),
+        op_line(59, "optimizer", 4, at=at(59, "train")),
+    )
+    work = stack(line, 0.4, "confusion_matrix (metrics/_classification.py)", function="train")
+    step = budget(forward=6, backward=8, optimizer=2, other=11)
+    return Evidence().add(step, stacks((work, stack(57, 0.5, "", "forward"))), calls)

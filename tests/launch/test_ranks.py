@@ -1,0 +1,246 @@
+"""Which rank failed first, and where each one stands when a job makes no steps any more."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tdiag.launch.progress import Progress
+from tdiag.launch.ranks import NO_STEP_S, Ranks, standing
+from tdiag.sample.pyspy import Frame
+
+AT = ["/u/train.py", 17, "load"]
+
+
+class Job:
+    """Of two ranks, each a process that lives until it is killed."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "events").mkdir()
+        self.folder = folder
+        self.progress = Progress(folder)
+        self.ranks = Ranks(self.progress)
+        self.processes = [
+            subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+            for _ in range(2)
+        ]
+        for rank in range(2):
+            self.write(rank, "role", role="training", tid=1, rank=rank, world_size=2)
+        self.ranks.tick()
+
+    def write(self, which: int, kind: str, **fields: object) -> None:
+        path = self.folder / "events" / f"{self.processes[which].pid}.jsonl"
+        with path.open("a") as file:
+            file.write(json.dumps({"kind": kind, **fields}, separators=(",", ":")) + "\n")
+        self.progress.look()
+
+    def steps(self, rank: int, count: int) -> None:
+        self.write(rank, "steps", i=0, n=count, s=0, t=1, w="baseline", m=[])
+
+    def died(self, rank: int, what: str, peers: bool) -> None:
+        self.write(
+            rank, "died", t=time.perf_counter_ns(), step=59, rank=rank, world_size=2, what=what,
+            at=AT, peers=peers,
+        )  # fmt: skip
+
+    def end(self, rank: int) -> None:
+        self.processes[rank].kill()
+        self.processes[rank].wait()
+        self.ranks.tick()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    found = Job(tmp_path)
+    yield found
+    for process in found.processes:
+        process.kill()
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+    found.ranks.close()
+
+
+def test_the_rank_whose_own_exception_came_first(job: Job) -> None:
+    job.steps(0, 59)
+    job.steps(1, 59)
+    job.died(1, "ValueError", peers=False)
+    job.died(0, "RuntimeError", peers=True)
+    job.end(0)
+    assert job.ranks.first_failure() == (
+        "rank 1 failed first, after 60 steps: ValueError at train.py:17"
+    )
+
+
+def test_a_lost_connection_is_never_the_cause(job: Job) -> None:
+    """Rank 0 heard of it before tdiag looked again."""
+    job.steps(1, 59)
+    job.died(0, "RuntimeError", peers=True)
+    job.end(1)
+    assert job.ranks.first_failure() == (
+        "rank 1 ended first, after 60 steps or more, without a message of Python's: it was killed"
+    )
+
+
+def test_of_two_that_ended_silently_the_first(job: Job) -> None:
+    job.end(1)
+    job.write(0, "finish", t=1, why="exit", residue=None)
+    job.end(0)
+    assert "rank 1 ended first, before its second step" in job.ranks.first_failure()
+
+
+def test_a_rank_that_leaves_early_is_no_crash(job: Job) -> None:
+    job.steps(1, 59)
+    job.write(1, "finish", t=1, why="exit", residue=None)
+    job.end(1)
+    job.died(0, "RuntimeError", peers=True)
+    assert "without an exception: it called exit, or had no more data while others had" in (
+        job.ranks.first_failure()
+    )
+
+
+def test_one_process_alone_is_not_called_a_rank(tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    died = {"kind": "died", "t": 1, "rank": 0, "world_size": 1, "what": "ValueError", "at": AT}
+    (tmp_path / "events" / "71.jsonl").write_text(json.dumps(died, separators=(",", ":")) + "\n")
+    progress = Progress(tmp_path)
+    progress.look()
+    assert Ranks(progress).first_failure() == ""
+
+
+def test_a_job_that_makes_no_steps_is_reported_once(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tdiag.launch.ranks.standing", lambda ranks: "it stands")
+    assert job.ranks.look(0.0) == job.ranks.look(1000.0) == ""  # it has not begun
+    job.steps(0, 5)
+    assert job.ranks.look(1000.0) == ""
+    assert job.ranks.look(1000.0 + NO_STEP_S - 1) == ""
+    assert job.ranks.look(1000.0 + NO_STEP_S) == "it stands"
+    assert job.ranks.look(1001.0 + NO_STEP_S) == ""
+
+
+def test_a_job_that_steps_or_is_over_does_not_stand(job: Job) -> None:
+    job.steps(0, 5)
+    assert job.ranks.look(0.0) == ""
+    job.steps(1, 5)
+    assert job.ranks.look(NO_STEP_S) == ""
+    job.write(0, "finish", t=1, why="complete", residue=None)
+    assert job.ranks.look(3 * NO_STEP_S) == ""
+
+
+USER = Frame("main", "/u/train.py", 25)
+WAITS = [Frame("_engine_run_backward", "/v/site-packages/torch/autograd/graph.py", 979), USER]
+READS = [Frame("read", "/v/site-packages/h5py/_hl/dataset.py", 7), USER]
+
+
+def test_the_rank_that_does_not_communicate_is_waited_for(job: Job) -> None:
+    job.steps(0, 59)
+    job.steps(1, 58)
+    stacks = {job.processes[0].pid: WAITS, job.processes[1].pid: READS}
+    assert standing(job.progress.ranks(), stacks.__getitem__) == (
+        "no rank has ended a step for 60 s: the others wait for rank 1; rank 0 after 60 steps or"
+        " more in _engine_run_backward (autograd/graph.py:979), called at u/train.py:25; rank 1"
+        " after 59 steps or more in read (_hl/dataset.py:7), called at u/train.py:25"
+    )
+
+
+@pytest.mark.parametrize("stacks", [(WAITS, WAITS), (READS, READS), (WAITS, [])])
+def test_where_it_is_unclear_nobody_is_blamed(job: Job, stacks: tuple[list[Frame], ...]) -> None:
+    of = {process.pid: stack for process, stack in zip(job.processes, stacks, strict=True)}
+    assert "wait for" not in standing(job.progress.ranks(), of.__getitem__)
+
+
+CODE = """
+import os
+import signal
+import sys
+import time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(64, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def load(step):
+    time.sleep(0.01)
+    if step == 60 and dist.get_rank() == 1:
+        if sys.argv[1] == "raises":
+            raise ValueError("broken file")
+        if sys.argv[1] == "is-killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(1000)
+    return torch.randn(8, 64)
+
+
+for step in range(1_000_000):
+    model(load(step)).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def run(kind: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(CODE)
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    job = [torchrun, "--standalone", "--nproc-per-node", "2", "train.py", kind]
+    tdiag = [sys.executable, "-m", "tdiag", "run", "--profiling", "--out", "run", "--", *job]
+    return subprocess.run(
+        tdiag, cwd=folder, capture_output=True, text=True, timeout=290, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def line_of(words: str) -> int:
+    return next(n for n, line in enumerate(CODE.splitlines(), 1) if words in line)
+
+
+def notes_of(folder: Path) -> list[str]:
+    found: list[str] = json.loads((folder / "run" / "run.json").read_text())["notes"]
+    return found
+
+
+@pytest.mark.slow
+def test_a_real_job_that_hangs_is_ended_and_says_where(tmp_path: Path) -> None:
+    done = run("hangs", tmp_path)
+    assert done.returncode != 0
+    (note,) = (n for n in notes_of(tmp_path) if n.startswith("no rank has ended a step"))
+    assert "the others wait for rank 1; rank 0 after " in note
+    assert "rank 1 after" in note and note.endswith(f"train.py:{line_of('sleep(1000)')})")
+    assert "no process of the job did anything any more, so tdiag ended it" in notes_of(tmp_path)
+    assert json.loads((tmp_path / "run" / "diagnosis.json").read_text())["step"]["count"] > 1
+
+
+@pytest.mark.training
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("raises", "failed first, after 60 steps: ValueError at train.py:"),
+        ("is-killed", "or more, without a message of Python's: it was killed"),
+    ],
+)
+def test_a_real_job_keeps_its_exit_code_its_traceback_and_its_evidence(
+    kind: str, said: str, tmp_path: Path
+) -> None:
+    done = run(kind, tmp_path)
+    assert done.returncode == 1  # torchrun's own
+    assert "Connection closed by peer" in done.stderr
+    assert ("ValueError: broken file" in done.stderr) is (kind == "raises")
+    notes = notes_of(tmp_path)
+    (note,) = (n for n in notes if n.startswith("rank 1 "))
+    assert said in note
+    assert (f"train.py:{line_of('raise ValueError')}" in note) is (kind == "raises")
+    found = json.loads((tmp_path / "run" / "diagnosis.json").read_text())
+    assert found["step"]["count"] > 1  # of the steps before it
+    trained = [p for p in (tmp_path / "run" / "events").iterdir() if '"steps"' in p.read_text()]
+    assert len(trained) == 2

@@ -1,0 +1,96 @@
+"""Trials in a run's report: every format has them, and the finding says what was measured."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.proven import proven
+from tdiag.model.diagnosis import Diagnosis
+from tdiag.model.trials import Trials, Tried
+from tdiag.report import FORMATS
+from tdiag.report.load import TRIALS, load_trials
+from tdiag.report.summary import best, gain
+
+from .building import render
+from .samples import CPU_BOUND
+from .test_json import SCHEMA
+
+NAME = "loader.num_workers=3"
+
+
+def tried(change: str = NAME, **fields: Any) -> Tried:
+    given = {"change": change, "ceiling": False, "safety": "same numbers", "answer": "faster",
+             "speedup": 1.85, "low": 1.8, "high": 1.9, "without_ns": 50e6, "with_ns": 27e6,
+             "groups": 3}  # fmt: skip
+    return Tried(**{**given, **fields})
+
+
+def known(*trials: Tried, **fields: Any) -> Diagnosis:
+    first, *rest = CPU_BOUND.findings
+    first = replace(first, fix=replace(first.fix, intervention=NAME))
+    of = replace(CPU_BOUND, findings=(first, *rest))
+    return proven(of, Trials(command="python train.py", tried=trials, **fields))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_format_says_what_was_measured(format: str) -> None:
+    text = render(format, known(tried()))
+    assert "1.85" in text
+    if format in ("terminal", "html", "markdown"):
+        assert "Measured by trials" in text and "1.85× faster, measured" in text
+        assert "predicted 1.6–2.4× faster" not in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_section_fits_and_ends_with_what_was_not_tried(width: int) -> None:
+    part = tried("ceiling.data", ceiling=True)
+    text = render("terminal", known(tried(), part, untried=("torch.compile",),
+                                    notes=("nothing else",)), width=width)  # fmt: skip
+    assert max(map(len, text.splitlines())) <= width
+    shown = text.split("Measured by trials")[1]
+    for said in ("left out", "22.2 ms", "not tried, the time was over: torch.compile",
+                 "nothing else"):  # fmt: skip
+        assert said in shown
+
+
+def test_the_best_fix_is_one_that_won_and_a_fix_without_effect_says_so() -> None:
+    found = known(tried(answer="no effect", speedup=1.0, low=0.99, high=1.01))
+    fix = next(f for f in found.findings if f.measured)
+    assert gain(fix) is None and best(found) is not fix
+    text = render("terminal", found)
+    assert "no effect, measured" in text and "predicted: 1.6–2.4×" in text
+
+
+def test_what_was_measured_together_takes_the_place_of_the_sum() -> None:
+    """Two that were measured together say more than predictions added up."""
+    both = known(tried(), together=tried(f"{NAME} + torch.compile", speedup=2.5, low=2.4, high=2.6))
+    text = render("terminal", both, width=120)
+    assert f"{NAME} + torch.compile: together 2.50× [2.40, 2.60] faster, measured." in text
+
+
+def test_it_follows_the_published_schema() -> None:
+    both = known(
+        tried(speedup=1.92, low=1.9, high=1.95),
+        tried("torch.compile", answer="not applied", speedup=0.0, low=0.0, high=0.0),
+        together=tried("a + b"),
+    )
+    written = json.loads(render("json", both))
+    jsonschema.validate(written, SCHEMA)
+    assert written["findings"][0]["measured"]["speedup"] == 1.92
+    assert written["verdict"]["proven"] is True
+    for name, struct in (("tried", Tried), ("trials", Trials)):
+        fields = {f.encode_name for f in msgspec.structs.fields(struct)}
+        assert set(SCHEMA["$defs"][name]["properties"]) == fields
+
+
+def test_they_are_read_back_from_the_run(tmp_path: Any) -> None:
+    assert load_trials(tmp_path) is None
+    trials = Trials(command="python train.py", tried=(tried(),))
+    (tmp_path / TRIALS).write_bytes(msgspec.json.encode(trials))
+    assert load_trials(tmp_path) == trials

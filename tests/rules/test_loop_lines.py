@@ -1,0 +1,113 @@
+"""What runs beside the step: found by its place in the loop, in whatever function it is."""
+
+from __future__ import annotations
+
+from tdiag.diagnose import diagnose
+from tdiag.evidence.ops import Dispatch, Ops
+from tdiag.evidence.sampled import CallFrame, CallTrees
+from tdiag.evidence.steps import Phases, Steps
+from tdiag.evidence.store import Evidence
+from tdiag.rules.examples import MS, at, environment, op_line, ops, stack, stacks
+from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step
+
+FILE = "/home/me/train.py"
+
+
+def tree(*frames: tuple[str, int, int, float]) -> CallTrees:
+    """Name, line, the caller's number, share."""
+    return CallTrees(
+        training=tuple(
+            CallFrame(name=name, file=FILE, line=line, parent=parent, frac=share, user=True)
+            for name, line, parent, share in frames
+        ),
+        workers=(),
+    )
+
+
+def in_loop() -> Ops:
+    """One function: forward at 50, the update at 53."""
+    return ops(
+        op_line(50, "forward", 9, at=at(50, "main")), op_line(53, "optimizer", 9, at=at(53, "main"))
+    )
+
+
+def test_the_source_order_of_one_loop() -> None:
+    mine = [stack(line, 0.2, function="main") for line in (48, 51, 55)]
+    lines = stacks((*mine, stack(56, 0.2, "", "data_wait", "main")))
+    assert [x.at.line for x in beside_the_step(BEFORE, lines, in_loop(), None)] == [48]
+    assert [x.at.line for x in beside_the_step(AFTER, lines, in_loop(), None)] == [55]
+
+
+def test_a_step_in_a_function_of_its_own_and_work_in_another() -> None:
+    """``main`` calls ``batch`` at 80, ``step`` at 81 and ``watch`` at 82."""
+    step = ops(
+        op_line(50, "forward", 9, at=at(50, "step")), op_line(53, "optimizer", 9, at=at(53, "step"))
+    )
+    trees = tree(
+        ("main", 81, -1, 0.2),
+        ("step", 50, 0, 0.1),
+        ("step", 53, 0, 0.1),
+        ("main", 80, -1, 0.3),
+        ("Maker.batch", 20, 3, 0.3),
+        ("main", 82, -1, 0.5),
+        ("watch", 30, 5, 0.5),
+    )
+    lines = stacks(
+        (
+            stack(30, 0.5, function="watch"),
+            stack(20, 0.3, function="Maker.batch"),
+            stack(50, 0.1, function="step"),
+        )
+    )
+    assert [x.at.line for x in beside_the_step(AFTER, lines, step, trees)] == [30]
+    assert [x.at.line for x in beside_the_step(BEFORE, lines, step, trees)] == [20]
+
+
+def test_torch_calls_place_a_line_of_a_frameworks_loop() -> None:
+    calls = ops(
+        op_line(50, "forward", 9, at=at(50, "training_step")),
+        op_line(70, "after_step", 3, at=at(70, "on_train_batch_end")),
+    )
+    lines = stacks((stack(70, 0.6, function="on_train_batch_end"), stack(90, 0.4, function="x")))
+    assert [x.at.line for x in beside_the_step(AFTER, lines, calls, None)] == [70]
+
+
+def judged(line: int) -> tuple[str, dict[str, int], list[tuple[str, int | None]]]:
+    """A loop without a loader, 80 % of the time at one line: class, budget and first places."""
+    step = 20 * MS
+    wall = {"prepare": 16.0 * MS, "forward": 1.0 * MS, "backward": 2.0 * MS, "optimizer": 1.0 * MS}
+    work = stack(line, 0.8, "histogram (lib/_histograms.py)", function="main")
+    evidence = Evidence().add(
+        Steps(
+            durations_ns=(step,) * 50,
+            mean_ns=step,
+            median_ns=step,
+            p90_ns=step,
+            count=50,
+            boundary="optimizer",
+            total_steps_seen=90,
+        ),
+        Phases(wall_ns=wall, cpu_ns={"prepare": 4.0 * MS}, counts=dict.fromkeys(wall, 1.0)),
+        stacks((work, stack(50, 0.1, "", "", "main"))),
+        in_loop(),
+        Dispatch(op_ns=1500, grad_op_ns=7000),
+        environment(),
+    )
+    found = diagnose(evidence)
+    first = [(f.code, f.location.line if f.location else None) for f in found.findings[:1]]
+    return found.verdict.cls, {x.component: x.ns for x in found.budget}, first
+
+
+def test_a_verdict_on_time_after_the_step_follows_its_lines() -> None:
+    """Without a loader such time was in ``prepare``, and the verdict unknown."""
+    cls, budget, first = judged(60)
+    assert cls == "overhead"
+    assert budget["other"] == 16 * MS
+    assert first == [("TD713", 60)]
+
+
+def test_work_above_the_forward_makes_the_batch() -> None:
+    cls, budget, first = judged(40)
+    assert cls != "overhead"
+    assert budget["prepare"] == 16 * MS
+    assert ("TD713", 40) not in first

@@ -1,0 +1,70 @@
+"""The line whose work grows with the step number."""
+
+from __future__ import annotations
+
+from tdiag.diagnose.engine import run_rule, run_rules
+from tdiag.evidence.memory import GrowingGraph, MemoryGrowth
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import PhaseGrowth, SlowingDown
+from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Finding
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import at, budget, op_line, ops, stack, stacks
+
+
+def grown(phase: str, lines: Stacks | None = None, graph: int = 0) -> Finding | None:
+    """2,000 steps, each 10 µs longer, of 30 ms now; the loop's step is in lines 57 to 59."""
+    growth = PhaseGrowth(phase=phase, slope_ns=10_000, least_ns=9_000, most_ns=11_000)
+    evidence = Evidence().add(
+        budget(prepare=10, forward=5, backward=10, optimizer=2, other=3),
+        SlowingDown(phases=(growth,), first_step=0, last_step=2000),
+        ops(
+            op_line(57, "forward", 4, at=at(57, "train")),
+            op_line(59, "optimizer", 4, at=at(59, "train")),
+        ),
+    )
+    if lines is not None:
+        evidence.add(lines)
+    if graph:
+        graphs = (GrowingGraph(at=at(graph), nodes=4.0),)
+        evidence.add(MemoryGrowth(kept=(), bytes_per_step=0.0, since_steps=9, graphs=graphs))
+    result = run_rule(find("TD714"), evidence)
+    return result if isinstance(result, Finding) else None
+
+
+def line_of(finding: Finding | None) -> int | None:
+    return finding.location.line if finding and finding.location else None
+
+
+def test_without_a_loader_the_growing_line_stands_below_the_step_or_above_the_forward() -> None:
+    for line in (62, 50):
+        lines = stacks((stack(line, 0.4, function="train"), stack(57, 0.4, "", "forward")))
+        assert line_of(grown("prepare", lines)) == line
+
+
+def test_a_growing_backward_is_the_line_whose_graph_grows() -> None:
+    lines = stacks((stack(58, 0.4, "", "backward", "train"),))
+    assert line_of(grown("backward", lines, graph=56)) == 56
+    assert line_of(grown("backward", lines)) == 58
+
+
+def test_growth_of_no_single_line_is_not_reported() -> None:
+    even = stacks((stack(62, 0.2, function="train"), stack(63, 0.2, function="train")))
+    assert grown("after_step", even) is None
+    assert grown("after_step") is None
+
+
+def test_it_says_the_slope_its_interval_and_what_it_comes_to() -> None:
+    lines = stacks((stack(62, 0.4, function="train"),))
+    finding = grown("after_step", lines)
+    assert finding is not None
+    assert finding.summary == (
+        "Each step takes 10.0 µs longer than the one before (9.00 µs to 11.0 µs), most likely at"
+        " train.py:62: 100 ms more after 10,000 steps."
+    )
+
+
+def test_work_that_grows_comes_before_work_done_less_often() -> None:
+    findings, _ = run_rules(find("TD714").fires(), [find("TD713"), find("TD714")])
+    fixes = {finding.code: finding.fix.text for finding in findings}
+    assert "First TD714 steps-slow-down" in fixes["TD713"]
