@@ -11,6 +11,7 @@ from tdiag.diagnose.costs import HIGH_FRAC, family_of
 from tdiag.diagnose.engine import rank
 from tdiag.diagnose.verdict import TIE_FRAC, WORDS
 from tdiag.model.diagnosis import Diagnosis, Finding, MeasuredGain, Verdict, VerdictClass
+from tdiag.model.threshold import Threshold
 from tdiag.model.trials import Trials, Tried
 from tdiag.rules.catalogue import all_rules
 from tdiag.rules.thresholds import MAJORITY_FRAC, NOTICEABLE_FRAC
@@ -35,7 +36,9 @@ _LEFT_OUT = {
     "ceiling.evaluation": "evaluation",
     "ceiling.checkpoint": "saving checkpoints",
 }
-_PROVEN_CONFIDENCE = 0.95  # the level of a trial's interval
+PROVEN_CONFIDENCE = Threshold(
+    0.95, "confidence", "By definition: the level of a trial's interval (tdiag.duel.estimate)."
+)
 
 
 def ceilings_of(verdict: Verdict) -> list[str]:
@@ -95,7 +98,7 @@ def _verdict(diagnosis: Diagnosis, trials: Trials) -> Verdict:
     saved = list(_saved_by_own(diagnosis, mine))
     surest = max(saved, key=lambda one: one.low, default=None)
     if surest is not None and surest.low_frac >= TIE_FRAC * verdict.share:
-        return replace(verdict, proven=True, confidence=max(verdict.confidence, _PROVEN_CONFIDENCE),
+        return replace(verdict, proven=True, confidence=max(verdict.confidence, PROVEN_CONFIDENCE),
                        summary=f"{verdict.summary}. Measured: {_saves(surest)}")  # fmt: skip
     if mine is None or verdict.cls == "unknown":
         return verdict
@@ -142,7 +145,7 @@ def _instead(verdict: Verdict, cls: VerdictClass, other: Tried) -> Verdict:
     return Verdict(
         cls=cls,
         share=round(1 - 1 / other.speedup, 6),
-        confidence=_PROVEN_CONFIDENCE,
+        confidence=PROVEN_CONFIDENCE,
         runner_up=verdict.cls if was else None,
         summary=f"Measured: {_saves(other)}{said}",
         proven=True,

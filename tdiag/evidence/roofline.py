@@ -5,6 +5,9 @@ Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 
@@ -33,12 +36,25 @@ class OpWork(Kind, frozen=True, kw_only=True):
         return self.host_ns if self.device_ns is None else self.device_ns
 
 
+def convolves(op: OpWork) -> bool:
+    """Of forward: backward has the place of whoever called it."""
+    return "conv" in op.name and "backward" not in op.name
+
+
 class Work(Kind, frozen=True, kw_only=True):
     """The ops of a traced step by shape, most time first, and the calls that Python or the autograd
     engine made (``calls``, per step). Absent where no shapes were recorded."""
 
     ops: tuple[OpWork, ...]
     calls: float
+
+    def heaviest(self, wanted: Callable[[OpWork], bool]) -> Place | None:
+        """Where the ops of this kind take most time; None where no stacks were recorded."""
+        spent: Counter[Place] = Counter()
+        for op in filter(wanted, self.ops):
+            if op.at is not None:
+                spent[op.at] += round(op.spent_ns)
+        return max(spent, key=lambda at: spent[at], default=None)
 
 
 class Roof(Kind, frozen=True, kw_only=True):

@@ -18,7 +18,6 @@ import torch
 from . import device, facts, plan
 from .control import POLL_NS, Joint, StopSign
 from .core import now_ns
-from .facts import measure_dispatch
 from .procfs import ThreadCounters
 from .wire import (
     BASELINE,
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
     from .core import Probe
     from .looks import Looks
 
-# More steps than this are never left out after a pause, however deep the queue.
-MOST_SETTLE = 64
+MOST_SETTLE = 64  # steps left out after a pause, however deep the queue
 # Batches that came meanwhile are used up while others come. A loop that waits for data a quarter of
 # its time or more uses them up in so many times their number, 1 ÷ (1 − 3/4); one that waits less
 # sees little of the difference.
@@ -379,7 +377,7 @@ class Windows:
             return  # inside a backward hook
         self.boundary.backward_depth += 1  # our own backward is no step of the user's
         try:
-            self.probe.recorder.write("dispatch", **measure_dispatch())
+            self.probe.recorder.write("dispatch", **facts.measure_dispatch())
         finally:
             self.boundary.backward_depth -= 1
 

@@ -94,7 +94,8 @@ def _block(block: Block, page: Page) -> Iterator[str]:
     elif isinstance(block, Facts):
         for row in block.rows:
             if not row.minor:
-                yield f"- {plain(row.label)}: {prose(row.text)}"
+                more = f"  {prose(row.text)}"  # of the row before
+                yield f"- {plain(row.label)}: {prose(row.text)}" if row.label else more
     elif isinstance(block, Table):
         yield from _table(block, page)
     elif isinstance(block, Parts):

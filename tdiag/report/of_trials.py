@@ -127,7 +127,7 @@ def _part_row(one: Tried) -> tuple[Cell, ...]:
 
 def result(one: Tried) -> str:
     """The answer, and of which step where that is not the typical one."""
-    return f"{one.answer}, mean step" if one.step == "mean" else one.answer
+    return f"{one.answer} (mean)" if one.step == "mean" else one.answer
 
 
 def _details(one: Tried) -> Facts:

@@ -28,6 +28,7 @@ from collections.abc import Iterable, Sequence
 
 from tdiag.evidence.device import Device, DeviceTime, KernelFamily, Kernels
 from tdiag.evidence.machine import Environment
+from tdiag.evidence.roofline import OpWork, Work
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Flags, Settings
@@ -79,6 +80,7 @@ def check(
     which: Device | None,
     environment: Environment | None,
     settings: Settings | None,
+    work: Work | None,
 ) -> Found | None:
     major = which.capability[0] if which and which.capability else None
     if major is not None and major < MATRIX_UNITS:
@@ -107,8 +109,12 @@ def check(
             {f"{family} float32": 1 / FASTER_LOW for family in MATRIX if units},
             {f"{family} float32": 1 / FASTER_HIGH for family in MATRIX},
         ),
-        at=_kept_at(settings),
+        at=_kept_at(settings) or (work.heaviest(_product) if work else None),
     )
+
+
+def _product(op: OpWork) -> bool:
+    return op.dtype == "float32" and op.flops > 0
 
 
 def _kept_at(settings: Settings | None) -> Place | None:

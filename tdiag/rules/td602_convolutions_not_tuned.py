@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.ops import MatrixOps
+from tdiag.evidence.roofline import Work, convolves
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Flags, Settings
@@ -55,6 +56,7 @@ def check(
     traced_steps: TracedSteps,
     matrices: MatrixOps,
     settings: Settings | None,
+    work: Work | None,
 ) -> Found | None:
     convolving = sum(x.device_ns for x in kernels.families if x.family == "conv")
     if not convolving or flags.cudnn_benchmark or flags.deterministic:
@@ -88,7 +90,7 @@ def check(
             ("compute",),
             high_cuts=dict.fromkeys(("conv", "conv float32"), 1 - TUNED_HIGH_FRAC),
         ),
-        at=off.at if off else None,
+        at=off.at if off else work.heaviest(convolves) if work else None,
     )
 
 

@@ -22,6 +22,7 @@ Custom layers that index channels by position keep working (the shape does not c
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime, Kernels
+from tdiag.evidence.roofline import Work, convolves
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Layers
@@ -38,7 +39,11 @@ CLASS = "compute"
 
 
 def check(
-    budget: Budget, kernels: Kernels, device: DeviceTime, layers: Layers | None
+    budget: Budget,
+    kernels: Kernels,
+    device: DeviceTime,
+    layers: Layers | None,
+    work: Work | None,
 ) -> Found | None:
     if layers is not None and layers.channels_last_bytes > MAJORITY_FRAC * layers.conv_bytes:
         return None  # the model is converted already
@@ -69,6 +74,7 @@ def check(
             {"layout": LOW_END_FRAC},
             {"layout": 0.0},
         ),
+        at=work.heaviest(convolves) if work else None,
     )
 
 

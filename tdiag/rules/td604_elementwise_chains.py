@@ -21,8 +21,11 @@ Compiling takes seconds to minutes at the start and for every new shape.
 
 from __future__ import annotations
 
+import re
+
 from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.ops import HostOps
+from tdiag.evidence.roofline import Work
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Flags
@@ -39,6 +42,11 @@ CLASS = "compute"
 
 # Host ops of a model that dynamo has compiled (torch._inductor names them so).
 COMPILED_OPS = ("CompiledFxGraph", "Torch-Compiled Region", "CompiledFunction", "triton")
+# Ops that compute each number by itself, by torch's names.
+ELEMENTWISE = re.compile(
+    r"::(add|sub|rsub|mul|div|pow|sqrt|rsqrt|exp|log|neg|abs|clamp|clamp_min|where|lerp|addcmul|copy"
+    r"|relu|leaky_relu|gelu|silu|elu|tanh|sigmoid|hardtanh|threshold|native_dropout)_?$"
+)
 
 
 def check(
@@ -47,6 +55,7 @@ def check(
     device: DeviceTime,
     host_ops: HostOps | None,
     flags: Flags | None,
+    work: Work | None,
 ) -> Found | None:
     chains = [x for x in kernels.families if x.family == "elementwise"]
     traced = sum(x.device_ns for x in chains)
@@ -76,6 +85,7 @@ def check(
             ("compute",),
             high_cuts={"elementwise": 1 - FUSED_HIGH_FRAC},
         ),
+        at=work.heaviest(lambda op: ELEMENTWISE.search(op.name) is not None) if work else None,
     )
 
 

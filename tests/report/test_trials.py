@@ -47,6 +47,11 @@ def test_every_format_says_what_was_measured(format: str) -> None:
         assert "predicted 1.6–2.4× faster" not in text
 
 
+def test_a_second_line_of_a_trial_is_no_point_of_its_own_in_markdown() -> None:
+    text = render("markdown", known(tried(did=("DataLoader at train.py:41: 0 → 3",))))
+    assert "- loader.num\\_workers=3: DataLoader at train.py:41: 0 → 3\n  same numbers\n" in text
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_section_fits_and_ends_with_what_was_not_tried(width: int) -> None:
     part = tried("ceiling.data", ceiling=True)

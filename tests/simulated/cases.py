@@ -207,22 +207,23 @@ CASES = (
         fixed=with_(item=()),
     ),
     Case(
-        "TD601", "compute",
+        "TD601", "compute", line="self.linear(",
         planted=with_(addmm=(Work(40_000, "ampere_sgemm_128x64_tn"),)),
         fixed=COMPUTE,
     ),
     Case(
-        "TD602", "compute", planted=COMPUTE, fixed=COMPUTE, fixed_gpu=Gpu(cudnn_benchmark=True)
+        "TD602", "compute", line="self.conv(x)", planted=COMPUTE, fixed=COMPUTE,
+        fixed_gpu=Gpu(cudnn_benchmark=True),
     ),
     Case(
-        "TD603", "compute",
+        "TD603", "compute", line="self.conv(x)",
         planted=with_(convolution=(
             Work(9_000, "void cudnn::ops::nchwToNhwcKernel<float>"), Work(12_000, CONV)
         )),
         fixed=COMPUTE,
     ),
     Case(
-        "TD604", "compute",
+        "TD604", "compute", line="def forward",
         planted=with_(relu=tuple(Work(4_000, ADD) for _ in range(6))),
         fixed=with_(relu=(Work(600, "triton_poi_fused_relu_0"),)),
     ),

@@ -1,8 +1,9 @@
-"""The line of a copy or of a wait. A trace knows the function around it, and where that begins; the
-counted calls know their lines."""
+"""The line of a copy, of a wait and of a matrix product. A trace knows the function around it, and
+where that begins; the counted calls know their lines."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -10,17 +11,25 @@ from msgspec.structs import replace
 
 from tdiag.evidence.device import Syncs, Transfers
 from tdiag.evidence.ops import OpLine, Ops
+from tdiag.evidence.roofline import OpWork, Work
 from tdiag.evidence.store import Evidence
 from tdiag.model.place import Place
 
 # Calls that copy between host and device, by their names in Python.
 COPYING = {"to", "cuda", "copy_"}
+# Matrix products and convolutions: what Python calls them, by a part of the op's name.
+PRODUCTS = {
+    "conv": re.compile("^conv"),
+    "attention": re.compile("attention"),
+    "mm": re.compile(r"^(linear|matmul|__r?matmul__|mm|bmm|addmm|baddbmm|einsum|bilinear)$"),
+}
 
 
 def pinpoint(evidence: Evidence) -> None:
-    """Replace the places of Transfers and Syncs by the lines that made such calls, where the
-    function has any; of several, the one that spent most time in them."""
+    """Replace the places of Transfers, Syncs and Work's products by the lines that made such calls,
+    where the function has any; of several, the one that spent most time in them."""
     ops, transfers, syncs = evidence.get(Ops), evidence.get(Transfers), evidence.get(Syncs)
+    work = evidence.get(Work)
     if ops is None:
         return
     if transfers is not None:
@@ -33,6 +42,9 @@ def pinpoint(evidence: Evidence) -> None:
     if syncs is not None:
         find = partial(_line, lines=ops.lines, made=_reads)
         evidence.add(Syncs(syncs=tuple(replace(x, at=find(x.at)) for x in syncs.syncs)))
+    if work is not None:
+        found = (replace(x, at=_line(x.at, ops.lines, partial(_makes, x))) for x in work.ops)
+        evidence.add(replace(work, ops=tuple(found)))
 
 
 def _line(
@@ -58,3 +70,9 @@ def _sends(line: OpLine) -> bool:
 def _reads(line: OpLine) -> bool:
     """It copies, or reads values (``item``, ``cpu``, ``print``)."""
     return bool(COPYING & line.names.keys() or line.conversions)
+
+
+def _makes(op: OpWork, line: OpLine) -> bool:
+    """Its calls include the one that became this op."""
+    names = next((names for part, names in PRODUCTS.items() if part in op.name), None)
+    return names is not None and any(map(names.search, line.names))
