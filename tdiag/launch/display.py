@@ -113,7 +113,8 @@ class Display:
                 ("waiting for the first training step", "") if progress.torch_seen() else ("", "")
             )
         if lead.finish == "complete":
-            end = "stopping the script" if self.profiling else f"the script goes on{pace(lead)}"
+            stops = self.profiling and not lead.absent
+            end = "stopping the script" if stops else f"the script goes on{pace(lead)}"
             return f"evidence complete, {end}", ""
         if lead.finish:
             return "", ""

@@ -13,7 +13,18 @@ from typing import Any
 from tdiag.probe.wire import BASELINE, STEPS_HEAD, EventsFile, events_files
 
 # Records the display and the closing note need; each comes a few times in a run.
-RARE = {"window", "boundary", "finish", "stop", "forced", "role", "torch", "failure", "died"}
+RARE = {
+    "window",
+    "boundary",
+    "finish",
+    "stop",
+    "forced",
+    "role",
+    "torch",
+    "failure",
+    "died",
+    "unstopped",
+}
 # A first look at a file that has grown meanwhile must not hold up the answers to the probe.
 CHUNK_BYTES = 4 << 20
 
@@ -40,6 +51,7 @@ class Reported:
         self.rank, self.world_size = 0, 1
         self.died: dict[str, Any] | None = None  # of an exception: the record
         self.stopped = False  # the probe has ended the program here
+        self.absent = 0  # ranks that could not be asked to stop, so that none was
         self.forced = False  # the probe had to end it with a signal
         self.failures: list[str] = []
 
@@ -102,6 +114,9 @@ class Reported:
 
     def _stop(self, record: dict[str, Any]) -> None:
         self.stopped = True
+
+    def _unstopped(self, record: dict[str, Any]) -> None:
+        self.absent = int(record["absent"])
 
     def _forced(self, record: dict[str, Any]) -> None:
         self.forced = True

@@ -228,6 +228,13 @@ def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:
     elif ended.code:
         see = "see its own message above"
         notes.append(f"the program ended with exit code {ended.code} {when}: {see}")
+    lead = progress.lead()
+    if lead is not None and lead.absent:
+        notes.append(
+            f"{lead.absent} rank{'s' * (lead.absent > 1)} of the job did not see this run directory"
+            " (another machine?) and would have failed had the others stopped: so the program was"
+            " not ended"
+        )
     if progress.forced():
         notes.append("the script catches SystemExit, so it was ended with SIGTERM")
     if not progress.processes and not ended.code and not ended.interrupts:

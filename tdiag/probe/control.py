@@ -20,6 +20,7 @@ from .wire import (
     ATTACHED,
     CONTROL,
     FINISH,
+    RANK,
     REFUSED,
     STATE,
     STOP,
@@ -122,6 +123,12 @@ def _read(file: str) -> dict[str, Any] | None:
     return message
 
 
+def arrive(probe: Probe) -> None:
+    """Tell rank 0 that this rank sees the run directory; ranks on other machines may not."""
+    with open(os.path.join(probe.run_dir, CONTROL, f"{RANK}{probe.rank}"), "wb"):
+        pass
+
+
 class StopSign:
     """Bounds of the run, the parent's request, and the agreement of several ranks."""
 
@@ -161,13 +168,22 @@ class StopSign:
         return bool(self.probe.config["profiling"]) or self.asked
 
     def arrange(self) -> None:
-        """All ranks stop at the same step, so that none waits for ever."""
+        """All ranks stop at the same step, so that none waits for ever. Where one does not see the
+        run directory (another machine's), none stops: it would fail for want of the others."""
         if self.probe.ranks > 1 and self.probe.leads:
-            self.agreement.ask(at=None if self.wanted() else DETACH)
+            control = os.path.dirname(self.parent_file)
+            here = (os.path.exists(os.path.join(control, f"{RANK}{r}")) for r in self._others())
+            absent = sum(not seen for seen in here)
+            self.agreement.ask(at=None if self.wanted() and not absent else DETACH)
+            if self.wanted() and absent:
+                self.probe.recorder.write("unstopped", t=time.perf_counter_ns(), absent=absent)
 
     def now(self) -> bool:
         """End the run at this very boundary?"""
         if not self.wanted():
+            return False
+        if self.probe.ranks > 1 and self.agreement.at == DETACH:
+            self.probe.detach()
             return False
         return self.probe.ranks == 1 or self.agreement.reached()
 
@@ -188,6 +204,9 @@ class StopSign:
                     self.probe.guard(stream.flush)()
             os.kill(os.getpid(), signal.SIGTERM)
         self.probe.detach()  # it ignores that too: leave it alone
+
+    def _others(self) -> range:
+        return range(1, self.probe.ranks)
 
     def _read_shared(self) -> bool:
         if self.agreement.at is None and self.agreement.look() is not None:

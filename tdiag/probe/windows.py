@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import device, facts, plan
-from .control import POLL_NS, Joint, StopSign
+from .control import POLL_NS, Joint, StopSign, arrive
 from .core import now_ns
 from .procfs import ThreadCounters
 from .wire import (
@@ -286,6 +286,7 @@ class Windows:
         # Where programs take turns, each rank is held.
         self.probe.leads = rank == 0 or self.probe.config.get("plan") == TURNS
         facts.write_role(self.probe)
+        self.probe.guard(arrive)(self.probe)
 
     def _settle_steps(self) -> int:
         """After a pause, and a window whose profiler slowed the loop, the loaders' queues may be

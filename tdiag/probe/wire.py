@@ -71,7 +71,7 @@ RecordKind = Literal[
     "process", "torch", "role", "loader", "iterator", "fetch", "module", "called", "ddp",
     "collective", "optimizer", "scheduler", "look", "input", "boundary", "window", "steps",
     "trace", "calls", "ops", "syscalls", "dispatch", "flags", "settings", "finish", "stop",
-    "forced", "sampler", "saver", "failure", "died", "trial",
+    "forced", "sampler", "saver", "failure", "died", "unstopped", "trial",
 ]  # fmt: skip
 
 # The record of steps in a row, as JSON: the general encoder takes three times as long for the one
@@ -163,6 +163,7 @@ def syscalls_file(pid: int | str) -> str:
 # --- control/ -------------------------------------------------------------------------------------
 
 FINISH = "finish"  # the parent asks the probe to stop at the next step
+RANK = "rank-"  # and its number: this rank sees the run directory
 STOP_AT = "stop-at"  # the step at which all ranks stop
 TRACE_AT = "trace-at"  # the steps that all ranks trace
 TURNS_OWNER, TURNS_HOLD, TURNS_DONE = "turns.owner", "turns.hold", "turns.done"

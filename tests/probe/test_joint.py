@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tdiag.probe.capture.trace import TraceCapture
-from tdiag.probe.control import POLL_NS, Joint
+from tdiag.probe.control import POLL_NS, Joint, StopSign, arrive
 from tests.zoo.table import BY_NAME
 
 from .harness import environment
@@ -102,6 +102,44 @@ def test_it_begins_after_a_step_that_both_have_before_them(joints: tuple[Joint, 
     assert other.follow(POLL_NS)  # it answers
     assert not lead.ready()
     assert lead.agreement.at is not None and lead.agreement.at > 57
+
+
+def stop_sign(tmp_path: Path, rank: int, ranks: int = 3) -> StopSign:
+    probe: Any = SimpleNamespace(
+        run_dir=str(tmp_path), step=40, ranks=ranks, rank=rank, leads=rank == 0,
+        recorder=Recorder(), config={"profiling": True}, left=False,
+    )  # fmt: skip
+    probe.detach = lambda: setattr(probe, "left", True)
+    return StopSign(probe)
+
+
+def test_no_rank_stops_where_one_does_not_see_the_directory(tmp_path: Path) -> None:
+    """Ranks on another machine would fail for want of those that stopped."""
+    (tmp_path / "control").mkdir()
+    lead, other = stop_sign(tmp_path, 0), stop_sign(tmp_path, 1)
+    arrive(other.probe)
+    lead.arrange()
+    assert lead.probe.recorder.written[0]["absent"] == 1  # type: ignore[attr-defined]
+    assert other.due(10 * POLL_NS, 0, 40)
+    for sign in (lead, other):
+        assert not sign.now()
+        assert sign.probe.left  # type: ignore[attr-defined]
+
+
+def test_all_stop_where_all_see_it(tmp_path: Path) -> None:
+    (tmp_path / "control").mkdir()
+    signs = [stop_sign(tmp_path, rank) for rank in range(3)]
+    for sign in signs:
+        arrive(sign.probe)
+    signs[0].arrange()
+    assert not signs[0].now()  # nobody has answered
+    for other in signs[1:]:
+        assert not other.due(10 * POLL_NS, 0, 40)  # it answers
+    assert not signs[0].now()
+    for sign in signs:
+        sign.probe.step = 100
+        assert sign.due(20 * POLL_NS, 0, 100) or sign is signs[0]
+        assert sign.now() and not sign.probe.left  # type: ignore[attr-defined]
 
 
 def test_one_rank_alone_announces_nothing(joints: tuple[Joint, Joint]) -> None:

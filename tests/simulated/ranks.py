@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tdiag.probe import device
+from tdiag.probe.control import arrive
 
 DEPTH = 17  # steps of 60 launches that a queue of 1,024 holds
 
@@ -36,6 +37,7 @@ class Job:
                 write=lambda kind, p=probe, **fields: p.written.append({"kind": kind, **fields}),
                 flush=lambda: None,
             )
+            arrive(probe)  # type: ignore[arg-type]
         self.changed = threading.Condition()
         self.waits: list[Callable[[], bool] | None] = [None] * ranks  # for what, each
         self.left = [False] * ranks

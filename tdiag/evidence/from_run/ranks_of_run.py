@@ -16,7 +16,8 @@ unknown.)
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ from tdiag.evidence.from_run.records import (
     DdpRecord,
     location,
 )
-from tdiag.evidence.from_run.slices import COMM, Slices
+from tdiag.evidence.from_run.slices import COMM, Ints, Slices
 from tdiag.evidence.from_run.timed import Timed, beside
 from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
 from tdiag.evidence.machine import Environment
@@ -107,41 +108,84 @@ def _late(ranks: Ranks) -> bool:
 def together(lead: Timed, processes: Iterable[Process]) -> tuple[Ranks, Timed] | None:
     """All ranks that step with the lead, and the one to judge the job by: that which the others
     wait for, or the lead where nobody waits noticeably. None if nobody steps with it."""
-    ranks = {lead.process.rank: lead}
-    for rank, process in sorted(_others(lead.process, processes).items()):
+    others = _others(lead.process, processes)
+    ranks = {lead.process.rank: _digest(lead)}
+    for rank, process in sorted(others.items()):
         mine = beside(lead.process, process)
         if mine is not None and abs(_step(mine) / _step(lead) - 1) <= SAME_STEP_FRAC:
-            ranks[rank] = mine
+            ranks[rank] = _digest(mine)
     if len(ranks) < 2:
         return None
-    if all("comm" in mine.phases.wall_ns for mine in ranks.values()):
+    if all("comm" in mine.wall_ns for mine in ranks.values()):
         found = _by_collectives(ranks)
-        late = found.slowest
-        assert late is not None and found.waited_ns is not None
-        return found, ranks[late] if found.waited_ns >= LATE_FRAC * _step(lead) else lead
-    # From backward's begin until gradients are summed: DistributedDataParallel does that before
-    # backward ends, a script by hand between it and the optimizer's step.
-    by_hand = lead.process.last(DdpRecord) is None
+    else:
+        found = _by_meeting(ranks, by_hand=lead.process.last(DdpRecord) is None)
+    late, waited = found.slowest, found.waited_ns
+    assert late is not None and waited is not None
+    if late == lead.process.rank or waited < LATE_FRAC * _step(lead):
+        return found, lead
+    judged = beside(lead.process, others[late])
+    assert judged is not None  # as before
+    return found, judged
+
+
+@dataclass(frozen=True)
+class _Digest:
+    """What is compared of one rank. Its slices, some 300 kB, are not kept: there may be a thousand
+    ranks. A row a clean step: ``begin``, ``end``, ``comm`` (waited in collectives, ns)."""
+
+    wall_ns: dict[str, float]
+    begin: Ints
+    end: Ints
+    comm: Ints
+
+    @property
+    def step_ns(self) -> float:
+        return sum(self.wall_ns.values())
+
+
+def _digest(mine: Timed) -> _Digest:
+    table = phases_per_step(mine.timeline, mine.slices, mine.timeline.ns)
+    clean, steps = mine.clean.mask, mine.process.steps
+    comm = table[clean, PHASES.index("comm")]
+    return _Digest(mine.phases.wall_ns, steps.begin[clean], steps.end[clean], comm)
+
+
+def _by_meeting(ranks: Mapping[int, _Digest], *, by_hand: bool) -> Ranks:
+    """From backward's begin until gradients are summed: DistributedDataParallel does that before
+    backward ends, a script ``by_hand`` between it and the optimizer's step."""
     names = ("backward", "optimizer") if by_hand else ("backward",)
-    meeting = {rank: _meeting(mine, names) for rank, mine in ranks.items()}
+    meeting = {
+        rank: sum(mine.wall_ns.get(name, 0.0) for name in names) for rank, mine in ranks.items()
+    }
     least = min(meeting.values())
     late = min(meeting, key=lambda rank: meeting[rank])
+    times = []
+    for rank, mine in sorted(ranks.items()):
+        apart = {OTHER.get(k, k): ns for k, ns in mine.wall_ns.items() if k not in names}
+        waited = meeting[rank] - least
+        times.append(
+            RankTime(
+                rank=rank,
+                step_ns=mine.step_ns,
+                components_ns={**apart, names[0]: least, "comm": waited},
+                communication_ns=waited,
+            )
+        )
     waited = statistics.median(ns - least for rank, ns in meeting.items() if rank != late)
-    times = tuple(_rank_time(rank, ranks[rank], names, least) for rank in sorted(ranks))
-    found = Ranks(ranks=times, slowest=late, waited_ns=waited, source="baseline")
-    return found, ranks[late] if waited >= LATE_FRAC * _step(lead) else lead
+    return Ranks(ranks=tuple(times), slowest=late, waited_ns=waited, source="baseline")
 
 
-def _by_collectives(ranks: dict[int, Timed]) -> Ranks:
+def _by_collectives(ranks: Mapping[int, _Digest]) -> Ranks:
     """From what each rank waited in collectives."""
-    waits = {rank: mine.phases.wall_ns["comm"] for rank, mine in ranks.items()}
+    waits = {rank: mine.wall_ns["comm"] for rank, mine in ranks.items()}
     late = min(waits, key=lambda rank: waits[rank])
     waited = statistics.median(ns - waits[late] for rank, ns in waits.items() if rank != late)
     times = tuple(
         RankTime(
             rank=rank,
-            step_ns=_step(mine),
-            components_ns={OTHER.get(k, k): ns for k, ns in mine.phases.wall_ns.items()},
+            step_ns=mine.step_ns,
+            components_ns={OTHER.get(k, k): ns for k, ns in mine.wall_ns.items()},
             communication_ns=waits[rank],
         )
         for rank, mine in sorted(ranks.items())
@@ -160,24 +204,18 @@ def _by_collectives(ranks: dict[int, Timed]) -> Ranks:
     )
 
 
-def _step_by_step(ranks: list[Timed]) -> npt.NDArray[np.float64] | None:
+def _step_by_step(ranks: Sequence[_Digest]) -> npt.NDArray[np.float64] | None:
     """Ranks × steps: what each waited in collectives, of the first one's clean steps in whose time
     lies the middle of exactly one clean step of every other. None where that is not most of them.
     """
-    first = ranks[0]
-    chosen = np.flatnonzero(first.clean.mask)
-    begins, ends = first.process.steps.begin[chosen], first.process.steps.end[chosen]
-    whole = np.ones(len(chosen), np.bool_)
+    begins, ends = ranks[0].begin, ranks[0].end
+    whole = np.ones(len(begins), np.bool_)
     rows = []
     for mine in ranks:
-        comm = phases_per_step(mine.timeline, mine.slices, mine.timeline.ns)[
-            :, PHASES.index("comm")
-        ]
-        clean = np.flatnonzero(mine.clean.mask)
-        middles = (mine.process.steps.begin[clean] + mine.process.steps.end[clean]) / 2
+        middles = (mine.begin + mine.end) / 2
         low, high = np.searchsorted(middles, begins), np.searchsorted(middles, ends)
         whole &= high - low == 1
-        rows.append(comm[clean[np.minimum(low, len(clean) - 1)]].astype(np.float64))
+        rows.append(mine.comm[np.minimum(low, len(middles) - 1)].astype(np.float64))
     return np.stack(rows)[:, whole] if whole.mean() > MAJORITY_FRAC else None
 
 
@@ -193,22 +231,6 @@ def _others(lead: Process, processes: Iterable[Process]) -> dict[int, Process]:
 
 def _step(mine: Timed) -> float:
     return sum(mine.phases.wall_ns.values())
-
-
-def _rank_time(rank: int, mine: Timed, names: tuple[str, ...], least: float) -> RankTime:
-    walls = mine.phases.wall_ns
-    apart = {OTHER.get(name, name): ns for name, ns in walls.items() if name not in names}
-    waited = _meeting(mine, names) - least
-    return RankTime(
-        rank=rank,
-        step_ns=_step(mine),
-        components_ns={**apart, names[0]: least, "comm": waited},
-        communication_ns=waited,
-    )
-
-
-def _meeting(mine: Timed, names: tuple[str, ...]) -> float:
-    return sum(mine.phases.wall_ns.get(name, 0.0) for name in names)
 
 
 def by_traces(run_dir: Path, lead: Process, processes: Iterable[Process]) -> Ranks | None:

@@ -118,12 +118,13 @@ class _Seen:
         votes: dict[int, list[bool]] = defaultdict(list)
         follow: dict[int, list[bool]] = defaultdict(list)
         used = False
-        batches = np.flatnonzero(self.kind == NEXT)
-        for i in batches[::-1].tolist():
-            segment, loader = self.segment[i], int(self.arg[i])
-            if trains[segment] or evaluates[segment]:
-                used = bool(trains[segment])
-                if self.ret[i] != ITERATOR_MADE:
+        batches = np.flatnonzero(self.kind == NEXT)[::-1]
+        segments = self.segment[batches]
+        columns = (self.arg[batches], trains[segments], evaluates[segments], self.ret[batches])
+        for loader, trained, evaluated, ret in zip(*(c.tolist() for c in columns), strict=True):
+            if trained or evaluated:
+                used = trained
+                if ret != ITERATOR_MADE:
                     votes[loader].append(used)
             follow[loader].append(used)
         decisive = {loader: votes.get(loader) or follow[loader] for loader in follow}
@@ -144,8 +145,9 @@ class _Seen:
 
     def _habitual(self) -> Mask:
         """Calls of this module in this mode happen in most steps."""
-        pairs = np.unique(np.stack([self.arg[self.model], self.step[self.model]]), axis=1)
-        values, counts = np.unique(pairs[0], return_counts=True)
+        steps = max(1, self.steps)
+        pairs = np.unique(self.arg[self.model] * steps + self.step[self.model])
+        values, counts = np.unique(pairs // steps, return_counts=True)
         return np.isin(self.arg, values[counts >= HABIT_FRAC * self.steps])
 
     def _spread(self, found: Mask, loaders: Mapping[int, str]) -> Mask:
