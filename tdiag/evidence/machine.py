@@ -51,6 +51,13 @@ class Threads(Kind, frozen=True, kw_only=True):
     set_at: Place | None = None
 
 
+class DebugVariables(Kind, frozen=True, kw_only=True):
+    """Environment variables of debugging that are on, by name; ``PYTHONDEVMODE`` also stands for
+    ``-X dev``. Absent where they were not looked at."""
+
+    values: dict[str, str]
+
+
 class Environment(Kind, frozen=True, kw_only=True):
     """What ran where; every field is printed in the report's foot."""
 

@@ -81,7 +81,25 @@ def write_training(probe: Probe) -> None:
         omp=os.environ.get("OMP_NUM_THREADS", ""),
         cpus_allowed=len(affinity(0)) if affinity else os.cpu_count(),
         framework=probe.guard(frameworks.driver)(),
+        debug=debug_variables(),
     )
+
+
+# Variables that make every launch, collective or allocation slower → values that do not.
+DEBUGGING = {
+    "CUDA_LAUNCH_BLOCKING": ("", "0"),
+    "HIP_LAUNCH_BLOCKING": ("", "0"),
+    "AMD_SERIALIZE_KERNEL": ("", "0"),
+    "TORCH_DISTRIBUTED_DEBUG": ("", "OFF", "INFO"),
+    "PYTHONMALLOC": ("", "default", "malloc", "pymalloc", "mimalloc"),
+}
+
+
+def debug_variables() -> dict[str, str]:
+    """Those of :data:`DEBUGGING` that are on, and Python's development mode, however set."""
+    values = {name: os.environ.get(name, "") for name in DEBUGGING}
+    on = {name: value for name, value in values.items() if value not in DEBUGGING[name]}
+    return {**on, **({"PYTHONDEVMODE": "1"} if sys.flags.dev_mode else {})}
 
 
 def write_role(probe: Probe) -> None:

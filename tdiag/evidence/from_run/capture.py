@@ -14,7 +14,7 @@ from tdiag.evidence.from_run.records import (
     SamplerRecord,
     WindowRecord,
 )
-from tdiag.evidence.machine import Startup, Syscalls, System, Threads
+from tdiag.evidence.machine import DebugVariables, Startup, Syscalls, System, Threads
 from tdiag.evidence.memory import MemoryGrowth
 from tdiag.evidence.ops import Calls, Dispatch, HostOps, Ops
 from tdiag.evidence.ranks import Communication, Ddp
@@ -54,7 +54,7 @@ CUT_OFF = Capture("partial", "the program's own record breaks off")
 # window gave anything.
 _KINDS_OF: dict[str, tuple[type[Kind], ...]] = {
     BASELINE: (Steps, Phases, Loaders, Modules, Optimizers, Schedulers, Gradients, Layers, Ddp,
-               Startup, Inputs, Compiles, Threads, Flags, Dispatch),
+               Startup, Inputs, Compiles, Threads, DebugVariables, Flags, Dispatch),
     SAMPLE: (Stacks,),
     TRACE: (HostOps, TracedSteps),
     CALLS: (Calls,),

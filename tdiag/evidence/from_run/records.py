@@ -55,6 +55,7 @@ class TorchRecord(Record):
     omp: str | None = None
     cpus_allowed: int | None = None
     framework: tuple[str, str] | None = None
+    debug: dict[str, str] | None = None
 
 
 class RoleRecord(Record):

@@ -31,7 +31,7 @@ from tdiag.evidence.from_run.records import (
 )
 from tdiag.evidence.from_run.roles import LOSS, MODEL, Roles
 from tdiag.evidence.from_run.slices import Slices
-from tdiag.evidence.machine import Environment, Threads
+from tdiag.evidence.machine import DebugVariables, Environment, Threads
 from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.training import (
     PROFILERS,
@@ -72,6 +72,8 @@ def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
             )
         )
     if torch := lead.last(TorchRecord):
+        if torch.debug is not None:
+            kinds.append(DebugVariables(values=torch.debug))
         beside = beside_of(lead, processes)
         threads = [t.intra_op for p in beside if (t := p.last(TorchRecord))]
         set_at = settings.last("num_threads", torch.intra_op)
