@@ -98,8 +98,9 @@ def _verdict(diagnosis: Diagnosis, trials: Trials) -> Verdict:
     saved = list(_saved_by_own(diagnosis, mine))
     surest = max(saved, key=lambda one: one.low, default=None)
     if surest is not None and surest.low_frac >= TIE_FRAC * verdict.share:
-        return replace(verdict, proven=True, confidence=max(verdict.confidence, PROVEN_CONFIDENCE),
-                       summary=f"{verdict.summary}. Measured: {_saves(surest)}")  # fmt: skip
+        sure = float(max(verdict.confidence, PROVEN_CONFIDENCE))
+        summary = f"{verdict.summary}. Measured: {_saves(surest)}"
+        return replace(verdict, proven=True, confidence=sure, summary=summary)
     if mine is None or verdict.cls == "unknown":
         return verdict
     if mine.answer == "no effect" and _refutable(diagnosis, mine):
@@ -145,7 +146,7 @@ def _instead(verdict: Verdict, cls: VerdictClass, other: Tried) -> Verdict:
     return Verdict(
         cls=cls,
         share=round(1 - 1 / other.speedup, 6),
-        confidence=PROVEN_CONFIDENCE,
+        confidence=float(PROVEN_CONFIDENCE),
         runner_up=verdict.cls if was else None,
         summary=f"Measured: {_saves(other)}{said}",
         proven=True,
