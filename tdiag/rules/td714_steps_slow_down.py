@@ -3,8 +3,8 @@
 ## What it measures
 The time of each phase over the steps that ran without a profiler: its slope with the step number
 (Theil-Sen, with its 95 % interval), of the shortest times of eight groups of steps. Reported if
-both halves of the run grow, if what grew is noticeable, and if one line holds most of the phase's
-samples.
+both halves of the run grow, if the phase grows as a share of the step, if what grew is noticeable,
+and if one line holds most of the phase's samples. Beside busy programs nothing is reported.
 
 ## Why it is slow
 A line that goes over everything since the start, such as the mean of a growing list of losses, or a
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tdiag.evidence.machine import System
 from tdiag.evidence.memory import MemoryGrowth
 from tdiag.evidence.ops import Ops
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
@@ -35,8 +36,9 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, where
+from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
+from tdiag.rules.feed import SATURATED_FRAC
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import BEFORE, beside_the_step
 from tdiag.rules.measures import count, ns
@@ -62,7 +64,10 @@ def check(
     ops: Ops | None,
     trees: CallTrees | None,
     memory: MemoryGrowth | None,
+    system: System | None,
 ) -> Found | None:
+    if slowing.phases and system is not None and _crowded(system):
+        raise Abstain("other programs kept the cores busy: steps may take longer because of them")
     timed = slowing.last_step - slowing.first_step
     for phase in slowing.phases:
         if phase.least_ns * timed < NOTICEABLE_FRAC * budget.step_ns:
@@ -71,6 +76,16 @@ def check(
         if place is not None:
             return _found(phase, place, slowing)
     return None
+
+
+def _crowded(system: System) -> bool:
+    """The training thread waits for a core, or no core is idle and others have some of them."""
+    busy, used, cores = system.machine_busy_cores, system.cores_used, system.cores_machine
+    if (system.training_queued_frac or 0.0) >= NOTICEABLE_FRAC:
+        return True
+    if busy is None or used is None or busy < SATURATED_FRAC * cores:
+        return False
+    return busy - used >= NOTICEABLE_FRAC * cores
 
 
 def _found(phase: PhaseGrowth, at: Place, slowing: SlowingDown) -> Found:

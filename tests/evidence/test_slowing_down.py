@@ -55,6 +55,22 @@ def test_other_courses_are_no_growth(after_ms: Callable[[int], float], tmp_path:
     assert slowing(tmp_path, after_ms).phases == ()
 
 
+def test_a_machine_that_gets_slower_makes_no_phase_grow(tmp_path: Path) -> None:
+    """Other programs, or heat: every phase takes longer alike."""
+    noise = random.Random(2)
+
+    def step(run: Run, number: int) -> None:
+        slower = (1 + number / 400) * (1 + 0.02 * noise.random())
+        run.batch(4 * slower)
+        run.forward(3 * slower)
+        run.gap(0.5 * slower)
+        run.backward(3 * slower)
+        run.update(slower)
+
+    found = load_run(Run(tmp_path).steps(400, step).write()).get(SlowingDown)
+    assert found is not None and found.phases == ()
+
+
 def test_too_few_steps_tell_nothing(tmp_path: Path) -> None:
     run = Run(tmp_path).steps(20, lambda run, number: run.batch(1 + number))
     assert load_run(run.write()).get(SlowingDown) is None

@@ -9,7 +9,7 @@ from tdiag.evidence.steps import PhaseGrowth, SlowingDown
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import at, budget, op_line, ops, stack, stacks
+from tdiag.rules.examples import at, budget, op_line, ops, stack, stacks, system
 
 
 def grown(phase: str, lines: Stacks | None = None, graph: int = 0) -> Finding | None:
@@ -52,6 +52,16 @@ def test_growth_of_no_single_line_is_not_reported() -> None:
     even = stacks((stack(62, 0.2, function="train"), stack(63, 0.2, function="train")))
     assert grown("after_step", even) is None
     assert grown("after_step") is None
+
+
+def test_beside_busy_programs_nothing_is_said() -> None:
+    rule = find("TD714")
+    for crowd in (
+        system(training_queued_frac=0.2),
+        system(cores_machine=2, cores_used=1.0, machine_busy_cores=2.0),
+    ):
+        assert not isinstance(run_rule(rule, rule.fires().add(crowd)), Finding)
+    assert isinstance(run_rule(rule, rule.fires().add(system())), Finding)
 
 
 def test_it_says_the_slope_its_interval_and_what_it_comes_to() -> None:

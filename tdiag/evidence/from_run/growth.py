@@ -33,13 +33,15 @@ def make_slowing_down(judged: Timed) -> SlowingDown | None:
     groups = np.array_split(rows, GROUPS)
     at = np.array([steps.number[group].mean() for group in groups])
     shortest = np.array([table[group].min(axis=0) for group in groups])
+    whole = table.sum(axis=1)
     grown = []
     for number, name in enumerate(PHASES):
         slope, least, most = slope_of(at, shortest[:, number])
         half = GROUPS // 2
         halves = [slope_of(at[part], shortest[part, number])[0]
                   for part in (slice(None, half), slice(half, None))]  # fmt: skip
-        if least > 0 and min(halves) >= HALF_FRAC * slope:
+        rest = np.array([(whole[group] - table[group, number]).min() for group in groups])
+        if least > 0 and min(halves) >= HALF_FRAC * slope and _alone(at, shortest[:, number], rest):
             grown.append(PhaseGrowth(phase=name, slope_ns=slope, least_ns=least, most_ns=most))
     grown.sort(key=lambda phase: -phase.slope_ns)
     return SlowingDown(
@@ -47,7 +49,17 @@ def make_slowing_down(judged: Timed) -> SlowingDown | None:
     )
 
 
-def slope_of(x: npt.NDArray[np.float64], y: npt.NDArray[np.int64]) -> tuple[float, float, float]:
+def _alone(
+    at: npt.NDArray[np.float64], phase: npt.NDArray[np.int64], rest: npt.NDArray[np.int64]
+) -> bool:
+    """It grows as a part of the step. Where all phases take longer alike, the machine does: other
+    programs, heat."""
+    return slope_of(at, phase / np.maximum(rest, 1))[1] > 0
+
+
+def slope_of(
+    x: npt.NDArray[np.float64], y: npt.NDArray[np.int64] | npt.NDArray[np.float64]
+) -> tuple[float, float, float]:
     """Theil–Sen: the median slope of all pairs, and its 95 % interval (Sen 1968)."""
     pairs = combinations(range(len(x)), 2)
     slopes = sorted(float((y[b] - y[a]) / (x[b] - x[a])) for a, b in pairs)
