@@ -63,7 +63,7 @@ MASKS = LOOP.format(forward="y = y + torch.where(y > 0, y, 0).sum()", after="pas
 ATTENDS = """q = y.reshape(4, 2, 8)
         w = torch.softmax(q @ q.transpose(1, 2), -1)
         y = (w @ q).reshape(8, 8)"""
-FUSES = """q = y.reshape(4, 2, 8)
+FUSES = """q = y.reshape(4, 1, 2, 8)
         y = torch.nn.functional.scaled_dot_product_attention(q, q, q).reshape(8, 8)"""
 # The device ``meta`` stands for the GPU: what the probe sees is a move between two devices.
 SENDS_AGAIN = LOOP.format(forward="send_again(self.host)", after="pass")
@@ -107,6 +107,48 @@ for step in range(10**9):
     optimizer.step()
 """
 UNEVEN, PADDED = PRODUCT.format(columns=101), PRODUCT.format(columns=104)
+SLOW_ATTENTION = LOOP.format(
+    forward="""q = y.reshape(4, 2, 8)
+        y = torch.nn.functional.scaled_dot_product_attention(q, q, q).reshape(8, 8)""",
+    after="pass",
+)
+TOKENS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(1000, 32, padding_idx=0)
+        self.linear = nn.Linear(32, 32)
+
+    def forward(self, tokens):
+        return self.linear(self.table(tokens))
+
+torch.manual_seed(0)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=True)
+tokens = torch.randint(1, 1000, (8, 64))
+tokens[:, {length}:] = 0
+for step in range(10**9):
+    loss = model(tokens).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+PADDED_TOKENS, FULL_TOKENS = TOKENS.format(length=16), TOKENS.format(length=64)
+WIDE = """
+import torch
+
+data = torch.randn(512, 1024)
+model = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 1024))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=True)
+for step in range(10**9):
+    loss = model(data).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
 PLAIN_ATTENTION = LOOP.format(forward=ATTENDS, after="pass")
 FUSED_ATTENTION = LOOP.format(forward=FUSES, after="pass")
 LOADED = PLAIN.replace(
@@ -159,6 +201,7 @@ class Case:
     sync_line: str = ""  # of the script; torch warns that it synchronises
     gpu: Gpu = field(default_factory=Gpu)
     fixed_gpu: Gpu | None = None
+    fixed_cls: str = "compute"
 
 
 CASES = (
@@ -228,6 +271,13 @@ CASES = (
         fixed=with_(relu=(Work(600, "triton_poi_fused_relu_0"),)),
     ),
     Case(
+        # A T4 multiplies 8.1 × 10¹² numbers a second: 0.13 ms for each of these six products.
+        "TD605", "compute", script=WIDE, gpu=Gpu(name="Tesla T4", capability=(7, 5), host_us=200.0),
+        planted={"aten::addmm": (Work(180, GEMM),), "aten::mm": (Work(180, GEMM),)},
+        fixed_cls="overhead",
+        fixed={"aten::addmm": (Work(5, GEMM),), "aten::mm": (Work(5, GEMM),)},
+    ),
+    Case(
         "TD606", "overhead", script=LOADED, line="DataLoader(",
         gpu=Gpu(allocated=2 * GB), planted=SMALL, fixed=COMPUTE,
     ),
@@ -256,6 +306,15 @@ CASES = (
     Case(
         "TD612", "compute", planted=COMPUTE, fixed=COMPUTE,
         gpu=Gpu(sm_mhz=1_000, throttle=("thermal (hardware)",)), fixed_gpu=Gpu(),
+    ),
+    Case(
+        "TD613", "compute", line="self.table(tokens)", script=PADDED_TOKENS,
+        fixed_script=FULL_TOKENS, planted=COMPUTE, fixed=COMPUTE,
+    ),
+    Case(
+        "TD614", "compute", line="scaled_dot_product_attention(", script=SLOW_ATTENTION,
+        fixed_script=FUSED_ATTENTION,
+        planted=with_(bmm=(Work(6_000, GEMM),), _softmax=(Work(9_000, SOFTMAX),)), fixed=COMPUTE,
     ),
     Case(
         "TD806", "memory", gpu=Gpu(allocated=78 * GB), fixed_gpu=Gpu(allocated=40 * GB),

@@ -57,7 +57,7 @@ class Work:
 @dataclass(frozen=True)
 class Gpu:
     """The device that the run says it computed on. ``allocated``: torch's peak. ``throttle``: what
-    NVML says holds its clock down to ``sm_mhz``."""
+    NVML says holds its clock down to ``sm_mhz``. ``host_us``: what the host needs for a step."""
 
     name: str = "NVIDIA A100-SXM4-80GB"
     capability: tuple[int, int] = (8, 0)
@@ -66,6 +66,7 @@ class Gpu:
     cudnn_benchmark: bool = False
     sm_mhz: int = 1410
     throttle: tuple[str, ...] = ()
+    host_us: float = HOST_US
 
     def described(self) -> dict[str, Any]:
         return {"kind": "cuda", "index": 0, "name": self.name, "uuid": None, "memory": self.memory}
@@ -76,10 +77,11 @@ class _Queues:
     """Runs launches through streams. ``held``: (moment on the CPU run's clock, µs that the host was
     held up there); the moments come in order. ``steps``: begin and end of the traced steps on the
     CPU run's clock, µs. What the probe did between them is left out, and the steps are scaled to
-    ``HOST_US`` on average.
+    ``host_us`` on average.
     """
 
     steps: Sequence[tuple[float, float]]
+    host_us: float = HOST_US
     free: dict[int, float] = field(default_factory=dict)
     held: list[tuple[float, float]] = field(default_factory=list)
     late: float = 0.0
@@ -122,7 +124,7 @@ class _Queues:
         if at >= 0:
             begin, end = self.steps[at]
             inside = self._inside[at] + min(t, end) - begin
-        return self._begins[0] + inside * HOST_US * len(self.steps) / self._inside[-1]
+        return self._begins[0] + inside * self.host_us * len(self.steps) / self._inside[-1]
 
     def finish(self) -> None:
         self._sums = [0.0]
@@ -175,7 +177,8 @@ def inject(
     base_ns = trace.get("baseTimeNanoseconds", 0) - (process["unix_ns"] - process["t"])
     traced_steps = _traced(records, traced["pass"])
     spans = [((r["s"] - base_ns) / 1000, (r["t"] - base_ns) / 1000) for r in traced_steps]
-    queues = _launch(trace["traceEvents"], launches, spans)
+    queues = _Queues(spans, gpu.host_us)
+    _launch(trace["traceEvents"], launches, queues)
     _stretch(trace["traceEvents"], queues)
     trace["traceEvents"] += queues.events
     trace["deviceProperties"] = [
@@ -215,9 +218,8 @@ def _sampled(clean_from: int, gpu: Gpu) -> Iterator[dict[str, Any]]:
 def _launch(
     events: list[Event],
     launches: Mapping[str, tuple[Work, ...]],
-    steps: Sequence[tuple[float, float]],
-) -> _Queues:
-    queues = _Queues(steps)
+    queues: _Queues,
+) -> None:
     inside = dict.fromkeys(launches, float("-inf"))
     calls = [(name, e) for e in events if (name := _called(e)) in launches]
     for name, op in sorted(calls, key=lambda call: (call[1]["ts"], -call[1]["dur"])):
@@ -228,7 +230,6 @@ def _launch(
         for work in launches[name]:
             queues.issue(middle, work, {"pid": op["pid"], "tid": op["tid"]})
     queues.finish()
-    return queues
 
 
 def _called(event: Event) -> str:
