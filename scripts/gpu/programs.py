@@ -102,6 +102,44 @@ class Planted:
 # Eight heads of 256 over 512 positions.
 _HEADS = "q = x.view(-1, 512, 8, 256).transpose(1, 2)"
 _JOINED = ".transpose(1, 2).reshape(x.shape)"
+
+# Other models in place of `Net`, of a batch of WIDTH numbers each.
+_CONVOLUTIONS = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(128, 128, 3, padding=1) for _ in range(8))
+    def forward(self, x):
+        x = x.view(-1, 128, 16, 16)
+        for layer in self.layers:
+            x = F.relu(layer(x))
+        return x
+"""
+_NORMED = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias={bias}) for _ in range(8))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(WIDTH) for _ in range(8))
+    def forward(self, x):
+        for layer, norm in zip(self.layers, self.norms):
+            x = F.relu(norm(layer(x)))
+        return x
+"""
+_LOOKS_UP = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding({rows}, 256, padding_idx=0)
+        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(8))
+    def forward(self, x):
+        tokens = 1 + (x[:, :256].abs() * 1000).long() % ({rows} - 1)
+        tokens[:, {length}:] = 0
+        y = self.table(tokens)
+        for layer in self.layers:
+            y = F.gelu(layer(y))
+        return y
+"""
+_LAST = "Net = (lambda N: lambda: N().to(memory_format=torch.channels_last))(Net)"
+# TD606 wins samples and not steps, TD612 needs heat, TD806 a device that others leave empty: these
+# have injected runs only (tests/simulated).
 PLANTED = (
     Planted(
         "TD301", "h2d", line="batch = ",
@@ -156,6 +194,46 @@ PLANTED = (
         "TD608", "compute", line="torch.softmax",
         fault={"forward": f"{_HEADS}; x = x + (torch.softmax(q @ q.mT / 16, -1) @ q)" + _JOINED},
         fix={"forward": f"{_HEADS}; x = x + F.scaled_dot_product_attention(q, q, q)" + _JOINED},
+    ),
+    Planted(
+        "TD602", None,
+        fault={"setup": _CONVOLUTIONS, "batch": "1024"},
+        fix={"setup": _CONVOLUTIONS + "torch.backends.cudnn.benchmark = True", "batch": "1024"},
+        line="x = F.relu(layer(x))",
+    ),
+    Planted(
+        "TD603", None,
+        fault={"setup": _CONVOLUTIONS, "batch": "1024"},
+        fix={"setup": _CONVOLUTIONS + _LAST, "batch": "1024"},
+        line="x = F.relu(layer(x))",
+    ),
+    Planted(
+        "TD607", None, line="x = F.relu(norm(layer(x)))",
+        fault={"setup": _NORMED.format(bias=True)},
+        fix={"setup": _NORMED.format(bias=False)},
+    ),
+    Planted("TD609", None, fault={"setup": "WIDTH = 2047"}, fix={}),
+    Planted(
+        "TD610", "compute", line="torch.float64",
+        fault={"setup": "torch.set_default_dtype(torch.float64)", "autocast": "False"},
+        fix={"autocast": "False"},
+    ),
+    Planted(
+        "TD611", None, line="self.table(tokens)",
+        fault={"setup": _LOOKS_UP.format(rows=2_000_000, length=256), "batch": "64"},
+        fix={"setup": _LOOKS_UP.format(rows=1_000, length=256), "batch": "64"},
+    ),
+    Planted(
+        "TD613", None, line="self.table(tokens)",
+        fault={"setup": _LOOKS_UP.format(rows=1_000, length=64), "batch": "512"},
+        fix={"setup": _LOOKS_UP.format(rows=1_000, length=256), "batch": "512"},
+    ),
+    Planted(
+        "TD614", None, line="scaled_dot_product_attention",
+        fault={"forward": "q = x.view(-1, 512, 256); x = x +"
+                          " F.scaled_dot_product_attention(q, q, q).reshape(x.shape)"},
+        fix={"forward": "q = x.view(-1, 1, 512, 256); x = x +"
+                        " F.scaled_dot_product_attention(q, q, q).reshape(x.shape)"},
     ),
     Planted("TD701", "overhead", fault={"batch": "4"}, fix={}),
     Planted("TD702", None, fault={"batch": "64", "fused": "False"}, fix={"batch": "64"}),
