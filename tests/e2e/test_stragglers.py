@@ -100,7 +100,7 @@ def test_a_slow_loader_is_named_with_its_line_and_its_finding(tmp_path: Path) ->
     assert "The first finding about it: TD2" in finding["fix"]["text"]
 
 
-@pytest.mark.training
+@pytest.mark.slow
 def test_more_work_on_as_much_data_is_named_with_its_line(tmp_path: Path) -> None:
     finding = straggler(diagnosed("compute", tmp_path))
     assert "It has more work: " in finding["summary"]

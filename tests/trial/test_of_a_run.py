@@ -36,7 +36,7 @@ def test_a_run_measures_what_the_diagnosis_proposes(tmp_path: Path) -> None:
     assert again["trials"] == shown["trials"]
 
 
-@pytest.mark.training
+@pytest.mark.slow
 def test_a_trial_that_fails_costs_nothing_but_itself(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ANOMALY.replace("FAILS", "True"))
     done = tdiag(tmp_path, "run", "train.py", "--profiling", "--try")

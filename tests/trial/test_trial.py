@@ -52,7 +52,7 @@ def options(folder: Path, code: str = SCRIPT) -> Options:
     )  # fmt: skip
 
 
-@pytest.mark.training
+@pytest.mark.slow
 def test_what_a_function_costs_is_measured_by_freezing_it(tmp_path: Path) -> None:
     given = options(tmp_path)
     outcome = try_all([candidate.freeze(f"{tmp_path}/train.py:metric")], given)
@@ -282,7 +282,7 @@ def test_a_patch_is_measured_in_a_copy_of_the_files(
     assert "sleep(0.03)" in (tmp_path / "train.py").read_text()
 
 
-@pytest.mark.training
+@pytest.mark.slow
 def test_in_a_copy_what_the_script_writes_is_gone_with_it(tmp_path: Path) -> None:
     code = SCRIPT + "    open('last.txt', 'w').write(str(step))\n"
     given = options(tmp_path, code)
