@@ -23,6 +23,9 @@ from gpu.programs import (
 )
 from gpu.running import ROOT, Bench, Wrong, expect, line_of, number
 
+sys.path.append(str(ROOT))
+from tests.zoo.table import SCRIPTS, ZOO, Entry
+
 # A program differs from itself by 1.4 % (NOISE_FLOOR_FRAC of tdiag.rules.base); other clocks and
 # a shared machine allow some more.
 SAME_FRAC = 0.05
@@ -30,7 +33,9 @@ SAME_FRAC = 0.05
 WIDER_FRAC = 0.10
 SECONDS = 150
 RANKS = 2
+ZOO_STEPS = 40
 # Lines that Kineto and torchrun write with their own time or process number in front.
+NO_VERDICT = "No verdict:"
 TIMESTAMPED = ("USDT:", "torch/distributed/run.py")
 
 
@@ -124,6 +129,13 @@ def sample(name: str, cls: str, bench: Bench) -> None:
     expect(fixed["step"]["mean_ns"] < slow["step"]["mean_ns"], "the fixed twin is not faster")
 
 
+def _noise(watched: str, alone: str) -> list[str]:
+    """Lines that the program does not write alone; what Kineto and torchrun date, and tdiag's own
+    last word, are left out."""
+    lines = [x for x in watched.splitlines() if x and not any(y in x for y in TIMESTAMPED)]
+    return [x for x in lines if x not in alone and not x.startswith(NO_VERDICT)]
+
+
 def unchanged(name: str, bench: Bench) -> None:
     """The program prints, fails and computes as it does alone."""
     if "nccl" in name and (devices := _devices()) < RANKS:
@@ -140,10 +152,28 @@ def unchanged(name: str, bench: Bench) -> None:
     watched = bench.tdiag("run", "--quiet", "-o", "report.txt", *words)
     expect(watched.returncode == alone.returncode, f"exit {watched.returncode}: {watched.stderr}")
     expect(sorted(watched.stdout.split()) == sorted(alone.stdout.split()), "stdout differs")
-    told = [x for x in watched.stderr.splitlines() if not any(y in x for y in TIMESTAMPED)]
-    noise = [x for x in told if x not in alone.stderr]
+    noise = _noise(watched.stderr, alone.stderr)
     expect(not noise, f"stderr: {noise[:3]}")
     expect((bench.folder / "report.txt").stat().st_size > 0, "no report")
+
+
+def zoo_twin(entry: Entry, bench: Bench) -> None:
+    """A program of the zoo with its tensors on the device prints and computes as it does alone."""
+    bench.workplace, bench.environment = SCRIPTS, {**entry.environment(), "ZOO_DEVICE": "cuda"}
+    words = entry.target(ZOO_STEPS)
+    alone, again = bench.python(*words), bench.python(*words)
+    if alone.returncode != entry.returncode:
+        bench.measured["not on a device"] = (alone.stderr.strip().splitlines() or [""])[-1][:80]
+        return
+    if alone.stdout != again.stdout:
+        bench.measured["alone"] = "differs from run to run"
+        return
+    report = ["-o", str(bench.folder / "report.txt"), "--out", str(bench.folder / "run")]
+    watched = bench.tdiag("run", "--quiet", *report, "--", sys.executable, *words)
+    expect(watched.returncode == alone.returncode, f"exit {watched.returncode}: {watched.stderr}")
+    expect(watched.stdout == alone.stdout, f"stdout differs: {watched.stdout[-300:]}")
+    noise = _noise(watched.stderr, alone.stderr)
+    expect(not noise, f"stderr: {noise[:3]}")
 
 
 def _devices() -> int:
@@ -249,6 +279,9 @@ def _cases() -> Iterator[Case]:
     yield Case("7 check of two that do not fit", both_too_large, seconds=300)
     for change, fault, fix in TRIED:
         yield Case(f"9 try {change}", partial(tried, change, fault, fix), seconds=300)
+    for entry in ZOO:
+        if not (entry.slow or entry.needs or entry.launcher):
+            yield Case(f"zoo {entry.name}", partial(zoo_twin, entry))
     yield Case("tests marked gpu", marked_gpu, seconds=400)
     yield Case("simulated", simulated, needs_device=False, seconds=400)
     yield Case("without a device", without_device, needs_device=False)

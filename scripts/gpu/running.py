@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ class Bench:
 
     folder: Path
     measured: dict[str, float | str]
+    workplace: Path | None = None  # where programs run, if not in the folder
+    environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def script(self, source: str, name: str = "train.py") -> Path:
         path = self.folder / name
@@ -54,10 +56,11 @@ class Bench:
         return found
 
     def _run(self, words: list[str]) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+        paths = [str(ROOT), os.environ.get("PYTHONPATH"), self.environment.get("PYTHONPATH")]
+        path = os.pathsep.join(dict.fromkeys(p for p in paths if p))
         return subprocess.run(
-            words, cwd=self.folder, capture_output=True, text=True, check=False,
-            env={**os.environ, "PYTHONPATH": path, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
+            words, cwd=self.workplace or self.folder, capture_output=True, text=True, check=False,
+            env={**self.environment, "PYTHONPATH": path, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
         )  # fmt: skip
 
 

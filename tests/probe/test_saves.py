@@ -40,7 +40,12 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("name", WAYS)
+def needs(name: str) -> list[pytest.MarkDecorator]:
+    """safetensors comes with the extra ``frameworks``."""
+    return [pytest.mark.training] if name.startswith("safetensors") else []
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in WAYS])
 def test_a_save_is_a_checkpoint_once(tmp_path: Path, name: str) -> None:
     imports, save = WAYS[name]
     script = SCRIPT.format(imports=imports, save=save.replace("'last", f"'{tmp_path}/last"))

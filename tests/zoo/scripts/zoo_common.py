@@ -1,13 +1,26 @@
-"""What every zoo script shares: ``--steps``, a little data, and the line that compares runs."""
+"""What every zoo script shares: ``--steps``, a little data, and the line that compares runs.
+
+``ZOO_DEVICE=cuda`` makes a CUDA twin of each script: tensors and random numbers are made there.
+"""
 
 import argparse
 import hashlib
+import os
 import random
 import struct
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+
+if DEVICE := os.environ.get("ZOO_DEVICE"):
+    torch.set_default_device(DEVICE)
+
+    class DeviceGenerator(torch.Generator):
+        def __new__(cls, device: str = DEVICE) -> "DeviceGenerator":
+            return super().__new__(cls, device)
+
+    torch.Generator = DeviceGenerator
 
 
 def parser() -> argparse.ArgumentParser:
