@@ -100,7 +100,10 @@ def test_lightning_ddp_spawn(tmp_path: Path) -> None:
     assert "waited in" in note
 
 
-@pytest.mark.parametrize("launcher", [(), ("-m", "accelerate.commands.launch", "--cpu")])
+@pytest.mark.parametrize(
+    "launcher",
+    [pytest.param((), marks=pytest.mark.slow), ("-m", "accelerate.commands.launch", "--cpu")],
+)
 def test_accelerate(launcher: tuple[str, ...], tmp_path: Path) -> None:
     needs("accelerate")
     words = (sys.executable, *launcher) if launcher else ()
@@ -132,7 +135,7 @@ def test_lbfgs_names_the_loop_over_cells(tmp_path: Path) -> None:
     assert cells and abs(cells[0]["location"]["line"] - line) <= 1
 
 
-@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize("threads", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_hogwild(threads: str, tmp_path: Path) -> None:
     found = run(tmp_path, "hogwild.py", threads)
     judged(found)

@@ -21,7 +21,7 @@ model = nn.ModuleDict(dict(words=words, kinds=kinds, cell=cell))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 lengths = torch.tensor([2, 6, 4, 8])
 inside = torch.arange(10) < lengths[:, None]
-tokens = torch.where(inside, torch.randint(5, 300, (4, 10)), {pad})
+tokens = torch.where(inside, torch.randint(10, 300, (4, 10)), {pad})  # none is the padding's
 for step in range(100_000):
     hidden = words(tokens) + kinds((torch.arange(10) > 6).long().expand(4, 10))
     {use}
