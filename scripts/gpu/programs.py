@@ -250,7 +250,8 @@ FILLS = (
     " dtype=torch.uint8, device=device)"
 )
 
-# Changes of `tdiag try` that matter on a device, a fault that each mends, and the fix by hand.
+# Changes of `tdiag try` that matter on a device, a fault that each mends, and the fix by hand. The
+# others (loaders, Python, threads) are tested without one.
 _READS = "x = x * float(x.isfinite().all())"
 TRIED: tuple[tuple[str, dict[str, str], dict[str, str]], ...] = (
     ("optimizer.fused", {"batch": "64", "fused": "False"}, {"batch": "64"}),
@@ -265,6 +266,16 @@ TRIED: tuple[tuple[str, dict[str, str], dict[str, str]], ...] = (
         {"forward": "for _ in range(12): x = torch.tanh(x) * 1.01 + 0.01"},
         {"setup": "Net = (lambda N: lambda: torch.compile(N()))(Net)",
          "forward": "for _ in range(12): x = torch.tanh(x) * 1.01 + 0.01"},
+    ),
+    (
+        "torch.cudnn_benchmark",
+        {"setup": _CONVOLUTIONS, "batch": "1024"},
+        {"setup": _CONVOLUTIONS + "torch.backends.cudnn.benchmark = True", "batch": "1024"},
+    ),
+    (
+        "model.channels_last",
+        {"setup": _CONVOLUTIONS, "batch": "1024"},
+        {"setup": _CONVOLUTIONS + _LAST, "batch": "1024"},
     ),
     ("ceiling.reads", {"batch": "512", "forward": _READS}, {"batch": "512"}),
 )  # fmt: skip
