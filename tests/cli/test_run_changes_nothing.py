@@ -19,15 +19,20 @@ SCRIPTS_BUILT_DIFFERENTLY = (
     "trainer_class", "package", "gan", "hand_sgd", "workers_fork", "checkpoints", "dies_crash",
     "exit_message", "loss_in_model",
 )  # fmt: skip
-ALWAYS = ("workers_fork", "dies_crash")  # the others with ``-m training``
+ALWAYS = {"workers_fork", "dies_crash"}
+# The zoo runs all of them under the probe (tests/probe/test_zoo_unchanged.py); here most of them
+# before a release, the others with ``-m training``.
+BEFORE_A_RELEASE = {"trainer_class", "hand_sgd", "exit_message", "loss_in_model"}
+
+
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    if name in ALWAYS:
+        return []
+    return [pytest.mark.slow if name in BEFORE_A_RELEASE else pytest.mark.training]
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in ALWAYS else [pytest.mark.training])
-        for name in SCRIPTS_BUILT_DIFFERENTLY
-    ],
+    "name", [pytest.param(name, marks=marks(name)) for name in SCRIPTS_BUILT_DIFFERENTLY]
 )
 def test_streams_exit_code_weights_and_losses_are_those_of_plain_python(
     name: str, tmp_path: Path

@@ -263,7 +263,7 @@ def test_a_script_that_fails_later_keeps_what_was_measured(
     assert "stopped at torch.num_threads=2: the script itself failed" in found.notes[0]
 
 
-@pytest.mark.training
+@pytest.mark.slow
 def test_a_patch_is_measured_in_a_copy_of_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
