@@ -24,11 +24,8 @@ def params(entries: tuple[Entry, ...]) -> list:
             entry,
             id=entry.name,
             marks=[
-                *(
-                    [pytest.mark.slow if entry.needs else pytest.mark.training]
-                    if entry.slow
-                    else []
-                ),
+                # It checks the zoo and its table, not tdiag: before a release.
+                *([pytest.mark.slow] if entry.slow else []),
                 pytest.mark.skipif(bool(entry.missing()), reason=f"needs {entry.missing()}"),
             ],
         )
