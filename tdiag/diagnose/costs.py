@@ -15,7 +15,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tdiag.model.threshold import Threshold
 from tdiag.rules.evaluation import gathers
-from tdiag.rules.feed import SATURATED_FRAC
+from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
 from tdiag.rules.loop_lines import BEFORE, beside_the_step
 from tdiag.rules.thresholds import MAJORITY_FRAC
@@ -291,18 +291,6 @@ def _doubt(costs: Costs, evidence: Evidence, findings: Sequence[Finding]) -> Non
 
 
 def undisturbed(evidence: Evidence) -> float:
-    """Share of a core that other programs left to the training thread, 0..1.
-
-    From the kernel's run queue time of the thread. Where that is not counted: from the share of
-    the machine in others' use, if no core is idle (only then does a program wait for one).
-    """
+    """Share of a core that other programs left to the training thread, 0..1."""
     system = evidence.get(System)
-    if system is None:
-        return 1.0
-    left = 1.0 - min(1.0, system.training_queued_frac or 0.0)
-    if system.machine_busy_cores is None or system.cores_used is None:
-        return left
-    if system.machine_busy_cores < SATURATED_FRAC * system.cores_machine:
-        return left
-    others = max(0.0, system.machine_busy_cores - system.cores_used)
-    return min(left, max(0.0, 1.0 - others / system.cores_machine))
+    return 1.0 if system is None else left_by_others(system)

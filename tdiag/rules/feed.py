@@ -215,6 +215,21 @@ class Feed:
         )
 
 
+def left_by_others(system: System) -> float:
+    """Share of a core that other programs left to the training thread, 0..1.
+
+    From the kernel's run queue time of the thread. Where that is not counted: from the share of
+    the machine in others' use, if no core is idle (only then does a program wait for one).
+    """
+    left = 1.0 - min(1.0, system.training_queued_frac or 0.0)
+    if system.machine_busy_cores is None or system.cores_used is None:
+        return left
+    if system.machine_busy_cores < SATURATED_FRAC * system.cores_machine:
+        return left
+    others = max(0.0, system.machine_busy_cores - system.cores_used)
+    return min(left, max(0.0, 1.0 - others / system.cores_machine))
+
+
 def cores_full(system: System) -> bool:
     """This program uses all its available cores: a further process would only take turns."""
     return (system.cores_used or 0.0) >= SATURATED_FRAC * system.cores_allowed

@@ -38,7 +38,7 @@ from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
-from tdiag.rules.feed import SATURATED_FRAC
+from tdiag.rules.feed import left_by_others
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import BEFORE, beside_the_step
 from tdiag.rules.measures import count, ns
@@ -66,7 +66,7 @@ def check(
     memory: MemoryGrowth | None,
     system: System | None,
 ) -> Found | None:
-    if slowing.phases and system is not None and _crowded(system):
+    if slowing.phases and system is not None and left_by_others(system) <= 1 - NOTICEABLE_FRAC:
         raise Abstain("other programs kept the cores busy: steps may take longer because of them")
     timed = slowing.last_step - slowing.first_step
     for phase in slowing.phases:
@@ -76,16 +76,6 @@ def check(
         if place is not None:
             return _found(phase, place, slowing)
     return None
-
-
-def _crowded(system: System) -> bool:
-    """The training thread waits for a core, or no core is idle and others have some of them."""
-    busy, used, cores = system.machine_busy_cores, system.cores_used, system.cores_machine
-    if (system.training_queued_frac or 0.0) >= NOTICEABLE_FRAC:
-        return True
-    if busy is None or used is None or busy < SATURATED_FRAC * cores:
-        return False
-    return busy - used >= NOTICEABLE_FRAC * cores
 
 
 def _found(phase: PhaseGrowth, at: Place, slowing: SlowingDown) -> Found:
