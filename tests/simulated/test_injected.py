@@ -33,7 +33,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> object:
         windows = ["baseline", "trace", "ops"]
         for _ in range(RECORDINGS):
             folder = tmp_path_factory.mktemp("planted")
-            run = watch_code(folder, script, profiling=True, time_budget_s=20.0, windows=windows)
+            run = watch_code(
+                folder, script, profiling=True, time_budget_s=20.0, windows=windows, short=True
+            )
             assert run.returncode == 0, run.err
             if steady(run):
                 break
