@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests import warm
+from tests.zoo.running import run_plainly
 from tests.zoo.table import BY_NAME, SCRIPTS, ZOO, Entry
 
 from .harness import Watched, environment, read
@@ -49,20 +50,14 @@ def timeless(text: str) -> str:
 
 def run_both(entry: Entry, folder: Path) -> tuple[tuple[int, str, str], Watched]:
     """(code, stdout, stderr) of the plain run; the watched run, started as users start it. At the
-    same time, for speed. How the plain one is started shows in a traceback alone."""
+    same time, for speed."""
     base = entry.environment()
     run_dir = folder / "run"
     with subprocess.Popen(
         entry.command(STEPS), cwd=SCRIPTS, env=environment(run_dir, base), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as watched:  # fmt: skip
-        if entry.returncode:
-            plain = subprocess.run(
-                entry.command(STEPS), cwd=SCRIPTS, env=base, text=True, capture_output=True,
-                timeout=200,
-            )  # fmt: skip
-        else:
-            plain = warm.run(entry.target(STEPS), SCRIPTS, base)
+        plain = run_plainly(entry, STEPS)
         out, err = watched.communicate(timeout=200)
     return (plain.returncode, plain.stdout, plain.stderr), Watched(
         watched.returncode, out, err, run_dir, read(run_dir)
