@@ -31,14 +31,13 @@ import torch
 
 def test_step(tdiag_step_gate):
     model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def step():
-        model.zero_grad()
+        optimizer.zero_grad()
         loss = model(torch.ones(2, 8)).sum()
         loss.backward()
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight -= 0.1 * weight.grad
+        optimizer.step()
         loss.item()
 
     tdiag_step_gate(step)
