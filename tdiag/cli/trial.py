@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tdiag.launch.target import Target
     from tdiag.model.trials import Trials
     from tdiag.trial.candidate import Candidate
-    from tdiag.trial.measure import Options
+    from tdiag.trial.measure import TrialOptions
 
 
 class TryCommand(RunCommand):
@@ -189,7 +189,7 @@ def patched_script(
 
 
 @contextmanager
-def in_copy(given: Options) -> Iterator[Options]:
+def in_copy(given: TrialOptions) -> Iterator[TrialOptions]:
     """The same program in a copy of its files."""
     from dataclasses import replace
 
@@ -215,11 +215,11 @@ def _candidates(
 
 def _options(
     target: Target, python: str, time_budget_s: float, progress: Callable[[str], None]
-) -> Options:
+) -> TrialOptions:
     from tdiag.launch import rundir
-    from tdiag.trial.measure import Options
+    from tdiag.trial.measure import TrialOptions
 
-    return Options(
+    return TrialOptions(
         command=target.command(python), cwd=Path.cwd(), time_budget_s=time_budget_s,
         folder=rundir.create_check(target.label(), rundir.TRIALS), progress=progress,
     )  # fmt: skip
@@ -229,9 +229,9 @@ def _diagnosed(target: Target, python: str | None, quiet: bool) -> Path:
     """A profiled run of the script, whose output goes to stderr. Raises UsageError where the script
     fails."""
     from tdiag.errors import UsageError
-    from tdiag.launch.session import Options, launch
+    from tdiag.launch.session import RunOptions, launch
 
-    ended = launch(target, Options(profiling=True, python=python, quiet=quiet,
+    ended = launch(target, RunOptions(profiling=True, python=python, quiet=quiet,
                                    stdout_to_stderr=True))  # fmt: skip
     if ended.code:
         raise UsageError(f"the script itself failed (exit code {ended.code}): nothing was tried",

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tdiag.model.notes import Capture, Note
+from tdiag.model.notes import Captured, Note
 from tdiag.model.place import Place
 from tdiag.model.timeline import Timeline
 from tdiag.model.trials import Answer, Trials
@@ -232,7 +232,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     abstained: tuple[Abstained, ...]
     perturbation: dict[str, float]
     environment: dict[str, Any]
-    capture: dict[str, Capture]
+    capture: dict[str, Captured]
     notes: tuple[Note, ...] = ()
     timeline: Timeline | None = None
     top: tuple[Top, ...] = ()

@@ -2,7 +2,7 @@
 
 ## What it measures
 Tokens that counted steps look up in embedding tables: the length of each sequence, of the longest
-one of its batch, and the length that all were padded to. Padding is recognised by a mask of the same
+one of its batch, and the length that all were padded to. Padding is known by a mask of the same
 shape, or by the table's `padding_idx`; a token that merely repeats is not counted.
 
 ## Why it is slow

@@ -39,7 +39,7 @@ class NotApplied(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class TrialOptions:
     """``folder``: new or empty, for the run directories. ``progress``: a line of progress."""
 
     command: Sequence[str]
@@ -51,7 +51,7 @@ class Options:
     progress: Callable[[str], None] = lambda line: None
 
 
-def try_all(candidates: Sequence[Candidate], options: Options) -> Trials:
+def try_all(candidates: Sequence[Candidate], options: TrialOptions) -> Trials:
     """Try each in turn within the budget, then those that won together.
 
     Each gets an equal part of the time that is left, but three groups at least. One that would end
@@ -102,7 +102,7 @@ def try_all(candidates: Sequence[Candidate], options: Options) -> Trials:
     )  # fmt: skip
 
 
-def try_one(candidate: Candidate, options: Options, name: str, until_s: float) -> Tried:
+def try_one(candidate: Candidate, options: TrialOptions, name: str, until_s: float) -> Tried:
     """Raises what is wrong with the untouched script, never what is wrong with the change."""
     control = Program(CONTROL, options.command, options.cwd, SAME_START, trial=())
     changed = {**SAME_START, **candidate.environment()}

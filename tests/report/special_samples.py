@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tdiag.model.diagnosis import Abstained, Measure, Verdict
-from tdiag.model.notes import Capture, Note
+from tdiag.model.notes import Captured, Note
 from tdiag.model.place import Place
 
 from .building import (
@@ -38,10 +38,10 @@ UNKNOWN = diagnosis(
     ),
     perturbation={},
     capture={
-        "steps": Capture("failed", "the script ended before its first step"),
-        "py-spy": Capture("not requested"),
-        "trace": Capture("not requested"),
-        "system": Capture("captured"),
+        "steps": Captured("failed", "the script ended before its first step"),
+        "py-spy": Captured("not requested"),
+        "trace": Captured("not requested"),
+        "system": Captured("captured"),
     },
     notes=(Note("program", "`train.py` ended by itself after 4.1 s with exit code 0."),),
 )
@@ -60,10 +60,10 @@ CRASH = diagnosis(
     ),
     perturbation={},
     capture={
-        "steps": Capture("failed", "3 steps seen, the first of them warm-up"),
-        "py-spy": Capture("failed", "the script ended first"),
-        "trace": Capture("failed", "the script ended first"),
-        "system": Capture("captured"),
+        "steps": Captured("failed", "3 steps seen, the first of them warm-up"),
+        "py-spy": Captured("failed", "the script ended first"),
+        "trace": Captured("failed", "the script ended first"),
+        "system": Captured("captured"),
     },
     notes=(
         Note(
@@ -204,7 +204,7 @@ HOSTILE = diagnosis(
     abstained=tuple(Abstained(HOSTILE_NAME, "", f"{n} {HOSTILE_NAME}") for n in range(2)),
     perturbation={HOSTILE_NAME: 0.1},
     environment=CPU | {"hostname": HOSTILE_NAME, "command": [HOSTILE_NAME, "\udcff"]},
-    capture={HOSTILE_NAME: Capture("failed", HOSTILE_NAME), "x" * 200: Capture("captured")},
+    capture={HOSTILE_NAME: Captured("failed", HOSTILE_NAME), "x" * 200: Captured("captured")},
     notes=(Note("x", HOSTILE_NAME), Note("x", "漢字" * 80)),
     timeline=timeline(
         50,

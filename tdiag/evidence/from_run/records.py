@@ -260,7 +260,7 @@ class SchedulerRecord(Record):
     at: At = None
 
 
-class LookRecord(Record):
+class InspectionRecord(Record):
     """What the training looked like between two windows."""
 
     window: str = ""
