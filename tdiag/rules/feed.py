@@ -267,7 +267,7 @@ def feed_of(budget: Budget, loaders: Loaders, phases: Phases | None, system: Sys
         return None
     if loader.load_ns is None or loader.load_cpu_ns is None:
         raise Abstain("wall and CPU time of the fetches were not measured")
-    batches = _batches_per_step(phases)
+    batches = batches_per_step(phases, loader)
     wall = batches * (loader.load_ns + (loader.collate_ns or 0.0))
     if wall <= 0:
         return None
@@ -292,10 +292,14 @@ def burst_frac(waits_ns: Sequence[float]) -> float:
     return sum(slowest) / (sum(waits_ns) or 1)
 
 
-def _batches_per_step(phases: Phases | None) -> float:
-    """Several with gradient accumulation. Rounded: iterator starts and ends of epochs count as
-    waits without a fetch."""
-    return max(1.0, round(phases.counts.get("data_wait", 1.0))) if phases else 1.0
+def batches_per_step(phases: Phases | None, loader: Loader) -> float:
+    """Batches that this loader gives per step: several with gradient accumulation, fewer than one
+    where steps share a batch. Where they were not counted: its requests, rounded, since iterator
+    starts and ends of epochs are requests without a batch."""
+    if phases is None:
+        return 1.0
+    asked = max(1.0, round(phases.counts.get("data_wait", 1.0)))
+    return phases.batches.get(loader.id) or asked
 
 
 def _queued(loader: Loader, system: System) -> float:

@@ -32,6 +32,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
 from tdiag.rules.examples import MS, budget, loaders, phases
+from tdiag.rules.feed import batches_per_step
 from tdiag.rules.measures import count, ns
 from tdiag.units import duration, percent, plural
 
@@ -93,9 +94,9 @@ def _unavoidable(loader: Loader, budget: Budget, phases: Phases) -> float:
     if loader.load_ns is None:
         return waiting
     fetch = loader.load_ns + (loader.collate_ns or 0.0)
-    asked = phases.counts.get("data_wait", 1.0)
-    batches = max(1.0, round(asked))
-    epochs = max(0.0, asked - batches)  # an epoch ends with a request that brings no batch
+    batches = batches_per_step(phases, loader)
+    # An epoch begins with iter(loader) and ends with a request that brings no batch.
+    epochs = max(0.0, phases.counts.get("data_wait", 1.0) - batches) / 2
     return max(epochs * fetch, batches * fetch / loader.num_workers - (budget.step_ns - waiting))
 
 

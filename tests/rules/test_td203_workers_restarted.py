@@ -28,8 +28,8 @@ def test_at_best_warm_workers_keep_up_where_their_fetches_let_them(
     restarted = loaders(
         num_workers=2, worker_start_ns=(400 * MS,) * 5, load_ns=each, collate_ns=0.0
     )
-    clean = phases({"data_wait": 1.25}, data_wait=20, forward=30)
-    clean = replace(clean, iterator_start_ns=10 * MS)
+    clean = phases({"data_wait": 1.5}, data_wait=20, forward=30)
+    clean = replace(clean, iterator_start_ns=10 * MS, batches={1: 1.0})
     step = budget(data_wait=20, forward=30)
     found = run_rule(find("TD203"), Evidence().add(step, clean, restarted))
     assert isinstance(found, Finding)
