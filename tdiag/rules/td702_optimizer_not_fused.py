@@ -19,8 +19,8 @@ best all of its idle time during the optimizer, and of the optimizer's kernels w
 over memory save (replayed where the trace allows it); at worst nothing.
 
 ## When this advice is wrong
-Torch before 2.4 has no fused form on a CPU. Results differ in the last bits. Hand-written
-optimizers have no such switch (TD710).
+Torch before 2.4 has no fused form on a CPU, and before 2.3 none of SGD. Results differ in the last
+bits. Optimizers without such a switch are not meant, whatever their name: TD710.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _kernels_ns(budget: Budget, kernels: Kernels | None, device: DeviceTime | No
 def _unfused(optimizer: Optimizer, has_device: bool) -> bool:
     if has_device and optimizer.name in FUSED_ONLY_ON_CPU:
         return False
-    return optimizer.name in FUSED and not optimizer.config.get("fused")
+    return optimizer.name in FUSED and optimizer.has_fused and not optimizer.config["fused"]
 
 
 def _faster(name: str) -> tuple[Threshold, Threshold]:

@@ -62,6 +62,14 @@ def test_an_optimizer_with_a_fused_form_gets_that_advice_alone(name: str) -> Non
     assert not fires("TD702", updating(name, fused=True))
 
 
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+def test_a_class_with_torchs_name_and_no_such_switch_is_another_makers(name: str) -> None:
+    """A user's own Adam, bitsandbytes' AdamW, and torch's SGD before 2.3."""
+    assert not fires("TD702", updating(name)) and fires("TD710", updating(name))
+    decaying = Evidence().add(optimizers(name, weight_decay=0.1))
+    assert not fires("TD002", decaying)
+
+
 def test_adagrad_has_no_fused_form_on_a_device() -> None:
     assert not fires("TD702", updating("Adagrad", device=True, fused=None))
     assert fires("TD702", updating("Adam", device=True, fused=None))

@@ -279,7 +279,8 @@ class _Batches:
     def waits(self) -> list[int]:
         """Durations of the usual waits for a batch: not of a pass's first and last request."""
         requests = self.requests
-        return self.wall[requests.index[~requests.made & ~requests.edge]].tolist()
+        usual = self.wall[requests.index[~requests.made & ~requests.edge]]
+        return [int(ns) for ns in usual]
 
     def given(self) -> dict[int, int]:
         """Batches that each loader gave, by its number."""
