@@ -131,6 +131,12 @@ class Loader(Kind, frozen=True, kw_only=True):
     # Samples of one pass over it, on this rank, as its sampler says; None where nothing says so (a
     # stream, a batch sampler of the user's own, a run recorded before this was asked).
     sampler_len: int | None = None
+    sampler_class: str = ""  # that chooses the samples; "" = unknown
+
+    @property
+    def streams(self) -> bool:
+        """The user's own ``__iter__`` makes the samples."""
+        return self.dataset_at is not None and self.dataset_at.function.endswith("__iter__")
 
     @property
     def epoch_samples(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from types import CodeType, FrameType
@@ -55,9 +56,14 @@ def caller_of_wrapper() -> list[Any] | None:
 
 
 def definition(function: Any) -> list[Any] | None:
-    """Where a function or method was written; None for builtins and for torch's own."""
+    """Where a function or method was written, or the one that calling an object runs; None for
+    builtins and for torch's own."""
+    while isinstance(function, functools.partial):
+        function = function.func
     function = getattr(function, "__wrapped__", function)
     function = getattr(function, "__func__", function)
+    if not hasattr(function, "__code__"):
+        function = getattr(type(function), "__call__", None)
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType) or "/torch/" in code.co_filename:
         return None

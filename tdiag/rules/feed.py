@@ -7,6 +7,7 @@ predictions below are the largest of the three.
 
 from __future__ import annotations
 
+import linecache
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from tdiag.evidence.machine import System, Threads
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.model.diagnosis import Measure
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, held
+from tdiag.rules.base import DATA_WAIT, Abstain, held, where
 from tdiag.rules.measures import count, frac, ns
 from tdiag.rules.thresholds import MAJORITY_FRAC, SLOW_FRAC
 
@@ -213,6 +214,22 @@ class Feed:
             frac("fetch time blocked", self.blocked / self.wall, "fetch"),
             count("num_workers", self.loader.num_workers, "probe"),
         )
+
+
+def share_of_stream(loader: Loader) -> str:
+    """What workers need before they may read a stream of the user's: each would repeat all of it.
+    Empty where its file asks for the worker's number."""
+    at = loader.dataset_at
+    if (
+        at is None
+        or not loader.streams
+        or "get_worker_info" in "".join(linecache.getlines(at.file))
+    ):
+        return ""
+    return (
+        f" First let __iter__{where(at)} read each worker's own share"
+        " (torch.utils.data.get_worker_info()): otherwise every worker repeats all of the data."
+    )
 
 
 def left_by_others(system: System) -> float:

@@ -83,6 +83,7 @@ class LoaderRecord(Record):
     dataset_len: int | None = None
     sampler_len: int | None = None
     sampler_at: At = None
+    sampler_class: str = ""
     collate_name: str = ""
     collate_at: At = None
 
