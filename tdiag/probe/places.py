@@ -62,9 +62,9 @@ def definition(function: Any) -> list[Any] | None:
         function = function.func
     function = getattr(function, "__wrapped__", function)
     function = getattr(function, "__func__", function)
-    if not hasattr(function, "__code__"):
-        function = getattr(type(function), "__call__", None)
     code = getattr(function, "__code__", None)
+    if code is None:
+        code = getattr(getattr(type(function), "__call__", None), "__code__", None)  # noqa: B004
     if not isinstance(code, CodeType) or "/torch/" in code.co_filename:
         return None
     return [os.path.abspath(code.co_filename), code.co_firstlineno, code.co_name]
