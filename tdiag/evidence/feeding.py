@@ -131,6 +131,7 @@ class Loader(Kind, frozen=True, kw_only=True):
     # Samples of one pass over it, on this rank, as its sampler says; None where nothing says so (a
     # stream, a batch sampler of the user's own, a run recorded before this was asked).
     sampler_len: int | None = None
+    made: int = 1  # DataLoaders that this line made one after the other, each alike
     sampler_class: str = ""  # that chooses the samples; "" = unknown
 
     @property

@@ -9,7 +9,8 @@ Each epoch forks or spawns every worker, imports what it needs and fills the que
 the training waits. At the end of the epoch it waits again until all workers have ended.
 
 ## What to do
-Keep the workers between epochs: `persistent_workers=True`.
+Keep the workers between epochs: `persistent_workers=True`. A DataLoader that each epoch makes anew
+starts new workers all the same: make it once, before the loop.
 
 ## How the gain is computed
 High end: workers start once, and an epoch waits only for its first fetch, or for what the workers
@@ -53,7 +54,9 @@ REFILL_FRAC = Threshold(
 def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
     loader = loaders.train()
     starting = phases.iterator_start_ns
-    if loader is None or not loader.num_workers or loader.persistent_workers or not starting:
+    if loader is None or not loader.num_workers or not starting:
+        return None
+    if loader.persistent_workers and loader.made == 1:
         return None
     starts = len(loader.worker_start_ns)
     if starts < MIN_STARTS:
@@ -70,13 +73,7 @@ def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
             count("starts", starts, "probe"),
             count("num_workers", loader.num_workers, "probe"),
         ),
-        fix=Fix(
-            f"DataLoader(..., num_workers={loader.num_workers}, persistent_workers=True)"
-            f"{where(loader.created_at)}.",
-            "review",
-            "loader.persistent_workers",
-            action="Keep the workers between epochs",
-        ),
+        fix=_fix(loader),
         gain=Gain(
             starting * REFILL_FRAC,
             max(starting, held(budget, *DATA_WAIT) - _unavoidable(loader, budget, phases)),
@@ -85,6 +82,23 @@ def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
             DATA_WAIT,
         ),
         at=loader.created_at,
+    )
+
+
+def _fix(loader: Loader) -> Fix:
+    call = f"DataLoader(..., num_workers={loader.num_workers}, persistent_workers=True)"
+    if loader.made > 1:
+        return Fix(
+            f"Make the DataLoader{where(loader.created_at)} once, before the loop over the epochs:"
+            f" {call}. Its workers end with it, and {loader.made} were made one after the other.",
+            "review",
+            action="Make the DataLoader once, before the loop over the epochs",
+        )
+    return Fix(
+        f"{call}{where(loader.created_at)}.",
+        "review",
+        "loader.persistent_workers",
+        action="Keep the workers between epochs",
     )
 
 

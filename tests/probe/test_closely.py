@@ -108,6 +108,40 @@ def test_a_collator_may_be_an_object_or_a_partial(
     assert (told["collate_at"] and told["collate_at"][2]) == function
 
 
+ANEW = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+valid = DataLoader(TensorDataset(torch.randn(16, 4)), batch_size=16)
+train = DataLoader(TensorDataset(torch.randn(8, 4)), batch_size=2)
+for epoch in range(40):
+    if epoch:
+        train = DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=8)
+    for (x,) in train:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+    with torch.no_grad():
+        for (x,) in valid:
+            model.eval()(x)
+    model.train()
+"""
+
+
+def test_a_loader_made_anew_each_epoch_is_one_and_takes_no_other_ones_number(
+    tmp_path: Path,
+) -> None:
+    run = watch_code(tmp_path, ANEW, windows=["baseline"])
+    assert [loader["id"] for loader in run.of("loader")] == [0, 1, 2]
+    loaders = run.evidence().get(Loaders)
+    assert loaders
+    assert {(x.created_at.line, x.role, x.made) for x in loaders.loaders if x.created_at} == {
+        (7, "eval", 1), (8, "train", 1), (11, "train", 39),
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_files_random_numbers_and_values_of_a_fetch(workers: int, tmp_path: Path) -> None:
     run = watch_code(tmp_path, CODE, str(workers), windows=["baseline"])

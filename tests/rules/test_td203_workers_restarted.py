@@ -37,6 +37,29 @@ def test_at_best_warm_workers_keep_up_where_their_fetches_let_them(
     assert found.recoverable_ns == pytest.approx((5 + at_best_ms) * MS / 2), "half of the starts"
 
 
+@pytest.mark.parametrize(
+    ("made", "persistent", "said"),
+    [
+        (1, False, "persistent_workers=True) at train.py:41."),
+        (1, True, ""),
+        (5, False, "Make the DataLoader at train.py:41 once"),
+        (5, True, "Make the DataLoader at train.py:41 once"),
+    ],
+)
+def test_workers_do_not_outlive_a_loader_that_each_epoch_makes_anew(
+    made: int, persistent: bool, said: str
+) -> None:
+    restarted = loaders(num_workers=2, worker_start_ns=(400 * MS,) * 5, made=made,
+                        persistent_workers=persistent)  # fmt: skip
+    clean = replace(phases(data_wait=30, forward=30), iterator_start_ns=10 * MS)
+    found = run_rule(
+        find("TD203"), Evidence().add(budget(data_wait=30, forward=30), clean, restarted)
+    )
+    assert (isinstance(found, Finding) and said in found.fix.text) if said else found is None
+    if isinstance(found, Finding):
+        assert (found.fix.intervention is None) is (made > 1), "no trial moves a line"
+
+
 def test_slow_fetches_are_waited_for_as_now() -> None:
     """80 ms a fetch from two workers, 30 ms of work a step: 10 ms a step are waited for."""
     restarted = loaders(num_workers=2, worker_start_ns=(400 * MS,) * 5, load_ns=80 * MS,

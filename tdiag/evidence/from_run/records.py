@@ -94,6 +94,7 @@ class IteratorRecord(Record):
     pids: list[int] = []
     start_ns: int = 0
     started: bool = True
+    new: bool = False
 
 
 class Field(msgspec.Struct):
