@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.feeding import BatchField, Storage
-from tdiag.evidence.steps import Budget
+from tdiag.evidence.machine import Startup
+from tdiag.evidence.steps import Budget, StepHistory
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.model.kind import Kind
@@ -99,6 +100,25 @@ def test_the_files_are_counted_and_weighed_in_all() -> None:
 )
 def test_work_is_the_same_where_nothing_is_drawn(drawn: bool | None, expected: type) -> None:
     assert isinstance(result("TD209", random=drawn, samples=64.0), expected)
+
+
+@pytest.mark.parametrize(
+    ("passes", "run_ns", "fires"),
+    [
+        (1, 90_000 * MS, False),
+        (2, 90_000 * MS, True),
+        (1, None, True),  # tdiag ended it: how many epochs there were to be is not known
+    ],
+)
+def test_a_training_of_one_epoch_repeats_nothing(
+    passes: int, run_ns: int | None, fires: bool
+) -> None:
+    history = StepHistory(
+        end_ns=(), durations_ns=(), windows=(), clean=(), epochs_ns=tuple(range(passes))
+    )
+    facts = (history, Startup(parts_ns={}, run_ns=run_ns))
+    found = result("TD209", *facts, random=False, samples=64.0)
+    assert isinstance(found, Finding) is fires
 
 
 def test_results_are_kept_where_they_fit() -> None:
