@@ -125,7 +125,8 @@ class Loader(Kind, frozen=True, kw_only=True):
     random: bool | None = None
     fields: tuple[BatchField, ...] = ()
     # CPU time of a worker's other threads during a fetch, and the threads in each worker that
-    # Python did not start (pools of libraries in C). None without workers.
+    # Python did not start (pools of libraries in C). None without workers: in the training process
+    # torch's own threads may spin meanwhile.
     pool_cpu_ns: float | None = None
     pool_threads: int | None = None
     # Samples of one pass over it, on this rank, as its sampler says; None where nothing says so (a
@@ -155,7 +156,15 @@ class Loader(Kind, frozen=True, kw_only=True):
             return None
         wall = self.load_ns + (self.collate_ns or 0.0)
         busy = self.load_cpu_ns + (self.collate_cpu_ns or 0.0) + (self.runqueue_ns or 0.0)
+        busy += self.awaited_cpu_ns()
         return max(0.0, 1.0 - busy / wall) if wall else None
+
+    def awaited_cpu_ns(self) -> float:
+        """Of a fetch: CPU time of the worker's other threads, as far as the fetching thread was off
+        its core meanwhile. It waits for them (a pool of threads that decodes), not for storage."""
+        wall = (self.load_ns or 0.0) + (self.collate_ns or 0.0)
+        busy = (self.load_cpu_ns or 0.0) + (self.collate_cpu_ns or 0.0)
+        return min(self.pool_cpu_ns or 0.0, max(0.0, wall - busy - (self.runqueue_ns or 0.0)))
 
 
 class Loaders(Kind, frozen=True, kw_only=True):

@@ -92,7 +92,7 @@ class Feed:
     wall: float
     cpu: float
     queued: float  # ready to run, waiting for a core
-    blocked: float
+    blocked: float  # for nothing of its own process
     collate: float  # CPU time: waiting for a core is not the collate function's
 
     @property
@@ -288,7 +288,8 @@ def feed_of(budget: Budget, loaders: Loaders, phases: Phases | None, system: Sys
     wall = batches * (loader.load_ns + (loader.collate_ns or 0.0))
     if wall <= 0:
         return None
-    cpu = min(wall, batches * (loader.load_cpu_ns + (loader.collate_cpu_ns or 0.0)))
+    own = loader.load_cpu_ns + (loader.collate_cpu_ns or 0.0)
+    cpu = min(wall, batches * (own + loader.awaited_cpu_ns()))
     queued = min(wall - cpu, batches * _queued(loader, system))
     return Feed(
         loader=loader,

@@ -20,8 +20,9 @@ process's own computation is hidden.
 
 ## When this advice is wrong
 The first epoch always reads cold data; if it then stays in the page cache, a longer run does not
-wait. A fetch that waits for a lock, for its own threads or for a remote service is blocked too: the
-sampled line shows which.
+wait. A fetch that waits for a lock or for a remote service is blocked too, and so is one of the
+training process that waits for threads of its own: the sampled line shows which. A worker's threads
+count as its CPU time.
 """
 
 from __future__ import annotations
@@ -179,7 +180,8 @@ def _fix(fed: Feed, workers: int, cached: float | None, lines: list[StackLine]) 
         )
     else:
         ways["Shorten what the fetch waits for"] = (
-            f"shorten the wait{place}: no file is read, so it may be a service or a lock"
+            f"shorten the wait{place}: no file is read, so it may be a service, a lock, or threads"
+            " of its own"
         )
     text = ". Or ".join(ways.values()) + "."
     return Fix(
