@@ -12,7 +12,7 @@ import numpy as np
 
 from tdiag.diagnose.blind import blind
 from tdiag.diagnose.costs import HIGH_FRAC, Costs, family_of, undisturbed, weigh
-from tdiag.diagnose.places import fetched_by, sampled_there, unexplained_place
+from tdiag.diagnose.places import fetched_by, named, sampled_there, unexplained_place
 from tdiag.diagnose.roofline import EFFICIENT_FRAC, make_roofline, why_unknown
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.ops import HostOps
@@ -107,6 +107,8 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     if family == "input":
         mine = [f for f in findings if family_of(f.cls) == family and not f.advisory]
         summary += fetched_by(evidence, budget, mine)
+    elif costs.by_line and costs.by_line[0] == candidate.cls:
+        summary += f"; most samples:{named(costs.by_line[1])}"
     return _verdict(candidate, confidence, summary)
 
 
