@@ -20,6 +20,7 @@ from tdiag.evidence.steps import Budget, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding, Roofline, Verdict
 from tdiag.model.threshold import Threshold
+from tdiag.rules.td101_fetch_blocked_on_storage import MIN_READ_BYTES
 from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC, MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.units import count as counted
 from tdiag.units import duration
@@ -118,8 +119,9 @@ def _words(cls: str, evidence: Evidence, budget: Budget) -> str:
     train = loaders.train() if loaders else None
     if cls == "io" and "data_wait_io" not in budget.components_ns:
         return "waiting for something other than the CPU before the forward"
-    if cls == "io" and train is not None and train.read_bytes == 0 and not train.major_faults:
-        return _BLOCKED
+    read = train.read_bytes if train is not None else None
+    if cls == "io" and train and read is not None and read < MIN_READ_BYTES:
+        return WORDS[cls] if train.major_faults else _BLOCKED
     return WORDS[cls]
 
 

@@ -193,6 +193,16 @@ def test_the_narrowest_type_follows_from_the_values(seen: BatchField, enough: st
         assert f", {enough} is enough" in found.summary
 
 
+def test_narrower_values_do_not_make_small_samples_cheaper_to_collate() -> None:
+    """20 ms of collating, and 40 kB to copy."""
+    seen = replace(field("float64", -2.1, 2.6), bytes=4e4)
+    found = result(
+        "TD208", fields=(seen,), batch_dtypes={"torch.float64": 4e4}, batch_bytes=4e4,
+        collate_ns=20e6, collate_cpu_ns=20e6,
+    )  # fmt: skip
+    assert found is None
+
+
 def test_only_pixels_that_were_divided_are_divided_again() -> None:
     wide = {"batch_dtypes": {"torch.float32": 40.0 * MB}, "collate_ns": 2e7, "collate_cpu_ns": 2e7}
     divided = finding("TD208", fields=(field("float32", 0.0, 1.0, of_255=True),), **wide)
