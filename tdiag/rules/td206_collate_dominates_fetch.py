@@ -118,10 +118,13 @@ def _advice(loader: Loader) -> str:
             f"{where(loader.collate_at)} (torch.stack, pad_sequence, torch.from_numpy) instead of a"
             " Python loop over samples."
         )
+    whole = "index whole batches (sampler=BatchSampler(...), batch_size=None)"
+    if loader.dataset_len is None:  # a stream takes no sampler
+        whole = "yield whole batches (batch_size=None)"
     return (
         f"Return one array or tensor per field, no Python numbers, from {loader.dataset_class}"
-        f"{where(dataset_place(loader))}. Or index whole batches (sampler=BatchSampler(...),"
-        f" batch_size=None), so that {loader.collate_name} has nothing to collate."
+        f"{where(dataset_place(loader))}. Or {whole}, so that {loader.collate_name} has nothing to"
+        " collate."
     )
 
 

@@ -206,6 +206,16 @@ def test_each_worker_repeats_a_stream_that_it_does_not_share_out(
     assert found.fix.safety == ("safe" if shared else "review")
 
 
+def test_a_stream_takes_no_sampler_of_batches() -> None:
+    step = budget(data_wait_cpu=50, forward=10, backward=5)
+    slow = {"load_ns": 6.0 * MS, "load_cpu_ns": 6.0 * MS, "collate_ns": 54.0 * MS,
+            "collate_cpu_ns": 54.0 * MS, "batch_bytes": 1e6}  # fmt: skip
+    stream = loaders(dataset_len=None, dataset_at=at(7, "__iter__"), **slow)
+    found = run_rule(find("TD206"), Evidence().add(step, stream, system()))
+    assert isinstance(found, Finding)
+    assert "yield whole batches" in found.fix.text and "BatchSampler" not in found.fix.text
+
+
 def test_a_trial_with_as_many_workers_as_now_would_tell_nothing() -> None:
     step = budget(data_wait_io=50, forward=10, backward=5)
     for workers, change in ((0, True), (32, False)):
