@@ -279,7 +279,7 @@ class LoaderWatch:
         return number
 
     def number(self, loader: Any) -> int:
-        """This loader's number; describes it in the events when first seen. One that is made anew
+        """This loader's number; describes it in the events when first seen. One that is made again
         for each epoch has the number of the one before, which is gone by then."""
         number = self.numbers.get(loader)
         if number is None:

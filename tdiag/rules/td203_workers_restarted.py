@@ -9,7 +9,7 @@ Each epoch forks or spawns every worker, imports what it needs and fills the que
 the training waits. At the end of the epoch it waits again until all workers have ended.
 
 ## What to do
-Keep the workers between epochs: `persistent_workers=True`. A DataLoader that each epoch makes anew
+Keep the workers between epochs: `persistent_workers=True`. A DataLoader that each epoch makes again
 starts new workers all the same: make it once, before the loop.
 
 ## How the gain is computed

@@ -108,7 +108,7 @@ def test_a_collator_may_be_an_object_or_a_partial(
     assert (told["collate_at"] and told["collate_at"][2]) == function
 
 
-ANEW = """
+AGAIN = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -130,10 +130,10 @@ for epoch in range(40):
 """
 
 
-def test_a_loader_made_anew_each_epoch_is_one_and_takes_no_other_ones_number(
+def test_a_loader_made_again_each_epoch_is_one_and_takes_no_other_ones_number(
     tmp_path: Path,
 ) -> None:
-    run = watch_code(tmp_path, ANEW, windows=["baseline"])
+    run = watch_code(tmp_path, AGAIN, windows=["baseline"])
     assert [loader["id"] for loader in run.of("loader")] == [0, 1, 2]
     loaders = run.evidence().get(Loaders)
     assert loaders

@@ -46,7 +46,7 @@ def test_at_best_warm_workers_keep_up_where_their_fetches_let_them(
         (5, True, "Make the DataLoader at train.py:41 once"),
     ],
 )
-def test_workers_do_not_outlive_a_loader_that_each_epoch_makes_anew(
+def test_workers_do_not_outlive_a_loader_that_each_epoch_makes_again(
     made: int, persistent: bool, said: str
 ) -> None:
     restarted = loaders(num_workers=2, worker_start_ns=(400 * MS,) * 5, made=made,
