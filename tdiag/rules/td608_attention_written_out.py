@@ -30,7 +30,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tdiag.evidence.device import DeviceParts, DeviceTime
-from tdiag.evidence.ops import Attention, HostOps, Ops
+from tdiag.evidence.ops import Attention, FusedAttention, HostOps, Ops
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
@@ -74,11 +74,12 @@ def check(
     if ops.attention is None:
         raise Abstain("tensors were not followed from one matrix product to the next")
     asked = [x for x in ops.fused_attention if "weights" in x.unfused]
-    written = sum(x.per_step for x in (*ops.attention, *asked))
+    calls: list[Attention | FusedAttention] = [*ops.attention, *asked]
+    written = sum(x.per_step for x in calls)
     counts = {op.name: op.count for op in host_ops.ops}
     if not written or any("scaled_dot_product" in name for name in counts):
         return None
-    most = max((*ops.attention, *asked), key=lambda x: x.per_step)
+    most = max(calls, key=lambda x: x.per_step)
     place = most.at
     own = sum(op.self_ns for op in host_ops.ops if op.name in PARTS)
     cost = own * budget.step_ns / traced.mean_ns
