@@ -79,8 +79,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     and where the fix may cost more than it wins. Where a trial ``measured`` the fix, what that won,
     or 0; ``speedup`` stays the prediction. ``at_best_ns``: the range's high end
     (the speed-up's may count on warm caches besides). ``summary``: one sentence with the decisive
-    numbers. ``why_gain``: where the range comes from. ``advisory``: no measured cost, or one too
-    small to be a healthy run's concern; never ranked above others.
+    numbers. ``why_gain``: where the range comes from. ``advisory``: no measured cost, one too
+    small to be a healthy run's concern, or a small gain that may be none; never ranked above
+    others.
     ``components``: the budget components the time comes out of; findings that share one overlap,
     so their ``recoverable_ns`` must not be added up."""
 

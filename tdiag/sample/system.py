@@ -58,6 +58,7 @@ class SystemSampler:
             "kind": "machine",
             "t": time.perf_counter_ns(),
             "cores_machine": psutil.cpu_count() or 1,
+            "cores_physical": psutil.cpu_count(logical=False),
             "cores_allowed": limits.cores_allowed(),
             "cpu_quota": limits.cpu_quota(),
             "ram_total": psutil.virtual_memory().total,

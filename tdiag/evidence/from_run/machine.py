@@ -32,6 +32,7 @@ class _Gpu(msgspec.Struct):
 class Machine(msgspec.Struct, tag_field="kind", tag="machine"):
     cores_machine: int
     cores_allowed: float
+    cores_physical: int | None = None
     ram_total: int | None = None
     ram_limit: int | None = None
     gpus: list[_Gpu] | None = None
@@ -80,6 +81,7 @@ def make_system(
     system = System(
         cores_allowed=min(machine.cores_allowed, cpus_allowed or machine.cores_allowed),
         cores_machine=machine.cores_machine,
+        cores_physical=machine.cores_physical,
         cores_used=used.cores(),
         machine_busy_cores=used.machine_cores(),
         rss_bytes=max(memory, default=None),

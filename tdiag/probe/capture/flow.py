@@ -53,12 +53,15 @@ def stage_of(name: str, taken: str, result: Any) -> str:
 
 
 DROPOUT, GRADIENT, DIMENSIONS, SIZES = "dropout", "mask with gradient", "dimensions", "sizes"
+ASKED = "weights"  # MultiheadAttention is to return them: no fused kernel does
 
 
 def unfused(name: str, args: Any, kwargs: Any) -> list[str]:
     """Why this call of fused attention may not get a fused kernel: dropout (on a CPU), a mask that
-    needs a gradient, not four dimensions, values not as wide as keys."""
+    needs a gradient, not four dimensions, values not as wide as keys, weights to be returned."""
     if name == "multi_head_attention_forward":
+        if kwargs.get("need_weights", args[15] if len(args) > 15 else True):
+            return [ASKED]
         dropout = kwargs.get("dropout_p", args[10] if len(args) > 10 else 0.0)
         return [DROPOUT] if dropout and kwargs.get("training", True) else []
     given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p"), args), **kwargs)
