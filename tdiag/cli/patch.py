@@ -46,12 +46,12 @@ def with_patch(
     from tdiag.trial.patch import write
 
     won = best_of(trials)
-    here = (original or given).cwd
-    if won is None:
-        return replace(trials, patch=Patch(why="no change won"))
-    patch = write(won, root_of(here), began_unix_ns)
+    own = original or given
+    patch = Patch(why="no change won")
+    if won:
+        patch = write(won, root_of(own.cwd), began_unix_ns)
     if patch.diff:
-        patch = _measured(patch, file, given, here, until_s, whole=original is not None)
+        patch = _measured(patch, file, given, own, until_s)
     if not patch.diff and file.exists() and file.stat().st_size:
         patch = replace(patch, why=f"{patch.why} ({file} is of an earlier trial)")
     if patch.diff:
@@ -60,10 +60,9 @@ def with_patch(
     return replace(trials, patch=patch)
 
 
-def _measured(
-    patch: Patch, file: Path, given: Options, here: Path, until_s: float, *, whole: bool
-) -> Patch:
-    """Against the untouched script; without its diff where that does not prove it."""
+def _measured(patch: Patch, file: Path, given: Options, own: Options, until_s: float) -> Patch:
+    """Against the untouched script; without its diff where that does not prove it. ``own``: the
+    program in its own place, of which a copy is patched."""
     import tempfile
 
     from msgspec.structs import replace
@@ -78,7 +77,7 @@ def _measured(
         draft = Path(folder) / file.name
         draft.write_bytes(patch.diff.encode("utf-8", "surrogateescape"))
         try:
-            with patched_program(draft, given.command, here, whole=whole) as candidate:
+            with patched_program(draft, own, whole=own is not given) as candidate:
                 found = try_one(candidate, given, "patched", until_s)
         except UsageError as error:
             return replace(patch, diff="", edits=(), why=f"as patched: {error.message}")

@@ -200,19 +200,17 @@ def patched_script(
 
 
 @contextmanager
-def patched_program(
-    patch: Path, command: Sequence[str], here: Path, *, whole: bool = False
-) -> Iterator[Candidate]:
-    """The same of a program whose words are known, which runs in ``here``."""
+def patched_program(patch: Path, own: Options, *, whole: bool = False) -> Iterator[Candidate]:
+    """The same of a program whose words are known."""
     from tdiag.errors import UsageError
     from tdiag.gate.copied import patched
     from tdiag.trial.candidate import Candidate, Patched
 
-    with patched(patch, None, here=here, whole=whole) as copy:
-        cwd = copy.moved(here)
+    with patched(patch, None, here=own.cwd, whole=whole) as copy:
+        cwd = copy.moved(own.cwd)
         if cwd is None or not cwd.is_dir():
-            raise UsageError(f"{patch.name} removes the folder {here.name}")
-        words = [command[0], *map(copy.word, command[1:])]
+            raise UsageError(f"{patch.name} removes the folder {own.cwd.name}")
+        words = [own.command[0], *map(copy.word, own.command[1:])]
         yield Candidate((), Patched(patch.name, words, cwd, copy.variables(), str(copy.root),
                                     copy.changed))  # fmt: skip
 

@@ -69,11 +69,14 @@ def _parts(section: Section, page: Page) -> Iterator[tuple[str, list[str]]]:
     if section.page_only:
         return
     rest: list[str] = []
+    last: Block | None = None
     for block in section.blocks:
         if isinstance(block, Item) and block.number:
             yield f"{inert(block.rule)} {inert(block.name)}", [*_item(block, page)]
         elif lines := [*_block(block, page)]:
-            rest += ["", *lines] if rest and not isinstance(block, Line) else lines
+            listed = isinstance(block, Line) and not isinstance(last, Code)
+            rest += ["", *lines] if rest and not listed else lines
+            last = block
     if not rest:
         return
     aside = f" ({plain(section.aside)})" if section.aside else ""

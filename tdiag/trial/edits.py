@@ -230,8 +230,7 @@ def _on_model(code: str) -> Edit:
         for made in scope[name]:
             line = _plain_assignment(source, made) if made.scope is scope else None
             if line is None or (block is not None and source.parents[line] is not block):
-                raise Refused(f"`{name}` is not made by a plain assignment in the same block:"
-                              f" write {code.format(name)} where it is made")  # fmt: skip
+                raise Refused(f"`{name}` is not made by a plain assignment in the same block")
             block = source.parents[line]
             lines.append(line)
         if "torch" in code and not source.has_torch():

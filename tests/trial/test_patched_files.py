@@ -3,16 +3,24 @@ offered."""
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from tdiag.cli.patch import check_free, with_patch
+from tdiag.cli.trial import in_copy
 from tdiag.model.place import Place
-from tdiag.model.trials import Applied, Patch, Tried
+from tdiag.model.trials import Applied, Patch, Trials, Tried
 from tdiag.probe.trial.changes import load, names
+from tdiag.trial import measure
+from tdiag.trial.candidate import Candidate
 from tdiag.trial.edits import EDITS
-from tdiag.trial.patch import objection, write
+from tdiag.trial.measure import Options
+from tdiag.trial.patch import marked, objection, write
 from tdiag.trial.said import heard
 from tests.probe.harness import watch_code
 
@@ -117,6 +125,55 @@ def test_every_change_that_can_be_kept_is_in_the_table_or_said_to_be_left() -> N
     page = (Path(__file__).parents[2] / "docs" / "try.md").read_text()
     line = next(text for text in page.split("\n\n") if text.startswith("tdiag patches no"))
     assert all(f"`{name}`" in line for name in left) and line.count("`") == 2 * len(left)
+
+
+def trials_of(folder: Path, **fields: Any) -> Trials:
+    """One change won, of the loader at line 3 of the script there."""
+    at = Place(str(folder / "train.py"), 3)
+    won = Tried(change=WORKERS, ceiling=False, safety="same numbers", answer="faster", speedup=2.0,
+                low=1.9, high=2.1, applied=(Applied("loader.num_workers", at),))  # fmt: skip
+    return Trials(command="python train.py", tried=(replace(won, **fields),))
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_the_patch_is_measured_in_a_copy_before_it_is_written(
+    copy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``--copy``, too, where the trial ran somewhere else."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "train.py").write_text(f"{HEAD}loader = DataLoader(1)\n")
+    (work / "data.txt").write_text("")
+    given = Options(command=[sys.executable, str(work / "train.py")], cwd=work, folder=tmp_path,
+                    time_budget_s=1.0)  # fmt: skip
+    answers = ["no effect", "faster"]
+    seen: list[str] = []
+
+    def try_one(one: Candidate, options: Options, name: str, until_s: float) -> Tried:
+        assert one.patched and one.patched.cwd != work
+        script = Path(one.patched.command[1])
+        seen.append(script.read_text())
+        assert (script.parent / "data.txt").is_symlink() != copy
+        assert (options.cwd != work) == copy
+        found = trials_of(work, answer=answers[len(seen) - 1], losses="losses identical").tried[0]
+        return replace(found, change=one.label)
+
+    monkeypatch.setattr(measure, "try_one", try_one)
+    fix = work / "fix.patch"
+    with in_copy(given) if copy else nullcontext(given) as here:
+        there = Place(str(here.cwd / "train.py"), 3)
+        spot = here.users(Applied("loader.num_workers", there))
+        trials = trials_of(work, applied=(spot,))
+        for answer in answers:
+            found = with_patch(trials, fix, here, FAR_NS, 0.0, original=given if copy else None)
+            assert found.patch and fix.exists() == (answer == "faster") == bool(found.patch.diff)
+            assert (answer == "faster") != ("as patched: no effect" in found.patch.why)
+    assert seen == [f"{HEAD}loader = DataLoader(1, num_workers=4)\n"] * 2
+    text = fix.read_text()
+    assert marked(text) and "2.00× [1.90, 2.10] faster; losses identical" in text
+    check_free(fix)  # it may be written again
+    none = with_patch(trials_of(work, answer="unclear"), fix, given, FAR_NS, 0.0).patch
+    assert none and none.why == f"no change won ({fix} is of an earlier trial)"
 
 
 TRAINING = '''\
