@@ -12,13 +12,15 @@ if TYPE_CHECKING:
 
 
 def check_free(file: Path) -> None:
-    """Raises UsageError where the patch cannot be written: no folder, or a file that tdiag did not
-    write. Before the script runs for minutes."""
+    """Raises UsageError where the patch cannot be written: no folder, a file that tdiag did not
+    write, no git. Before the script runs for minutes."""
     from tdiag.errors import UsageError
+    from tdiag.gate.copied import root_of
     from tdiag.trial.patch import marked
 
     if file.is_dir() or not file.absolute().parent.is_dir():
         raise UsageError(f"--patch {file}: {'is a folder' if file.is_dir() else 'no such folder'}")
+    root_of(Path.cwd())
     try:
         text = file.read_text(errors="replace")
     except FileNotFoundError:
@@ -36,14 +38,14 @@ def with_patch(
 ) -> Trials:  # fmt: skip
     """The trials with the patch of what won most, which is written to ``file`` if it wins as
     patched. ``given``: as the trials ran; ``original``: of a copy, the program in its own place.
-    Raises RunError where it cannot be written, and what is wrong with the untouched script."""
+    Whatever goes wrong is said in it: the trials were measured."""
     from msgspec.structs import replace
 
     import tdiag
     from tdiag.gate.copied import root_of
     from tdiag.model.trials import Patch
     from tdiag.report.of_trials import best_of
-    from tdiag.trial.patch import write
+    from tdiag.trial.patch import write, written
 
     won = best_of(trials)
     own = original or given
@@ -55,8 +57,12 @@ def with_patch(
     if not patch.diff and file.exists() and file.stat().st_size:
         patch = replace(patch, why=f"{patch.why} ({file} is of an earlier trial)")
     if patch.diff:
-        patch = replace(patch, file=os.path.abspath(file))  # noqa: PTH100 - links stay
-        _put(file, patch, tdiag.__version__)
+        try:
+            file.write_bytes(written(patch, tdiag.__version__))
+        except OSError as error:
+            patch = replace(patch, why=f"cannot write {file}: {error.strerror}")
+        else:
+            patch = replace(patch, file=os.path.abspath(file))  # noqa: PTH100 - links stay
     return replace(trials, patch=patch)
 
 
@@ -68,7 +74,7 @@ def _measured(patch: Patch, file: Path, given: Options, own: Options, until_s: f
     from msgspec.structs import replace
 
     from tdiag.cli.trial import patched_program
-    from tdiag.errors import UsageError
+    from tdiag.errors import TdiagError
     from tdiag.trial.measure import try_one
     from tdiag.trial.patch import objection
 
@@ -79,18 +85,8 @@ def _measured(patch: Patch, file: Path, given: Options, own: Options, until_s: f
         try:
             with patched_program(draft, own, whole=own is not given) as candidate:
                 found = try_one(candidate, given, "patched", until_s)
-        except UsageError as error:
+        except TdiagError as error:
             return replace(patch, diff="", edits=(), why=f"as patched: {error.message}")
     if why := objection(found, patch):
         return replace(patch, diff="", edits=(), measured=found, why=why)
     return replace(patch, measured=found)
-
-
-def _put(file: Path, patch: Patch, version: str) -> None:
-    from tdiag.errors import RunError
-    from tdiag.trial.patch import written
-
-    try:
-        file.write_bytes(written(patch, version))
-    except OSError as error:
-        raise RunError(f"cannot write {file}: {error.strerror}") from None

@@ -81,7 +81,8 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
     """What won as a change of the user's own files. ``diff``: unified, as `git apply` takes it in
     ``root``; bytes that are not UTF-8 are lone surrogates in it. Empty where none is offered:
     ``why`` says it. ``made``: the changes in it, ``by_hand``: what is left, in words. ``measured``:
-    the patched program against the untouched one. ``file``: where it was written."""
+    the patched program against the untouched one. ``file``: where it was written, empty where that
+    failed."""
 
     diff: str = ""
     root: str = ""

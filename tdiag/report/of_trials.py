@@ -123,7 +123,8 @@ def _patch(patch: Patch) -> Iterator[Block]:
         yield Line(said, tone="good")
         file, root = Path(patch.file), Path(patch.root)
         name = file.relative_to(root) if file.is_relative_to(root) else file
-        yield Line(f"Apply it in {root}: `git apply {shlex.quote(str(name))}`")
+        apply = f"Apply it in {root}: `git apply {shlex.quote(str(name))}`"
+        yield Line(patch.why, tone="unsure") if patch.why else Line(apply)
         yield Code(patch.diff, "diff")
     else:
         yield Line(f"No patch: {patch.why}", tone="unsure")

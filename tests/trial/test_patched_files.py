@@ -146,7 +146,7 @@ def test_the_patch_is_measured_in_a_copy_before_it_is_written(
     (work / "data.txt").write_text("")
     given = Options(command=[sys.executable, str(work / "train.py")], cwd=work, folder=tmp_path,
                     time_budget_s=1.0)  # fmt: skip
-    answers = ["no effect", "faster"]
+    answers = ["no effect", "faster", "faster"]
     seen: list[str] = []
 
     def try_one(one: Candidate, options: Options, name: str, until_s: float) -> Tried:
@@ -164,14 +164,20 @@ def test_the_patch_is_measured_in_a_copy_before_it_is_written(
         there = Place(str(here.cwd / "train.py"), 3)
         spot = here.users(Applied("loader.num_workers", there))
         trials = trials_of(work, applied=(spot,))
-        for answer in answers:
+        for answer in answers[:2]:
             found = with_patch(trials, fix, here, FAR_NS, 0.0, original=given if copy else None)
             assert found.patch and fix.exists() == (answer == "faster") == bool(found.patch.diff)
             assert (answer == "faster") != ("as patched: no effect" in found.patch.why)
-    assert seen == [f"{HEAD}loader = DataLoader(1, num_workers=4)\n"] * 2
-    text = fix.read_text()
-    assert marked(text) and "2.00× [1.90, 2.10] faster; losses identical" in text
-    check_free(fix)  # it may be written again
+        text = fix.read_text()
+        assert marked(text) and "2.00× [1.90, 2.10] faster; losses identical" in text
+        check_free(fix)  # it may be written again
+        fix.unlink()
+        fix.symlink_to("no/folder")
+        lost = with_patch(trials, fix, here, FAR_NS, 0.0, original=given if copy else None).patch
+        assert lost and lost.diff and not lost.file and "cannot write" in lost.why
+    assert seen == [f"{HEAD}loader = DataLoader(1, num_workers=4)\n"] * 3
+    fix.unlink()
+    fix.write_text(text)
     none = with_patch(trials_of(work, answer="unclear"), fix, given, FAR_NS, 0.0).patch
     assert none and none.why == f"no change won ({fix} is of an earlier trial)"
 

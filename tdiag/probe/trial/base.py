@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 import time
@@ -68,6 +69,12 @@ class Trial:
         :func:`..places.caller` gives it; ``variable``: what it is called there."""
         self._say(name, "applied", what, place, variable)
 
+    def sets(self, name: str, what: str) -> None:
+        """It has set something for the whole script (line 0), of whose processes the first says
+        so."""
+        if multiprocessing.parent_process() is None:
+            self._say(name, "applied", what, _script())
+
     def refused(self, name: str, why: str, place: Any = None) -> None:
         """It had something to change and did not."""
         self._say(name, "refused", why, place)
@@ -109,9 +116,8 @@ def at(place: Any) -> str:
     return f" at {place[0].rpartition('/')[2]}:{place[1]}" if place else ""
 
 
-def script() -> Any:
-    """The script as a place (line 0: the whole file), for what is changed once, from its start on;
-    None where the program is none of the user's files."""
+def _script() -> Any:
+    """The script as a place; None where the program is none of the user's files."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     return [os.path.abspath(file), 0, "<module>"] if file and is_user_file(file) else None
 

@@ -1,6 +1,6 @@
 """cuDNN tries its convolution algorithms and keeps the fastest."""
 
-from ..base import ROUNDING, Change, Trial, script, switch
+from ..base import ROUNDING, Change, Trial, switch
 
 NAME = "torch.cudnn_benchmark"
 
@@ -21,7 +21,7 @@ def install(trial: Trial, value: bool) -> None:
 
     on()
     trial.probe.when_warm(on)
-    trial.applied(NAME, "off → on", script())
+    trial.sets(NAME, "off → on")
 
 
 CHANGE = Change(

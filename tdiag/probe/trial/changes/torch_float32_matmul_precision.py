@@ -4,7 +4,7 @@ import functools
 
 from ...patches import hidden
 from ...places import caller
-from ..base import ROUNDING, Change, Trial, at, script
+from ..base import ROUNDING, Change, Trial, at
 
 NAME = "torch.float32_matmul_precision"
 
@@ -33,7 +33,7 @@ def install(trial: Trial, value: str) -> None:
         trial.refused(NAME, f"the precision is {value} already")
     else:
         original(value)
-        trial.applied(NAME, f"{before} → {value}", script())
+        trial.sets(NAME, f"{before} → {value}")
 
 
 CHANGE = Change(

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...patches import hidden
 from ...places import caller
-from ..base import ROUNDING, Change, Trial, number, script
+from ..base import ROUNDING, Change, Trial, number
 
 NAME = "torch.num_threads"
 WORKER = "_utils/worker.py"  # sets one thread in each DataLoader worker, which stays so
@@ -30,7 +30,7 @@ def install(trial: Trial, value: int) -> None:
         trial.refused(NAME, f"torch has {value} threads already")
     else:
         original(value)
-        trial.applied(NAME, f"threads {before} → {value}", script())
+        trial.sets(NAME, f"threads {before} → {value}")
 
 
 CHANGE = Change(
