@@ -3,6 +3,7 @@ offered."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -127,6 +128,12 @@ def test_every_change_that_can_be_kept_is_in_the_table_or_said_to_be_left() -> N
     assert all(f"`{name}`" in line for name in left) and line.count("`") == 2 * len(left)
 
 
+def test_libcst_is_imported_for_a_patch_only() -> None:
+    code = "import sys, tdiag.cli.trial, tdiag.cli.tried, tdiag.cli.patch, tdiag.trial.measure\n"
+    code += "import tdiag.report.of_trials; sys.exit('libcst' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def trials_of(folder: Path, **fields: Any) -> Trials:
     """One change won, of the loader at line 3 of the script there."""
     at = Place(str(folder / "train.py"), 3)
@@ -237,9 +244,9 @@ def test_the_patched_script_is_what_the_probe_made_of_the_unpatched(tmp_path: Pa
     # Cold: else the script that everything is set in is that of the warm Python.
     changed = watch_code(tmp_path / "work", TRAINING, cold=True, windows=[],
                          trial=list(WANTED.items()))  # fmt: skip
-    told = heard([changed.run_dir])
+    recorded = heard([changed.run_dir])
     won = Tried(change="+".join(f"{k}={v}" if v else k for k, v in WANTED.items()), ceiling=False,
-                safety="", answer="faster", applied=told.places)  # fmt: skip
+                safety="", answer="faster", applied=recorded.places)  # fmt: skip
     patch = write(won, tmp_path / "work", FAR_NS)
     assert not patch.by_hand and len(patch.made) == len(WANTED)
     code = applied(tmp_path / "work", patch).decode()
