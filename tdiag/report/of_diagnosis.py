@@ -204,6 +204,7 @@ def _sections(
                       what=("finding", "findings"))  # fmt: skip
     if diagnosis.trials:
         yield of_trials.section(diagnosis.trials)
+        yield from of_trials.patch_section(diagnosis.trials)
     if table := money(diagnosis, hourly_cost):
         yield Section(id="money", title="Time and money", aside=f"at {hourly_cost:g} an hour",
                       blocks=(table,))  # fmt: skip

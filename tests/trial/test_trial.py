@@ -165,7 +165,7 @@ def test_losses_are_compared_step_by_step(
     sides = []
     for name, runs in (("without", without), ("with", with_it)):
         sides.append([_written(tmp_path / f"{name}{i}", losses) for i, losses in enumerate(runs)])
-    assert compared(*sides) == told
+    assert compared(*sides).text == told
 
 
 def _written(run_dir: Path, losses: list[float]) -> Path:
