@@ -38,7 +38,7 @@ GUESS_CONFIDENCE = Threshold(
 )
 
 # Blocked in the dataset while nothing was read from storage: a service, a lock, a sleep.
-_BLOCKED = "waiting in the dataset for something other than storage"
+BLOCKED = "waiting in the dataset for something other than storage"
 WORDS = {
     "io": "waiting for storage",
     "cpu": "waiting for preprocessing on the CPU",
@@ -117,7 +117,7 @@ def _words(cls: str, evidence: Evidence, budget: Budget) -> str:
     if cls == "io" and "data_wait_io" not in budget.components_ns:
         return "waiting for something other than the CPU before the forward"
     if cls == "io" and train is not None and train.read_bytes == 0 and not train.major_faults:
-        return _BLOCKED
+        return BLOCKED
     return WORDS[cls]
 
 
