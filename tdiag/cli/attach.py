@@ -24,7 +24,7 @@ def attach(
         ),
     ] = False,
     time_budget: Annotated[
-        float, typer.Option(min=2, metavar="SECONDS", help="How long to watch.")
+        float, typer.Option(min=6, metavar="SECONDS", help="How long to watch.")
     ] = 20.0,
     out: Annotated[
         Path | None,
@@ -52,7 +52,7 @@ def attach(
 
     tdiag attach 4711
 
-    tdiag attach --torchrun $(pgrep -f torchrun)
+    tdiag attach --torchrun 4700
 
     Needs the right to trace the process: the same user, or root. Ctrl-C ends the watching and
     reports what there is.

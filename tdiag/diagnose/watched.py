@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tdiag.diagnose.costs import HIGH_FRAC, undisturbed
 from tdiag.diagnose.verdict import BLOCKED, GUESS_CONFIDENCE, WORDS
+from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Verdict
 from tdiag.model.place import Place
@@ -28,7 +29,10 @@ _WASTE = {
     "comm": "comm",
     "logging": "logging",
 }
-_FOR_MORE = "`tdiag run` tells, which counts and times the calls of torch"
+_FOR_MORE = "`tdiag run` counts and times the calls of torch"
+_AMBIGUOUS = (
+    f"samples cannot tell whether that is work or the cost of many small calls: {_FOR_MORE}"
+)
 
 
 class _Cause(NamedTuple):
@@ -45,6 +49,8 @@ def of_watched(evidence: Evidence, watched: Watched) -> Verdict:
 
     On a device, nothing costs more than the device idles, and computing is the device's.
     """
+    if not watched.samples:
+        return _unknown(evidence.why_missing(Stacks))
     if why := _too_little(watched):
         return _unknown(why)
     if watched.device and watched.device_used_frac is None:
@@ -189,7 +195,7 @@ def _compute(watched: Watched, compute: float, evidence: Evidence) -> Verdict:
         lines = f"{percent(watched.own_lines_frac)} are lines of your own in forward"
         return _unknown(f"{said}; {lines}{_of(watched, 'forward')}: {_FOR_MORE}")
     if (watched.other_threads_cores or 0.0) < MAJORITY_FRAC:
-        return _unknown(f"{said}: whether that is work or the cost of many calls, {_FOR_MORE}")
+        return _unknown(f"{said}; {_AMBIGUOUS}")
     return _computing(said, compute, undisturbed(evidence), watched)
 
 
@@ -213,8 +219,8 @@ def _unexplained(watched: Watched, share: float) -> str:
     if watched.device:
         return (
             f"the device idles in {percent(1 - (watched.device_used_frac or 0.0))} of the time, and"
-            f" samples explain {percent(share)} of that by nothing that waits; most samples:"
-            f" {_most(watched)}: {_FOR_MORE}"
+            f" in {percent(share)} the training thread waits for nothing; most samples:"
+            f" {_most(watched)}. {_FOR_MORE}"
         )
     return (
         f"{percent(share)} of the training thread's time lies in no phase that samples"

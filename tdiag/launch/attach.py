@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,11 @@ from tdiag.sample.system import SystemSampler
 
 # Of the time budget, without py-spy: its pauses would be in the counters.
 ALONE_FRAC = 0.25
+# Another's training is stopped less often than a run's own window (docs/attach.md: what it costs).
+# A share is within ±2.6 % after 15 s (√(p(1−p)/n) at worst).
+RATE_HZ = 25
 TICK_S, SYSTEM_EVERY_S = 0.05, 0.5
+LOOK_SHARE = 0.01  # as finding the processes (sample/system.py)
 
 
 def attach(
@@ -69,8 +73,9 @@ class _Watch:
         self.budget_s = budget_s
         self.display = display
         self.notes = notes
-        self.pyspy = PySpy(run_dir)
+        self.pyspy = PySpy(run_dir, rate_hz=RATE_HZ)
         self.states = ThreadStates()
+        self.next_look_s = 0.0
         self.system = SystemSampler(run_dir / "system.jsonl", root, watched[0].environment)
         self.processes = [psutil.Process(process.pid) for process in watched]
         lead = watched[0]
@@ -134,7 +139,12 @@ class _Watch:
         self.record["attached"]["alone_ns"] = [begin, time.perf_counter_ns()]
 
     def _look(self) -> None:
-        self.states.look(self._pids())
+        """As often as costs at most ``LOOK_SHARE`` of a core, however many processes there are."""
+        began = time.monotonic()
+        if began >= self.next_look_s:
+            self.states.look(process.pid for process in self.system.processes())
+            now = time.monotonic()
+            self.next_look_s = now + (now - began) / LOOK_SHARE
 
     def _sampled(self) -> None:
         """py-spy's part, through the same files by which the probe asks for it."""
@@ -160,9 +170,6 @@ class _Watch:
                 self.system.sample()
                 self._remember_parents()
             time.sleep(TICK_S)
-
-    def _pids(self) -> Iterator[int]:
-        yield from (process.pid for process in self.system.processes())
 
     def _remember_parents(self) -> None:
         """Which process started which: it tells whose workers a worker is."""

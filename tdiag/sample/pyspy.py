@@ -98,13 +98,14 @@ class PySpy(Attacher):
     name, prefix, suffix = PY_SPY, SAMPLE, ".speedscope.json"
     absent = "py-spy is not installed beside tdiag"
 
-    def __init__(self, run_dir: Path, *, enabled: bool = True) -> None:
+    def __init__(self, run_dir: Path, *, enabled: bool = True, rate_hz: int = RATE_HZ) -> None:
         super().__init__(run_dir, find_program() if enabled else None)
+        self.rate_hz = rate_hz
 
     def command(self, program: str, pid: int, output: Path) -> list[str]:
         return [
             program, "record", "--pid", str(pid), "--subprocesses", "--idle",
-            "--format", "speedscope", "--rate", str(RATE_HZ), "--full-filenames",
+            "--format", "speedscope", "--rate", str(self.rate_hz), "--full-filenames",
             "--output", str(output),
         ]  # fmt: skip
 

@@ -54,6 +54,8 @@ def find(pid: int) -> list[Running]:
     its parent's, and nothing below it counts. Raises UsageError where there is no such process,
     RunError where it may not be read.
     """
+    if not Path("/proc/self/maps").exists():
+        raise UsageError("tdiag attach needs Linux")
     try:
         asked = psutil.Process(pid)
         if pid == os.getpid():
@@ -153,10 +155,10 @@ def _not_ours(process: psutil.Process) -> RunError:
     owner = "another user"
     with contextlib.suppress(psutil.Error):
         owner = f"user {process.username()}"
-    return RunError(
-        f"process {process.pid} belongs to {owner} and may not be read",
-        f"run tdiag as that user, or as root: sudo tdiag attach {process.pid}",
-    )
+    allow = f"run tdiag as that user, or as root: sudo tdiag attach {process.pid}"
+    if not os.geteuid():
+        allow = "in a container, root needs a capability for it: `--cap-add SYS_PTRACE`"
+    return RunError(f"process {process.pid} belongs to {owner} and may not be read", allow)
 
 
 def _elsewhere(pid: int) -> str:

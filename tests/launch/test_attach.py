@@ -123,8 +123,8 @@ def diagnosis(folder: Path) -> dict[str, Any]:
 
 
 def attached(folder: Path, pid: int, *words: str) -> dict[str, Any]:
-    """The diagnosis of three seconds of this process."""
-    done = tdiag("attach", str(pid), "--time-budget", "4", "--json", *words, cwd=folder)
+    """The diagnosis of seven seconds of this process."""
+    done = tdiag("attach", str(pid), "--time-budget", "7", "--json", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert found == diagnosis(folder)
@@ -265,7 +265,7 @@ def test_a_target_that_ends_meanwhile_is_reported(tmp_path: Path, started: Any) 
 def test_nothing_is_left_behind_even_when_tdiag_is_killed(tmp_path: Path, started: Any) -> None:
     target = started(sys.executable, holder(tmp_path))
     watching = subprocess.Popen(
-        [*TDIAG, "attach", str(target.pid), "--time-budget", "4"], cwd=tmp_path,
+        [*TDIAG, "attach", str(target.pid), "--time-budget", "6"], cwd=tmp_path,
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert watching.stderr is not None

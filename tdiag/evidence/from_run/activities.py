@@ -34,6 +34,7 @@ _FIRST = (
     "forward",
     "optimizer",
 )
+_FRAMEWORKS = re.compile(r"/(transformers|accelerate|lightning|pytorch_lightning)/")
 _STARTS = ("__init__", "__iter__", "_reset", "_get_iterator")
 _WAITS = re.compile(r"\.(item|cpu|tolist|numpy|synchronize|wait)\(")
 
@@ -83,7 +84,9 @@ class Activities:
         for frame in frames:
             if frame.phase() == "data_wait":
                 return False
-            if _EVALUATES.fullmatch(frame.name.rpartition(".")[2]):
+            file = frame.file or ""
+            known = is_user_file(file) or _FRAMEWORKS.search(file)
+            if known and _EVALUATES.fullmatch(frame.name.rpartition(".")[2]):
                 return _function(frame) not in self.training
         return False
 

@@ -19,6 +19,7 @@ BUSY_CORES = 0.5
 
 class _Gpu(msgspec.Struct):
     index: int = 0
+    name: str | None = None
     uuid: str | None = None
     memory_total: int | None = None
     util: float | None = None

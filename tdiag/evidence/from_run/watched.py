@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from tdiag.evidence.from_run.activities import TRAINING, Activities
-from tdiag.evidence.from_run.machine import make_system, mean_device_use
+from tdiag.evidence.from_run.machine import make_system, mean_device_use, read_system
 from tdiag.evidence.from_run.sampled import (
     Samples,
     Speedscope,
@@ -83,8 +83,12 @@ def add_watched(
     missing. Judged is the process that the others wait for: the one with the least share of
     backward and communication, in which processes that train together meet."""
     about = msgspec.convert(attached, _Attached)
-    environment = make_environment(run, None)
-    evidence.add(msgspec.structs.replace(environment, torch=str(run.get("torch_version") or "")))
+    environment = msgspec.structs.replace(
+        make_environment(run, None),
+        torch=str(run.get("torch_version") or ""),
+        device=_device_name(run_dir / "system.jsonl") if about.device else "cpu",
+    )
+    evidence.add(environment)
     evidence.otherwise = evidence.missing[Steps] = NO_STEPS
     evidence.capture = {name: Capture("not requested") for name in STANDARD}
     states = {row.pid: row for row in about.threads}
@@ -99,8 +103,12 @@ def add_watched(
     seen = evidence.get(System) is not None
     evidence.capture["system"] = Capture("captured") if seen else Capture("failed", "no samples")
     if file is None or judged is None:
-        evidence.capture[SAMPLE] = Capture("failed", "no stack was sampled")
-        evidence.missing[Stacks] = evidence.missing[CallTrees] = "no stack was sampled"
+        why = "no stack was sampled"
+        if file and any(_is_worker(list(samples_of(file, p))) for p in file.profiles):
+            parent = about.parents.get(str(pid), "")
+            why = f"process {pid} is a DataLoader worker; watch its parent, process {parent}"
+        evidence.capture[SAMPLE] = Capture("failed", why)
+        evidence.missing[Stacks] = evidence.missing[CallTrees] = why
         evidence.add(Watched(pid=pid, seconds=about.seconds, samples=0, activities=()))
         return
     evidence.capture[SAMPLE] = Capture("captured")
@@ -110,10 +118,8 @@ def add_watched(
     device_used = mean_device_use(path, spans) if about.device else None
     many = len(trained) > 1
     if many:
-        evidence.add(
-            msgspec.structs.replace(environment, rank=judged.rank or 0, world_size=len(trained),
-                                    torch=str(run.get("torch_version") or ""))
-        )  # fmt: skip
+        rank, size = judged.rank or 0, len(trained)
+        evidence.add(msgspec.structs.replace(environment, rank=rank, world_size=size))
     forward = [i for i, name in enumerate(judged.names) if name == "forward"]
     own = sum(judged.activities.own_line(judged.stacks[i][0]) for i in forward)
     evidence.add(
@@ -130,6 +136,12 @@ def add_watched(
             ranks=tuple(_rank(one, states) for one in trained) if many else (),
         )
     )
+
+
+def _device_name(path: Path) -> str:
+    machine, _ = read_system(path)
+    names = [gpu.name for gpu in (machine.gpus if machine else None) or () if gpu.name]
+    return names[0] if names else "a GPU"
 
 
 def _trained(file: Speedscope, about: _Attached) -> list[_Trained]:
@@ -158,7 +170,8 @@ def _process(pid: int, threads: Mapping[int, list[Stack]], about: _Attached) -> 
     every = [stack for stacks in threads.values() for stack in stacks]
     activities = Activities(every, about.device, about.started_unix_ns)
     named = {t: [activities.of(frames) for frames, _ in stacks] for t, stacks in threads.items()}
-    mine = {t for t, stacks in threads.items() if any(not not_pythons(f) for f, _ in stacks)}
+    mine = {pid} & set(threads)
+    mine |= {t for t, stacks in threads.items() if any(not not_pythons(f) for f, _ in stacks)}
     if not mine:
         return None
     tid = max(mine, key=lambda t: (sum(name in TRAINING for name in named[t]), t == pid, -t))
