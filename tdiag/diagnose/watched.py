@@ -5,7 +5,10 @@ The same classes and bounds as for a step, as shares of the training thread's ti
 
 from __future__ import annotations
 
+from statistics import median
 from typing import NamedTuple
+
+import msgspec
 
 from tdiag.diagnose.costs import HIGH_FRAC, undisturbed
 from tdiag.diagnose.verdict import BLOCKED, GUESS_CONFIDENCE, WORDS
@@ -45,10 +48,32 @@ class _Cause(NamedTuple):
 
 def of_watched(evidence: Evidence, watched: Watched) -> Verdict:
     """The waste with the largest share of the training thread's time; ``unknown`` where samples
-    cannot tell.
+    cannot tell. Of several ranks, that of the one which the others wait for."""
+    verdict = _judged(evidence, watched)
+    if not (late := _late(watched)):
+        return verdict
+    return msgspec.structs.replace(verdict, summary=f"{late} There, {verdict.summary}")
 
-    On a device, nothing costs more than the device idles, and computing is the device's.
-    """
+
+def _late(watched: Watched) -> str:
+    """That the other ranks wait for the judged one, in words; "" where they do not."""
+    meeting = {
+        rank.pid: sum(a.frac for a in rank.activities if a.name in ("backward", "comm"))
+        for rank in watched.ranks
+    }
+    others = [share for pid, share in meeting.items() if pid != watched.pid]
+    if not others or (wait := median(others)) - meeting[watched.pid] < HIGH_FRAC:
+        return ""
+    judged = next(rank for rank in watched.ranks if rank.pid == watched.pid)
+    name = f"process {judged.pid}" if judged.rank is None else f"rank {judged.rank}"
+    return (
+        f"The other ranks wait for {name}: {percent(wait)} of their time is backward and"
+        f" communication, {percent(meeting[watched.pid])} of its own."
+    )
+
+
+def _judged(evidence: Evidence, watched: Watched) -> Verdict:
+    """On a device, nothing costs more than the device idles, and computing is the device's."""
     if not watched.samples:
         return _unknown(evidence.why_missing(Stacks))
     if why := _too_little(watched):

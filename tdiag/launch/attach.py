@@ -135,16 +135,21 @@ class _Watch:
         names = ", ".join(str(process.pid) for process in self.watched)
         self.display.say(f"watching process {names}: threads, disk, GPU")
         begin = time.perf_counter_ns()
+        self._look_at_all()
         self._wait(self.budget_s * ALONE_FRAC, self._look, lambda: False)
+        self._look_at_all()
         self.record["attached"]["alone_ns"] = [begin, time.perf_counter_ns()]
 
     def _look(self) -> None:
         """As often as costs at most ``LOOK_SHARE`` of a core, however many processes there are."""
-        began = time.monotonic()
-        if began >= self.next_look_s:
-            self.states.look(process.pid for process in self.system.processes())
-            now = time.monotonic()
-            self.next_look_s = now + (now - began) / LOOK_SHARE
+        if time.monotonic() >= self.next_look_s:
+            began = time.thread_time()
+            self._look_at_all()
+            cost = time.thread_time() - began
+            self.next_look_s = time.monotonic() + cost / LOOK_SHARE
+
+    def _look_at_all(self) -> None:
+        self.states.look(process.pid for process in self.system.processes())
 
     def _sampled(self) -> None:
         """py-spy's part, through the same files by which the probe asks for it."""

@@ -10,7 +10,7 @@ from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Diagnosis, Verdict
 from tdiag.model.place import Place
-from tdiag.model.watched import Activity, Fetching, Watched
+from tdiag.model.watched import Activity, Fetching, Watched, WatchedRank
 
 COMPUTES = {"forward": 0.3, "backward": 0.5, "optimizer": 0.15, "other": 0.05}
 LINE = Place("/u/train.py", 12, "load")
@@ -140,3 +140,17 @@ def test_nothing_is_predicted_and_every_rule_abstains() -> None:
     about_ranks = ("TD902", "TD904")  # they say so of one rank, whatever else is missing
     reasons = {rule.missing for rule in found.abstained if rule.code not in about_ranks}
     assert reasons == {"tdiag attach sees no steps"}
+
+
+def test_of_ranks_the_one_that_the_others_wait_for_is_named() -> None:
+    def rank(number: int, meets: float) -> WatchedRank:
+        found = Activity(name="backward", frac=meets, error_frac=0.0)
+        return WatchedRank(
+            pid=number + 1, rank=number, samples=500, cpu_frac=1.0, activities=(found,)
+        )
+
+    late = judged(waiting(0.8), ranks=(rank(0, 0.2), rank(1, 0.9)))
+    alike = judged(waiting(0.8), ranks=(rank(0, 0.2), rank(1, 0.3)))
+    assert late.summary.startswith("The other ranks wait for rank 0: 90% of their time")
+    assert (late.cls, alike.cls) == ("input", "input")
+    assert "wait for rank" not in alike.summary

@@ -153,6 +153,7 @@ def test_a_dataset_that_sleeps_below_a_shell(tmp_path: Path, started: Any) -> No
     assert again.stdout.startswith("I/O-bound: "), again.stderr
 
 
+@pytest.mark.training
 def test_workers_that_compute(tmp_path: Path, started: Any) -> None:
     script(tmp_path, TRAINING)
     target = started(sys.executable, "train.py", "cpu", "2")
@@ -164,6 +165,7 @@ def test_workers_that_compute(tmp_path: Path, started: Any) -> None:
     assert target.end() == ("done\n", 7)
 
 
+@pytest.mark.training
 def test_a_loop_that_computes_waits_for_nothing(tmp_path: Path, started: Any) -> None:
     """Whether one thread's computing is work, samples cannot tell: no verdict, but the shares."""
     script(tmp_path, TRAINING)
@@ -225,6 +227,7 @@ def test_all_ranks_of_a_job_and_the_one_that_the_others_wait_for(
     assert [rank["rank"] for rank in watched["ranks"]] == [0, 1]
     assert watched["pid"] == watched["ranks"][1]["pid"]
     assert found["verdict"]["class"] == "io", found["verdict"]
+    assert "The other ranks wait for rank 1" in found["verdict"]["summary"]
     assert found["environment"]["rank"] == 1 and found["environment"]["world_size"] == 2
 
     alone = attached(tmp_path, launcher.pid)

@@ -118,7 +118,8 @@ def add_watched(
     device_used = mean_device_use(path, spans) if about.device else None
     many = len(trained) > 1
     if many:
-        rank, size = judged.rank or 0, len(trained)
+        named = judged.rank is not None
+        rank, size = (judged.rank or 0, len(trained)) if named else (0, 1)
         evidence.add(msgspec.structs.replace(environment, rank=rank, world_size=size))
     forward = [i for i, name in enumerate(judged.names) if name == "forward"]
     own = sum(judged.activities.own_line(judged.stacks[i][0]) for i in forward)
