@@ -177,8 +177,11 @@ def _cause(fetching: Fetching | None, waits: float) -> _Cause:
         return undecided
     if fetching.workers and fetching.fetch_frac < MAJORITY_FRAC:
         return undecided  # they wait as well, or hand over
-    on = fetching.cpu_frac
-    blocked = max(0.0, 1.0 - on - fetching.queued_frac)
+    blocked = max(0.0, 1.0 - fetching.cpu_frac - fetching.queued_frac)
+    if not (known := fetching.cpu_frac + blocked):
+        return undecided
+    # Waiting for a core depends on the machine: left out, and so split in proportion, as in a run.
+    on, blocked = fetching.cpu_frac / known, blocked / known
     rest = 1.0 - fetching.fetch_frac
     fetch = fetching.fetch_frac
     if fetching.workers:

@@ -27,7 +27,7 @@ _TORCH = re.compile(rb"(/\S*)/torch/lib/libtorch")
 
 @dataclass(frozen=True)
 class Running:
-    """A process that has loaded torch. ``rank``: by its environment, None = not told. ``device``:
+    """A process that has loaded torch. ``rank``: by its environment, None = unknown. ``device``:
     it has opened a GPU."""
 
     pid: int
@@ -69,7 +69,7 @@ def find(pid: int) -> list[Running]:
     if maps[pid] is None:
         if not psutil.pid_exists(pid):
             raise UsageError(f"process {pid} has just ended")
-        raise _not_ours(asked)
+        raise _unreadable(asked)
     holding = [p for p in (asked, *below) if b"/libtorch" in (maps[p.pid] or b"")]
     if not holding:
         others = f", nor has one of the {len(below)} processes below it" if below else ""
@@ -151,7 +151,7 @@ def _maps(pid: int) -> bytes | None:
         return None
 
 
-def _not_ours(process: psutil.Process) -> RunError:
+def _unreadable(process: psutil.Process) -> RunError:
     owner = "another user"
     with contextlib.suppress(psutil.Error):
         owner = f"user {process.username()}"

@@ -54,6 +54,8 @@ def waiting(frac: float) -> dict[str, float]:
         (fetching(2, fetch=0.2, on_core=0.2), "input"),  # they wait, too
         (fetching(0, fetch=0.8, on_core=0.98), "cpu"),
         (fetching(0, fetch=0.8, on_core=0.15), "io"),
+        (fetching(0, fetch=0.8, on_core=0.14, queued=0.86), "cpu"),  # a crowded machine, again
+        (fetching(0, fetch=0.95, on_core=0.06, queued=0.42), "io"),
         (fetching(0, fetch=0.5, on_core=0.5), "input"),  # either half may have been blocked
         (None, "input"),
     ],

@@ -76,7 +76,7 @@ class Activities:
 
     def own_line(self, frames: Sequence[SampledFrame]) -> bool:
         """The innermost frame is the user's."""
-        inner = next((frame for frame in reversed(frames) if not frame.ours()), None)
+        inner = next((frame for frame in reversed(frames) if not frame.tdiags()), None)
         return inner is not None and is_user_file(inner.file or "")
 
     def _evaluates(self, frames: Sequence[SampledFrame]) -> bool:
@@ -94,7 +94,7 @@ class Activities:
         """The line of source that the innermost frame is at, if it is the user's."""
         if not self.own_line(frames):
             return ""
-        inner = next(frame for frame in reversed(frames) if not frame.ours())
+        inner = next(frame for frame in reversed(frames) if not frame.tdiags())
         file = inner.file or ""
         if file not in self.unchanged:
             self.unchanged[file] = _unchanged(file, self.started_unix_ns)

@@ -213,7 +213,9 @@ def _shares(one: _Trained) -> tuple[Activity, ...]:
 
 def users_line(frames: Sequence[Any]) -> Place | None:
     """The innermost line of the user's."""
-    inner = next((f for f in reversed(frames) if is_user_file(f.file or "") and not f.ours()), None)
+    inner = next(
+        (f for f in reversed(frames) if is_user_file(f.file or "") and not f.tdiags()), None
+    )
     return inner and Place(file=inner.file or "", line=inner.line or 0, function=inner.name)
 
 
