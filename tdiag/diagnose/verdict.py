@@ -39,7 +39,7 @@ GUESS_CONFIDENCE = Threshold(
 )
 
 # Blocked in the dataset while nothing was read from storage: a service, a lock, a sleep.
-_BLOCKED = "waiting in the dataset for something other than storage"
+BLOCKED = "waiting in the dataset for something other than storage"
 WORDS = {
     "io": "waiting for storage",
     "cpu": "waiting for preprocessing on the CPU",
@@ -121,7 +121,7 @@ def _words(cls: str, evidence: Evidence, budget: Budget) -> str:
         return "waiting for something other than the CPU before the forward"
     read = train.read_bytes if train is not None else None
     if cls == "io" and train and read is not None and read < MIN_READ_BYTES:
-        return WORDS[cls] if train.major_faults else _BLOCKED
+        return WORDS[cls] if train.major_faults else BLOCKED
     return WORDS[cls]
 
 

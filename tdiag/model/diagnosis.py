@@ -13,6 +13,7 @@ from tdiag.model.notes import Captured, Note
 from tdiag.model.place import Place
 from tdiag.model.timeline import Timeline
 from tdiag.model.trials import Answer, Trials
+from tdiag.model.watched import Watched
 
 SCHEMA_VERSION = 2
 
@@ -223,7 +224,8 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a report says. ``budget`` sums to ``step.mean_ns`` exactly. ``trials``: of the
-    fixes and the verdict, None where none was made."""
+    fixes and the verdict, None where none was made. ``watched``: of a process that was watched
+    from outside; None for one that was launched."""
 
     schema_version: int = SCHEMA_VERSION
     verdict: Verdict
@@ -240,3 +242,4 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[RankStep, ...] = ()
     roofline: Roofline | None = None
     trials: Trials | None = None
+    watched: Watched | None = None

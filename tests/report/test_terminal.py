@@ -24,7 +24,7 @@ from .building import HOME, MS, RUN_DIR, render
 from .product import PRODUCT
 from .samples import CPU_BOUND, HEALTHY, HOSTILE, IO_BOUND, SAMPLES, WORKERS
 
-EDGES = ("crash", "hostile")
+EDGES = ("crash", "hostile", "watched")
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m|\x1b\]8;[^\x1b]*\x1b\\")

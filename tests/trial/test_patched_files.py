@@ -151,8 +151,8 @@ def test_the_patch_is_measured_in_a_copy_before_it_is_written(
     work.mkdir()
     (work / "train.py").write_text(f"{HEAD}loader = DataLoader(1)\n")
     (work / "data.txt").write_text("")
-    given = TrialOptions(command=[sys.executable, str(work / "train.py")], cwd=work, folder=tmp_path,
-                    time_budget_s=1.0)  # fmt: skip
+    command = [sys.executable, str(work / "train.py")]
+    given = TrialOptions(command=command, cwd=work, folder=tmp_path, time_budget_s=1.0)
     answers = ["no effect", "faster", "faster"]
     seen: list[str] = []
 
