@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.catalogue import example, find
@@ -45,6 +44,13 @@ for i in range(len(output)):
     whole = output[i].sum()
     sums.append(whole)
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def torch_imported() -> None:
+    """Not when tests are collected: one rule's tests would take twice as long."""
+    global torch
+    import torch
 
 
 @pytest.fixture
