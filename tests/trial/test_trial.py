@@ -23,7 +23,7 @@ from tdiag.report.of_trials import document
 from tdiag.report.page import Page
 from tdiag.rules.catalogue import all_rules, example
 from tdiag.trial import candidate, measure
-from tdiag.trial.measure import TrialOptions, answer_of, try_all
+from tdiag.trial.measure import TrialOptions, answer_of, judged, try_all
 from tdiag.trial.said import compared
 
 SCRIPT = """
@@ -143,7 +143,21 @@ def ratios(typical: tuple[float, float, float], mean: tuple[float, float, float]
 def test_an_effect_is_claimed_by_its_whole_interval(
     typical: tuple[float, float, float], mean: tuple[float, float, float], answer: str
 ) -> None:
-    assert answer_of(ratios(typical, mean), 0.03) == answer
+    assert answer_of(judged(ratios(typical, mean), 0.03), 0.03) == answer
+
+
+@pytest.mark.parametrize(
+    ("typical", "mean", "ratio"),
+    [
+        ((0.03, 0.028, 0.031), (0.14, 0.10, 0.20), 0.14),  # batches of workers come in bursts
+        ((0.5, 0.4, 0.6), (0.7, 0.55, 0.9), 0.5),  # they may be alike
+        ((0.5, 0.4, 0.6), (1.0, 0.98, 1.02), 1.0),  # and the whole training is as slow as before
+    ],
+)
+def test_the_gain_is_of_the_mean_step_where_that_surely_differs(
+    typical: tuple[float, float, float], mean: tuple[float, float, float], ratio: float
+) -> None:
+    assert judged(ratios(typical, mean), 0.03).ratio == ratio
 
 
 @pytest.mark.parametrize(
