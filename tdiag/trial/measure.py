@@ -136,8 +136,9 @@ def try_one(candidate: Candidate, options: TrialOptions, name: str, until_s: flo
         options.progress(f"  pair {groups} of processes (at most {options.looks_at[-1]}){so_far}")
 
     try:
-        found = duel(control, treatment, folder, THRESHOLD, pace=options.pace,
-                     looks=Looks(options.looks_at, until_s), progress=progress, clear=_clear)  # fmt: skip
+        looks = Looks(options.looks_at, until_s)
+        found = duel(control, treatment, folder, THRESHOLD, pace=options.pace, looks=looks,
+                     progress=progress, clear=_clear)  # fmt: skip
     except NotApplied:
         said = heard([folder / "group-1" / TREATMENT])
         absent = [change.absent for change in candidate.loaded]
