@@ -65,7 +65,7 @@ def _fetching(fetching: Fetching) -> Iterator[Line]:
     yield Line(f"{who}: in a fetch {percent(fetching.fetch_frac)} of the time", name)
     parts = f"on a core {percent(fetching.cpu_frac)} of the time"
     parts += f", waiting for one {percent(fetching.queued_frac)}"
-    parts += f", seen waiting for a disk in {percent(fetching.disk_frac)} of the looks"
+    parts += f", seen waiting for a disk in {percent(fetching.disk_frac)} of the samples"
     yield Line(parts, "main thread" if fetching.workers < 2 else "main threads")
     if (read := fetching.read_bytes_per_s) is not None:
         yield Line(" ".join(quantity(read, "bytes")) + " per second", "storage reads")

@@ -32,7 +32,7 @@ class _Seen:
 
     first: _Counters
     last: _Counters
-    looks: int = 0
+    samples: int = 0
     on_disk: int = 0
 
 
@@ -53,12 +53,12 @@ class ThreadStates:
                 now = _Counters(at, int(ran), int(queued), process_ns, _read_bytes(pid))
                 seen = self.seen.setdefault(pid, _Seen(now, now))
                 seen.last = now
-                seen.looks += 1
+                seen.samples += 1
                 seen.on_disk += fields[0] == "D"
 
     def summary(self) -> list[dict[str, Any]]:
         """``wall_ns``, ``cpu_ns`` and ``queued_ns`` of the main thread; ``process_ns`` (on a core)
-        and ``read_bytes`` (None = not counted) of all threads; ``disk``: looks that found the main
+        and ``read_bytes`` (None = not counted) of all threads; ``disk``: samples that found the main
         thread waiting for a disk."""
         return [
             {
@@ -68,11 +68,11 @@ class ThreadStates:
                 "queued_ns": seen.last.queued_ns - seen.first.queued_ns,
                 "process_ns": seen.last.process_ns - seen.first.process_ns,
                 "read_bytes": _difference(seen.first.read_bytes, seen.last.read_bytes),
-                "looks": seen.looks,
+                "samples": seen.samples,
                 "disk": seen.on_disk,
             }
             for pid, seen in self.seen.items()
-            if seen.looks > 1
+            if seen.samples > 1
         ]
 
 

@@ -80,7 +80,7 @@ def watched(
         "seconds": 20.0,
         "threads": [
             {"pid": pid, "wall_ns": 1000, "cpu_ns": round(1000 * on), "process_ns": 1200,
-             "queued_ns": round(1000 * queued), "read_bytes": 0, "looks": 10, "disk": 0}
+             "queued_ns": round(1000 * queued), "read_bytes": 0, "samples": 10, "disk": 0}
             for pid, on, queued in states
         ],
     }  # fmt: skip

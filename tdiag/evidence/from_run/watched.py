@@ -47,7 +47,7 @@ class _Threads(msgspec.Struct):
     queued_ns: int
     process_ns: int
     read_bytes: int | None
-    looks: int
+    samples: int
     disk: int
 
 
@@ -252,7 +252,7 @@ class _Fetches(NamedTuple):
             fetch_frac=len(stacks) / self.total,
             cpu_frac=_mean(row.cpu_ns / row.wall_ns for row in rows),
             queued_frac=_mean(row.queued_ns / row.wall_ns for row in rows),
-            disk_frac=_mean(row.disk / row.looks for row in rows),
+            disk_frac=_mean(row.disk / row.samples for row in rows),
             read_bytes_per_s=sum(read) / max(row.wall_ns for row in rows) * 1e9 if read else None,
             at=most[0] if most else None,
             at_frac=most[1] / len(stacks) if most else 0.0,
