@@ -58,7 +58,7 @@ class ThreadStates:
 
     def summary(self) -> list[dict[str, Any]]:
         """``wall_ns``, ``cpu_ns`` and ``queued_ns`` of the main thread; ``process_ns`` (on a core)
-        and ``read_bytes`` (None = not counted) of all threads; ``disk``: samples that found the main
+        and ``read_bytes`` (None = not counted) of all threads; ``disk``: samples with the main
         thread waiting for a disk."""
         return [
             {
