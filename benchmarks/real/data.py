@@ -48,7 +48,7 @@ def waves(folder: Path) -> None:
 def cora(folder: Path) -> None:
     """Random words and classes for the papers of ``cora.cites``, which the repository has."""
     draw = np.random.default_rng(SEED)
-    papers = sorted({paper for paper in (folder / "cora.cites").read_text().split()})
+    papers = sorted(set((folder / "cora.cites").read_text().split()))
     with (folder / "cora.content").open("w") as content:
         for paper in papers:
             has = (draw.random(1433) < 0.0127).astype(int)  # 18 of 1,433 words, as in Cora
