@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from pathlib import Path
 
@@ -26,7 +27,8 @@ def words(folder: Path) -> None:
 
 
 def characters(folder: Path) -> None:
-    """Character codes below 65, as nanoGPT's ``prepare.py`` writes them."""
+    """Character codes below 65, in the files that nanoGPT's ``prepare.py`` writes."""
+    (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": 65}))
     draw = np.random.default_rng(SEED)
     for name, count in (("train", 1_000_000), ("val", 100_000)):
         draw.integers(0, 65, count, dtype=np.uint16).tofile(folder / f"{name}.bin")

@@ -5,11 +5,12 @@ Usage: ``python benchmarks/real/run.py [--sources DIR] [--results FILE] [--limit
 
 ``manifest.toml`` names for each script its repository and commit, the command, a small
 configuration for a CPU, and what is expected of it and why, written before the first run. Nothing
-of these repositories is in this one. ``DIR`` holds a clone of each, named ``owner+name``::
+of these repositories is in this one. ``DIR`` holds a clone of each at that commit::
 
     git clone https://github.com/karpathy/nanoGPT DIR/karpathy+nanoGPT
+    git -C DIR/karpathy+nanoGPT checkout 3adf61e
 
-Each run has a fresh copy of the commit's files, at the same path. ``--profiling`` ends a run early,
+Each run has a fresh copy of the script's files, at the same path. ``--profiling`` ends a run early,
 and a bare run is ended after ``--limit`` seconds. So standard output is compared line by line as
 far as both got, without the times in it; exit codes are compared where both ran to their end. If
 the two differ, the script runs bare once more: where bare differs from bare, nothing is concluded.
@@ -51,13 +52,14 @@ class Ran:
 
 
 def lay_out(script: dict[str, Any], sources: Path, folder: Path) -> Path:
-    """A fresh copy of the commit with the configuration's data. Returns the working folder."""
+    """A fresh copy of the files with the configuration's data. Returns the working folder."""
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     clone = sources / script["repository"].replace("/", "+")
-    files = ["git", "-C", str(clone), "archive", script["commit"]]
-    archive = subprocess.run(files, stdout=subprocess.PIPE, check=True).stdout
-    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True)
+    head = ["git", "-C", str(clone), "rev-parse", "HEAD"]
+    at = subprocess.run(head, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    assert at == script["commit"], f"{clone} is at {at}, not {script['commit']}"
+    for part in script.get("files", [script.get("folder", ".")]):
+        shutil.copytree(clone / part, folder / part, ignore=shutil.ignore_patterns(".git"))
     for file, old, new in script.get("edits", ()):
         text = (folder / file).read_text()
         assert old in text, f"{file} has no {old!r}"

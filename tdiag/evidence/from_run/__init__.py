@@ -89,7 +89,7 @@ def load_run(run_dir: Path) -> Evidence:
     else:
         evidence.missing[SystemHistory] = "the machine was sampled less than twice"
     if lead is None:
-        evidence.missing[Steps] = why_none(None)
+        evidence.missing[Steps] = why_none(None, processes)
     else:
         judged, traced, spans = _add_steps(evidence, run_dir, lead, processes, allowed)
         evidence.add(
