@@ -108,7 +108,9 @@ def test_a_run_that_never_trained_says_so(tmp_path: Path) -> None:
 
 def test_a_run_of_one_step_does_not_say_that_nothing_trained(tmp_path: Path) -> None:
     """Lightning's own bug_report_model.py trains one batch."""
-    assert load_run(Run(tmp_path).write()).missing[Steps].startswith("only one training step was seen")
+    assert (
+        load_run(Run(tmp_path).write()).missing[Steps].startswith("only one training step was seen")
+    )
 
 
 def test_an_empty_run_directory_still_gives_a_diagnosis(tmp_path: Path) -> None:
