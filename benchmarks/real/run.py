@@ -28,12 +28,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import data
+import tomllib
 
 HERE = Path(__file__).parent
 TIMES = r"\d+(\.\d+)?\s?(ms|s|sec|seconds|it/s)\b"
@@ -67,7 +67,7 @@ def lay_out(script: dict[str, Any], sources: Path, folder: Path) -> Path:
     for make, where in script.get("data", {}).items():
         (folder / where).mkdir(parents=True, exist_ok=True)
         getattr(data, make)(folder / where)
-    return folder / script.get("folder", ".")
+    return folder / str(script.get("folder", "."))
 
 
 def run(script: dict[str, Any], folder: Path, command: list[str], limit: float) -> Ran:
@@ -96,13 +96,14 @@ def lines(script: dict[str, Any], ran: Ran) -> list[str]:
     return re.sub("|".join(f"(?:{mask})" for mask in masks), "#", ran.out).splitlines()
 
 
-def same(script: dict[str, Any], one: Ran, other: Ran, cut: bool) -> bool:
-    """Whether both printed the same. ``cut``: the first was ended early, by tdiag."""
+def same(script: dict[str, Any], one: Ran, other: Ran, cut: bool) -> tuple[bool, int]:
+    """Whether both printed the same, and how many lines were compared. ``cut``: tdiag ended the
+    first early."""
     a, b = lines(script, one), lines(script, other)
     if cut or None in (one.code, other.code):
-        both = min(len(a), len(b)) - 1  # the last line of an ended run can be incomplete
-        return a[: max(both, 0)] == b[: max(both, 0)]
-    return a == b and one.code == other.code
+        both = max(0, min(len(a), len(b)) - 1)  # the last line of an ended run can be incomplete
+        return a[:both] == b[:both], both
+    return a == b and one.code == other.code, max(len(a), len(b))
 
 
 def judge(script: dict[str, Any], diagnosis: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -151,18 +152,17 @@ def measure(script: dict[str, Any], sources: Path, base: Path, limit: float) -> 
         "ended": plain.code is None,
         "codes_of_exit": [under.code, plain.code],
         "load": round(load, 1),
-        "compared": min(len(lines(script, under)), len(lines(script, plain))),
     }
     document = json.loads(result.read_text()) if result.is_file() else None
     cut = (
         bool(document) and under.code == 0 and len(lines(script, under)) < len(lines(script, plain))
     )
-    row["identical"] = same(script, under, plain, cut)
+    row["identical"], row["compared"] = same(script, under, plain, cut)
     if not row["identical"]:
         (base / f"{script['name']}.under").write_text(under.out)
         (base / f"{script['name']}.bare").write_text(plain.out)
         again = run(script, lay_out(script, sources, folder), bare + script["command"], limit)
-        row["identical"] = None if not same(script, again, plain, False) else False
+        row["identical"] = False if same(script, again, plain, False)[0] else None
     if script.get("compiled"):
         counts = [{n: ran.err.count(t) for n, t in COMPILED.items()} for ran in (under, plain)]
         row["added"] = any(counts[0][name] > counts[1][name] for name in COMPILED)
@@ -175,24 +175,27 @@ def measure(script: dict[str, Any], sources: Path, base: Path, limit: float) -> 
     }
 
 
+COLUMNS = ("script", "expected", "verdict", "line", "identical", "in a library")
+TIMED = ("s bare", "s tdiag", "load")
+IDENTICAL = {True: "yes ({} lines)", False: "**no**", None: "bare differs"}
+
+
 def table(rows: list[dict[str, Any]]) -> str:
-    text = [
-        "| script | expected | verdict | line | identical | in a library | s bare | s tdiag | load |"
-    ]
-    text.append("|---|---|---|---|---|---|--:|--:|--:|")
-    said = {True: "yes", False: "**no**", None: "bare differs"}
+    text = [" | ".join(COLUMNS + TIMED), "|".join(["---"] * len(COLUMNS) + ["--:"] * len(TIMED))]
     for row in rows:
-        verdict = ("" if row["class_right"] else "**wrong** ") + str(
-            row["class"] or row.get("failed")
+        cells = (
+            row["name"],
+            ", ".join(map(str, row["expected"])),
+            ("" if row["class_right"] else "**wrong** ") + str(row["class"] or row.get("failed")),
+            (row.get("line") or "–") + " (**wrong**)" * (row.get("line_right") is False),
+            IDENTICAL[row["identical"]].format(row["compared"]),
+            ", ".join(row.get("in_library", ())) or "none",
+            f"{row['bare']}{'+' * row['ended']}",
+            str(row["seconds"]),
+            str(row["load"]),
         )
-        right = {True: "", False: " (**wrong**)", None: ""}[row.get("line_right")]
-        bare = f"{row['bare']}{'+' if row['ended'] else ''}"
-        line, library = row.get("line") or "–", ", ".join(row.get("in_library", ())) or "none"
-        text.append(
-            f"| {row['name']} | {', '.join(map(str, row['expected']))} | {verdict} | {line}{right} | "
-            f"{said[row['identical']]} | {library} | {bare} | {row['seconds']} | {row['load']} |"
-        )
-    return "\n".join(text)
+        text.append(" | ".join(cells))
+    return "\n".join(f"| {line} |" for line in text)
 
 
 def main() -> None:
