@@ -17,7 +17,8 @@ With such small calls the hardware mostly waits for the next one.
 ## What to do
 If most calls come from a Python loop of small calls, replace the loop by one expression. Otherwise
 give each call more work (a larger batch), or issue fewer calls (`torch.compile`; on CUDA with
-`mode="reduce-overhead"`, which replays the step as one graph).
+`mode="reduce-overhead"`, which replays the step as one graph). An agent steps more environments at
+once.
 
 ## How the gain is computed
 High end: the loop's share of the calls is gone; without such a loop, a batch four times as large

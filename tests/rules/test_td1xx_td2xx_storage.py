@@ -173,6 +173,16 @@ def test_the_narrowest_type_follows_from_the_values(seen: BatchField, enough: st
         assert f", {enough} is enough" in found.summary
 
 
+@pytest.mark.parametrize(("total", "expected"), [(8e3, type(None)), (8e6, Finding)])
+def test_a_batch_of_a_few_kilobytes_gains_nothing_from_fewer_bytes(
+    total: float, expected: type
+) -> None:
+    """makemore's batches of characters: what collating 8 kB takes is calls, not bytes."""
+    seen = field("int64", 0.0, 26.0, integral=True, bytes=total)
+    slow = {"batch_dtypes": {"torch.int64": total}, "collate_ns": 2e7, "collate_cpu_ns": 2e7}
+    assert isinstance(result("TD208", fields=(seen,), **slow), expected)
+
+
 def test_only_pixels_that_were_divided_are_divided_again() -> None:
     wide = {"batch_dtypes": {"torch.float32": 40.0 * MB}, "collate_ns": 2e7, "collate_cpu_ns": 2e7}
     divided = finding("TD208", fields=(field("float32", 0.0, 1.0, of_255=True),), **wide)
