@@ -92,8 +92,9 @@ def run(script: dict[str, Any], folder: Path, command: list[str], limit: float) 
 
 
 def lines(script: dict[str, Any], ran: Ran) -> list[str]:
-    masks = [TIMES, *script.get("mask", ())]
-    return re.sub("|".join(f"(?:{mask})" for mask in masks), "#", ran.out).splitlines()
+    masks = "|".join(f"(?:{mask})" for mask in [TIMES, *script.get("mask", ())])
+    kept = (x for x in ran.out.splitlines() if not re.search(script.get("drop", "(?!)"), x))
+    return [re.sub(masks, "#", line) for line in kept]
 
 
 def same(script: dict[str, Any], one: Ran, other: Ran, cut: bool) -> tuple[bool, int]:
