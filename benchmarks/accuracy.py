@@ -151,8 +151,8 @@ def rejudge(case: Case, row: dict[str, Any], base: Path) -> dict[str, Any]:
 
 
 def share(rows: list[dict[str, Any]], key: str) -> str:
-    told = [row[key] for row in rows if row.get(key) is not None]
-    return f"{sum(map(bool, told))} of {len(told)}" if told else "–"
+    known = [row[key] for row in rows if row.get(key) is not None]
+    return f"{sum(map(bool, known))} of {len(known)}" if known else "–"
 
 
 def in_range(row: dict[str, Any], span: bool = False) -> bool | None:
@@ -217,7 +217,7 @@ def main() -> None:
     options.add_argument("--minutes", type=float, default=90.0)
     options.add_argument("--results", type=Path, default=Path("accuracy.jsonl"))
     options.add_argument("--no-speed", action="store_true", help="do not run the twins")
-    options.add_argument("--rejudge", action="store_true", help="diagnose the recorded runs anew")
+    options.add_argument("--rejudge", action="store_true", help="diagnose the recorded runs again")
     args = options.parse_args()
     base = args.results.resolve().with_suffix("")
     known = args.results.read_text().splitlines() if args.results.exists() else []
@@ -236,8 +236,8 @@ def main() -> None:
         rows.append(row)
         with args.results.open("a") as file:
             file.write(json.dumps(row) + "\n")
-        told = row.get("failed") or f"{row['class']} {row['codes'][:3]}"
-        print(f"{case.name}: {told} ({row['seconds']} s)", file=sys.stderr, flush=True)
+        outcome = row.get("failed") or f"{row['class']} {row['codes'][:3]}"
+        print(f"{case.name}: {outcome} ({row['seconds']} s)", file=sys.stderr, flush=True)
     summarise([row for row in rows if not args.names or any(n in row["name"] for n in args.names)])
 
 

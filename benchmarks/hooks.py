@@ -1,4 +1,4 @@
-"""A bare training step against the same step under tdiag's hooks, by turns in one process.
+"""A bare training step against the same step under tdiag's hooks, interleaved in one process.
 
 Two processes will not do: each keeps a bias of its own for as long as it lives (where its memory
 came to lie), 6 % from pair to pair of them here. So one process trains on, and its hooks are put
@@ -66,8 +66,8 @@ def _process(rounds: int, size: int) -> Pairs:
         rundir.write_json(run_dir / "config.json", {**config, "windows": [], "sampler_hint": ""})
         variables = {**os.environ, **environment(run_dir), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, __file__, str(size), str(rounds)]
-        told = subprocess.check_output(command, env=variables, text=True)
-        turns = [Turn(*turn) for turn in json.loads(told.splitlines()[-1])]
+        printed = subprocess.check_output(command, env=variables, text=True)
+        turns = [Turn(*turn) for turn in json.loads(printed.splitlines()[-1])]
         seen = sum(
             event["n"]
             for file in (run_dir / "events").iterdir()
@@ -166,7 +166,7 @@ def ratios(pairs: list[tuple[Turn, Turn]], clock: str) -> list[float]:
     return [getattr(b, clock) / getattr(a, clock) for a, b in pairs]
 
 
-def told(groups: list[list[float]]) -> str:
+def summary(groups: list[list[float]]) -> str:
     """The median of all pairs less one, with its interval over processes and the quartiles."""
     from tdiag.duel.estimate import paired
 

@@ -2,7 +2,7 @@
 
 Usage: ``python benchmarks/overhead.py [hooks] [run] [help] [--rounds 60] [--script FILE]``
 
-* ``hooks``: a step of about 5 ms bare against the same step with hooks only, by turns in one
+* ``hooks``: a step of about 5 ms bare against the same step with hooks only, interleaved in one
   process (:mod:`hooks`), and bare against bare for what the machine's noise alone makes of it. What
   the hooks of a step cost hardly depends on its arithmetic, so that a step with next to none shows
   it more sharply: that cost is given in µs, too.
@@ -11,7 +11,7 @@ Usage: ``python benchmarks/overhead.py [hooks] [run] [help] [--rounds 60] [--scr
   run one after another for as many steps as tdiag's run made. torch.profiler records only as many
   steps as tdiag's own traces hold, the rest of its run is plain: the cheapest way to use it.
   Target: at most 0.6.
-* ``help``: ``tdiag --help`` against ``python -c "import typer, rich"``, by turns.
+* ``help``: ``tdiag --help`` against ``python -c "import typer, rich"``, interleaved.
   Target: at most 1.5, and 0.25 s.
 
 Figures of a busy machine mean little: the load average is printed with them.
@@ -31,7 +31,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hooks import TINY, TURN_STEPS, measure, ratios, told
+from hooks import TINY, TURN_STEPS, measure, ratios, summary
 
 REPOSITORY = Path(__file__).parents[1]
 TDIAG = (sys.executable, "-m", "tdiag")
@@ -50,10 +50,10 @@ def hooks(rounds: int) -> None:
     step_ms = statistics.median(a.wall_ns for group in groups for a, _ in group.hooked) / 1e6
     turns = len(groups) * rounds * 4
     print(f"hooks: {turns} turns of {TURN_STEPS} steps, {step_ms:.2f} ms a bare step")
-    print(f"  bare ÷ bare, wall     {told([ratios(g.bare, 'wall_ns') for g in groups])}")
+    print(f"  bare ÷ bare, wall     {summary([ratios(g.bare, 'wall_ns') for g in groups])}")
     wall = [ratios(group.hooked, "wall_ns") for group in groups]
-    print(f"  hooks ÷ bare, wall    {told(wall)}")
-    print(f"  hooks ÷ bare, on-CPU  {told([ratios(g.hooked, 'cpu_ns') for g in groups])}")
+    print(f"  hooks ÷ bare, wall    {summary(wall)}")
+    print(f"  hooks ÷ bare, on-CPU  {summary([ratios(g.hooked, 'cpu_ns') for g in groups])}")
     middle = statistics.median(ratio for group in wall for ratio in group)
     print(f"  target ≤ {HOOKS_TARGET:.0%}: {verdict(middle - 1 <= HOOKS_TARGET)}")
     small = [pair for group in measure(rounds, TINY) for pair in group.hooked]
@@ -136,10 +136,10 @@ def help_start() -> None:
     commands = ([*TDIAG, "--help"], [sys.executable, "-c", "import typer, rich"])
     with tempfile.TemporaryDirectory() as name:
         pairs = [[seconds(c, Path(name)) for c in commands] for _ in range(HELP_REPEATS + 1)][1:]
-    ours = statistics.median(pair[0] for pair in pairs)
+    tdiags = statistics.median(pair[0] for pair in pairs)
     ratio = statistics.median(pair[0] / pair[1] for pair in pairs)
-    print(f"help: tdiag --help {ours:.3f} s, {ratio:.2f} of `import typer, rich`")
-    met = ratio <= HELP_TARGET and ours <= HELP_TARGET_S
+    print(f"help: tdiag --help {tdiags:.3f} s, {ratio:.2f} of `import typer, rich`")
+    met = ratio <= HELP_TARGET and tdiags <= HELP_TARGET_S
     print(f"  target ≤ {HELP_TARGET} and ≤ {HELP_TARGET_S} s: {verdict(met)}")
 
 

@@ -1,4 +1,4 @@
-"""How much faster each sample's fixed twin is, measured by turns; prints a Markdown table.
+"""How much faster each sample's fixed twin is, measured interleaved; prints a Markdown table.
 
 Usage: ``python benchmarks/sample_pairs.py [--rounds 3] [--threads N] [NAME ...]``
 

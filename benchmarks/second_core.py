@@ -122,8 +122,8 @@ def main() -> None:
     print("|---|--:|--:|---|")
     for (kind, width), rows in wins.items():
         took = statistics.median(alone for alone, _ in rows) / 1e6
-        told = ", ".join(f"{win:.2f}" for _, win in sorted(rows))
-        print(f"| {kind} | {width} | {took:.1f} | {told} |")
+        listed = ", ".join(f"{win:.2f}" for _, win in sorted(rows))
+        print(f"| {kind} | {width} | {took:.1f} | {listed} |")
     every = [win for rows in wins.values() for _, win in rows]
     print(f"\n{min(every):.2f} to {max(every):.2f} times")
 

@@ -5,7 +5,7 @@ Usage: ``python benchmarks/trace_reader.py TRACE... [--hta-python PYTHON] [--tur
 Each tool reads each trace in a fresh process, from the file to its answer: tdiag to the verdict,
 HolisticTraceAnalysis to its temporal breakdown, torch-tb-profiler to its overview. Wall time and
 CPU time of all its processes, and the peak of their memory together, are shown side by side:
-medians of runs by turns, in each of which tdiag, the shortest, runs four times.
+medians of interleaved runs, in each of which tdiag, the shortest, runs four times.
 HolisticTraceAnalysis brings many packages of its own: install it in an environment apart, whose
 interpreter ``--hta-python`` names; without it that row is left out.
 

@@ -102,9 +102,9 @@ def _run(name: str, seconds: int, out: Path) -> dict[str, Any]:
         os.killpg(process.pid, 9)
         process.communicate()
         stdout, stderr = "", f"ended after {seconds} s"
-    told = stdout.strip().splitlines()[-1:] or [""]
+    printed = stdout.strip().splitlines()[-1:] or [""]
     try:
-        result: dict[str, Any] = json.loads(told[0])
+        result: dict[str, Any] = json.loads(printed[0])
     except ValueError:
         result = {"state": "failed", "why": stderr[-1000:], "measured": {}}
     return {"name": name, **result, "seconds": round(time.monotonic() - began, 1)}

@@ -250,7 +250,7 @@ FILLS = (
     " dtype=torch.uint8, device=device)"
 )
 
-# Changes of `tdiag try` that matter on a device, a fault that each mends, and the fix by hand. The
+# Changes of `tdiag try` that matter on a device, a fault that each fixes, and the fix by hand. The
 # others (loaders, Python, threads) are tested without one.
 _READS = "x = x * float(x.isfinite().all())"
 TRIED: tuple[tuple[str, dict[str, str], dict[str, str]], ...] = (

@@ -126,7 +126,7 @@ def _serve(
     from tdiag.view.server import serve
     from tdiag.view.tensorboard import gather
 
-    # Whoever ends us means TensorBoard too: kill, or closing the terminal.
+    # A signal that ends tdiag (kill, a closed terminal) ends TensorBoard too.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="tdiag-view-") as folder:

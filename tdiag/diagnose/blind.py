@@ -17,7 +17,7 @@ TRACED_KINDS = {"cuda": "CUPTI or roctracer", "xpu": "XPUPTI"}
 
 
 def blind(evidence: Evidence, budget: Budget) -> Verdict:
-    """``unknown``: waiting for the device cannot be told from Python or from computing."""
+    """``unknown``: waiting for the device looks like Python or computing."""
     device = evidence.get(Device)
     name = device.name if device and device.name else "a device"
     summary = f"this run computed on {name}, but no trace shows what the device did:"

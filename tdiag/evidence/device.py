@@ -19,7 +19,7 @@ class Device(Kind, frozen=True, kw_only=True):
 
     ``kind``: ``cuda`` (ROCm, too), ``xpu``, ``mtia``, ``hpu``, ``npu``, ``mps``; empty where a
     trace does not tell. ``capability``: CUDA's compute capability, major and minor; None where no
-    trace told it.
+    trace has it.
     """
 
     kind: str

@@ -11,7 +11,7 @@ class DeviceMemory(Kind, frozen=True, kw_only=True):
     device are not in it. Of a run: the most until the last window began. Of a bare trace
     (``profile_memory``): the most in its steps, on the device most used.
 
-    ``capacity_bytes``: all that the device has; None where that was not told.
+    ``capacity_bytes``: all that the device has; None where unknown.
     """
 
     peak_allocated_bytes: int

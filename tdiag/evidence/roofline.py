@@ -37,7 +37,7 @@ class OpWork(Kind, frozen=True, kw_only=True):
 
 
 def convolves(op: OpWork) -> bool:
-    """Of forward: backward has the place of whoever called it."""
+    """Of forward: backward has the place of its caller."""
     return "conv" in op.name and "backward" not in op.name
 
 

@@ -56,7 +56,7 @@ def run(
 ) -> Ended:
     """Run the program to its end. Main thread only, before any other thread exists.
 
-    ``stdout``: a file descriptor to use instead of ours. ``started(pid)``, ``tick()`` (every
+    ``stdout``: a file descriptor to use instead of tdiag's. ``started(pid)``, ``tick()`` (every
     ``TICK_S``) and ``interrupted()`` (each SIGINT) are called between waits.
     Raises LaunchError where the program cannot be executed (126, 127).
     """

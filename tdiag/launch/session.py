@@ -149,7 +149,7 @@ class _Session:
         self._guarded((self.run_dir / wire.CONTROL / wire.FINISH).touch)
 
     def _guarded(self, action: Callable[[], None]) -> None:
-        """While the program runs, a fault of ours costs the watching, never the program: left to
+        """While the program runs, a fault of tdiag costs the watching, never the program: left to
         rise it would end tdiag and leave the program behind. Recorded in the run."""
         if not self.broken:
             try:
@@ -180,10 +180,10 @@ class _Session:
 
     def _conclude(self, ended: process.Ended) -> Finished:
         self.progress.look()
-        ours = ended.signal == signal.SIGTERM and self.progress.forced()
+        by_tdiag = ended.signal == signal.SIGTERM and self.progress.forced()
         hung = bool(self.watchdog.ended) and not self.progress.stopped()
         as_told = replace(ended, signal=None, code=0)  # our doing, not the script's
-        if (ours or self.watchdog.ended) and not hung:
+        if (by_tdiag or self.watchdog.ended) and not hung:
             ended = as_told
         notes = closing_notes(as_told if hung else ended, self.progress)
         notes += [self.broken] if self.broken else []

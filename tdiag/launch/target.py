@@ -117,13 +117,13 @@ def near_misses(
 ) -> list[tuple[str, str]]:
     """Words of the script's that look like a misspelt option of tdiag's, with that option; none
     that the script declares or that stands behind ``--``."""
-    ours = [option for option in own if option.startswith("--")]
+    known = [option for option in own if option.startswith("--")]
     before = words[: words.index("--")] if "--" in words else words
     found = []
     for word in before:
         name = word.partition("=")[0]
         if word in target.args and name.startswith("--") and name not in own:
-            found += [(name, o) for o in difflib.get_close_matches(name, ours, 1, ALIKE)]
+            found += [(name, o) for o in difflib.get_close_matches(name, known, 1, ALIKE)]
     declared = declared_options(target.source_file()) if found else frozenset()
     return [(name, option) for name, option in found if name not in declared]
 

@@ -116,7 +116,7 @@ class Probe:
         self.end_discovery()
         self.patches.undo()
         self.marks.unwatch_gc()
-        self.marks.never()  # whoever still holds a wrapper
+        self.marks.never()  # a wrapper may still be referenced somewhere
         self.recorder.flush()
 
     def after_fork(self) -> None:

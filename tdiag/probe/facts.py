@@ -168,7 +168,7 @@ def flags(autocast: str, scaled: bool) -> dict[str, Any]:
 
 
 def profiler_is_on() -> bool:
-    """A torch profiler (the script's own, unless ours is running) is recording."""
+    """A torch profiler (the script's own, unless tdiag's is running) is recording."""
     return bool(torch._C._autograd._profiler_enabled())
 
 

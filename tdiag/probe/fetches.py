@@ -40,7 +40,7 @@ class _Opens:
     """Counts what one thread opens while it fetches.
 
     An audit hook would see every way to open a file, but can never be removed again, and makes
-    each ``id()`` of the program thirty times as dear. So ``open`` is wrapped while a fetch lasts.
+    each ``id()`` of the program cost thirty times as much. So ``open`` is wrapped while a fetch lasts.
     """
 
     def __init__(self) -> None:

@@ -57,7 +57,7 @@ class LoaderWatch:
         self.counters: ThreadCounters | None = None
         self.pid = -1
         self.due_ns = 0  # when the next fetch is to be measured
-        self.fetchers: list[tuple[Any, Any, Any]] = []  # class, its own fetch, and ours
+        self.fetchers: list[tuple[Any, Any, Any]] = []  # class, its own fetch, tdiag's wrapper
         self.before = probe.guard(self.before_fetch)
         self.after = probe.guard(self.after_fetch)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .core import Probe
 
 
-MOST_SCHEDULERS = 32  # one made anew every step must not fill the disk
+MOST_SCHEDULERS = 32  # one created every step must not fill the disk
 
 
 class Schedules:
@@ -74,7 +74,7 @@ class Schedules:
         return [getattr(scheduler, "last_epoch", None) for scheduler in found]
 
 
-MOST_MODULES = 64  # remembered; losses made anew every step have no parameters
+MOST_MODULES = 64  # remembered; losses created every step have no parameters
 MOST_GROUPS = 8  # learning rates written down for one optimizer
 # Reading 512 MB of gradients takes 50–100 ms on one core; a model with more is left alone there.
 MOST_BYTES_ON_CPU = 1 << 29
@@ -87,7 +87,7 @@ class Looks:
     def __init__(self, probe: Probe, boundary: Boundary) -> None:
         self.probe, self.boundary = probe, boundary
         self.schedules, self.settings = Schedules(probe), Settings(probe)
-        self.told: set[str] = set()  # records written once
+        self.written: set[str] = set()  # records written once
         self.optimizers: dict[int, Any] = {}
         self.modules: list[Any] = []  # weak references to the outermost ones with parameters
         self.with_parameters: set[int] = set()
@@ -149,8 +149,8 @@ class Looks:
         if self.kept[2]:
             record.update(self._kept())
         if self.ddp is not None and (ddp := self.ddp()) is not None:
-            if "ddp" not in self.told:
-                self.told.add("ddp")
+            if "ddp" not in self.written:
+                self.written.add("ddp")
                 self.probe.recorder.write("ddp", **ddp_settings(ddp))
             record["unused"] = sum(p.requires_grad and p.grad is None for p in ddp.parameters())
         self.probe.recorder.write("look", **record)

@@ -31,7 +31,7 @@ def plain(tensor: Any) -> bool:
 
 
 def watched_by_script() -> bool:
-    """Ops of ours would be seen: by the script's profiler, its dispatch mode, a CUDA graph."""
+    """Ops run by tdiag would be seen: by the script's profiler, its dispatch mode, a CUDA graph."""
     if torch._C._autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack():
         return True
     return device.capturing()
@@ -169,7 +169,7 @@ def find_ddp(module: torch.nn.Module) -> Any:
 
 
 def ddp_settings(ddp: Any) -> dict[str, Any]:
-    """The fields of the `ddp` record: how it was told to reduce the gradients."""
+    """The fields of the `ddp` record: how it is set to reduce the gradients."""
     data = ddp._get_ddp_logging_data()
     return {
         "find_unused_parameters": bool(ddp.find_unused_parameters),

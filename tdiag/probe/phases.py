@@ -1,6 +1,6 @@
 """Marks where forward and evaluation lie in a step.
 
-Hooks on every submodule would be too dear, and hooks on the user's objects would be pickled with
+Hooks on every submodule would be too expensive, and hooks on the user's objects would be pickled with
 them. So the *class* of each outermost module is watched: discovered while warming up, by a
 ``Module.__call__`` that steps aside while the outermost call runs.
 """
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from .core import Probe
     from .looks import Looks
 
-MOST_MODULES = 64  # described one by one; a loss made anew every step must not fill the disk
+MOST_MODULES = 64  # described one by one; a loss created every step must not fill the disk
 
-_KNOWN = [(0, 0)] * 4  # of a module made anew every step, whose calls are not described
+_KNOWN = [(0, 0)] * 4  # of a module created every step, whose calls are not described
 
 _grad_enabled = torch.is_grad_enabled
 
@@ -39,7 +39,7 @@ class ModuleWatch:
         self.probe, self.boundary, self.looks = probe, boundary, looks
         self.depth = 0
         # id(module) → number in the events, as long as the module lives (WeakKeyDictionary is
-        # written in Python, and twice as dear).
+        # written in Python, and costs twice as much).
         self.numbers: dict[int, int] = {}
         self.alive: dict[int, Any] = {}
         # Its calls by mode (grad_enabled × 2 + training): argument of FORWARD_BEGIN and, as it
@@ -153,7 +153,7 @@ class ModuleWatch:
     def _describe(self, module: Any) -> int:
         kind = type(module)
         if self.described >= MOST_MODULES and kind in self.of_class:
-            return self.of_class[kind]  # made anew every step
+            return self.of_class[kind]  # created every step
         number = self.described
         self.described += 1
         key = id(module)

@@ -1,7 +1,7 @@
 """Moves through the windows of the plan, at step boundaries, on the training thread.
 
 Names that a step can carry: ``warmup``, the windows of :mod:`.plan`, ``settle`` (left out: the
-step after a pause of ours, or while a profiler is being switched on), ``follow`` (another rank
+step after a pause by tdiag, or while a profiler is being switched on), ``follow`` (another rank
 leads) and ``done``.
 """
 

@@ -41,7 +41,7 @@ CLASS = "h2d"
 
 # Phases of Ops in which the batch has already arrived on the device.
 INSIDE_STEP = ("forward", "loss", "optimizer")
-# Torch calls that make a tensor, on the host unless told otherwise, and those that move one.
+# Torch calls that make a tensor, on the host by default, and those that move one.
 FACTORIES = (
     "zeros", "ones", "full", "empty", "eye", "arange", "linspace", "rand", "randn", "randint",
     "randperm", "normal",

@@ -2,7 +2,7 @@
 
 ## What it measures
 Tokens that counted steps look up in embedding tables: the length of each sequence, of the longest
-one of its batch, and the length that all were padded to. Padding is told by a mask of the same
+one of its batch, and the length that all were padded to. Padding is recognised by a mask of the same
 shape, or by the table's `padding_idx`; a token that merely repeats is not counted.
 
 ## Why it is slow
@@ -91,7 +91,7 @@ def check(
             count("longest sequence of a batch, mean", lengths[1], "ops"),
             count("positions of a sequence, with padding", lengths[2], "ops"),
             frac("padding", padding, "ops"),
-            text("padding told by", ", ".join(sorted({x.by for x in padded.lookups})), "ops"),
+            text("padding recognised by", ", ".join(sorted({x.by for x in padded.lookups})), "ops"),
         ),
         fix=_fix(fixed >= MAJORITY_FRAC * padding, loader, place),
         gain=Gain(

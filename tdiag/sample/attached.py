@@ -21,7 +21,7 @@ from tdiag.probe.wire import ATTACHED, CONTROL, REFUSED, STATE, STOP, WANT
 # Writing what was seen takes a tool well under a second; more means that it hangs.
 STOP_WITHIN_S = 10.0
 # A tool stops a process for milliseconds at a time. One that is killed in such a stop may stay in
-# it (py-spy 0.4: about 1 in 150), and whoever waits for its end waits until the tool lets go.
+# it (py-spy 0.4: about 1 in 150), and a process that waits for its end waits until the tool lets go.
 HELD_AFTER_S = 2.0
 
 

@@ -14,7 +14,7 @@ from typing import IO, Protocol
 from tdiag.children import program
 from tdiag.trace.worker import serve
 
-# A fork is there at once, a new program has to import everything first. What a child of ours runs
+# A fork is there at once, a new program has to import everything first. What such a child runs
 # needs no lock that another thread may hold; macOS forbids forks in processes with threads.
 FORKS = sys.platform == "linux"
 

@@ -151,7 +151,7 @@ class _Worker:
 
 
 def _widen(pipe: IO[bytes]) -> None:
-    """Room for all that may wait there: the child writes it and goes on, whoever reads it when."""
+    """A pipe large enough that the child never waits for its reader."""
     with suppress(ImportError, AttributeError, OSError):  # other systems; a lower limit
         import fcntl
 

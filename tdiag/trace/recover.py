@@ -104,7 +104,7 @@ def salvage_last(piece: bytes) -> tuple[Event | None, int | None]:
 
 def _repaired(piece: bytes) -> Event | None:
     text = piece.decode("utf-8", "replace")
-    if LONE_BACKSLASH.search(text):  # whoever wrote it escapes none, \t and \n included
+    if LONE_BACKSLASH.search(text):  # a writer that escapes nothing, \t and \n included
         text = BACKSLASH.sub(r"\\\\", text)
     text = BARE_NUMBER.sub(": null", text)
     try:

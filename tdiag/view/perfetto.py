@@ -102,11 +102,11 @@ def _kineto(
         notes.append(f"{reader.lost} events of {path.name} could not be read")
 
 
-def _moved(event: Event, add_ns: int, ours: Collection[int]) -> bool:
+def _moved(event: Event, add_ns: int, replaced: Collection[int]) -> bool:
     """Set the event's time; whether it is wanted."""
     if event.get("ph") == "M":
         event["ts"] = 0
-        return not (event.get("name") in ABOUT_PROCESS and event.get("pid") in ours)
+        return not (event.get("name") in ABOUT_PROCESS and event.get("pid") in replaced)
     if not is_number(event.get("ts")) or (
         event.get("ph") == "X" and not is_number(event.get("dur"))
     ):

@@ -14,7 +14,7 @@ from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.machine import Busy, Strip, System, SystemHistory
 from tdiag.model.kind import Kind
 
-# A thread that wants a core half of the time; less takes none away from a training. Ours.
+# A thread that wants a core half of the time; less takes none away from a training. Heuristic.
 BUSY_CORES = 0.5
 
 

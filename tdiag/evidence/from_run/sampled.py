@@ -45,7 +45,7 @@ class SampledFrame(msgspec.Struct):
                 return phase
         return ""
 
-    def ours(self) -> bool:
+    def tdiags(self) -> bool:
         """A hook of the probe, or the line by which py-spy names the process."""
         file = self.file or ""
         hook = "/tdiag/probe/" in file or file.startswith("<tdiag ")
@@ -163,7 +163,7 @@ def _fetches(stacks: Iterable[Stack]) -> Iterator[Stack]:
 
 def _not_pythons(stack: Sequence[SampledFrame]) -> bool:
     """Of a thread that Python has not started, as autograd's for a device are."""
-    outermost = next((frame for frame in stack if not frame.ours()), None)
+    outermost = next((frame for frame in stack if not frame.tdiags()), None)
     if outermost is None or outermost.name == "<module>":  # the main thread
         return False
     return not (outermost.file or "").endswith("threading.py")
@@ -196,7 +196,7 @@ def _with_autograd(training: list[Stack], autograd: list[Stack]) -> list[Stack]:
 
 def _waits_for_backward(stack: Sequence[SampledFrame]) -> bool:
     """It lies in torch's engine: no Python of the user's or of a hook is called by backward."""
-    inner = next((frame for frame in reversed(stack) if not frame.ours()), None)
+    inner = next((frame for frame in reversed(stack) if not frame.tdiags()), None)
     return inner is not None and (
         inner.phase() == "backward" or (inner.file or "").endswith("torch/autograd/graph.py")
     )
@@ -232,7 +232,7 @@ def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
         at = Place(file=inner.file or "", line=inner.line or 0, function=inner.name)
         weight_of[at] += weight
         own[at] += weight if not called else 0.0
-        leaves[at][_leaf(next(f for f in reversed(stack) if not f.ours()))] += 1
+        leaves[at][_leaf(next(f for f in reversed(stack) if not f.tdiags()))] += 1
         libraries[at][_library(called)] += 1
         phases[at][next((p for f in reversed(stack) if (p := f.phase())), "")] += 1
     lines = (
@@ -328,6 +328,6 @@ def _function(frame: SampledFrame) -> _Function | None:
     """Name, file and line; None for tdiag's own. A library's lines are all one: they tell its
     reader little and would split every function."""
     file = frame.file or ""
-    if frame.ours():
+    if frame.tdiags():
         return None
     return frame.name, file, (frame.line or 0) if is_user_file(file) else 0

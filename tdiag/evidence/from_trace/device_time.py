@@ -36,7 +36,7 @@ def device_time(
     components = _busy(view, window)
     busy = merged(*components.values())
     totals = {name: total(spans) for name, spans in components.items()}
-    if window.sampled:  # most host events are missing: what the host did cannot be told
+    if window.sampled:  # most host events are missing: what the host did is unknown
         totals["unattributed"] = sum(idle.by_cause.values())
     else:
         totals |= idle.by_cause

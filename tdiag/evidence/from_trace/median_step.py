@@ -110,8 +110,8 @@ def step_events(
 ) -> StepEvents | None:  # fmt: skip
     """None for a trace that was sampled: its gaps tell nothing. ``states``: the host's.
 
-    ``phases``: what a probe told of the host. Of a thread its outermost ops and runtime calls are
-    told, of a stream what ran in it.
+    ``phases``: what a probe recorded of the host. A thread's lane has its outermost ops and runtime calls,
+    a stream's what ran in it.
     """
     if window.sampled:
         return None
@@ -132,8 +132,8 @@ def step_events(
 
 
 def _lanes(step: _Step, phases: Sequence[Phase], host: Mapping[str, Spans]) -> list[EventLane]:
-    told = event_lane("phases", "phases", phases, step.begin, step.end, step.finest_ns)
-    return [told, step.host(host), *step.threads(), *step.streams(), *step.copies()]
+    lane = event_lane("phases", "phases", phases, step.begin, step.end, step.finest_ns)
+    return [lane, step.host(host), *step.threads(), *step.streams(), *step.copies()]
 
 
 def event_lane(

@@ -56,7 +56,7 @@ class PythonStacks:
     def _nearest(
         self, rows: Rows, known: dict[int, T | None], tell: Callable[[int], T | None]
     ) -> tuple[list[T | None], Rows]:
-        """What the nearest event around each tells, told once for all that are in the same one."""
+        """What the nearest event around each says, computed once for all within the same one."""
         around = self._nested.around(
             self._trace.lane[rows].astype(np.int64), self._trace.ts_ns[rows]
         )

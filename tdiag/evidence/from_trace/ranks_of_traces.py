@@ -34,7 +34,7 @@ def merge_ranks(by_rank: Mapping[int, Evidence]) -> Evidence:
 
 
 def compare_ranks(by_rank: Mapping[int, Evidence]) -> Ranks:
-    """Whom the others wait for, all the time or by turns."""
+    """The rank that the others wait for, and how often each is late."""
     ranks = tuple(_rank_time(rank, evidence) for rank, evidence in sorted(by_rank.items()))
     known = {r.rank: r.communication_ns for r in ranks if r.communication_ns is not None}
     if len(known) < 2:
@@ -96,7 +96,7 @@ KINDS = {
         "broadcast": r"broadcast",
     }.items()
 }
-MOST = 10_000  # collectives that are told one by one, as documented at Communication
+MOST = 10_000  # collectives listed one by one, as documented at Communication
 
 
 def communication(view: TraceView, window: TracedWindow) -> Communication | None:
@@ -110,12 +110,12 @@ def communication(view: TraceView, window: TracedWindow) -> Communication | None
     began = window.began(view, rows)
     each = began[np.argsort(trace.ts_ns[began], kind="stable")]
     start, end = trace.ts_ns[each], trace.ends(each)
-    told = zip(end.tolist(), covered(exposed, start, end).tolist(), strict=True)
+    listed = zip(end.tolist(), covered(exposed, start, end).tolist(), strict=True)
     return Communication(
         total_ns=total(spans) / window.count,
         exposed_ns=total(exposed) / window.count,
         count=len(began) / window.count,
-        collectives=tuple(told) if len(each) <= MOST else (),
+        collectives=tuple(listed) if len(each) <= MOST else (),
         most=_kind(view, each, covered(exposed, start, end)),
         ddp=any(DDP.search(name) for name in trace.names),
     )

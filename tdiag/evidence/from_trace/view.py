@@ -1,4 +1,4 @@
-"""A trace's events by what they are, told by category and name, never by pid or tid."""
+"""A trace's events by what they are: by category and name, never by pid or tid."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def _of(view: TraceView, rows: Rows, pid: Any) -> Mask:
 
 
 def _work_of(view: TraceView, pids: list[Any], chosen: Any) -> Mask:
-    """Which ``view.work`` the chosen process issued, told device by device; also that of devices
+    """Which ``view.work`` the chosen process issued, for each device; also that of devices
     which no process is known to have launched for."""
     delays = {pid: _delays(view, pid) for pid in pids}
     devices = view.trace.device[view.work]

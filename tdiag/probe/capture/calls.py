@@ -29,7 +29,7 @@ class CallsCapture(Capture):
         monitoring = getattr(sys, "monitoring", None)  # since Python 3.12
         if monitoring and (device.kind() or threading.active_count() > 1):
             keep_to_thread(monitoring, threading.get_ident())
-        # sys.setprofile has one owner: if the script profiles itself, ours ends.
+        # sys.setprofile has one owner: if the script profiles itself, this one ends.
         self.give_way(cProfile.Profile, "enable", "the script profiles itself (cProfile)")
         self.give_way(sys, "setprofile", "the script profiles itself (sys.setprofile)")
 

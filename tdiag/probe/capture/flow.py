@@ -177,8 +177,8 @@ class Flow:
         return made if made is not None and made.ref() is tensor else None
 
     def _norm(self, args: Any, kwargs: Any) -> None:
-        told = "use_input_stats" if "use_input_stats" in kwargs else "training"
-        if not kwargs.get(told, args[5] if len(args) > 5 else False):
+        name = "use_input_stats" if "use_input_stats" in kwargs else "training"
+        if not kwargs.get(name, args[5] if len(args) > 5 else False):
             return
         made = self._known(args[0]) if args else None
         if made is not None and made.weight is not None:

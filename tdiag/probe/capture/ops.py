@@ -216,7 +216,7 @@ class OpsCapture(Capture):
         stack = torch._C._len_torch_function_stack()
         if stack and torch._C._get_function_stack_at(stack - 1) is self.mode:
             self.mode.__exit__(None, None, None)
-        # else: a mode of the script's own lies on top; ours stays below it, doing nothing
+        # else: a mode of the script's own lies on top; tdiag's stays below it and does nothing
 
 
 def _of_tensor(args: Any, kwargs: Any) -> bool:

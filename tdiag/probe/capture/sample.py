@@ -16,7 +16,7 @@ from ..wire import IN_PROCESS, PY_SPY, stacks_file
 from .base import Capture
 
 RATE_HZ = 100
-MOST_RANKS = 8  # py-spy stops each process for each sample in turn; ours
+MOST_RANKS = 8  # py-spy stops each process for each sample in turn; heuristic
 
 
 def root_of_samples() -> int:

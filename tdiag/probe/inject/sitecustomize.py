@@ -15,11 +15,11 @@ def _chain(here: str) -> None:
 
     sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != here]
     sys.path_importer_cache.pop(here, None)
-    ours = sys.modules.pop("sitecustomize", None)
+    injected = sys.modules.pop("sitecustomize", None)
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
-        if ours is not None:
-            sys.modules["sitecustomize"] = ours  # site.py expects the import to have worked
+        if injected is not None:
+            sys.modules["sitecustomize"] = injected  # site.py expects the import to have worked
         return
     module = module_from_spec(spec)
     sys.modules["sitecustomize"] = module
@@ -47,7 +47,7 @@ _here = os.path.dirname(os.path.abspath(__file__))
 if os.environ.get("TDIAG_RUN"):
     try:
         _load_probe(_here)
-    except Exception as error:  # the user's program must start whatever happens to ours
+    except Exception as error:  # the user's program must start whatever happens to tdiag
         sys.modules.pop("tdiag_probe", None)
         try:
             with open(os.path.join(os.environ["TDIAG_RUN"], "probe-error.txt"), "a") as file:
