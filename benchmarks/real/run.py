@@ -38,6 +38,7 @@ import tomllib
 HERE = Path(__file__).parent
 TIMES = r"\d+(\.\d+)?\s?(ms|s|sec|seconds|it/s)\b"
 LIBRARIES = ("site-packages", "dist-packages", f"lib/python{sys.version_info.major}.")
+DIAGNOSIS_S = 240  # four times what tdiag watches at most
 COMPILED = {"breaks": "Graph break in user code", "recompiles": "Recompiling function"}
 
 
@@ -142,7 +143,7 @@ def measure(script: dict[str, Any], sources: Path, base: Path, limit: float) -> 
     shutil.rmtree(base / "runs" / script["name"], ignore_errors=True)
     bare = [sys.executable]
     load = os.getloadavg()[0]
-    under = run(script, lay_out(script, sources, folder), tdiag + script["command"], 4 * limit)
+    under = run(script, lay_out(script, sources, folder), tdiag + script["command"], DIAGNOSIS_S)
     plain = run(script, lay_out(script, sources, folder), bare + script["command"], limit)
     (base / f"{script['name']}.err").write_text(under.err)
     row: dict[str, Any] = {
