@@ -182,15 +182,22 @@ TIMED = ("s bare", "s tdiag", "load")
 IDENTICAL = {True: "yes ({} lines)", False: "**no**", None: "bare differs"}
 
 
+def _verdict(row: dict[str, Any]) -> str:
+    said = str(row["class"] or row.get("failed"))
+    if row["class_right"]:
+        return said
+    return "unknown: abstained" if said == "unknown" else f"**wrong** {said}"
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     text = [" | ".join(COLUMNS + TIMED), "|".join(["---"] * len(COLUMNS) + ["--:"] * len(TIMED))]
     for row in rows:
         cells = (
             row["name"],
             ", ".join(map(str, row["expected"])),
-            ("" if row["class_right"] else "**wrong** ") + str(row["class"] or row.get("failed")),
+            _verdict(row),
             (row.get("line") or "–") + " (**wrong**)" * (row.get("line_right") is False),
-            IDENTICAL[row["identical"]].format(row["compared"]),
+            IDENTICAL[row["identical"]].format(row["compared"]) if row["compared"] else "no output",
             ", ".join(row.get("in_library", ())) or "none",
             f"{row['bare']}{'+' * row['ended']}",
             str(row["seconds"]),
