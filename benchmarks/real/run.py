@@ -167,7 +167,9 @@ def measure(script: dict[str, Any], sources: Path, base: Path, limit: float) -> 
         row["identical"] = False if same(script, again, plain, False)[0] else None
     if script.get("compiled"):
         counts = [{n: ran.err.count(t) for n, t in COMPILED.items()} for ran in (under, plain)]
-        row["added"] = any(counts[0][name] > counts[1][name] for name in COMPILED)
+        far = len(lines(script, plain)) >= len(lines(script, under))
+        more = any(counts[0][name] > counts[1][name] for name in COMPILED)
+        row["added"] = more if far or not more else None  # bare did not get as far
     if document:
         return row | judge(script, document, folder)
     return row | {
