@@ -13,7 +13,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
 # Those that take longest come first, so that no core waits for the other at the end.
-FIRST = ("view", "probe", "frameworks", "gate", "duel", "zoo", "cli", "report")
+FIRST = (
+    *("frameworks", "view", "probe", "trial", "e2e", "gate", "duel", "launch", "simulated", "cli"),
+    *("zoo", "report"),
+)
 TOGETHER = "tests/view/"  # one TensorBoard and one browser for all of them
 
 

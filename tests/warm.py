@@ -1,11 +1,11 @@
 """A Python that has imported what is expensive already, and starts programs as copies of itself.
 
 ``import torch`` and the ``torch._dynamo`` that a first optimizer imports take 3 to 4 s of CPU time,
-many times what a test's few dozen steps take; ``tdiag run`` imports for a second. Here that is paid
-once for each process of pytest: a program runs in a fork, with its own arguments, folder,
-environment and streams, under the ``sitecustomize`` that its PYTHONPATH holds, and ends as any
-program does. Whatever depends on how a program *starts* (tests of imports, of signals, of the
-promise that nothing is changed) is started the ordinary way instead.
+many times what a test's few dozen steps take; ``tdiag run`` imports, compiles templates and packs
+Plotly for a second. Here that is paid once for each process of pytest: a program runs in a fork,
+with its own arguments, folder, environment and streams, under the ``sitecustomize`` that its
+PYTHONPATH holds, and ends as any program does. Whatever depends on how a program *starts* (tests of
+imports, of signals, of the promise that nothing is changed) is started the ordinary way instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 TRAINING = ("torch", "torch._dynamo")
-TDIAG = ("tdiag.cli", "tdiag.launch.session", "tdiag.report.of_diagnosis", "tdiag.report")
+TDIAG = ("tdiag.cli", "tdiag.launch.session")
 
 
 class Server:
@@ -87,6 +87,8 @@ def serve(modules: list[str]) -> dict:
 
     for name in modules:
         importlib.import_module(name)
+    if "tdiag.cli" in sys.modules:
+        make_a_report()
     gc.freeze()  # a collection in a child need not look at what it shares
     for line in sys.stdin:
         request = json.loads(line)
@@ -95,6 +97,26 @@ def serve(modules: list[str]) -> dict:
             return request
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     os._exit(0)
+
+
+def make_a_report() -> None:
+    """All that a first report imports, compiles and packs; nothing is written."""
+    import typer.main
+
+    from tdiag import cli
+    from tdiag.cli import conclude, page, run  # noqa: F401 - as `tdiag run` needs them
+    from tdiag.diagnose import diagnose
+    from tdiag.evidence import from_run  # noqa: F401
+    from tdiag.evidence.store import Evidence
+    from tdiag.report import FORMATS, render
+    from tdiag.report.html.library import plotly
+    from tdiag.report.of_diagnosis import document
+
+    typer.main.get_command(cli.app)
+    nothing = document(diagnose(Evidence()))
+    for name in FORMATS:
+        render(name, nothing)
+    plotly()
 
 
 def become(

@@ -48,7 +48,7 @@ def sampled_there(evidence: Evidence, component: str) -> str:
     phase = _PHASE.get(component, component)
     there = [x for x in stacks.training if phase_of(x, ops) == phase]
     top = _top(there or [x for x in stacks.training if phase_of(x, ops) in _UNEXPLAINED])
-    return f"most samples:{_named(top)}" if top else "the cause is unknown"
+    return f"most samples:{named(top)}" if top else "the cause is unknown"
 
 
 def fetched_by(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> str:
@@ -58,13 +58,13 @@ def fetched_by(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) 
     if findings:
         return ""
     if (line := preparing_line(evidence, budget)) is not None:
-        return f"; most samples:{_named(line)}"
+        return f"; most samples:{named(line)}"
     if stacks is not None:
         waiting = [x for x in stacks.training if x.phase == "data_wait"]
         top = _top(stacks.workers if train and train.num_workers else waiting)
         if top:
             of = " of the workers' samples" if train and train.num_workers else ""
-            return f"; most samples:{_named(top)}{of}"
+            return f"; most samples:{named(top)}{of}"
     return f"; the loader is created{where(train.created_at)}" if train and train.created_at else ""
 
 
@@ -94,6 +94,6 @@ def _top(lines: Sequence[StackLine]) -> StackLine | None:
     return max(lines, key=lambda line: line.self_frac, default=None)
 
 
-def _named(line: StackLine) -> str:
+def named(line: StackLine) -> str:
     function = f" in {line.at.function}" if line.at.function else ""
     return f"{where(line.at).removeprefix(' at')}{function}, {percent(line.self_frac)}"

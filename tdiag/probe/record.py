@@ -8,10 +8,10 @@ caches, so wrappers append to one flat list, and a batch of steps becomes a reco
 
 from __future__ import annotations
 
-import _thread
 import gc
 import json
 import os
+import signal
 import threading
 import time
 from typing import Any
@@ -152,7 +152,8 @@ class Marks:
             if here() == self.thread:
                 self._collected(phase, info)
         except KeyboardInterrupt:
-            again = threading.Timer(SEND_AGAIN_S, _thread.interrupt_main)
+            # A real signal: it also ends a sleep or a read that the thread has begun meanwhile.
+            again = threading.Timer(SEND_AGAIN_S, signal.pthread_kill, (here(), signal.SIGINT))
             again.daemon = True
             again.start()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.ops import Calls
 from tdiag.evidence.sampled import CallTrees
-from tdiag.evidence.steps import Phases, StepHistory
+from tdiag.evidence.steps import Phases, StepHistory, Steps
 from tdiag.evidence.training import Modules
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
@@ -20,6 +20,8 @@ LARGE_FRAC = Threshold(
 # Methods and functions that draw an action or a token.
 DRAWS = ("sample", "sample_n")
 DRAWN_WITH = ("torch.multinomial", "torch.bernoulli", "torch.normal")
+
+SEEN_ONCE = "one was seen, so it may be rare"  # of a gain's low end
 
 
 def evaluation_place(loaders: Loaders | None, modules: Modules | None) -> Place | None:
@@ -77,6 +79,15 @@ def abstain_unless_epoch_ended(history: StepHistory | None, what: str) -> None:
         return
     if not any(clean[0] < began < clean[1] for began in history.epochs_ns):
         raise Abstain(f"no {what} and no end of an epoch fell into the clean steps")
+
+
+def seen_once(phase: str, phases: Phases, steps: Steps | None, history: StepHistory | None) -> bool:
+    """It happened once in the clean steps, and no epoch began among them: how often it happens is
+    not known. A second time tells, and so does an epoch, to which it belongs."""
+    if steps is None or round(phases.counts.get(phase, 0.0) * steps.count) != 1:
+        return False
+    clean = clean_span(history)
+    return not (history and clean and any(clean[0] < x < clean[1] for x in history.epochs_ns))
 
 
 def clean_span(history: StepHistory | None) -> tuple[int, int] | None:

@@ -17,9 +17,9 @@ from tdiag.duel.estimate import Estimate, Looks, Ratios
 from tdiag.duel.group import Pace, Taken
 from tdiag.duel.side import Program, ProgramFailed
 from tdiag.errors import TdiagError
-from tdiag.model.trials import Answer, Trials, Tried
+from tdiag.model.trials import Answer, Applied, Trials, Tried
 from tdiag.trial.candidate import Candidate, together
-from tdiag.trial.said import BROKEN, Said, compared, heard
+from tdiag.trial.said import BROKEN, Compared, Said, compared, heard
 from tdiag.trial.written import written
 
 # Twice what the check can tell apart (tdiag/gate/against.py): a smaller gain is worth no edit.
@@ -39,8 +39,9 @@ class NotApplied(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """``folder``: new or empty, for the run directories. ``progress``: a line of progress."""
+class TrialOptions:
+    """``folder``: new or empty, for the run directories. ``progress``: a line of progress.
+    ``original``: the user's own file of one that the program ran."""
 
     command: Sequence[str]
     cwd: Path
@@ -49,9 +50,16 @@ class Options:
     pace: Pace = PACE
     looks_at: tuple[int, ...] = LOOKS_AT
     progress: Callable[[str], None] = lambda line: None
+    original: Callable[[Path], Path] = lambda path: path
+
+    def users(self, one: Applied) -> Applied:
+        """With the place in the user's own file."""
+        if one.at is None:
+            return one
+        return replace(one, at=replace(one.at, file=str(self.original(Path(one.at.file)))))
 
 
-def try_all(candidates: Sequence[Candidate], options: Options) -> Trials:
+def try_all(candidates: Sequence[Candidate], options: TrialOptions) -> Trials:
     """Try each in turn within the budget, then those that won together.
 
     Each gets an equal part of the time that is left, but three groups at least. One that would end
@@ -102,7 +110,7 @@ def try_all(candidates: Sequence[Candidate], options: Options) -> Trials:
     )  # fmt: skip
 
 
-def try_one(candidate: Candidate, options: Options, name: str, until_s: float) -> Tried:
+def try_one(candidate: Candidate, options: TrialOptions, name: str, until_s: float) -> Tried:
     """Raises what is wrong with the untouched script, never what is wrong with the change."""
     control = Program(CONTROL, options.command, options.cwd, SAME_START, trial=())
     changed = {**SAME_START, **candidate.environment()}
@@ -139,10 +147,10 @@ def try_one(candidate: Candidate, options: Options, name: str, until_s: float) -
         if error.side == CONTROL:
             raise
         return replace(base, why=_last_line(error.output) or error.message)
-    return _result(base, found, candidate)
+    return _result(base, found, candidate, options)
 
 
-def _result(base: Tried, found: Duel, candidate: Candidate) -> Tried:
+def _result(base: Tried, found: Duel, candidate: Candidate, options: TrialOptions) -> Tried:
     sides = list(zip(*found.groups, strict=True))
     said = heard([taken.run_dir for taken in sides[1]])
     answer = answer_of(found.ratios, THRESHOLD)
@@ -158,11 +166,11 @@ def _result(base: Tried, found: Duel, candidate: Candidate) -> Tried:
     why = "; ".join((*said.unsettled, *_too_rare(said)))
     if why and answer == "no effect":
         answer = "unclear"
-    losses = ""
+    losses = Compared("", "")
     if not candidate.ceiling:
         losses = compared([t.run_dir for t in sides[0]], [t.run_dir for t in sides[1]])
-    if losses == BROKEN:  # however fast, it does not train
-        answer, why, losses = "failed", BROKEN, ""
+    if losses.text == BROKEN:  # however fast, it does not train
+        answer, why, losses = "failed", BROKEN, Compared("", "different")
     return replace(
         base,
         answer=answer,
@@ -170,7 +178,8 @@ def _result(base: Tried, found: Duel, candidate: Candidate) -> Tried:
         step="mean" if mean_only else "typical",
         without_ns=without_ns, with_ns=with_ns, extra_start_ns=start[1] - start[0],
         peak_without_bytes=_peak(sides[0]), peak_with_bytes=_peak(sides[1]),
-        losses=losses, why=why, did=said.applied, groups=len(found.groups),
+        losses=losses.text, numbers=losses.numbers, why=why, did=said.applied,
+        applied=tuple(options.users(one) for one in said.places), groups=len(found.groups),
         turns=sum(len(taken.typical_ns) for taken in sides[0]),
     )  # fmt: skip
 

@@ -41,7 +41,7 @@ def test_stdout_is_the_scripts_and_the_report_goes_to_stderr(tmp_path: Path) -> 
 
 
 def test_json_has_stdout_for_itself_and_o_writes_the_same(tmp_path: Path) -> None:
-    name = script(tmp_path, TRAINING)
+    name = script(tmp_path, "print('step 2'); events.step()", training=True)
     done = tdiag("run", name, "--json", "-o", "out.json", "3", "--sampler", "off", cwd=tmp_path)
     printed = json.loads(done.stdout)
     assert printed["schema_version"] == 2 and printed["verdict"]["class"]

@@ -150,6 +150,38 @@ def test_time_before_the_forward_has_the_class_of_the_line_that_takes_most_of_it
     assert found.verdict.summary.endswith("; most samples: train.py:88 in Board.play, 60%")
 
 
+@pytest.mark.parametrize(
+    ("calls", "elapsed_ms", "cls"),
+    [(400, 60.0, "compute"), (20_000, 60.0, "overhead"), (0, 0.0, "overhead")],
+)
+def test_time_that_no_mark_tells_apart_has_the_class_of_what_its_line_does(
+    calls: int, elapsed_ms: float, cls: str
+) -> None:
+    """No loader, no module, no optimizer. 150 µs a torch call is work, 3 µs is not, and a line
+    without any is Python."""
+    line = stack(88, 0.6, "mix (me/train.py)", function="mix")
+    evidence: list[Kind] = [stacks((line,))]
+    if calls:
+        counted = op_line(
+            88, "unattributed", calls, at=at(88, "mix"), elapsed_ns=elapsed_ms * MS,
+            grad_calls=float(calls) / 2,
+        )  # fmt: skip
+        evidence.append(ops(counted))
+    found = ran(*evidence, unattributed=90, backward=10)
+    assert found.verdict.cls == cls
+    if cls == "overhead":
+        assert "most samples: train.py:88 in mix, 60%" in found.verdict.summary
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6])
+def test_less_than_half_of_it_or_another_phases_function_tells_nothing(share: float) -> None:
+    line = stack(20, share, "mix (me/train.py)", function="mix")
+    other = ops(op_line(21, "forward", 20, at=at(21, "mix")))
+    known = (other,) if share > 0.5 else ()
+    found = ran(stacks((line,)), *known, unattributed=90, backward=10)
+    assert found.verdict.cls == "unknown"
+
+
 def test_a_line_that_waits_before_the_forward_is_no_preprocessing() -> None:
     line = stack(88, 0.6, "get (requests/api.py)", "prepare", "receive")
     lines = stacks((stack(30, 0.3, phase="forward"), line))

@@ -1,4 +1,8 @@
-"""Small programs to hold, written as users write theirs: nothing of tdiag in them."""
+"""Small programs to hold, written as users write theirs: nothing of tdiag in them.
+
+They update their weights by hand: the first optimizer of a process imports ``torch._dynamo``, which
+takes longer than ``torch`` itself.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,6 @@ TRAIN = """
     from torch.utils.data import DataLoader, TensorDataset
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = TensorDataset(torch.randn(64, 4), torch.randn(64, 2))
     workers = int(os.environ.get("WORKERS", "0"))
     loader = DataLoader(data, batch_size=1, num_workers=workers)
@@ -21,10 +24,12 @@ TRAIN = """
     for epoch in range(int(os.environ.get("EPOCHS", "100000"))):
         for x, y in loader:
             loss = (model(x) - y).square().mean()
-            optimizer.zero_grad()
+            model.zero_grad()
             loss.backward()
             time.sleep(float(os.environ.get("SLEEP", "0.002")))
-            optimizer.step()
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight -= 0.1 * weight.grad
             steps += 1
             with open(os.environ.get("COUNT", os.devnull), "w") as file:
                 file.write(str(steps))

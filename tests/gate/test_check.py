@@ -11,7 +11,7 @@ from tdiag.duel.estimate import Looks
 from tdiag.duel.group import Pace
 from tdiag.duel.side import ProgramFailed
 from tdiag.errors import UsageError
-from tdiag.gate.against import Options, check_against
+from tdiag.gate.against import CheckOptions, check_against
 from tdiag.launch.target import Target
 
 from .building import git, repository
@@ -31,14 +31,15 @@ from loss import loss_of
 torch.manual_seed(0)
 torch.set_num_threads(1)
 model = torch.nn.Linear(64, 64)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = TensorDataset(torch.randn(512, 64), torch.randn(512, 64))
 for epoch in range(100000):
     for x, t in DataLoader(data, batch_size=4):
         loss = loss_of(model(x), t)
-        optimizer.zero_grad()
+        model.zero_grad()
         loss.backward()
-        optimizer.step()
+        with torch.no_grad():  # by hand: an optimizer imports what takes longer than torch itself
+            for weight in model.parameters():
+                weight -= 0.1 * weight.grad
 """
 SCRIPT = Target("script", "train.py")
 
@@ -50,11 +51,11 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def options(tmp_path: Path, name: str) -> Options:
+def options(tmp_path: Path, name: str) -> CheckOptions:
     """Wide open to noise: what is tested is the way, not the machine."""
     folder = tmp_path / name
     folder.mkdir()
-    return Options(folder=folder, threshold=20.0, looks=Looks((2,)), pace=Pace(turns=3))
+    return CheckOptions(folder=folder, threshold=20.0, looks=Looks((2,)), pace=Pace(turns=3))
 
 
 @pytest.mark.training

@@ -20,6 +20,7 @@ from tdiag.evidence.store import Evidence
 from tests import warm
 
 INJECT = Path(__file__).parents[2] / "tdiag" / "probe" / "inject"
+SHORT = Path(__file__).parent / "short"  # a sitecustomize that shortens the plan's windows
 WINDOWS = ["baseline", "sample", "trace", "calls", "ops"]
 
 
@@ -101,14 +102,18 @@ def read(run_dir: Path) -> list[list[dict[str, Any]]]:
     ]
 
 
-def watch_code(tmp_path: Path, code: str, *args: str, cold: bool = False, **config: Any) -> Watched:
+def watch_code(
+    tmp_path: Path, code: str, *args: str, cold: bool = False, short: bool = False, **config: Any
+) -> Watched:
     """Run source text as a script under the probe, in a Python that has imported torch already
-    (``tests/warm.py``) or, ``cold``, from the start."""
+    (``tests/warm.py``) or, ``cold``, from the start. ``short``: see ``short/sitecustomize.py``."""
     script = tmp_path / "script.py"
     script.write_text(code)
     run_dir = tmp_path / "run"
     base = {**os.environ, "OMP_NUM_THREADS": "1"}
     base.pop("PYTHONPATH", None)
+    if short:
+        base["PYTHONPATH"] = str(SHORT)
     words, environ = [str(script), *args], environment(run_dir, base, **config)
     if cold:
         done = subprocess.run(

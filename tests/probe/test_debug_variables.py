@@ -34,7 +34,8 @@ def test_the_probe_reads_those_that_are_on(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    run = watch_code(tmp_path, SCRIPT, windows=["baseline"], profiling=True, steps=60, cold=True)
+    cold = "PYTHONDEVMODE" in variables  # Python itself reads it, when it starts
+    run = watch_code(tmp_path, SCRIPT, windows=["baseline"], profiling=True, steps=60, cold=cold)
     found = run.evidence().get(DebugVariables)
     assert found is not None
     assert list(found.values) == ([seen] if seen else [])

@@ -82,7 +82,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
 
 def counted(folder: Path, code: str, steps: int | None = None) -> Evidence:
     windows = ["baseline", "calls", "ops", "sample"]
-    run = watch_code(folder, code, windows=windows, profiling=True, steps=steps)
+    run = watch_code(folder, code, windows=windows, profiling=True, steps=steps, short=True)
     assert run.returncode == 0, run.err
     assert run.of("failure") == []
     return run.evidence()

@@ -104,7 +104,7 @@ with torch.profiler.profile(with_stack=True):
 
 
 def test_calls_are_also_priced_without_the_scripts_own_profiler(tmp_path: Path) -> None:
-    run = watch_code(tmp_path, PROFILED, windows=["baseline"], profiling=True)
+    run = watch_code(tmp_path, PROFILED, windows=["baseline"], profiling=True, short=True)
     assert run.of("failure") == []
     assert run.of("dispatch")[-1]["op_unprofiled_ns"] > 0
     flags = run.evidence().get(Flags)

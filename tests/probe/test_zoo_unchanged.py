@@ -8,10 +8,12 @@ compared bit for bit. What the probe takes for a step is compared with the zoo's
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import warm
+from tests.zoo.running import run_plainly
 from tests.zoo.table import BY_NAME, SCRIPTS, ZOO, Entry
 
 from .harness import Watched, environment, read
@@ -19,34 +21,24 @@ from .harness import Watched, environment, read
 STEPS = 40
 
 
-# By default one of each way to start, to feed and to end is started as users start it. The others
-# follow with ``-m training``, and here in a Python that has imported torch already.
+# By default one of each way to start, to feed and to end is started as users start it; all others
+# run in a Python that has imported torch already, which takes 0.3 s and not 5.
 STARTED = {"functions", "package", "workers_fork", "own_site", "dies_crash", "no_torch"}
-# These start processes of their own, or take longer than the rest together.
+# These start processes of their own, or take longer than the rest together: with ``-m training``.
 ELSEWHERE = {entry.name for entry in ZOO if entry.slow}
 
 
-SLOWER = pytest.mark.slow  # a C++ compiler may take minutes
+def started(entry: Entry) -> list[pytest.MarkDecorator]:
+    """Started as users start it, what runs by default in the other way waits for a release; so
+    does what needs a C++ compiler, which may take minutes."""
+    if entry.name in STARTED:
+        return []
+    return [pytest.mark.training if entry.slow and not entry.needs else pytest.mark.slow]
 
 
-def params(marked: set[str], left_out: frozenset[str] | set[str] = frozenset()) -> list:
-    """The zoo without ``left_out``; what is ``marked`` needs ``-m training``."""
-    return [
-        pytest.param(
-            entry,
-            id=entry.name,
-            marks=[
-                *(
-                    [SLOWER if entry.needs else pytest.mark.training]
-                    if entry.name in marked
-                    else []
-                ),
-                pytest.mark.skipif(bool(entry.missing()), reason=f"needs {entry.missing()}"),
-            ],
-        )
-        for entry in ZOO
-        if entry.name not in left_out
-    ]
+def param(entry: Entry, *marks: pytest.MarkDecorator) -> Any:
+    missing = pytest.mark.skipif(bool(entry.missing()), reason=f"needs {entry.missing()}")
+    return pytest.param(entry, id=entry.name, marks=[*marks, missing])
 
 
 def timeless(text: str) -> str:
@@ -57,24 +49,18 @@ def timeless(text: str) -> str:
 
 
 def run_both(entry: Entry, folder: Path) -> tuple[tuple[int, str, str], Watched]:
-    """(code, stdout, stderr) of the plain run; the watched run. At the same time, for speed."""
+    """(code, stdout, stderr) of the plain run; the watched run, started as users start it. At the
+    same time, for speed."""
     base = entry.environment()
-    watched_environ = environment(folder / "run", base)
-    with (
-        subprocess.Popen(
-            entry.command(STEPS), cwd=SCRIPTS, env=base, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        ) as plain,
-        subprocess.Popen(
-            entry.command(STEPS), cwd=SCRIPTS, env=watched_environ, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        ) as watched,
-    ):  # fmt: skip
-        out, err = plain.communicate(timeout=200)
-        out2, err2 = watched.communicate(timeout=200)
     run_dir = folder / "run"
-    return (plain.returncode, out, err), Watched(
-        watched.returncode, out2, err2, run_dir, read(run_dir)
+    with subprocess.Popen(
+        entry.command(STEPS), cwd=SCRIPTS, env=environment(run_dir, base), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as watched:  # fmt: skip
+        plain = run_plainly(entry, STEPS)
+        out, err = watched.communicate(timeout=200)
+    return (plain.returncode, plain.stdout, plain.stderr), Watched(
+        watched.returncode, out, err, run_dir, read(run_dir)
     )
 
 
@@ -89,12 +75,14 @@ def run_warm(entry: Entry, folder: Path) -> tuple[tuple[int, str, str], Watched]
     )
 
 
-@pytest.mark.parametrize("entry", params({entry.name for entry in ZOO} - STARTED))
+@pytest.mark.parametrize("entry", [param(entry, *started(entry)) for entry in ZOO])
 def test_a_watched_script_does_what_it_does_alone(entry: Entry, tmp_path: Path) -> None:
     is_unchanged(entry, *run_both(entry, tmp_path))
 
 
-@pytest.mark.parametrize("entry", params(set(), left_out=STARTED | ELSEWHERE))
+@pytest.mark.parametrize(
+    "entry", [param(entry) for entry in ZOO if entry.name not in STARTED | ELSEWHERE]
+)
 def test_watched_from_a_later_moment_on_it_does_the_same(entry: Entry, tmp_path: Path) -> None:
     is_unchanged(entry, *run_warm(entry, tmp_path))
 

@@ -12,7 +12,7 @@ import pytest
 
 from tdiag import report
 from tdiag.errors import RunError, UsageError
-from tdiag.model import comparison, notes, place, timeline
+from tdiag.model import comparison, notes, place, timeline, watched
 from tdiag.model import diagnosis as model
 from tdiag.model.diagnosis import Diagnosis, VerdictClass
 from tdiag.report import FORMATS
@@ -41,6 +41,10 @@ PARTS: list[tuple[type[msgspec.Struct], dict[str, Any]]] = [
     (model.Measure, FINDING["evidence"]["items"]),
     (model.Speedup, FINDING["speedup"]["anyOf"][0]),
     (model.Fix, FINDING["fix"]),
+    (watched.Watched, SCHEMA["$defs"]["watched"]),
+    (watched.Activity, SCHEMA["$defs"]["activity"]),
+    (watched.Fetching, SCHEMA["$defs"]["fetching"]),
+    (watched.WatchedRank, SCHEMA["$defs"]["watched_rank"]),
 ]
 
 

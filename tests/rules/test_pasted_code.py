@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.catalogue import example, find
@@ -45,6 +44,13 @@ for i in range(len(output)):
     whole = output[i].sum()
     sums.append(whole)
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def torch_imported() -> None:
+    """Not when tests are collected: one rule's tests would take twice as long."""
+    global torch
+    import torch
 
 
 @pytest.fixture
@@ -97,6 +103,28 @@ def test_a_sum_of_each_row_in_any_number_of_dimensions(
     exec(ROWS, scope)
     exec(fix_of(tmp_path, ROWS, 3).code, scope)
     torch.testing.assert_close(scope["whole"], torch.stack(scope["sums"]))
+
+
+PENALTY = """\
+penalty = sum(p.abs().sum() for p in model.parameters())
+for name, p in model.named_parameters():
+    penalty = penalty + p.abs().sum()
+"""
+
+
+@pytest.mark.parametrize(("loop", "line"), [(PENALTY, 1), (PENALTY, 3)])
+def test_a_penalty_on_the_weights_is_one_sum_over_all_of_them(
+    loop: str, line: int, tmp_path: Path
+) -> None:
+    """Weights of different shapes cannot be broadcast."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+    scope: dict[str, Any] = {"torch": torch, "model": model}
+    fix = fix_of(tmp_path, loop, line)
+    assert "weight_decay" in fix.text and "broadcasting" not in fix.text
+    exec(loop.splitlines()[0], scope)
+    expected = scope["penalty"]
+    exec(fix.code, scope)
+    torch.testing.assert_close(scope["penalty"], expected)
 
 
 def test_a_loop_of_no_known_form_is_broadcast(tmp_path: Path) -> None:

@@ -8,13 +8,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from torch.utils.data import DataLoader, Dataset
 
 from tdiag.rules import snippets
 
 
-class Photos(Dataset[Any]):
+@pytest.fixture(scope="module", autouse=True)
+def torch_imported() -> None:
+    """Not when tests are collected: one rule's tests would take twice as long."""
+    global torch
+    import torch
+
+
+class Photos:
     """Counts how often each sample is made."""
 
     def __init__(self) -> None:
@@ -28,8 +33,8 @@ class Photos(Dataset[Any]):
         return torch.full((2, 3), float(index)), index, index / 2
 
 
-def batches(dataset: Dataset[Any], workers: int = 0) -> list[list[torch.Tensor]]:
-    return list(DataLoader(dataset, batch_size=4, num_workers=workers))
+def batches(dataset: Any, workers: int = 0) -> list[list[torch.Tensor]]:
+    return list(torch.utils.data.DataLoader(dataset, batch_size=4, num_workers=workers))
 
 
 def same(one: list[list[torch.Tensor]], other: list[list[torch.Tensor]]) -> bool:

@@ -55,6 +55,10 @@ class SampledFrame(msgspec.Struct):
         """The probe's own work. A wrapper is not: it may call a function in C for the user."""
         return "/tdiag/probe/" in (self.file or "")
 
+    def is_workers(self) -> bool:
+        file = self.file or ""
+        return file.endswith("torch/utils/data/_utils/worker.py") and self.name == "_worker_loop"
+
     def fetches(self) -> bool:
         file = self.file or ""
         return file.endswith("torch/utils/data/_utils/fetch.py") and self.name.endswith("fetch")
@@ -105,7 +109,7 @@ def find_samples(
 
 def read_stacks(run_dir: Path, lead: Process) -> list[Speedscope]:
     """The files of stacks that ``lead`` asked for, those apart that are no speedscope profile."""
-    files = [_read(p) for p in sorted(run_dir.glob(stacks_file(f"{lead.pid}*")))]
+    files = [read_stacks_file(p) for p in sorted(run_dir.glob(stacks_file(f"{lead.pid}*")))]
     return [file for file in files if file is not None]
 
 
@@ -126,7 +130,8 @@ def make_stacks(samples: Samples, slowed: float) -> Stacks:
     )
 
 
-def _read(path: Path) -> Speedscope | None:
+def read_stacks_file(path: Path) -> Speedscope | None:
+    """None where it is no speedscope profile."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Speedscope)
     except (OSError, msgspec.DecodeError):
@@ -141,14 +146,14 @@ def _sampled(file: Speedscope, lead: Process, processes: list[Process]) -> Sampl
     for profile in file.profiles:
         pid, tid = thread_of(profile.name)
         if pid in (lead.pid, None) and (tid == lead.tid or (tid is None and not training)):
-            training += _samples(file, profile)
+            training += samples_of(file, profile)
         elif pid == lead.pid:
-            autograd += (s for s in _samples(file, profile) if _not_pythons(s[0]))
+            autograd += (s for s in samples_of(file, profile) if not_pythons(s[0]))
         elif pid in workers and tid == workers[pid][0].tid:
-            fetching += _fetches(_samples(file, profile))
+            fetching += _fetches(samples_of(file, profile))
     in_process = IN_PROCESS in f"{file.name} {file.exporter}"
     return Samples(
-        IN_PROCESS if in_process else PY_SPY, _with_autograd(training, autograd), fetching
+        IN_PROCESS if in_process else PY_SPY, with_autograd(training, autograd), fetching
     )
 
 
@@ -161,7 +166,7 @@ def _fetches(stacks: Iterable[Stack]) -> Iterator[Stack]:
             yield frames[first:], weight
 
 
-def _not_pythons(stack: Sequence[SampledFrame]) -> bool:
+def not_pythons(stack: Sequence[SampledFrame]) -> bool:
     """Of a thread that Python has not started, as autograd's for a device are."""
     outermost = next((frame for frame in stack if not frame.tdiags()), None)
     if outermost is None or outermost.name == "<module>":  # the main thread
@@ -169,7 +174,7 @@ def _not_pythons(stack: Sequence[SampledFrame]) -> bool:
     return not (outermost.file or "").endswith("threading.py")
 
 
-def _with_autograd(training: list[Stack], autograd: list[Stack]) -> list[Stack]:
+def with_autograd(training: list[Stack], autograd: list[Stack]) -> list[Stack]:
     """The training thread's stacks; where it waits in backward, what autograd's threads do.
 
     py-spy tells no moments and, of several backward calls, not which one a thread worked for. So
@@ -207,7 +212,7 @@ def thread_of(name: str) -> tuple[int | None, int | None]:
     return (int(match[1]), int(match[2])) if match else (None, None)
 
 
-def _samples(file: Speedscope, profile: _Profile) -> Iterable[Stack]:
+def samples_of(file: Speedscope, profile: _Profile) -> Iterable[Stack]:
     frames = file.shared.frames
     weights = profile.weights or [1.0] * len(profile.samples)
     for sample, weight in zip(profile.samples, weights, strict=False):

@@ -1,0 +1,11 @@
+"""The plan's windows for tests of small nets: as many steps, a tenth of the seconds.
+
+A window of 100 steps lasts 3 s at least, so that slow machines and noise even out. Steps of 1 ms
+fill it thousands of times, which proves no more in a test of what is recorded.
+"""
+
+import tdiag_probe.plan as plan
+
+plan.PLANS[plan.DIAGNOSE] = tuple(
+    window._replace(seconds=window.seconds / 10) for window in plan.PLANS[plan.DIAGNOSE]
+)
