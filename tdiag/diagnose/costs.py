@@ -235,7 +235,7 @@ def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     parts = budget.components_ns
     waste = _WASTE | (_WASTE_WITH_DEVICE if budget.has_device else {})
     fetching = _collected_while_waiting(evidence, budget)
-    if gathers(evidence.get(Phases), evidence.get(Calls)):
+    if gathers(evidence.get(Phases), evidence.get(Calls), evidence.get(CallTrees)):
         waste = waste | {"evaluation": "rollout"}
     for name, ns in parts.items():
         if name in waste:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.ops import Calls
+from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.steps import Phases, StepHistory, Steps
 from tdiag.evidence.training import Modules
 from tdiag.model.place import Place
@@ -39,10 +40,13 @@ def over(place: Place | None, loaders: Loaders | None) -> str:
     return f"{' over the DataLoader' if made and place else ''}{where(place)}"
 
 
-def gathers(phases: Phases | None, calls: Calls | None) -> bool:
+def gathers(phases: Phases | None, calls: Calls | None, trees: CallTrees | None) -> bool:
     """What looks like an evaluation is a rollout: it draws actions or tokens to train on, and has
-    no loader and no loss."""
-    return phases is not None and not phases.eval_evident and drawn(calls) > 0
+    no loader and no loss. Window ``calls`` watches a few steps, and many agents gather once in
+    dozens of steps: draws that only the sampled stacks saw count as well."""
+    if phases is None or phases.eval_evident:
+        return False
+    return drawn(calls) > 0 or drawing_frac(trees) > 0
 
 
 def drawn(calls: Calls | None) -> float:
@@ -55,6 +59,16 @@ def drawn(calls: Calls | None) -> float:
         or any(f" {name}>" in row.at.function for name in DRAWN_WITH)
     ]
     return max(drawing, default=0.0)
+
+
+def drawing_frac(trees: CallTrees | None) -> float:
+    """Share of the training thread's samples that draw from a distribution."""
+    frames = trees.training if trees else ()
+    return sum(
+        frame.frac
+        for frame in frames
+        if "torch/distributions/" in frame.file and frame.name.rpartition(".")[2] in DRAWS
+    )
 
 
 def abstain_unless_epoch_ended(history: StepHistory | None, what: str) -> None:

@@ -29,6 +29,7 @@ from msgspec.structs import replace
 
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.ops import Calls
+from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.steps import Budget, Phases, StepHistory, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Modules
@@ -69,13 +70,14 @@ def check(
     modules: Modules | None,
     calls: Calls | None,
     history: StepHistory | None,
+    trees: CallTrees | None,
     steps: Steps | None,
 ) -> Found | None:
     evaluating = held(budget, "evaluation")
     if not evaluating:
         abstain_unless_epoch_ended(history, "evaluation")
     share = evaluating / budget.step_ns
-    if share < LARGE_FRAC or gathers(phases, calls):
+    if share < LARGE_FRAC or gathers(phases, calls, trees):
         return None
     training = budget.step_ns - evaluating
     usual = training * USUAL_FRAC / (1 - USUAL_FRAC)

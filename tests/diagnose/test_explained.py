@@ -132,6 +132,15 @@ def test_unexplained_time_is_placed_at_the_line_sampled_most() -> None:
     )
 
 
+def test_unexplained_time_is_not_placed_at_a_line_of_a_measured_phase() -> None:
+    """Without an optimizer: the loss is sampled most, the update by hand takes the time."""
+    lines = stacks((stack(52, 0.3, "smooth_l1_loss (nn/functional.py)"), stack(60, 0.1)))
+    counted = ops(op_line(52, "loss", 2), op_line(60, "prepare", 4))
+    found = ran(lines, counted, unattributed=60, forward=20, loss=20)
+    assert found.verdict.cls == "unknown"
+    assert "most samples: train.py:60" in found.verdict.summary
+
+
 def test_time_before_the_forward_has_the_class_of_the_line_that_takes_most_of_it() -> None:
     line = stack(88, 0.6, "walk (me/game.py)", "prepare", "Board.play")
     lines = stacks((stack(30, 0.3, phase="forward"), line))

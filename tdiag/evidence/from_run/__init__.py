@@ -93,7 +93,7 @@ def load_run(run_dir: Path) -> Evidence:
         add_watched(evidence, run_dir, run, attached)
         return evidence
     if lead is None:
-        evidence.missing[Steps] = why_none(None)
+        evidence.missing[Steps] = why_none(None, processes)
     else:
         judged, traced, spans = _add_steps(evidence, run_dir, lead, processes, allowed)
         evidence.add(

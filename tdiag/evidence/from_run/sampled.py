@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -85,8 +85,8 @@ Stack = tuple[Sequence[SampledFrame], float]  # outermost frame first; weight
 
 
 class Samples(NamedTuple):
-    """``training``: stacks of the training thread; ``fetching``: of its workers while they
-    fetched. ``source``: who took them."""
+    """``training``: stacks of the training thread; ``fetching``: of its workers, from the fetch
+    on. ``source``: who took them."""
 
     source: str
     training: list[Stack]
@@ -150,11 +150,20 @@ def _sampled(file: Speedscope, lead: Process, processes: list[Process]) -> Sampl
         elif pid == lead.pid:
             autograd += (s for s in samples_of(file, profile) if not_pythons(s[0]))
         elif pid in workers and tid == workers[pid][0].tid:
-            fetching += (s for s in samples_of(file, profile) if any(f.fetches() for f in s[0]))
+            fetching += _fetches(samples_of(file, profile))
     in_process = IN_PROCESS in f"{file.name} {file.exporter}"
     return Samples(
         IN_PROCESS if in_process else PY_SPY, with_autograd(training, autograd), fetching
     )
+
+
+def _fetches(stacks: Iterable[Stack]) -> Iterator[Stack]:
+    """The stacks that fetch, from the fetch on: what called it in a forked worker are the frames
+    of its parent, at the line that started the workers."""
+    for frames, weight in stacks:
+        first = next((i for i, frame in enumerate(frames) if frame.fetches()), None)
+        if first is not None:
+            yield frames[first:], weight
 
 
 def not_pythons(stack: Sequence[SampledFrame]) -> bool:
@@ -278,7 +287,7 @@ def make_call_trees(samples: Samples) -> CallTrees:
     """
     return CallTrees(
         training=_tree([(_from_user(frames), weight) for frames, weight in samples.training]),
-        workers=_tree([(_from_fetch(frames), weight) for frames, weight in samples.fetching]),
+        workers=_tree(samples.fetching),
     )
 
 
@@ -286,10 +295,6 @@ def _from_user(frames: Sequence[SampledFrame]) -> Sequence[SampledFrame]:
     """Unchanged where no frame is the user's (a library's own thread trains)."""
     first = next((i for i, frame in enumerate(frames) if is_user_file(frame.file or "")), 0)
     return frames[first:]
-
-
-def _from_fetch(frames: Sequence[SampledFrame]) -> Sequence[SampledFrame]:
-    return frames[next(i for i, frame in enumerate(frames) if frame.fetches()) :]
 
 
 def _tree(stacks: Sequence[Stack]) -> tuple[CallFrame, ...]:
