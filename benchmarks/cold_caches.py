@@ -3,7 +3,8 @@
 Usage: ``python benchmarks/cold_caches.py [--processes 3]``, on a quiet machine, 5 minutes each
 
 A whole training step, from its loader to its optimizer, right after another one, and after a few ms
-of work that a training script may waste, interleaved in one process of one thread; medians of turns.
+of work that a training script may waste, interleaved in one process of one
+thread; medians of turns.
 ``COLD_CACHES_NS`` and ``COLD_CACHES_FRAC`` of ``tdiag/diagnose/engine.py``, which bound what a
 prediction's high end adds for it, are nearly the most that was found.
 """

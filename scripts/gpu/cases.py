@@ -71,7 +71,7 @@ def truth(launches: int, reads: str, bench: Bench) -> None:
 
 
 def hooks(bench: Bench) -> None:
-    """Watching without a profiler costs little, measured on the program with and without, interleaved."""
+    """Watching without a profiler costs little: the program with it and without, interleaved."""
     script = bench.script(TRUTH)
     arguments = ["60", "none", "3000"]
     alone, watched = [], []

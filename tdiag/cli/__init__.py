@@ -14,6 +14,7 @@ import typer
 from tdiag import __version__
 from tdiag.cli import (
     analyze,
+    attach,
     check,
     compare,
     doctor,
@@ -61,6 +62,7 @@ def _options(
 
 
 app.command("run", cls=run.RunCommand)(run.run)
+app.command("attach")(attach.attach)
 app.command("check", cls=check.CheckCommand)(check.check)
 app.command("try", cls=trial.TryCommand)(trial.try_)
 app.command("compare")(compare.compare)

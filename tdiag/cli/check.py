@@ -106,7 +106,7 @@ def check(
     from tdiag.errors import UsageError
     from tdiag.gate import against as duels
     from tdiag.gate import stored
-    from tdiag.gate.against import Options
+    from tdiag.gate.against import CheckOptions
     from tdiag.gate.history import append, record_of
     from tdiag.gate.revision import Head, head
     from tdiag.launch import rundir
@@ -138,7 +138,7 @@ def check(
     signal.signal(signal.SIGTERM, terminated)
     before = head(history) if history is not None else Head()  # the run is long: edits may follow
     with open_output(output) as file:
-        options = Options(
+        options = CheckOptions(
             folder=rundir.create_check(target.label()),
             threshold=threshold,
             tolerance=tolerance,

@@ -138,7 +138,7 @@ def run(
     from tdiag.cli.conclude import check_cost, open_output
     from tdiag.cli.streams import say
     from tdiag.errors import UsageError
-    from tdiag.launch.session import SAMPLERS, Options, launch
+    from tdiag.launch.session import SAMPLERS, RunOptions, launch
 
     check_cost(hourly_cost, "json" if json else "terminal")
     if sampler not in SAMPLERS:
@@ -148,7 +148,7 @@ def run(
     with open_output(output) as written:
         outcome = launch(
             context.meta[TARGET],
-            Options(
+            RunOptions(
                 profiling=profiling,
                 steps=steps,
                 time_budget_s=time_budget,

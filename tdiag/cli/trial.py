@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,12 +18,12 @@ from tdiag.cli.options import Output
 from tdiag.cli.run import MISSES, TARGET, RunCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tdiag.launch.target import Target
     from tdiag.model.trials import Trials
     from tdiag.trial.candidate import Candidate
-    from tdiag.trial.measure import Options
+    from tdiag.trial.measure import TrialOptions
 
 
 class TryCommand(RunCommand):
@@ -75,6 +77,11 @@ def try_(
         Path | None,
         typer.Option(metavar="FILE", help="A patch to try, in a copy of the files."),
     ] = None,
+    patch: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what won as a patch of your files, if it wins as"
+                     " patched, too."),
+    ] = None,
     time_budget: Annotated[
         float,
         typer.Option(min=1, metavar="SECONDS", help="For all trials; each takes three pairs of"
@@ -110,6 +117,8 @@ def try_(
 
     tdiag try train.py --diff candidate.patch
 
+    tdiag try --patch fix.patch: what won, as a patch of your files, measured again as patched
+
     tdiag try train.py: diagnose, then try the fixes that the findings propose
 
     tdiag try: those that the last run's findings propose
@@ -123,7 +132,7 @@ def try_(
     from tdiag.gate.against import interpreter
     from tdiag.launch.rundir import find
     from tdiag.report.of_trials import document
-    from tdiag.trial.measure import check_usable, try_all
+    from tdiag.trial.measure import check_usable
 
     if list_:
         _list()
@@ -133,6 +142,8 @@ def try_(
     check_usable(asked)
     if diff and not target.name:
         raise UsageError("--diff needs the script", f"tdiag try train.py --diff {diff}")
+    if patch:
+        _check_patch(patch, asked, diff)
     run_dir = None if target.name else find(None)
     found = interpreter(target, python) if target.name else ""
     signal.signal(signal.SIGTERM, terminated)
@@ -156,10 +167,10 @@ def try_(
                 if run_dir
                 else _options(target, found, time_budget, progress)
             )
-            trials = try_all(asked, stack.enter_context(in_copy(given)) if copy else given)
+            trials = _tried(asked, given, copy=copy, patch=patch)
         else:
             run_dir = run_dir or _diagnosed(target, python, quiet)
-            trials = _proposed(run_dir, time_budget, progress, copy=copy)
+            trials = _proposed(run_dir, time_budget, progress, copy=copy, patch=patch)
         stream = file or sys.stdout
         if file is not None:
             file.truncate(0)
@@ -189,16 +200,62 @@ def patched_script(
 
 
 @contextmanager
-def in_copy(given: Options) -> Iterator[Options]:
-    """The same program in a copy of its files."""
-    from dataclasses import replace
+def patched_program(patch: Path, own: TrialOptions, *, whole: bool = False) -> Iterator[Candidate]:
+    """The same of a program whose words are known."""
+    from tdiag.errors import UsageError
+    from tdiag.gate.copied import patched
+    from tdiag.trial.candidate import Candidate, Patched
 
+    with patched(patch, None, here=own.cwd, whole=whole) as copy:
+        cwd = copy.moved(own.cwd)
+        if cwd is None or not cwd.is_dir():
+            raise UsageError(f"{patch.name} removes the folder {own.cwd.name}")
+        words = [own.command[0], *map(copy.word, own.command[1:])]
+        yield Candidate((), Patched(patch.name, words, cwd, copy.variables(), str(copy.root),
+                                    copy.changed))  # fmt: skip
+
+
+@contextmanager
+def in_copy(given: TrialOptions) -> Iterator[TrialOptions]:
+    """The same program in a copy of its files."""
     from tdiag.gate.copied import copied
 
     with copied(given.cwd) as copy:
         python, *words = given.command
         command = [python, *map(copy.word, words)]
-        yield replace(given, command=command, cwd=copy.moved(given.cwd) or given.cwd)
+        yield replace(given, command=command, cwd=copy.moved(given.cwd) or given.cwd,
+                      original=copy.original)  # fmt: skip
+
+
+def _check_patch(patch: Path, asked: Sequence[Candidate], diff: Path | None) -> None:
+    from tdiag.cli.patch import check_free
+    from tdiag.errors import UsageError
+
+    if diff:
+        raise UsageError("--patch writes what named changes win; --diff has its patch already",
+                         "leave out one of them")  # fmt: skip
+    if asked and all(candidate.ceiling for candidate in asked):
+        raise UsageError("--patch needs a change that can be kept; a ceiling cannot",
+                         "tdiag try --list names them")  # fmt: skip
+    check_free(patch)
+
+
+def _tried(
+    candidates: Sequence[Candidate], given: TrialOptions, *, copy: bool, patch: Path | None
+) -> Trials:
+    """All of them, then the patch of what won. It gets an equal part of the time."""
+    from tdiag.trial.measure import try_all
+
+    with in_copy(given) if copy else nullcontext(given) as here:
+        if not patch:
+            return try_all(candidates, here)
+        from tdiag.cli.patch import with_patch
+
+        began_unix_ns, until = time.time_ns(), time.monotonic() + given.time_budget_s
+        part = given.time_budget_s / (len(candidates) + 2)  # all together, and as patched
+        trials = try_all(candidates, replace(here, time_budget_s=given.time_budget_s - part))
+        return with_patch(trials, patch, here, began_unix_ns, until,
+                          original=given if copy else None)  # fmt: skip
 
 
 def _candidates(
@@ -215,11 +272,11 @@ def _candidates(
 
 def _options(
     target: Target, python: str, time_budget_s: float, progress: Callable[[str], None]
-) -> Options:
+) -> TrialOptions:
     from tdiag.launch import rundir
-    from tdiag.trial.measure import Options
+    from tdiag.trial.measure import TrialOptions
 
-    return Options(
+    return TrialOptions(
         command=target.command(python), cwd=Path.cwd(), time_budget_s=time_budget_s,
         folder=rundir.create_check(target.label(), rundir.TRIALS), progress=progress,
     )  # fmt: skip
@@ -229,9 +286,9 @@ def _diagnosed(target: Target, python: str | None, quiet: bool) -> Path:
     """A profiled run of the script, whose output goes to stderr. Raises UsageError where the script
     fails."""
     from tdiag.errors import UsageError
-    from tdiag.launch.session import Options, launch
+    from tdiag.launch.session import RunOptions, launch
 
-    ended = launch(target, Options(profiling=True, python=python, quiet=quiet,
+    ended = launch(target, RunOptions(profiling=True, python=python, quiet=quiet,
                                    stdout_to_stderr=True))  # fmt: skip
     if ended.code:
         raise UsageError(f"the script itself failed (exit code {ended.code}): nothing was tried",
@@ -240,15 +297,15 @@ def _diagnosed(target: Target, python: str | None, quiet: bool) -> Path:
 
 
 def _proposed(
-    run_dir: Path, time_budget_s: float, progress: Callable[[str], None], *, copy: bool
-) -> Trials:
+    run_dir: Path, time_budget_s: float, progress: Callable[[str], None], *, copy: bool,
+    patch: Path | None,
+) -> Trials:  # fmt: skip
     """What the run's findings and verdict propose, measured."""
-    from msgspec.structs import replace
+    from msgspec import structs
 
     from tdiag.cli.conclude import conclude, documented, shown
     from tdiag.cli.tried import options, proposals
     from tdiag.errors import UsageError
-    from tdiag.trial.measure import try_all
 
     diagnosis = conclude(run_dir)
     progress(shown("line", documented(diagnosis), sys.stderr).strip())
@@ -260,9 +317,8 @@ def _proposed(
         )
     signal.signal(signal.SIGTERM, terminated)  # again: the run had its own
     given = options(run_dir, time_budget_s, progress)
-    with in_copy(given) if copy else nullcontext(given) as here:
-        trials = try_all(candidates, here)
-    return replace(trials, notes=(*trials.notes, *notes))
+    trials = _tried(candidates, given, copy=copy, patch=patch)
+    return structs.replace(trials, notes=(*trials.notes, *notes))
 
 
 def _list() -> None:

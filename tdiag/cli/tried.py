@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tdiag.model.diagnosis import Diagnosis
     from tdiag.model.trials import Trials
     from tdiag.trial.candidate import Candidate
-    from tdiag.trial.measure import Options
+    from tdiag.trial.measure import TrialOptions
 
 SAID = "several times, with its side effects (TDIAG_TRIAL=1 in its environment)"
 
@@ -37,15 +37,15 @@ def proposals(diagnosis: Diagnosis) -> tuple[list[Candidate], tuple[str, ...]]:
     return found, tuple(notes)
 
 
-def options(run_dir: Path, time_budget_s: float, progress: Callable[[str], None]) -> Options:
+def options(run_dir: Path, time_budget_s: float, progress: Callable[[str], None]) -> TrialOptions:
     """The run's own program."""
     from tdiag.launch import rundir
     from tdiag.probe.wire import RUN
-    from tdiag.trial.measure import Options
+    from tdiag.trial.measure import TrialOptions
 
     record = json.loads((run_dir / RUN).read_text())
     label = Path(str(record.get("script") or record["command"][0])).stem
-    return Options(
+    return TrialOptions(
         command=[str(word) for word in record["command"]], cwd=Path(record["cwd"]),
         folder=rundir.create_check(label, rundir.TRIALS), time_budget_s=time_budget_s,
         progress=progress,

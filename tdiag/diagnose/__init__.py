@@ -14,6 +14,7 @@ from tdiag.diagnose.ranks import of_ranks, rank_steps, with_its_first_finding
 from tdiag.diagnose.roofline import make_roofline
 from tdiag.diagnose.top import top_parts
 from tdiag.diagnose.verdict import judge
+from tdiag.diagnose.watched import of_watched
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.steps import Budget, Steps, TracedSteps
@@ -22,6 +23,7 @@ from tdiag.model.diagnosis import Component, Diagnosis, StepTime
 from tdiag.model.notes import Note
 from tdiag.model.threshold import Threshold
 from tdiag.model.timeline import Timeline
+from tdiag.model.watched import Watched
 from tdiag.rules.catalogue import find
 from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import duration
@@ -53,7 +55,8 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     findings, abstained = run_rules(evidence)
     findings = with_fetch_lines(evidence, findings)
     findings = with_its_first_finding(findings, evidence)
-    verdict = judge(evidence, budget, findings)
+    watched = evidence.get(Watched)
+    verdict = of_watched(evidence, watched) if watched else judge(evidence, budget, findings)
     verdict = of_ranks(verdict, evidence, _communicating_step(evidence, budget))
     if verdict.healthy:  # no fix is urgent: findings are shown as advisories
         findings = [msgspec.structs.replace(found, advisory=True) for found in findings]
@@ -73,6 +76,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         top=tuple(top_parts(evidence)),
         ranks=rank_steps(evidence),
         roofline=make_roofline(evidence, budget),
+        watched=watched,
     )
 
 

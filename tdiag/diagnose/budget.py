@@ -145,7 +145,7 @@ def _blocked_share(loader: Loader) -> float | None:
     if blocked is None or loader.load_ns is None or loader.load_cpu_ns is None:
         return None
     off = blocked * (loader.load_ns + (loader.collate_ns or 0.0))
-    on = loader.load_cpu_ns + (loader.collate_cpu_ns or 0.0)
+    on = loader.load_cpu_ns + (loader.collate_cpu_ns or 0.0) + loader.awaited_cpu_ns()
     return off / (off + on) if off + on else None
 
 

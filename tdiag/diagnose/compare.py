@@ -18,7 +18,7 @@ from tdiag.evidence.ops import HostOps
 from tdiag.evidence.ranks import Communication
 from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
-from tdiag.model.comparison import Change, ChangeTable, Comparison
+from tdiag.model.comparison import ChangeTable, Comparison, Difference
 from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis
 from tdiag.model.kind import Kind
 from tdiag.model.threshold import Threshold
@@ -58,7 +58,7 @@ def compare(before: TracedRun, after: TracedRun) -> Comparison:
     return Comparison(
         verdict_before=before.diagnosis.verdict.cls,
         verdict_after=after.diagnosis.verdict.cls,
-        step=Change("step", "ns", lengths[0], lengths[1]) if all(steps) else None,
+        step=Difference("step", "ns", lengths[0], lengths[1]) if all(steps) else None,
         tables=(
             _times("Budget", sides, DeviceTime, [_budget(before), _budget(after)], least),
             _times("Kernel families", sides, Kernels, list(map(_families, sides)), least),
@@ -121,17 +121,17 @@ def _times(
     return ChangeTable(title=title, rows=tuple(rows))
 
 
-def _change(name: str, before: _Listed, after: _Listed) -> Change:
+def _change(name: str, before: _Listed, after: _Listed) -> Difference:
     """A name missing from a cut list took at most what the list's last entry took."""
     a, b = before.times.get(name), after.times.get(name)
     if a is None and b is not None and before.rest_ns:
-        return Change(name, "ns", min(before.rest_ns, b), b, "before")
+        return Difference(name, "ns", min(before.rest_ns, b), b, "before")
     if b is None and a is not None and after.rest_ns:
-        return Change(name, "ns", a, min(after.rest_ns, a), "after")
-    return Change(name, "ns", a or 0.0, b or 0.0)
+        return Difference(name, "ns", a, min(after.rest_ns, a), "after")
+    return Difference(name, "ns", a or 0.0, b or 0.0)
 
 
-def _noise(change: Change) -> bool:
+def _noise(change: Difference) -> bool:
     """Two runs of one program differ by as much."""
     return abs(change.difference) <= NOISE_FLOOR_FRAC * max(change.before, change.after)
 
@@ -155,7 +155,7 @@ def _counts(sides: tuple[Evidence, Evidence]) -> Iterator[ChangeTable]:
     compared."""
     before, after = (counted(evidence) for evidence in sides)
     changes = [
-        Change(name, unit, value, after[name][1])
+        Difference(name, unit, value, after[name][1])
         for name, (unit, value) in before.items()
         if name in after
     ]
@@ -201,7 +201,7 @@ def counted(evidence: Evidence) -> dict[str, tuple[Literal["bytes", "count"], fl
     return found
 
 
-def _factor(change: Change) -> float:
+def _factor(change: Difference) -> float:
     """The larger ÷ the smaller; infinite for what is new or gone."""
     low, high = sorted((change.before, change.after))
     return high / low if low > 0 else float("inf")

@@ -8,17 +8,18 @@ from dataclasses import dataclass, field
 from tdiag.diagnose.budget import starting_workers
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Environment, System
-from tdiag.evidence.ops import Calls, Dispatch, HostOps, Ops
+from tdiag.evidence.ops import Calls, Dispatch, HostOps, OpLine, Ops
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tdiag.model.threshold import Threshold
+from tdiag.rules.base import same_function
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
-from tdiag.rules.loop_lines import BEFORE, beside_the_step
-from tdiag.rules.thresholds import MAJORITY_FRAC
+from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step
+from tdiag.rules.thresholds import MAJORITY_FRAC, MIN_SAMPLES
 
 # Classes with one cause for the user and one share of the step to save: a step that waits for
 # data, and a device that the host leaves idle. The member determines the fix.
@@ -71,6 +72,8 @@ class Costs:
     unknown: dict[str, float] = field(default_factory=dict)
     guessed: set[str] = field(default_factory=set)  # classes inferred from circumstances only
     doubts: list[str] = field(default_factory=list)
+    # The line that gave unattributed time its class, and that class.
+    by_line: tuple[str, StackLine] | None = None
     unseen: bool = False  # no evidence shows which lines take the time
 
     @property
@@ -117,6 +120,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
             if finding.cls in _MEASURED:  # the finding names more of it in unexplained time
                 costs.add(finding.cls, claimed)
     _from_lines(costs, evidence, budget)
+    _unattributed_by_line(costs, evidence, budget)
     costs.by_class.pop("compute", None)  # faster compute is still compute
     if not budget.has_device:
         least = min(fixed_cost(evidence, _counted(findings)), costs.compute)
@@ -147,6 +151,47 @@ def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     wall = phases.wall_ns.get("prepare", 0.0) if phases else 0.0
     working = cpu is None or cpu > MAJORITY_FRAC * wall * undisturbed(evidence)
     costs.add("cpu" if working else "io", costs.unknown.pop("prepare"))
+
+
+def _unattributed_by_line(costs: Costs, evidence: Evidence, budget: Budget) -> None:
+    """Time that no mark tells apart (no loader, no module, an update by hand) and no finding
+    explains has the class of what its main line does: torch calls compute where they take longer
+    than they cost at least, and everything else is overhead."""
+    left = costs.unknown.get("unattributed", 0.0)
+    line, dispatch = _unattributed_line(evidence, budget), evidence.get(Dispatch)
+    if line is None or not left or left < MAJORITY_FRAC * budget.components_ns["unattributed"]:
+        return
+    ops, place = evidence.get(Ops), (line.at.file, line.at.line)
+    here = [x for x in ops.lines if (x.at.file, x.at.line) == place] if ops else []
+    if here and dispatch is None:
+        return
+    least = _least(here, dispatch) if dispatch else 0.0
+    works = bool(here) and line.self_frac * budget.step_ns > FIXED_COST_FACTOR * least
+    costs.by_line = "compute" if works else "overhead", line
+    if works:
+        costs.compute += costs.unknown.pop("unattributed")
+    else:
+        costs.add("overhead", costs.unknown.pop("unattributed"))
+
+
+def _unattributed_line(evidence: Evidence, budget: Budget) -> StackLine | None:
+    """The line to which samples put most of the unattributed time, if one does: its function is
+    not known to run in another phase."""
+    stacks, ops = evidence.get(Stacks), evidence.get(Ops)
+    most = MAJORITY_FRAC * budget.share("unattributed")
+    if budget.has_device or stacks is None or stacks.samples < MIN_SAMPLES or not most:
+        return None
+    beside = [
+        x
+        for side in (BEFORE, AFTER)
+        for x in beside_the_step(side, stacks, ops, evidence.get(CallTrees))
+    ]
+    for line in stacks.training:
+        known = {x.phase for x in ops.lines if same_function(x.at, line.at)} if ops else set()
+        own = line.phase in ("", "unattributed") and line not in beside
+        if own and (not known or "unattributed" in known) and line.self_frac >= most:
+            return line
+    return None
 
 
 def _in_preparing(finding: Finding, evidence: Evidence, budget: Budget) -> float:
@@ -190,7 +235,7 @@ def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     parts = budget.components_ns
     waste = _WASTE | (_WASTE_WITH_DEVICE if budget.has_device else {})
     fetching = _collected_while_waiting(evidence, budget)
-    if gathers(evidence.get(Phases), evidence.get(Calls)):
+    if gathers(evidence.get(Phases), evidence.get(Calls), evidence.get(CallTrees)):
         waste = waste | {"evaluation": "rollout"}
     for name, ns in parts.items():
         if name in waste:
@@ -259,8 +304,12 @@ def fixed_cost(evidence: Evidence, phases: set[str]) -> float:
     ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
     if ops is None or dispatch is None:
         return 0.0
-    plain = sum(x.calls - x.grad_calls for x in ops.lines if x.phase in phases)
-    recording = sum(x.grad_calls for x in ops.lines if x.phase in phases)
+    return _least([x for x in ops.lines if x.phase in phases], dispatch)
+
+
+def _least(lines: Sequence[OpLine], dispatch: Dispatch) -> float:
+    plain = sum(x.calls - x.grad_calls for x in lines)
+    recording = sum(x.grad_calls for x in lines)
     return plain * dispatch.op_ns + recording * dispatch.grad_op_ns
 
 

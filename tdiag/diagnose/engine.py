@@ -100,7 +100,7 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
         speedup=speedup,
         why_gain="" if found.gain is None else found.gain.why,
         fix=in_its_terms(found.fix, rule.code, _driver(evidence)),
-        advisory=found.gain is None,
+        advisory=found.gain is None or _perhaps(low, high, budget),
         components=() if found.gain is None else _present(found.gain, budget),
     )
 
@@ -113,6 +113,11 @@ def _unseen(gain: Gain, budget: Budget) -> Gain:
         raise Abstain("the run's device was not traced, so waiting for it looks like host time")
     why = f"{gain.why} Or nothing, if the device works meanwhile: it was not traced."
     return replace(gain, low_ns=min(0.0, gain.low_ns), why=why)
+
+
+def _perhaps(low: int, high: int, budget: Budget | None) -> bool:
+    """Nothing may be gained, and what is gained at best is not noticeable."""
+    return low <= 0 and budget is not None and high < NOTICEABLE_FRAC * budget.step_ns
 
 
 def _driver(evidence: Evidence) -> str:

@@ -8,17 +8,21 @@ import msgspec
 
 from tdiag.diagnose.costs import preparing_line
 from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.ops import Ops
 from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.base import DATA_WAIT, where
 from tdiag.rules.fetch_lines import FETCH_SAMPLES, fetch_measure, top_fetch_lines
+from tdiag.rules.phase_lines import phase_of
 from tdiag.rules.thresholds import MAJORITY_FRAC, MIN_SAMPLES
 from tdiag.units import percent
 
 # Budget component → phase, where the names differ.
 _PHASE = {"other": "after_step"}
+# Phases of a line's samples or torch calls that the budget measures as no work of the step.
+_UNEXPLAINED = ("", "prepare", "after_step")
 
 
 def unexplained_place(evidence: Evidence, component: str) -> str:
@@ -36,15 +40,15 @@ def unexplained_place(evidence: Evidence, component: str) -> str:
 def sampled_there(evidence: Evidence, component: str) -> str:
     """The training thread's line with most samples in this component, or that none is known.
 
-    If no line belongs to this component, a line with samples in several phases is used.
+    If no line belongs to this component, a line of no measured phase is used.
     """
-    stacks = evidence.get(Stacks)
+    stacks, ops = evidence.get(Stacks), evidence.get(Ops)
     if stacks is None or stacks.samples < MIN_SAMPLES:
         return "the cause is unknown"
     phase = _PHASE.get(component, component)
-    there = [x for x in stacks.training if x.phase == phase]
-    top = _top(there or [x for x in stacks.training if not x.phase])
-    return f"most samples:{_named(top)}" if top else "the cause is unknown"
+    there = [x for x in stacks.training if phase_of(x, ops) == phase]
+    top = _top(there or [x for x in stacks.training if phase_of(x, ops) in _UNEXPLAINED])
+    return f"most samples:{named(top)}" if top else "the cause is unknown"
 
 
 def fetched_by(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> str:
@@ -54,13 +58,13 @@ def fetched_by(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) 
     if findings:
         return ""
     if (line := preparing_line(evidence, budget)) is not None:
-        return f"; most samples:{_named(line)}"
+        return f"; most samples:{named(line)}"
     if stacks is not None:
         waiting = [x for x in stacks.training if x.phase == "data_wait"]
         top = _top(stacks.workers if train and train.num_workers else waiting)
         if top:
             of = " of the workers' samples" if train and train.num_workers else ""
-            return f"; most samples:{_named(top)}{of}"
+            return f"; most samples:{named(top)}{of}"
     return f"; the loader is created{where(train.created_at)}" if train and train.created_at else ""
 
 
@@ -90,6 +94,6 @@ def _top(lines: Sequence[StackLine]) -> StackLine | None:
     return max(lines, key=lambda line: line.self_frac, default=None)
 
 
-def _named(line: StackLine) -> str:
+def named(line: StackLine) -> str:
     function = f" in {line.at.function}" if line.at.function else ""
     return f"{where(line.at).removeprefix(' at')}{function}, {percent(line.self_frac)}"

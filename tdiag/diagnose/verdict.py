@@ -12,7 +12,7 @@ import numpy as np
 
 from tdiag.diagnose.blind import blind
 from tdiag.diagnose.costs import HIGH_FRAC, Costs, family_of, undisturbed, weigh
-from tdiag.diagnose.places import fetched_by, sampled_there, unexplained_place
+from tdiag.diagnose.places import fetched_by, named, sampled_there, unexplained_place
 from tdiag.diagnose.roofline import EFFICIENT_FRAC, make_roofline, why_unknown
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.ops import HostOps
@@ -20,6 +20,7 @@ from tdiag.evidence.steps import Budget, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding, Roofline, Verdict
 from tdiag.model.threshold import Threshold
+from tdiag.rules.td101_fetch_blocked_on_storage import MIN_READ_BYTES
 from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC, MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.units import count as counted
 from tdiag.units import duration
@@ -38,7 +39,7 @@ GUESS_CONFIDENCE = Threshold(
 )
 
 # Blocked in the dataset while nothing was read from storage: a service, a lock, a sleep.
-_BLOCKED = "waiting in the dataset for something other than storage"
+BLOCKED = "waiting in the dataset for something other than storage"
 WORDS = {
     "io": "waiting for storage",
     "cpu": "waiting for preprocessing on the CPU",
@@ -107,6 +108,8 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     if family == "input":
         mine = [f for f in findings if family_of(f.cls) == family and not f.advisory]
         summary += fetched_by(evidence, budget, mine)
+    elif costs.by_line and costs.by_line[0] == candidate.cls:
+        summary += f"; most samples:{named(costs.by_line[1])}"
     return _verdict(candidate, confidence, summary)
 
 
@@ -116,8 +119,9 @@ def _words(cls: str, evidence: Evidence, budget: Budget) -> str:
     train = loaders.train() if loaders else None
     if cls == "io" and "data_wait_io" not in budget.components_ns:
         return "waiting for something other than the CPU before the forward"
-    if cls == "io" and train is not None and train.read_bytes == 0 and not train.major_faults:
-        return _BLOCKED
+    read = train.read_bytes if train is not None else None
+    if cls == "io" and train and read is not None and read < MIN_READ_BYTES:
+        return WORDS[cls] if train.major_faults else BLOCKED
     return WORDS[cls]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 
-from tdiag.duel.side import BoundaryChanged, Ended, Program, ProgramFailed, Ready, Side
+from tdiag.duel.side import BoundaryChanged, Program, ProgramEnded, ProgramFailed, Ready, Side
 from tdiag.errors import UsageError
 
 # A turn is long against what swapping costs (two signals, cold caches: well under 1 ms) and short
@@ -93,7 +93,7 @@ def _together(programs: Sequence[Program], folder: Path, pace: Pace) -> list[Tak
                 mine.peak_bytes = side.peak_bytes()
             for side in sides:  # all at once: the end of a process takes a second
                 side.stop()
-        except Ended:
+        except ProgramEnded:
             if min(len(mine.typical_ns) for mine in taken) < FEWEST_TURNS:
                 raise UsageError(
                     "the script ends too soon to be measured: some hundred steps are needed",

@@ -42,7 +42,7 @@ TAIL_BYTES = 8 << 10  # of the program's output: a traceback is shorter
 _libc = ctypes.CDLL(None)  # before any fork: loading it in the child might lock up
 
 
-class Ended(Exception):
+class ProgramEnded(Exception):
     """The program ended by itself with exit code 0: it has no more steps."""
 
 
@@ -116,11 +116,11 @@ class Side:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(HURRY_S if kind and not issubclass(kind, Ended) else PATIENCE_S)
+        self.close(HURRY_S if kind and not issubclass(kind, ProgramEnded) else PATIENCE_S)
 
     def ready(self) -> Ready:
-        """Wait until it is warm and held; it is stopped then. Raises Ended, ProgramFailed, and
-        UsageError for a job whose ranks cannot be held at one step."""
+        """Wait until it is warm and held; it is stopped then. Raises ProgramEnded, ProgramFailed,
+        and UsageError for a job whose ranks cannot be held at one step."""
         message = self._talk.ready()
         self._signal(signal.SIGSTOP)
         return Ready(
@@ -132,7 +132,7 @@ class Side:
 
     def turn(self, steps: int) -> list[int]:
         """Let it run ``steps`` steps after a first one that is left out: ns of each, on a device
-        one number, the mean. Raises BoundaryChanged, Ended, ProgramFailed."""
+        one number, the mean. Raises BoundaryChanged, ProgramEnded, ProgramFailed."""
         self._signal(signal.SIGCONT)
         self._talk.say(f"go {steps}")
         heard = self._talk.hear()
@@ -175,7 +175,7 @@ class Side:
         if code:
             raise ProgramFailed(self.program.name, code, tail(self.run_dir))
         if code == 0:
-            raise Ended
+            raise ProgramEnded
 
     def _signal(self, number: signal.Signals) -> None:
         """To its process group and those of its ranks (torchrun makes each a session)."""

@@ -125,12 +125,20 @@ class Loader(Kind, frozen=True, kw_only=True):
     random: bool | None = None
     fields: tuple[BatchField, ...] = ()
     # CPU time of a worker's other threads during a fetch, and the threads in each worker that
-    # Python did not start (pools of libraries in C). None without workers.
+    # Python did not start (pools of libraries in C). None without workers: in the training process
+    # torch's own threads may spin meanwhile.
     pool_cpu_ns: float | None = None
     pool_threads: int | None = None
     # Samples of one pass over it, on this rank, as its sampler says; None where nothing says so (a
     # stream, a batch sampler of the user's own, a run recorded before this was asked).
     sampler_len: int | None = None
+    made: int = 1  # DataLoaders that this line made one after the other, each alike
+    sampler_class: str = ""  # that chooses the samples; "" = unknown
+
+    @property
+    def streams(self) -> bool:
+        """The user's own ``__iter__`` makes the samples."""
+        return self.dataset_at is not None and self.dataset_at.function.endswith("__iter__")
 
     @property
     def epoch_samples(self) -> int | None:
@@ -148,7 +156,15 @@ class Loader(Kind, frozen=True, kw_only=True):
             return None
         wall = self.load_ns + (self.collate_ns or 0.0)
         busy = self.load_cpu_ns + (self.collate_cpu_ns or 0.0) + (self.runqueue_ns or 0.0)
+        busy += self.awaited_cpu_ns()
         return max(0.0, 1.0 - busy / wall) if wall else None
+
+    def awaited_cpu_ns(self) -> float:
+        """Of a fetch: CPU time of the worker's other threads, as far as the fetching thread was off
+        its core meanwhile. It waits for them (a pool of threads that decodes), not for storage."""
+        wall = (self.load_ns or 0.0) + (self.collate_ns or 0.0)
+        busy = (self.load_cpu_ns or 0.0) + (self.collate_cpu_ns or 0.0)
+        return min(self.pool_cpu_ns or 0.0, max(0.0, wall - busy - (self.runqueue_ns or 0.0)))
 
 
 class Loaders(Kind, frozen=True, kw_only=True):

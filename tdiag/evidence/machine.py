@@ -33,6 +33,7 @@ class System(Kind, frozen=True, kw_only=True):
     rss_bytes: int | None  # whole tree, peak
     ram_available_bytes: int | None  # lowest seen; the cgroup's limit counts
     training_queued_frac: float | None = None  # of its time, the training thread lacked a core
+    cores_physical: int | None = None  # of the machine; ``cores_machine`` counts hardware threads
     others: tuple[Busy, ...] = ()  # that wanted half a core and more, most first
 
 

@@ -56,7 +56,7 @@ class Attention(Kind, frozen=True, kw_only=True):
 class FusedAttention(Kind, frozen=True, kw_only=True):
     """Calls of ``scaled_dot_product_attention`` and ``MultiheadAttention``. ``unfused``: why they
     may get no fused kernel: ``dropout`` (on a CPU), ``mask with gradient``, ``dimensions`` (not
-    four), ``sizes`` (values not as wide as keys)."""
+    four), ``sizes`` (values not as wide as keys), ``weights`` (``need_weights``, on by default)."""
 
     at: Place | None
     per_step: float

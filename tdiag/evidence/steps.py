@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tdiag.model.kind import Kind
 
 
@@ -45,13 +47,16 @@ class Phases(Kind, frozen=True, kw_only=True):
     eval_train_mode_frac: float | None = None  # of evaluation, in training mode
     train_eval_mode_frac: float | None = None  # of forward that records gradients, in eval mode
     checkpoint_ns_each: float | None = None  # mean duration of one save
-    waits_ns: tuple[int, ...] = ()  # every single data wait of the clean window
+    # Every single data wait of the clean window, but a pass's first and last.
+    waits_ns: tuple[int, ...] = ()
     # Of data_wait: iter(loader), and a pass's first and last request beyond the usual wait.
     iterator_start_ns: float = 0.0
     # A DataLoader feeds the evaluations, or a loss module judges them. Calls without gradients that
     # have neither may gather what to train on (an agent's rollouts).
     eval_evident: bool = True
     gc_in_wait_ns: float = 0.0  # of gc: collections inside a DataLoader's ``__next__``
+    # Batches that each loader gave to training per step, by its id; empty where not counted.
+    batches: dict[int, float] = msgspec.field(default_factory=dict)
     # Of optimizer: inside ``optimizer.step``; the rest, as clipping, lies before it. None: unknown.
     update_ns: float | None = None
 

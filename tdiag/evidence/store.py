@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tdiag.model.kind import Kind
-from tdiag.model.notes import Capture, Note, Severity
+from tdiag.model.notes import Captured, Note, Severity
 
 K = TypeVar("K", bound=Kind)
 
@@ -23,7 +23,7 @@ class Evidence:
     facts: dict[type[Kind], Kind] = field(default_factory=dict)
     missing: dict[type[Kind], str] = field(default_factory=dict)
     otherwise: str = "not captured"
-    capture: dict[str, Capture] = field(default_factory=dict)
+    capture: dict[str, Captured] = field(default_factory=dict)
     perturbation: dict[str, float] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
 

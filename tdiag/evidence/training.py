@@ -38,6 +38,12 @@ class Optimizer(Kind, frozen=True, kw_only=True):
     lr_changed: bool | None = None
     rates: tuple[float, ...] = ()  # of its first group, one a look, first to last
 
+    @property
+    def has_fused(self) -> bool:
+        """It has the switch for a fused form: an optimizer of torch's, in a release that has one,
+        and no class of the same name that the user or a library wrote."""
+        return "fused" in self.config
+
 
 class Optimizers(Kind, frozen=True, kw_only=True):
     optimizers: tuple[Optimizer, ...]

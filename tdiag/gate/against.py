@@ -34,7 +34,7 @@ MOST_GROUPS_READ = 5  # for the budget, which explains and decides nothing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class CheckOptions:
     """``folder``: where the evidence is kept, new or empty. ``progress``: a line of progress."""
 
     folder: Path
@@ -46,7 +46,7 @@ class Options:
     progress: Callable[[str], None] = lambda line: None
 
 
-def check_against(target: Target, revision: str, options: Options) -> Outcome:
+def check_against(target: Target, revision: str, options: CheckOptions) -> Outcome:
     """Whether the script has become slower than at ``revision``, or does more.
 
     Raises UsageError for what cannot be compared and ProgramFailed where either side fails.
@@ -93,7 +93,9 @@ def here(target: Target, python: str) -> Program:
     return Program("now", target.command(python), Path.cwd())
 
 
-def timed(case: Case, other: Revision, before: Program, now: Program, options: Options) -> Case:
+def timed(
+    case: Case, other: Revision, before: Program, now: Program, options: CheckOptions
+) -> Case:
     """With the step's time on both sides, which take turns. Raises what :func:`duel` raises."""
     looks = options.looks
     if grown(case):  # the time then only explains
@@ -159,7 +161,7 @@ def interpreter(target: Target, python: str | None) -> str:
     return os.path.abspath(checked.python) if checked.python else "python"  # noqa: PTH100
 
 
-def _teller(options: Options, looks: Looks) -> Callable[[int, Estimate | None], None]:
+def _teller(options: CheckOptions, looks: Looks) -> Callable[[int, Estimate | None], None]:
     """Progress of the groups, in words."""
 
     def tell(groups: int, estimate: Estimate | None) -> None:

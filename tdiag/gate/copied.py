@@ -23,24 +23,27 @@ STRIPS = 1, 0  # folders that names of files begin with: a/ and b/, or none (git
 
 
 @contextmanager
-def patched(patch: Path, target: Target, *, whole: bool = False) -> Iterator[Revision]:
+def patched(
+    patch: Path, target: Target | None, *, here: Path | None = None, whole: bool = False
+) -> Iterator[Revision]:
     """A copy with the patch applied, gone afterwards. ``changed``: the files that the patch names.
+    ``here``: the folder that the program runs in, if that is not this one.
 
     Python files, the script and what the patch names are copied, with the folders that hold them;
     everything else, data above all, is linked, unless ``whole``. Raises UsageError where the patch
     is not there or does not apply, and without git.
     """
-    patch, here = patch.absolute(), Path.cwd()
+    patch, here = patch.absolute(), here or Path.cwd()
     if not patch.is_file():
         raise UsageError(f"no such patch: {patch}")
-    root = _root(here)
+    root = root_of(here)
     with _folder() as folder:
         tree = folder / (root.name or "root")
         named = {strip: _named(patch, strip, folder) for strip in STRIPS}
         files = {file for files in named.values() for file in files}
         wanted = {base / file for base in (root, here) for file in files}
-        if source := target.source_file():
-            wanted.add(source.absolute())
+        if target and (source := target.source_file()):
+            wanted.add(here / source)
         wanted |= {parent for path in wanted for parent in path.parents}
         _try_copy(root, tree, None if whole else wanted)
         strip = _apply(patch, [tree, tree / here.relative_to(root)])
@@ -51,14 +54,15 @@ def patched(patch: Path, target: Target, *, whole: bool = False) -> Iterator[Rev
 def copied(here: Path) -> Iterator[Revision]:
     """All files, so that what is written there stays apart; gone afterwards. What is a link stays
     one, and so do virtual environments. Raises UsageError where there is no room."""
-    root = _root(here)
+    root = root_of(here)
     with _folder() as folder:
         tree = folder / (root.name or "root")
         _try_copy(root, tree, None)
         yield Revision("copy", "", root, tree, ())
 
 
-def _root(here: Path) -> Path:
+def root_of(here: Path) -> Path:
+    """What is copied, and what the names of a patch are relative to."""
     found = git(here, "rev-parse", "--show-toplevel")
     return here if found.returncode else Path(found.stdout.rstrip("\n"))
 

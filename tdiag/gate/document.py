@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from tdiag.gate.outcome import CounterChange, Outcome, StepChange
-from tdiag.model.comparison import Change, ChangeTable
+from tdiag.model.comparison import ChangeTable, Difference
 from tdiag.model.notes import Note
 from tdiag.report.document import (
     Annotation,
@@ -111,7 +111,7 @@ def _step(outcome: Outcome) -> Table:
 
 
 def _work(outcome: Outcome) -> Iterator[Block]:
-    rows = tuple(Change(c.name, c.unit, c.before, c.now) for c in outcome.counters)
+    rows = tuple(Difference(c.name, c.unit, c.before, c.now) for c in outcome.counters)
     yield change_table(ChangeTable(title="counter", rows=rows), 0.0)
     lines = [
         (
@@ -213,7 +213,7 @@ def method(outcome: Outcome) -> Iterator[str]:
     yield "work is counted in short profiled windows"
 
 
-def value(row: Change | CounterChange, number: float) -> str:
+def value(row: Difference | CounterChange, number: float) -> str:
     """A number in its row's unit."""
     if row.unit == "ns":
         return duration(number)

@@ -22,7 +22,7 @@ VERSION = 1
 NAME = "tdiag-history.jsonl"
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CheckRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a check found. ``unix``: when, in seconds. ``dirty``: the working tree differed from
     ``commit`` ("" outside a repository).
 
@@ -65,7 +65,7 @@ class Series:
     command: str
     kind: Literal["baseline", "revision"]
     machine: str
-    records: Sequence[Check]
+    records: Sequence[CheckRecord]
 
     @property
     def title(self) -> str:
@@ -79,7 +79,7 @@ class Series:
         return "checks with a revision: step times as measured, machine drift included"
 
 
-def record_of(outcome: Outcome, kind: Literal["baseline", "revision"], head: Head) -> Check:
+def record_of(outcome: Outcome, kind: Literal["baseline", "revision"], head: Head) -> CheckRecord:
     """The line of a check that has just ended."""
     step = outcome.step
     times: dict[str, Any] = {}
@@ -90,7 +90,7 @@ def record_of(outcome: Outcome, kind: Literal["baseline", "revision"], head: Hea
             times = {name: round(step.stored_ns * ratio, 1) for name, ratio in ratios.items()}
     elif step:
         times = {"step_ns": round(step.now_ns, 1)}
-    return Check(
+    return CheckRecord(
         unix=int(time.time()), commit=head.commit, subject=head.subject,
         dirty=bool(head.uncommitted),
         command=outcome.command, kind=kind, against=outcome.against, machine=outcome.machine,
@@ -98,7 +98,7 @@ def record_of(outcome: Outcome, kind: Literal["baseline", "revision"], head: Hea
     )  # fmt: skip
 
 
-def append(path: Path, record: Check) -> None:
+def append(path: Path, record: CheckRecord) -> None:
     """In one write, so that checks at the same time do not mix their lines. Raises RunError where
     it cannot be written."""
     line = msgspec.json.encode({"tdiag_history": VERSION, **msgspec.to_builtins(record)}) + b"\n"
@@ -114,7 +114,7 @@ def append(path: Path, record: Check) -> None:
         raise RunError(f"cannot write {path}: {error.strerror}", "name another file") from None
 
 
-def read(path: Path) -> tuple[list[Check], int]:
+def read(path: Path) -> tuple[list[CheckRecord], int]:
     """The checks by time, and how many lines are none.
 
     Raises RunError where there is no such file or nothing in it can be read, and for lines of a
@@ -132,19 +132,19 @@ def read(path: Path) -> tuple[list[Check], int]:
     return sorted(records, key=lambda record: record.unix), len(lines) - len(records)
 
 
-def _record(line: bytes, path: Path) -> Check | None:
+def _record(line: bytes, path: Path) -> CheckRecord | None:
     try:
         if msgspec.json.decode(line, type=_Version).tdiag_history > VERSION:
             raise RunError(f"{path} contains lines of a newer tdiag", "upgrade tdiag")
-        return msgspec.json.decode(line, type=Check)
+        return msgspec.json.decode(line, type=CheckRecord)
     except msgspec.MsgspecError:
         return None
 
 
-def series(records: Sequence[Check], last: int) -> list[Series]:
+def series(records: Sequence[CheckRecord], last: int) -> list[Series]:
     """The ``last`` checks of each script, kind of check and machine; the one seen last is first.
     Checks that have no step time are left out."""
-    found: dict[tuple[str, Literal["baseline", "revision"], str], list[Check]] = {}
+    found: dict[tuple[str, Literal["baseline", "revision"], str], list[CheckRecord]] = {}
     for record in records:
         if record.step_ns is not None:
             key = (record.command, record.kind, record.machine)

@@ -12,7 +12,7 @@ import tdiag
 from tdiag.duel.estimate import Answer, Estimate, Ratios
 from tdiag.gate.counters import Counter, Moved, compare
 from tdiag.gate.outcome import CounterChange, LineChange, Outcome, StepChange, Verdict
-from tdiag.model.comparison import Change
+from tdiag.model.comparison import Difference
 from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis, Finding
 from tdiag.model.place import Place
 from tdiag.report.text import relative
@@ -183,26 +183,26 @@ def _step(step: Measured, answer: Answer) -> StepChange:
     )  # fmt: skip
 
 
-def _components(before: Mapping[str, float], now: Mapping[str, float]) -> tuple[Change, ...]:
+def _components(before: Mapping[str, float], now: Mapping[str, float]) -> tuple[Difference, ...]:
     if not before or not now:
         return ()
     least = MINOR_FRAC * max(sum(before.values()), sum(now.values()))
     changes = [
-        Change(name, "ns", before.get(name, 0.0), now.get(name, 0.0))
+        Difference(name, "ns", before.get(name, 0.0), now.get(name, 0.0))
         for name in {**before, **now}
     ]  # fmt: skip
     listed = [c for c in changes if max(c.before, c.after) >= least]
     return tuple(sorted(listed, key=lambda c: -abs(c.difference)))
 
 
-def _side_costs(case: Case) -> Iterable[Change]:
+def _side_costs(case: Case) -> Iterable[Difference]:
     before, now = case.before, case.now
     if before.start_ns and now.start_ns:
         values = statistics.median(before.start_ns), statistics.median(now.start_ns)
-        yield Change("start to warm", "ns", *values)
+        yield Difference("start to warm", "ns", *values)
     if before.peak_bytes and now.peak_bytes:
         values = statistics.median(before.peak_bytes), statistics.median(now.peak_bytes)
-        yield Change("peak memory", "bytes", *values)
+        yield Difference("peak memory", "bytes", *values)
 
 
 def _settle(case: Case) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from tdiag.duel.estimate import Answer
-from tdiag.model.comparison import Change
+from tdiag.model.comparison import Difference
 from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Place
 
@@ -87,8 +87,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
     step: StepChange | None
     why_no_step: str = ""
-    components: tuple[Change, ...] = ()
-    side_costs: tuple[Change, ...] = ()
+    components: tuple[Difference, ...] = ()
+    side_costs: tuple[Difference, ...] = ()
     counters: tuple[CounterChange, ...] = ()
     findings: tuple[Finding, ...] = ()
     changed_files: tuple[str, ...] = ()

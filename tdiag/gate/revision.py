@@ -42,6 +42,10 @@ class Revision:
         whole = Path(os.path.abspath(path))  # noqa: PTH100 - links stay as they are
         return self.tree / whole.relative_to(self.root) if whole.is_relative_to(self.root) else None
 
+    def original(self, path: Path) -> Path:
+        """The way back from :meth:`moved`."""
+        return self.root / path.relative_to(self.tree) if path.is_relative_to(self.tree) else path
+
     def target(self, target: Target) -> Target:
         """The same program there. Raises UsageError where the revision does not have it."""
         script = target.script()

@@ -18,7 +18,16 @@ from tdiag.duel.side import ProgramFailed
 from tdiag.errors import UsageError
 from tdiag.evidence.steps import Steps
 from tdiag.gate import baseline as files
-from tdiag.gate.against import TOLERANCE, Options, both, here, interpreter, side, timed, uncounted
+from tdiag.gate.against import (
+    TOLERANCE,
+    CheckOptions,
+    both,
+    here,
+    interpreter,
+    side,
+    timed,
+    uncounted,
+)
 from tdiag.gate.baseline import Entry
 from tdiag.gate.counters import Counter, LineCount
 from tdiag.gate.counting import Counted, count
@@ -39,7 +48,7 @@ def limits(target: Target, path: Path) -> tuple[float, float]:
     return (entry.max_regression, entry.max_growth) if entry else (THRESHOLD, TOLERANCE)
 
 
-def update(target: Target, path: Path, options: Options) -> str:
+def update(target: Target, path: Path, options: CheckOptions) -> str:
     """Count and write the script's entry, all others kept. Returns what was done, in words."""
     entries = files.read(path)  # an unreadable file is reported before the run
     at = head(path)  # the run takes a while: edits may follow
@@ -68,7 +77,7 @@ def update(target: Target, path: Path, options: Options) -> str:
         return f"{done}; checks will not judge its time: {error.message}\n  {error.hint}"
 
 
-def check_stored(target: Target, path: Path, options: Options) -> Outcome:
+def check_stored(target: Target, path: Path, options: CheckOptions) -> Outcome:
     """Whether the script has become slower than at its entry's commit, or does more than the entry
     says. Raises UsageError where there is no entry and ProgramFailed where the script fails."""
     entry = files.read(path).get(_command(target))
@@ -111,7 +120,7 @@ def _commit(entry: Entry) -> str:
     return entry.commit
 
 
-def _case(path: Path, entry: Entry, options: Options, counted: Counted) -> Case:
+def _case(path: Path, entry: Entry, options: CheckOptions, counted: Counted) -> Case:
     here = this_machine(counted.lead)
     notes = uncounted([counted])
     if not entry.machine.same_hardware(here):
@@ -132,7 +141,7 @@ def _case(path: Path, entry: Entry, options: Options, counted: Counted) -> Case:
     )
 
 
-def _counted(target: Target, options: Options) -> Counted:
+def _counted(target: Target, options: CheckOptions) -> Counted:
     return count([here(target, interpreter(target, options.python))], options.folder)[0]
 
 

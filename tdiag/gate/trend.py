@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from tdiag.gate.document import TONES
-from tdiag.gate.history import Check, Series
+from tdiag.gate.history import CheckRecord, Series
 from tdiag.gate.shifts import FEWEST, Shift, shifts
 from tdiag.report.document import (
     Annotation,
@@ -76,7 +76,7 @@ def _trend(number: int, series: Series) -> Trend:
     )
 
 
-def _point(record: Check) -> Point:
+def _point(record: CheckRecord) -> Point:
     ns = record.step_ns or 0.0
     return Point(
         label=record.label,

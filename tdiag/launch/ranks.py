@@ -26,7 +26,7 @@ COMMUNICATES = ("torch/distributed/", "torch/nn/parallel/distributed")
 ENGINE = "torch/autograd/"  # backward, in which DistributedDataParallel waits in C++
 
 
-class Ranks:
+class RankWatch:
     """``tick`` some twenty times a second: when does each rank's process end? ``look`` now and
     then: does the job still make steps?"""
 

@@ -47,7 +47,8 @@ def _measured(process: dict[str, Any], torch: dict[str, Any]) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"why": f"measuring what the machine reaches took more than {WITHIN_S:g} s"}
     except OSError as error:
-        return {"why": f"{python} could not be started: {error.strerror}"}
+        why = f"{python} could not be started to measure what the machine reaches"
+        return {"why": f"{why}: {error.strerror}"}
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

@@ -17,7 +17,7 @@ from tdiag.launch import process, rundir
 from tdiag.launch.display import Display
 from tdiag.launch.preflight import Checked, check
 from tdiag.launch.progress import Progress
-from tdiag.launch.ranks import Ranks
+from tdiag.launch.ranks import RankWatch
 from tdiag.launch.roof import calibrate
 from tdiag.launch.target import Target
 from tdiag.launch.watchdog import Watchdog
@@ -35,7 +35,7 @@ SAMPLERS = (wire.PY_SPY, wire.IN_PROCESS, wire.OFF)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class RunOptions:
     """``time_budget_s`` counts from the first step boundary; ``steps`` None = no bound."""
 
     profiling: bool = False
@@ -65,7 +65,7 @@ def environment(run_dir: Path, base: Mapping[str, str] = os.environ) -> dict[str
     return {**base, wire.RUN_VARIABLE: str(run_dir), "PYTHONPATH": path}
 
 
-def launch(target: Target, options: Options, out: Path | None = None) -> Finished:
+def launch(target: Target, options: RunOptions, out: Path | None = None) -> Finished:
     """Run the program under the probe. Raises TdiagError only before it was started."""
     checked = check(target, options.python)
     run_dir = rundir.create(target.label(), out)
@@ -73,7 +73,9 @@ def launch(target: Target, options: Options, out: Path | None = None) -> Finishe
 
 
 class _Session:
-    def __init__(self, target: Target, options: Options, checked: Checked, run_dir: Path) -> None:
+    def __init__(
+        self, target: Target, options: RunOptions, checked: Checked, run_dir: Path
+    ) -> None:
         self.options = options
         self.run_dir = run_dir
         self.command = target.command(checked.python or "python")
@@ -85,7 +87,7 @@ class _Session:
         self.strace = Strace(run_dir, enabled=options.syscalls)
         self.system: SystemSampler | None = None
         self.watchdog = Watchdog(self.progress)
-        self.ranks = Ranks(self.progress)
+        self.ranks = RankWatch(self.progress)
         self.looked_s = 0.0
         self.broken = ""  # why watching was given up
         self.record: dict[str, Any] = {

@@ -12,7 +12,7 @@ import msgspec
 COMPARISON_VERSION = 1
 
 
-class Change(msgspec.Struct, frozen=True):
+class Difference(msgspec.Struct, frozen=True):
     """One number of two traces, per step unless ``name`` is a peak. ``unit``: ns, bytes, count.
     ``at_most``: that side only lists what is larger, so its true value is this or less."""
 
@@ -33,7 +33,7 @@ class ChangeTable(msgspec.Struct, frozen=True, kw_only=True):
     without it, no rows mean no noticeable difference."""
 
     title: str
-    rows: tuple[Change, ...] = ()
+    rows: tuple[Difference, ...] = ()
     why: str = ""
 
 
@@ -44,7 +44,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = COMPARISON_VERSION
     verdict_before: str
     verdict_after: str
-    step: Change | None
+    step: Difference | None
     tables: tuple[ChangeTable, ...]
     notes_before: tuple[str, ...] = ()
     notes_after: tuple[str, ...] = ()

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from tdiag.model.notes import Capture, Note
+from tdiag.model.notes import Captured, Note
 from tdiag.model.place import Place
 from tdiag.model.timeline import Timeline
 from tdiag.model.trials import Answer, Trials
+from tdiag.model.watched import Watched
 
 SCHEMA_VERSION = 2
 
@@ -79,8 +80,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     and where the fix may cost more than it wins. Where a trial ``measured`` the fix, what that won,
     or 0; ``speedup`` stays the prediction. ``at_best_ns``: the range's high end
     (the speed-up's may count on warm caches besides). ``summary``: one sentence with the decisive
-    numbers. ``why_gain``: where the range comes from. ``advisory``: no measured cost, or one too
-    small to be a healthy run's concern; never ranked above others.
+    numbers. ``why_gain``: where the range comes from. ``advisory``: no measured cost, one too
+    small to be a healthy run's concern, or a small gain that may be none; never ranked above
+    others.
     ``components``: the budget components the time comes out of; findings that share one overlap,
     so their ``recoverable_ns`` must not be added up."""
 
@@ -222,7 +224,8 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a report says. ``budget`` sums to ``step.mean_ns`` exactly. ``trials``: of the
-    fixes and the verdict, None where none was made."""
+    fixes and the verdict, None where none was made. ``watched``: of a process that was watched
+    from outside; None for one that was launched."""
 
     schema_version: int = SCHEMA_VERSION
     verdict: Verdict
@@ -232,10 +235,11 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     abstained: tuple[Abstained, ...]
     perturbation: dict[str, float]
     environment: dict[str, Any]
-    capture: dict[str, Capture]
+    capture: dict[str, Captured]
     notes: tuple[Note, ...] = ()
     timeline: Timeline | None = None
     top: tuple[Top, ...] = ()
     ranks: tuple[RankStep, ...] = ()
     roofline: Roofline | None = None
     trials: Trials | None = None
+    watched: Watched | None = None

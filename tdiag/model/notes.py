@@ -20,7 +20,7 @@ class Note(msgspec.Struct, frozen=True):
     severity: Severity = "info"
 
 
-class Capture(msgspec.Struct, frozen=True, omit_defaults=True):
+class Captured(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far a source of evidence (a window, a sampler) was captured. ``why``: the reason where it
     was ``partial`` or ``failed``, else empty."""
 

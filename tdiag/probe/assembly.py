@@ -1,7 +1,7 @@
 """Puts the probe of one process together: its core, what watches the training, the windows.
 
 An import goes only down this list: assembly, captures, windows, watchers (loaders, phases, saves,
-collectives, looks), boundary, facts, device, core, wire. What is above is reached through
+collectives, inspection), boundary, facts, device, core, wire. What is above is reached through
 callbacks that are set here. A test (tests/test_architecture.py) finds every circle.
 """
 
@@ -15,8 +15,8 @@ from .boundary import Boundary
 from .capture import make_capture
 from .collectives import CollectiveWatch
 from .core import Probe
+from .inspection import Inspection
 from .loaders import LoaderWatch
-from .looks import Looks
 from .patches import install_filter
 from .phases import ModuleWatch
 from .saves import SaveWatch
@@ -30,16 +30,16 @@ def install(run_dir: str, *times: int) -> None:
     install_filter()
     facts.write_process(probe)
     boundary = Boundary(probe)
-    looks = Looks(probe, boundary)
-    windows = Windows(probe, boundary, looks, make_capture)
+    inspection = Inspection(probe, boundary)
+    windows = Windows(probe, boundary, inspection, make_capture)
     probe.between_steps = windows.between_steps
     boundary.began_again = probe.guard(windows.restart)
-    boundary.made = looks.made
+    boundary.made = inspection.made
     for watcher in (
         boundary,
-        looks,
+        inspection,
         LoaderWatch(probe, boundary, windows.iterator),
-        ModuleWatch(probe, boundary, looks),
+        ModuleWatch(probe, boundary, inspection),
         SaveWatch(probe),
         CollectiveWatch(probe, boundary),
     ):

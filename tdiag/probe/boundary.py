@@ -145,7 +145,7 @@ class Boundary:
             self.ended(BATCH)
 
     def look_at_autocast(self) -> None:
-        """Called while modules are discovered and calls are counted: too expensive for every step."""
+        """Called while modules are discovered and calls are counted: every step costs too much."""
         self.autocast = device.autocast() or self.autocast
 
     # --- optimizers -------------------------------------------------------------------------

@@ -40,7 +40,8 @@ class _Opens:
     """Counts what one thread opens while it fetches.
 
     An audit hook would see every way to open a file, but can never be removed again, and makes
-    each ``id()`` of the program cost thirty times as much. So ``open`` is wrapped while a fetch lasts.
+    each ``id()`` of the program cost thirty times as much. So ``open`` is wrapped while a fetch
+    lasts.
     """
 
     def __init__(self) -> None:
@@ -259,7 +260,10 @@ def _field(tensor: torch.Tensor) -> dict[str, Any]:
 def describe_loader(loader: Any, at: Any) -> dict[str, Any]:
     """The fields of the `loader` record; ``at``: where it was made."""
     dataset = _innermost(loader.dataset)
-    read = getattr(type(dataset), "__getitem__", None) or getattr(type(dataset), "__iter__", None)
+    # torch gives its IterableDataset a __getitem__, too.
+    stream = isinstance(dataset, torch.utils.data.IterableDataset)
+    read = None if stream else getattr(type(dataset), "__getitem__", None)
+    read = read or getattr(type(dataset), "__iter__", None)
     context = loader.multiprocessing_context
     method = context.get_start_method() if context is not None else None
     if method is None and loader.num_workers:
@@ -281,11 +285,17 @@ def describe_loader(loader: Any, at: Any) -> dict[str, Any]:
         "dataset_len": length(dataset),
         "sampler_len": _pass_length(loader),
         "sampler_at": _sampler_at(loader),
-        "collate_name": getattr(
-            loader.collate_fn, "__qualname__", type(loader.collate_fn).__name__
-        ),
+        "sampler_class": type(loader.sampler).__name__,
+        "collate_name": _function_name(loader.collate_fn),
         "collate_at": places.definition(loader.collate_fn),
     }
+
+
+def _function_name(function: Any) -> str:
+    """Of what a partial calls; of an object, its class's."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__qualname__", type(function).__name__))
 
 
 def _class_name(dataset: Any) -> str:

@@ -2,8 +2,8 @@
 
 A search is not an import: ``importlib.util.find_spec("torch")``, which transformers and datasets
 call before they import torch, asks the finders and executes nothing. So the finder stays until
-the module was executed. Any finder may find the module, an editable install's or another import hook
-included, keeps doing so: only the loader's ``exec_module`` is shadowed.
+the module was executed. The finder that finds the module, an editable install's or another
+import hook included, keeps doing so: only the loader's ``exec_module`` is shadowed.
 
 Some finders never ask the ones behind them, and a loader may refuse to be shadowed. The next import
 of anything else then shows that the module has been executed meanwhile.

@@ -51,6 +51,8 @@ class LoaderWatch:
         self.probe, self.boundary, self.began_pass = probe, boundary, began_pass
         self.numbers: Any = weakref.WeakKeyDictionary()  # DataLoader → number
         self.places: Any = weakref.WeakKeyDictionary()  # DataLoader → where it was made
+        # Number → what it is, and the DataLoader that has it or had it last.
+        self.described: dict[int, tuple[dict[str, Any], weakref.ref[Any]]] = {}
         self.by_dataset: dict[int, int] = {}  # id(dataset) → loader number, for its fetchers
         self.passes: dict[int, int] = {}  # loader number → iterators made
         self.fetches = 0
@@ -90,6 +92,7 @@ class LoaderWatch:
         def iterate(self: Any) -> Any:
             if not marks.mine():
                 return original(self)
+            new = self not in watch.numbers
             number = watch.probe.guard(watch.begin_pass)(self) or 0
             began = _wall()
             put((NEXT_BEGIN, began, number))
@@ -97,12 +100,15 @@ class LoaderWatch:
                 iterator = original(self)
             finally:
                 put((NEXT_END, _wall(), ITERATOR_MADE))
-            watch.probe.guard(watch.iterator_made)(self, iterator, number, _wall() - began)
+            watch.probe.guard(watch.iterator_made)(self, iterator, number, _wall() - began, new)
             return iterator
 
         return hidden(iterate)
 
-    def iterator_made(self, loader: Any, iterator: Any, number: int, took_ns: int) -> None:
+    def iterator_made(
+        self, loader: Any, iterator: Any, number: int, took_ns: int, new: bool
+    ) -> None:
+        """``new``: no iterator of this DataLoader was made before."""
         if not isinstance(iterator, _dataloader._BaseDataLoaderIter):
             return  # a subclass with an iterator of its own (a generator, say)
         fresh = not hasattr(iterator, "tdiag_loader")
@@ -112,7 +118,13 @@ class LoaderWatch:
             fetcher.tdiag_loader = number
         pids = [w.pid for w in getattr(iterator, "_workers", ())]
         self.probe.recorder.write(
-            "iterator", t=_wall(), loader=number, pids=pids, started=fresh, start_ns=took_ns
+            "iterator",
+            t=_wall(),
+            loader=number,
+            pids=pids,
+            started=fresh,
+            start_ns=took_ns,
+            new=new,
         )
         self.began_pass(loader, number)
 
@@ -267,14 +279,20 @@ class LoaderWatch:
         return number
 
     def number(self, loader: Any) -> int:
-        """This loader's number; describes it in the events when first seen."""
+        """This loader's number; describes it in the events when first seen. One that is made again
+        for each epoch has the number of the one before, which is gone by then."""
         number = self.numbers.get(loader)
         if number is None:
-            number = self.numbers[loader] = len(self.numbers)
-            self.by_dataset[id(loader.dataset)] = number
-            self.probe.recorder.write(
-                "loader", id=number, **describe_loader(loader, self.places.get(loader))
+            about = describe_loader(loader, self.places.get(loader))
+            number = next(
+                (n for n, (was, of) in self.described.items() if was == about and of() is None),
+                len(self.described),
             )
+            if number == len(self.described):
+                self.probe.recorder.write("loader", id=number, **about)
+            self.described[number] = about, weakref.ref(loader)
+            self.numbers[loader] = number
+            self.by_dataset[id(loader.dataset)] = number
         return int(number)
 
 

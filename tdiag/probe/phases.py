@@ -1,6 +1,6 @@
 """Marks where forward and evaluation lie in a step.
 
-Hooks on every submodule would be too expensive, and hooks on the user's objects would be pickled with
+Hooks on every submodule would cost too much, and hooks on the user's objects would be pickled with
 them. So the *class* of each outermost module is watched: discovered while warming up, by a
 ``Module.__call__`` that steps aside while the outermost call runs.
 """
@@ -23,7 +23,7 @@ from .wire import FORWARD_BEGIN, FORWARD_END, MODULE_SHIFT
 if TYPE_CHECKING:
     from .boundary import Boundary
     from .core import Probe
-    from .looks import Looks
+    from .inspection import Inspection
 
 MOST_MODULES = 64  # described one by one; a loss created every step must not fill the disk
 
@@ -35,8 +35,8 @@ _grad_enabled = torch.is_grad_enabled
 class ModuleWatch:
     """Outermost module calls on the training thread."""
 
-    def __init__(self, probe: Probe, boundary: Boundary, looks: Looks) -> None:
-        self.probe, self.boundary, self.looks = probe, boundary, looks
+    def __init__(self, probe: Probe, boundary: Boundary, inspection: Inspection) -> None:
+        self.probe, self.boundary, self.inspection = probe, boundary, inspection
         self.depth = 0
         # id(module) → number in the events, as long as the module lives (WeakKeyDictionary is
         # written in Python, and costs twice as much).
@@ -125,7 +125,7 @@ class ModuleWatch:
         if self.calls.get(id(module), _KNOWN)[mode] is None:
             self.probe.recorder.write("called", module=number, mode=mode, at=places.caller())
         if resume and _grad_enabled():
-            self.probe.guard(self.looks.inputs)(number, module, args, kwargs)
+            self.probe.guard(self.inspection.inputs)(number, module, args, kwargs)
         full = len(marks.log) > MOST_VALUES
         if not full:
             if marks.clocked:
@@ -164,7 +164,7 @@ class ModuleWatch:
         parameters = list(module.parameters())
         if isinstance(module, _Loss) or not parameters:
             self.boundary.losses.add(number)
-        made_of = self.probe.guard(self.looks.called)(number, module) if parameters else None
+        made_of = self.probe.guard(self.inspection.called)(number, module) if parameters else None
         self.probe.recorder.write(
             "module",
             id=number,

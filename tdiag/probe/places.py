@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from types import CodeType, FrameType
@@ -55,10 +56,15 @@ def caller_of_wrapper() -> list[Any] | None:
 
 
 def definition(function: Any) -> list[Any] | None:
-    """Where a function or method was written; None for builtins and for torch's own."""
+    """Where a function or method was written, or the one that calling an object runs; None for
+    builtins and for torch's own."""
+    while isinstance(function, functools.partial):
+        function = function.func
     function = getattr(function, "__wrapped__", function)
     function = getattr(function, "__func__", function)
     code = getattr(function, "__code__", None)
+    if code is None:
+        code = getattr(getattr(type(function), "__call__", None), "__code__", None)  # noqa: B004
     if not isinstance(code, CodeType) or "/torch/" in code.co_filename:
         return None
     return [os.path.abspath(code.co_filename), code.co_firstlineno, code.co_name]

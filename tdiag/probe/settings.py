@@ -44,7 +44,7 @@ CLASSES = (
 MOST = 64  # a number of threads that changes every step must not fill the disk
 
 
-class Settings:
+class SettingsWatch:
     """One a process. ``set``: (setting, value) → [the user's line, how often it was set]."""
 
     def __init__(self, probe: Probe) -> None:

@@ -33,7 +33,7 @@ from .wire import (
 if TYPE_CHECKING:
     from .boundary import Boundary
     from .core import Probe
-    from .looks import Looks
+    from .inspection import Inspection
 
 MOST_SETTLE = 64  # steps left out after a pause, however deep the queue
 # Batches that came meanwhile are used up while others come. A loop that waits for data a quarter of
@@ -52,11 +52,11 @@ class Windows:
     """The state machine."""
 
     def __init__(
-        self, probe: Probe, boundary: Boundary, looks: Looks, make_capture: Callable[..., Any]
+        self, probe: Probe, boundary: Boundary, inspection: Inspection, capture: Callable[..., Any]
     ) -> None:
-        """``make_capture``: as in :mod:`.capture`."""
-        self.probe, self.boundary, self.looks = probe, boundary, looks
-        self.make_capture = make_capture
+        """``capture``: ``make_capture`` of :mod:`.capture`."""
+        self.probe, self.boundary, self.inspection = probe, boundary, inspection
+        self.make_capture = capture
         self._advance = probe.guard(self.advance)  # made once: this runs every step
         self.stop = StopSign(probe)
         self.counters: ThreadCounters | None = None
@@ -68,7 +68,7 @@ class Windows:
         self.changed = False  # tdiag worked between two steps: that time is in no step
         self.stop_now = False
         self.finished = False
-        self.joint = Joint(probe, lambda window, stacks: make_capture(self, window, stacks))
+        self.joint = Joint(probe, lambda window, stacks: capture(self, window, stacks))
         self.restart()
 
     def restart(self, took: int = 0) -> None:
@@ -129,7 +129,7 @@ class Windows:
             probe.training = True
             probe.guard(facts.allow_sampling)()
             probe.guard(facts.write_training)(probe)
-            probe.guard(self.looks.settings.write)()
+            probe.guard(self.inspection.settings.write)()
         probe.cut_steps()
         probe.recorder.flush_if_due(now)
         self._advance(now)
@@ -316,7 +316,7 @@ class Windows:
         self.probe.window = self.window.name
         self.began_step, self.began_ns = self.probe.step, now
         self.calm = (now, self.probe.step)
-        self.looks.settings.begin_window()
+        self.inspection.settings.begin_window()
         if self.capture is not None:
             self.capture.begin()
             self.changed = True
@@ -335,7 +335,7 @@ class Windows:
             self.probe.recorder.write(
                 "flags", **facts.flags(self.boundary.autocast, self.boundary.scaled)
             )
-            self.probe.guard(self.looks.settings.write)()
+            self.probe.guard(self.inspection.settings.write)()
             self.probe.guard(self._measure_dispatch)()
             self.changed = True
         if capture is not None:
@@ -347,7 +347,7 @@ class Windows:
                 self.probe.guard(capture.abort)()
         if begun and look:
             self.changed = True
-            self.probe.guard(self.looks.look)(self.probe.window)
+            self.probe.guard(self.inspection.look)(self.probe.window)
 
     def _drained(self) -> int | None:
         """Wait for the device, and say for how long after the last step (ns); None without one. A

@@ -19,6 +19,7 @@ from tdiag.model.diagnosis import Component, Measure
 from tdiag.model.notes import Note
 from tdiag.model.place import Place
 from tdiag.model.timeline import Timeline
+from tdiag.model.trials import Edit
 
 Tone = Literal["", "good", "bad", "unsure", "quiet", "accent"]
 Level = Literal["error", "warning", "note", "skipped", "passed"]
@@ -133,6 +134,14 @@ class Facts:
     rows: tuple[Line, ...]
 
 
+@dataclass(frozen=True)
+class Code:
+    """Lines of code, as they are. ``language``: as Markdown names it."""
+
+    text: str
+    language: str
+
+
 class Point(NamedTuple):
     """One check of a history. Times in ns; ``low`` and ``high``: its interval."""
 
@@ -163,7 +172,7 @@ class Trend:
     levels: tuple[float, ...]
 
 
-Block: TypeAlias = Line | Facts | Table | Parts | Item | Trend | Timeline | SystemHistory
+Block: TypeAlias = Line | Facts | Table | Parts | Item | Code | Trend | Timeline | SystemHistory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +207,7 @@ class AnnotationRule:
 class Annotation:
     """A message for programs, at a line of the user's. ``level``: ``skipped`` could not be checked,
     ``passed`` is only counted. ``title``: one line; ``lines``: more. ``places``: each with what is
-    said of it besides. ``share``: of the step, what it wins."""
+    said of it besides. ``share``: of the step, what it wins. ``edits``: a patch that fixes it."""
 
     rule: AnnotationRule
     level: Level
@@ -208,6 +217,7 @@ class Annotation:
     group: str = ""
     name: str = ""
     share: float | None = None
+    edits: tuple[Edit, ...] = ()
     properties: Mapping[str, object] = field(default_factory=dict)
 
 

@@ -10,6 +10,7 @@ from tdiag.model.timeline import Timeline
 from tdiag.report.document import (
     Block,
     Cell,
+    Code,
     Document,
     Facts,
     Headline,
@@ -68,11 +69,14 @@ def _parts(section: Section, page: Page) -> Iterator[tuple[str, list[str]]]:
     if section.page_only:
         return
     rest: list[str] = []
+    last: Block | None = None
     for block in section.blocks:
         if isinstance(block, Item) and block.number:
             yield f"{inert(block.rule)} {inert(block.name)}", [*_item(block, page)]
         elif lines := [*_block(block, page)]:
-            rest += ["", *lines] if rest and not isinstance(block, Line) else lines
+            listed = isinstance(block, Line) and not isinstance(last, Code)
+            rest += ["", *lines] if rest and not listed else lines
+            last = block
     if not rest:
         return
     aside = f" ({plain(section.aside)})" if section.aside else ""
@@ -106,6 +110,8 @@ def _block(block: Block, page: Page) -> Iterator[str]:
         rule = plain(f"{block.rule} {block.name}")
         yield f"- {prose(block.action)} ({rule}{at}): {prose(block.summary)}{change}"
         yield from (f"  {line}" for line in _fenced(block.code))
+    elif isinstance(block, Code):
+        yield from _fenced(block.text, block.language)
     elif isinstance(block, Trend):
         yield from _trend(block)
     else:  # what is drawn along time is for a terminal and a page
@@ -129,14 +135,14 @@ def _item(item: Item, page: Page) -> Iterator[str]:
     yield from ("", prose(item.why), "", "</details>")
 
 
-def _fenced(code: str) -> list[str]:
+def _fenced(code: str, language: str = "python") -> list[str]:
     """A fence longer than any run of backticks within."""
     if not code:
         return []
     lines = [inert(line, 1200) for line in code.splitlines()]
     longest = max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
-    return [f"{fence}python", *lines, fence]
+    return [f"{fence}{language}", *lines, fence]
 
 
 def _budget(found: Parts) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tdiag.model.comparison import Change, ChangeTable, Comparison
+from tdiag.model.comparison import ChangeTable, Comparison, Difference
 from tdiag.model.notes import Note
 from tdiag.report.document import Block, Cell, Column, Document, Headline, Line, Section, Table
 from tdiag.report.words import component, verdict_class
@@ -67,7 +67,7 @@ def change_table(table: ChangeTable, longest_ns: float) -> Table:
     )
 
 
-def _row(row: Change, ns_per_digit: int, decimals: int, named: bool) -> tuple[Cell, ...]:
+def _row(row: Difference, ns_per_digit: int, decimals: int, named: bool) -> tuple[Cell, ...]:
     def shown(value: float, at_most: bool = False) -> Cell:
         if row.unit != "ns":
             return Cell(size(value) if row.unit == "bytes" else count(value), value)
@@ -84,7 +84,7 @@ def _row(row: Change, ns_per_digit: int, decimals: int, named: bool) -> tuple[Ce
     )
 
 
-def relative(row: Change) -> str:
+def relative(row: Difference) -> str:
     """The change as a share of what was before, a factor where that reads better."""
     if row.at_most:
         return "at least"

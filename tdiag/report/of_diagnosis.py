@@ -10,7 +10,7 @@ from typing import Any
 from tdiag.evidence.sources import excerpt
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis, RankStep, Top
-from tdiag.report import of_trials
+from tdiag.report import of_trials, of_watched
 from tdiag.report.document import (
     Annotation,
     AnnotationRule,
@@ -104,7 +104,7 @@ def document(
 def _headline(diagnosis: Diagnosis) -> Headline:
     """What it is, how much of the step, what the best fix can win, and where."""
     verdict = diagnosis.verdict
-    title, share = headline(verdict)
+    title, share = headline(diagnosis)
     lines = [Line(verdict.summary)]
     if doubtful(verdict):
         lines.append(Line(doubts(diagnosis), "Not sure"))
@@ -117,6 +117,8 @@ def _headline(diagnosis: Diagnosis) -> Headline:
         lines.append(Line(action(fix), label, place=fix.location, gain=gain))
     if verdict.cls == "unknown":
         lines += _what_to_do(diagnosis)
+    if diagnosis.watched:
+        lines.append(Line(of_watched.NEXT, "Next", tone="quiet"))
     tone, sign = ("good", "✓") if verdict.healthy else ("bad", "●")
     if verdict.cls == "compute" and not verdict.healthy and fix is None:
         tone = "accent"  # nothing is wrong that was seen
@@ -182,6 +184,8 @@ def _sections(
         parts.sort(key=lambda c: (c.component in LAST, -c.ns))
         yield Section(id="budget", title="Step time", aside=_step(diagnosis),
                       blocks=(Parts(tuple(parts)),))  # fmt: skip
+    if diagnosis.watched:
+        yield from of_watched.sections(diagnosis.watched)
     if (drawn := diagnosis.timeline) and drawn.lanes and drawn.step_ns:
         title = "The median step along time" if drawn.steps else "The whole trace along time"
         aside = _SOURCES.get(drawn.source, drawn.source)
@@ -204,6 +208,7 @@ def _sections(
                       what=("finding", "findings"))  # fmt: skip
     if diagnosis.trials:
         yield of_trials.section(diagnosis.trials)
+        yield from of_trials.patch_section(diagnosis.trials)
     if table := money(diagnosis, hourly_cost):
         yield Section(id="money", title="Time and money", aside=f"at {hourly_cost:g} an hour",
                       blocks=(table,))  # fmt: skip

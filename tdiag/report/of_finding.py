@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tdiag.model.diagnosis import Diagnosis, Finding
+from tdiag.model.trials import Edit
 from tdiag.report.document import Annotation, AnnotationRule, Item
 from tdiag.report.summary import gain_words, measure_name, measure_value, why
 from tdiag.report.words import SAFETY
@@ -71,6 +72,7 @@ def finding_annotation(
         group=finding.cls,
         name=f"{finding.code} {finding.name}",
         share=finding.recoverable_ns / step.mean_ns if step else None,
+        edits=_edits(finding, diagnosis) if diagnosis else (),
         properties={
             "recoverable_ns_per_step": finding.recoverable_ns,
             "evidence": {
@@ -78,3 +80,13 @@ def finding_annotation(
             },
         },
     )
+
+
+def _edits(finding: Finding, diagnosis: Diagnosis) -> tuple[Edit, ...]:
+    """The patch that was proven, at the first of the findings that it fixes: it is one."""
+    patch = diagnosis.trials.patch if diagnosis.trials else None
+    if patch is None:
+        return ()
+    fixed = [f for f in diagnosis.findings if f.fix.intervention
+             and set(f.fix.intervention.split("+")) <= set(patch.made)]  # fmt: skip
+    return patch.edits if fixed[:1] == [finding] else ()

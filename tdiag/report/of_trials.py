@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
 from tdiag.model.notes import Note
-from tdiag.model.trials import Trials, Tried
+from tdiag.model.trials import Patch, Trials, Tried
 from tdiag.report.document import (
     Block,
     Cell,
+    Code,
     Column,
     Document,
     Facts,
@@ -32,7 +35,7 @@ def document(trials: Trials) -> Document:
         title=trials.command,
         data=msgspec.to_builtins(trials),
         headline=_headline(trials),
-        sections=tuple(_sections(trials)),
+        sections=(*_sections(trials), *patch_section(trials)),
         notes=tuple(Note("trial", text) for text in _notes(trials)),
         version=trials.tdiag,
     )
@@ -103,6 +106,30 @@ def _sections(trials: Trials) -> Iterator[Section]:
     details: list[Block] = [facts for one in trials.all if (facts := _details(one)).rows]
     if details:
         yield Section(id="details", title="Besides", blocks=tuple(details))
+
+
+def patch_section(trials: Trials) -> Iterator[Section]:
+    """What won as a patch, or why there is none."""
+    if trials.patch:
+        yield Section(id="patch", title="Patch", blocks=tuple(_patch(trials.patch)),
+                      aside="what won, in your own files" if trials.patch.diff else "")  # fmt: skip
+
+
+def _patch(patch: Patch) -> Iterator[Block]:
+    if patch.diff and patch.measured:
+        losses = f"; {patch.measured.losses}" if patch.measured.losses else ""
+        said = f"{', '.join(patch.made)}: {ratio(patch.measured)} {result(patch.measured)}"
+        said += f", measured as patched{losses}"
+        yield Line(said, tone="good")
+        file, root = Path(patch.file), Path(patch.root)
+        name = file.relative_to(root) if file.is_relative_to(root) else file
+        apply = f"Apply it in {root}: `git apply {shlex.quote(str(name))}`"
+        yield Line(patch.why, tone="unsure") if patch.why else Line(apply)
+        yield Code(patch.diff, "diff")
+    else:
+        yield Line(f"No patch: {patch.why}", tone="unsure")
+    for text in patch.by_hand:
+        yield Line(f"Not in the patch: {text}" if patch.diff else text)
 
 
 def _fix_row(one: Tried) -> tuple[Cell, ...]:

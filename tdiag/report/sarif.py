@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from tdiag.model.trials import Edit
 from tdiag.report.document import Annotation, AnnotationRule, Document, Level
 from tdiag.report.json import jsonable
 from tdiag.report.page import Page
@@ -78,7 +79,36 @@ def _result(found: Annotation, rule: int, page: Page) -> dict[str, Any]:
         result["relatedLocations"] = [
             {"physicalLocation": physical(at.file, at.line, page)} for at, _ in found.places[1:]
         ]
+    if found.edits:
+        result["fixes"] = [_fix(found, page)]
     return result
+
+
+def _fix(found: Annotation, page: Page) -> dict[str, Any]:
+    changes: dict[str, list[Edit]] = {}
+    for edit in found.edits:
+        changes.setdefault(edit.file, []).append(edit)
+    return {
+        "description": {"text": inert(found.title, 1200)},
+        "artifactChanges": [
+            {
+                "artifactLocation": physical(file, 0, page)["artifactLocation"],
+                "replacements": [_replacement(edit) for edit in edits],
+            }
+            for file, edits in changes.items()
+        ],
+    }
+
+
+def _replacement(edit: Edit) -> dict[str, Any]:
+    """A region without columns is of whole lines but for the last one's end."""
+    if edit.lines:
+        region = {"startLine": edit.line, "endLine": edit.line + edit.lines - 1}
+        text = edit.text.removesuffix("\n").removesuffix("\r")
+    else:
+        region = {"startLine": edit.line, "startColumn": 1, "endLine": edit.line, "endColumn": 1}
+        text = edit.text
+    return {"deletedRegion": region, "insertedContent": {"text": text}}
 
 
 def _inert(value: Any) -> Any:

@@ -26,10 +26,12 @@ _MUCH_FRAC = 0.1  # of the step, unattributed: as much as a verdict's own class 
 _UNIT_SUFFIXES = ("_ns", "_bytes", "_frac")
 
 
-def headline(verdict: Verdict) -> tuple[str, str]:
+def headline(diagnosis: Diagnosis) -> tuple[str, str]:
     """The class in plain words, and its share: ``("I/O-bound", "62% of the step")``."""
+    verdict = diagnosis.verdict
     title = inert(verdict_class(verdict.cls)) + (" and healthy" if verdict.healthy else "")
-    share = "" if verdict.cls in NO_SHARE else f"{percent(verdict.share)} of the step"
+    whole = "time" if diagnosis.watched else "step"
+    share = "" if verdict.cls in NO_SHARE else f"{percent(verdict.share)} of the {whole}"
     return title, share
 
 
@@ -175,7 +177,7 @@ def failed(diagnosis: Diagnosis) -> dict[str, list[str]]:
 
 def what_to_do(diagnosis: Diagnosis) -> str:
     """The next try for a run without steps; "" for others, and where the program itself failed."""
-    if diagnosis.step is not None or diagnosis.environment.get("exit_code"):
+    if diagnosis.step or diagnosis.watched or diagnosis.environment.get("exit_code"):
         return ""
     return "let the script run at least a dozen training steps, then run it again."
 

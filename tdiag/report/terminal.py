@@ -21,6 +21,7 @@ from tdiag.model.diagnosis import Measure
 from tdiag.model.timeline import Timeline
 from tdiag.report.document import (
     Block,
+    Code,
     Document,
     Facts,
     Headline,
@@ -175,6 +176,8 @@ def _block(block: Block, section: Section, page: Page) -> RenderableType:
         return _item(block, page) if block.number else _brief(block, page)
     if isinstance(block, Facts):
         return _facts([row for row in block.rows if page.all_findings or not row.minor])
+    if isinstance(block, Code):
+        return _lines(block)
     for kind, draw in _DRAWN.items():
         if isinstance(block, kind):
             return Group(*draw(block, page))
@@ -210,6 +213,15 @@ def _facts(rows: Sequence[Line]) -> RenderableType:
     for row in rows:
         grid.add_row(Text(inert(row.label), QUIET), code(row.text, CODE, STYLES[row.tone]))
     return Padding(grid, (0, 1, 0, 2))
+
+
+def _lines(block: Code) -> RenderableType:
+    """Of a diff the lines taken out and put in with their colours."""
+    styles = {"+": GOOD, "-": BAD, "@": QUIET} if block.language == "diff" else {}
+    shown = [inert(line.rstrip("\r").expandtabs(4), 1200) for line in block.text.split("\n")]
+    text = Text("\n", overflow="fold").join(Text(x, styles.get(x[:1], "")) for x in shown)
+    text.rstrip()
+    return Padding(text, (0, 1, 0, 2))
 
 
 def _closing(document: Document, page: Page) -> Iterator[Line]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.ops import Calls
-from tdiag.evidence.steps import Phases, StepHistory
+from tdiag.evidence.sampled import CallTrees
+from tdiag.evidence.steps import Phases, StepHistory, Steps
 from tdiag.evidence.training import Modules
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
@@ -19,6 +20,8 @@ LARGE_FRAC = Threshold(
 # Methods and functions that draw an action or a token.
 DRAWS = ("sample", "sample_n")
 DRAWN_WITH = ("torch.multinomial", "torch.bernoulli", "torch.normal")
+
+SEEN_ONCE = "one was seen, so it may be rare"  # of a gain's low end
 
 
 def evaluation_place(loaders: Loaders | None, modules: Modules | None) -> Place | None:
@@ -37,10 +40,13 @@ def over(place: Place | None, loaders: Loaders | None) -> str:
     return f"{' over the DataLoader' if made and place else ''}{where(place)}"
 
 
-def gathers(phases: Phases | None, calls: Calls | None) -> bool:
+def gathers(phases: Phases | None, calls: Calls | None, trees: CallTrees | None) -> bool:
     """What looks like an evaluation is a rollout: it draws actions or tokens to train on, and has
-    no loader and no loss."""
-    return phases is not None and not phases.eval_evident and drawn(calls) > 0
+    no loader and no loss. Window ``calls`` watches a few steps, and many agents gather once in
+    dozens of steps: draws that only the sampled stacks saw count as well."""
+    if phases is None or phases.eval_evident:
+        return False
+    return drawn(calls) > 0 or drawing_frac(trees) > 0
 
 
 def drawn(calls: Calls | None) -> float:
@@ -55,6 +61,16 @@ def drawn(calls: Calls | None) -> float:
     return max(drawing, default=0.0)
 
 
+def drawing_frac(trees: CallTrees | None) -> float:
+    """Share of the training thread's samples that draw from a distribution."""
+    frames = trees.training if trees else ()
+    return sum(
+        frame.frac
+        for frame in frames
+        if "torch/distributions/" in frame.file and frame.name.rpartition(".")[2] in DRAWS
+    )
+
+
 def abstain_unless_epoch_ended(history: StepHistory | None, what: str) -> None:
     """Without any ``what`` in the clean steps, only the end of an epoch among them says that there
     is none: most programs evaluate and save there. Raises Abstain."""
@@ -63,6 +79,15 @@ def abstain_unless_epoch_ended(history: StepHistory | None, what: str) -> None:
         return
     if not any(clean[0] < began < clean[1] for began in history.epochs_ns):
         raise Abstain(f"no {what} and no end of an epoch fell into the clean steps")
+
+
+def seen_once(phase: str, phases: Phases, steps: Steps | None, history: StepHistory | None) -> bool:
+    """It happened once in the clean steps, and no epoch began among them: how often it happens is
+    not known. A second time tells, and so does an epoch, to which it belongs."""
+    if steps is None or round(phases.counts.get(phase, 0.0) * steps.count) != 1:
+        return False
+    clean = clean_span(history)
+    return not (history and clean and any(clean[0] < x < clean[1] for x in history.epochs_ns))
 
 
 def clean_span(history: StepHistory | None) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ predictions below are the largest of the three.
 
 from __future__ import annotations
 
+import linecache
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from tdiag.evidence.machine import System, Threads
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.model.diagnosis import Measure
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, held
+from tdiag.rules.base import DATA_WAIT, Abstain, held, where
 from tdiag.rules.measures import count, frac, ns
 from tdiag.rules.thresholds import MAJORITY_FRAC, SLOW_FRAC
 
@@ -91,7 +92,7 @@ class Feed:
     wall: float
     cpu: float
     queued: float  # ready to run, waiting for a core
-    blocked: float
+    blocked: float  # for nothing of its own process
     collate: float  # CPU time: waiting for a core is not the collate function's
 
     @property
@@ -215,6 +216,22 @@ class Feed:
         )
 
 
+def share_of_stream(loader: Loader) -> str:
+    """What workers need before they may read a stream of the user's: each would repeat all of it.
+    Empty where its file asks for the worker's number."""
+    at = loader.dataset_at
+    if (
+        at is None
+        or not loader.streams
+        or "get_worker_info" in "".join(linecache.getlines(at.file))
+    ):
+        return ""
+    return (
+        f" First let __iter__{where(at)} read each worker's own share"
+        " (torch.utils.data.get_worker_info()): otherwise every worker repeats all of the data."
+    )
+
+
 def left_by_others(system: System) -> float:
     """Share of a core that other programs left to the training thread, 0..1.
 
@@ -267,11 +284,12 @@ def feed_of(budget: Budget, loaders: Loaders, phases: Phases | None, system: Sys
         return None
     if loader.load_ns is None or loader.load_cpu_ns is None:
         raise Abstain("wall and CPU time of the fetches were not measured")
-    batches = _batches_per_step(phases)
+    batches = batches_per_step(phases, loader)
     wall = batches * (loader.load_ns + (loader.collate_ns or 0.0))
     if wall <= 0:
         return None
-    cpu = min(wall, batches * (loader.load_cpu_ns + (loader.collate_cpu_ns or 0.0)))
+    own = loader.load_cpu_ns + (loader.collate_cpu_ns or 0.0)
+    cpu = min(wall, batches * (own + loader.awaited_cpu_ns()))
     queued = min(wall - cpu, batches * _queued(loader, system))
     return Feed(
         loader=loader,
@@ -292,10 +310,14 @@ def burst_frac(waits_ns: Sequence[float]) -> float:
     return sum(slowest) / (sum(waits_ns) or 1)
 
 
-def _batches_per_step(phases: Phases | None) -> float:
-    """Several with gradient accumulation. Rounded: iterator starts and ends of epochs count as
-    waits without a fetch."""
-    return max(1.0, round(phases.counts.get("data_wait", 1.0))) if phases else 1.0
+def batches_per_step(phases: Phases | None, loader: Loader) -> float:
+    """Batches that this loader gives per step: several with gradient accumulation, fewer than one
+    where steps share a batch. Where they were not counted: its requests, rounded, since iterator
+    starts and ends of epochs are requests without a batch."""
+    if phases is None:
+        return 1.0
+    asked = max(1.0, round(phases.counts.get("data_wait", 1.0)))
+    return phases.batches.get(loader.id) or asked
 
 
 def _queued(loader: Loader, system: System) -> float:

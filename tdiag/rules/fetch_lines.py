@@ -32,6 +32,13 @@ def dataset_place(loader: Loader) -> Place | None:
     return loader.dataset_at if mine else loader.created_at
 
 
+def collate_place(loader: Loader) -> Place | None:
+    """The collate function if it is the user's; else the line that creates the loader and names
+    it."""
+    mine = loader.collate_at is not None and is_user_file(loader.collate_at.file)
+    return loader.collate_at if mine else loader.created_at
+
+
 def fetch_place(fed: Feed, lines: Sequence[StackLine]) -> Place | None:
     """Where fetching spends most of its time: the first sampled line, else the dataset."""
     return lines[0].at if lines else dataset_place(fed.loader)

@@ -236,6 +236,13 @@ _BUILT_IN = (
         ),
     ),
 )
+# A penalty on the weights loops over the parameters, which have different shapes.
+_PARAMETERS = re.compile(r"\bin \w[\w.]*\.(named_)?parameters\(")
+_PENALTY = _Way(
+    "compute the penalty on all parameters at once (a squared norm: weight_decay of the optimizer)",
+    "weights = torch.nn.utils.parameters_to_vector(model.parameters())\n"
+    "penalty = weights.abs().sum()  # or weights.square().sum()",
+)
 _WHERE = _Way(
     "replace the branch by torch.where(condition, a, b), or by a 0/1 mask as weight",
     "value = torch.where(condition, if_true, if_false)",
@@ -284,6 +291,8 @@ def rewriting(lines: Sequence[OpLine]) -> Fix:
 def _ways(lines: Sequence[OpLine], conversions: set[str]) -> list[_Way]:
     """The forms that fit the text of these lines and their conversions, most specific first."""
     places = sorted({(line.at.file, line.at.line) for line in lines})
+    if _over_parameters(places):
+        return [_PENALTY]
     texts = [linecache.getline(file, line) for file, line in places]
     ways = [way for text in texts for way in _forms_of(text)]
     text = "".join(texts)
@@ -307,6 +316,15 @@ def _ways(lines: Sequence[OpLine], conversions: set[str]) -> list[_Way]:
     if conversions & _READS and not any("reduction=" in way.code for way in ways):
         ways.append(_REDUCE)
     return ways or [_BROADCAST]
+
+
+def _over_parameters(places: Sequence[tuple[str, int]]) -> bool:
+    """The loop of each of these lines goes over a model's parameters: on the line itself, or on the
+    line above it."""
+    return bool(places) and all(
+        any(_PARAMETERS.search(linecache.getline(file, n)) for n in (line, line - 1))
+        for file, line in places
+    )
 
 
 def _forms_of(text: str) -> list[_Way]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from tdiag.evidence.ops import Ops
 from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.evidence.steps import Budget
 from tdiag.rules.thresholds import MAJORITY_FRAC, MIN_SAMPLES
+
+# Innermost frames of reading a tensor in Python: ``print(loss)``, ``f"{loss}"``.
+TENSOR_METHODS = ("(torch/_tensor.py)", "(torch/_tensor_str.py)")
 
 
 def phase_of(line: StackLine, ops: Ops | None) -> str:
@@ -13,6 +17,16 @@ def phase_of(line: StackLine, ops: Ops | None) -> str:
         return line.phase
     here = [x for x in ops.lines if (x.at.file, x.at.line) == (line.at.file, line.at.line)]
     return max(here, key=lambda x: x.elapsed_ns).phase if here else ""
+
+
+def waits_for_device(line: StackLine, budget: Budget, ops: Ops | None) -> bool:
+    """The line reads a value from the device, and its samples end there: the host waits for work
+    that was launched before, which costs nothing itself (what the device idles after it: TD401)."""
+    if not budget.has_device or ops is None:
+        return False
+    inside = line.own_frac > MAJORITY_FRAC * line.self_frac or line.leaf.endswith(TENSOR_METHODS)
+    here = (line.at.file, line.at.line)
+    return inside and any(x.conversions for x in ops.lines if (x.at.file, x.at.line) == here)
 
 
 def main_line(phase: str, stacks: Stacks | None, ops: Ops | None) -> StackLine | None:

@@ -18,8 +18,9 @@ No gain is predicted: the number of steps may fall, the time of one does not.
 
 ## When this advice is wrong
 Models that begin with a normalisation layer, and pretrained ones that expect another range, need
-their own. Probabilities stay as they are. Agents are left out: they normalise observations as they
-go. A few batches are a small sample.
+their own; those with a `Normalize` module and torchvision's detectors are not reported.
+Probabilities stay as they are. Agents are left out: they normalise observations as they go. A few
+batches are a small sample.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import math
 from tdiag.evidence.feeding import Inputs, InputTensor
 from tdiag.evidence.ops import Calls
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Flags
+from tdiag.evidence.training import Flags, Layers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, where
@@ -61,8 +62,14 @@ WHOLE_FROM = Threshold(
 )
 
 
-def check(inputs: Inputs, flags: Flags | None, calls: Calls | None) -> Found | None:
-    if acts(flags, calls):
+# Modules of torchvision and kornia that normalise within the model.
+NORMALISES = frozenset({"Normalize", "GeneralizedRCNNTransform"})
+
+
+def check(
+    inputs: Inputs, flags: Flags | None, calls: Calls | None, layers: Layers | None
+) -> Found | None:
+    if acts(flags, calls) or (layers is not None and NORMALISES & layers.classes.keys()):
         return None
     given = [x for x in inputs.tensors if x.first and not x.binary and len(x.shape) >= WITH_BATCH]
     largest = max(given, key=_numbers, default=None)

@@ -25,6 +25,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tdiag.evidence.ops import Calls
+from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Layers, Modules
@@ -42,7 +43,11 @@ CLASS = "eval"
 
 
 def check(
-    phases: Phases, modules: Modules, layers: Layers | None, calls: Calls | None
+    phases: Phases,
+    modules: Modules,
+    layers: Layers | None,
+    calls: Calls | None,
+    trees: CallTrees | None,
 ) -> Found | None:
     if layers is not None and not layers.mode_dependent:
         return None  # both modes compute the same
@@ -50,7 +55,7 @@ def check(
     if evaluating is None and training is None:
         raise Abstain("no module with parameters was seen evaluating or training")
     evaluating, training = evaluating or 0.0, training or 0.0
-    if gathers(phases, calls):
+    if gathers(phases, calls, trees):
         evaluating = 0.0  # a rollout may run in training mode on purpose
     if max(evaluating, training) < NOTICEABLE_FRAC:
         return None

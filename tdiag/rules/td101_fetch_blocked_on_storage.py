@@ -20,8 +20,9 @@ process's own computation is hidden.
 
 ## When this advice is wrong
 The first epoch always reads cold data; if it then stays in the page cache, a longer run does not
-wait. A fetch that waits for a lock, for its own threads or for a remote service is blocked too: the
-sampled line shows which.
+wait. A fetch that waits for a lock or for a remote service is blocked too, and so is one of the
+training process that waits for threads of its own: the sampled line shows which. A worker's threads
+count as its CPU time.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.evaluation import clean_span
 from tdiag.rules.examples import GB, budget, loaders, stack, stacks, system
-from tdiag.rules.feed import RAM_FOR_DATA_FRAC, Feed, feed_of, share_of_rank
+from tdiag.rules.feed import RAM_FOR_DATA_FRAC, Feed, feed_of, share_of_rank, share_of_stream
 from tdiag.rules.fetch_lines import fetch_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, frac
 from tdiag.rules.snippets import files_in_memory
@@ -171,7 +172,7 @@ def _fix(fed: Feed, workers: int, cached: float | None, lines: list[StackLine]) 
     if workers > fed.loader.num_workers:
         ways[f"Raise num_workers to {workers}"] = (
             f"overlap the waits with DataLoader(..., num_workers={workers})"
-            f"{where(fed.loader.created_at)}"
+            f"{where(fed.loader.created_at)}{share_of_stream(fed.loader).rstrip('.')}"
         )
     if _reads(fed.loader) or fed.loader.read_bytes is None:
         ways["Move the data to a faster disk"] = (
@@ -179,13 +180,14 @@ def _fix(fed: Feed, workers: int, cached: float | None, lines: list[StackLine]) 
         )
     else:
         ways["Shorten what the fetch waits for"] = (
-            f"shorten the wait{place}: no file is read, so it may be a service or a lock"
+            f"shorten the wait{place}: no file is read, so it may be a service, a lock, or threads"
+            " of its own"
         )
     text = ". Or ".join(ways.values()) + "."
     return Fix(
         text[0].upper() + text[1:],
-        "safe",
-        f"loader.num_workers={workers}",
+        "review" if share_of_stream(fed.loader) else "safe",
+        f"loader.num_workers={workers}" if workers > fed.loader.num_workers else None,
         action=next(iter(ways)),
         code=files_in_memory(name, place) if cached is not None else "",
     )

@@ -20,8 +20,9 @@ of taking batches from another process is subtracted.
 
 ## When this advice is wrong
 Datasets that hold CUDA tensors, open database handles or a lock do not survive a fork. Each worker
-has its own copy of what the dataset holds. Batches of less than about a millisecond may cost more
-to hand over than to make. Tensors in memory are better indexed a batch at a time (TD213).
+has its own copy of what the dataset holds, and reads the whole of a stream unless that is divided.
+Batches of less than about a millisecond may cost more to hand over than to make. Tensors in memory
+are better indexed a batch at a time (TD213).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Found, Gain, where
 from tdiag.rules.examples import budget, loaders, phases, system
-from tdiag.rules.feed import Feed, feed_of, free_cores, share_of_rank
+from tdiag.rules.feed import Feed, feed_of, free_cores, share_of_rank, share_of_stream
 from tdiag.rules.measures import count
 from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import duration, percent, plural
@@ -92,7 +93,7 @@ def check(
         ),
         fix=Fix(
             _advice(fed, workers, system),
-            "safe",
+            "review" if share_of_stream(fed.loader) else "safe",
             f"loader.num_workers={workers}",
             action=f"Raise num_workers to {workers}",
         ),
@@ -117,6 +118,7 @@ def _advice(fed: Feed, workers: int, system: System) -> str:
     )
     if not loader.persistent_workers:
         text += " Add persistent_workers=True to keep the workers between epochs."
+    text += share_of_stream(loader)
     if loader.start_method in ("spawn", "forkserver"):
         text += " Put the script's top level under `if __name__ == '__main__':`."
     return text

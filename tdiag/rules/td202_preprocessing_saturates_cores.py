@@ -25,14 +25,14 @@ programs use the cores, stop those first.
 from __future__ import annotations
 
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.machine import System
+from tdiag.evidence.machine import System, Threads
 from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import DATA_WAIT, Found, Gain, where
 from tdiag.rules.examples import budget, loaders, stack, stacks, system
-from tdiag.rules.feed import Feed, feed_of
+from tdiag.rules.feed import Feed, feed_of, share_of_rank
 from tdiag.rules.fetch_lines import (
     dataset_place,
     fetch_measure,
@@ -61,7 +61,9 @@ def check(
     system: System,
     phases: Phases | None,
     stacks: Stacks | None,
+    threads: Threads | None,
 ) -> Found | None:
+    system = share_of_rank(system, threads)
     fed = feed_of(budget, loaders, phases, system)
     if fed is None or fed.blocked_mostly or not fed.out_of_cores(system):
         return None

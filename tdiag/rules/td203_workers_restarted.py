@@ -9,7 +9,8 @@ Each epoch forks or spawns every worker, imports what it needs and fills the que
 the training waits. At the end of the epoch it waits again until all workers have ended.
 
 ## What to do
-Keep the workers between epochs: `persistent_workers=True`.
+Keep the workers between epochs: `persistent_workers=True`. A DataLoader that each epoch makes again
+starts new workers all the same: make it once, before the loop.
 
 ## How the gain is computed
 High end: workers start once, and an epoch waits only for its first fetch, or for what the workers
@@ -32,6 +33,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
 from tdiag.rules.examples import MS, budget, loaders, phases
+from tdiag.rules.feed import batches_per_step
 from tdiag.rules.measures import count, ns
 from tdiag.units import duration, percent, plural
 
@@ -52,7 +54,9 @@ REFILL_FRAC = Threshold(
 def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
     loader = loaders.train()
     starting = phases.iterator_start_ns
-    if loader is None or not loader.num_workers or loader.persistent_workers or not starting:
+    if loader is None or not loader.num_workers or not starting:
+        return None
+    if loader.persistent_workers and loader.made == 1:
         return None
     starts = len(loader.worker_start_ns)
     if starts < MIN_STARTS:
@@ -69,13 +73,7 @@ def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
             count("starts", starts, "probe"),
             count("num_workers", loader.num_workers, "probe"),
         ),
-        fix=Fix(
-            f"DataLoader(..., num_workers={loader.num_workers}, persistent_workers=True)"
-            f"{where(loader.created_at)}.",
-            "review",
-            "loader.persistent_workers",
-            action="Keep the workers between epochs",
-        ),
+        fix=_fix(loader),
         gain=Gain(
             starting * REFILL_FRAC,
             max(starting, held(budget, *DATA_WAIT) - _unavoidable(loader, budget, phases)),
@@ -87,15 +85,32 @@ def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
     )
 
 
+def _fix(loader: Loader) -> Fix:
+    call = f"DataLoader(..., num_workers={loader.num_workers}, persistent_workers=True)"
+    if loader.made > 1:
+        return Fix(
+            f"Make the DataLoader{where(loader.created_at)} once, before the loop over the epochs:"
+            f" {call}. Its workers end with it, and {loader.made} were made one after the other.",
+            "review",
+            action="Make the DataLoader once, before the loop over the epochs",
+        )
+    return Fix(
+        f"{call}{where(loader.created_at)}.",
+        "review",
+        "loader.persistent_workers",
+        action="Keep the workers between epochs",
+    )
+
+
 def _unavoidable(loader: Loader, budget: Budget, phases: Phases) -> float:
     """The wait that persistent workers leave, ns per step; all where fetches were not timed."""
     waiting = held(budget, *DATA_WAIT)
     if loader.load_ns is None:
         return waiting
     fetch = loader.load_ns + (loader.collate_ns or 0.0)
-    asked = phases.counts.get("data_wait", 1.0)
-    batches = max(1.0, round(asked))
-    epochs = max(0.0, asked - batches)  # an epoch ends with a request that brings no batch
+    batches = batches_per_step(phases, loader)
+    # An epoch begins with iter(loader) and ends with a request that brings no batch.
+    epochs = max(0.0, phases.counts.get("data_wait", 1.0) - batches) / 2
     return max(epochs * fetch, batches * fetch / loader.num_workers - (budget.step_ns - waiting))
 
 

@@ -22,14 +22,14 @@ reported.
 from __future__ import annotations
 
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.machine import System
+from tdiag.evidence.machine import System, Threads
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, where
 from tdiag.rules.examples import budget, loaders, system
-from tdiag.rules.feed import feed_of
+from tdiag.rules.feed import feed_of, share_of_rank
 from tdiag.rules.measures import count, frac
 from tdiag.units import percent
 
@@ -42,7 +42,14 @@ QUEUED_FRAC = Threshold(
 )
 
 
-def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | None) -> Found | None:
+def check(
+    budget: Budget,
+    loaders: Loaders,
+    system: System,
+    phases: Phases | None,
+    threads: Threads | None,
+) -> Found | None:
+    system = share_of_rank(system, threads)
     fed = feed_of(budget, loaders, phases, system)
     if fed is None or fed.blocked_mostly:
         return None

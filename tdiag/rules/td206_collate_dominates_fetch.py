@@ -34,7 +34,7 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Found, Gain, same_function, where
 from tdiag.rules.examples import at, budget, loaders, system
 from tdiag.rules.feed import Feed, feed_of
-from tdiag.rules.fetch_lines import dataset_place, top_fetch_lines
+from tdiag.rules.fetch_lines import collate_place, dataset_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, frac, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
@@ -94,9 +94,11 @@ def check(
 
 def _place(fed: Feed, stacks: Stacks | None) -> Place | None:
     """The most sampled line of the user's collate_fn, else its definition."""
-    mine = fed.loader.collate_at
-    if mine is None:
+    if fed.loader.collate_at is None:
         return dataset_place(fed.loader)
+    mine = collate_place(fed.loader)
+    if mine != fed.loader.collate_at:
+        return mine
     lines = [
         line.at for line in top_fetch_lines(fed.loader, stacks) if same_function(line.at, mine)
     ]
@@ -104,16 +106,25 @@ def _place(fed: Feed, stacks: Stacks | None) -> Place | None:
 
 
 def _advice(loader: Loader) -> str:
+    if loader.collate_at is not None and collate_place(loader) != loader.collate_at:
+        return (
+            f"Give the DataLoader{where(loader.created_at)} a collate_fn that builds each field of"
+            f" the batch with one tensor call (torch.stack, pad_sequence, torch.from_numpy), in"
+            f" place of {loader.collate_name}."
+        )
     if loader.collate_at is not None:
         return (
             f"Build each field of the batch with one tensor call in {loader.collate_name}"
             f"{where(loader.collate_at)} (torch.stack, pad_sequence, torch.from_numpy) instead of a"
             " Python loop over samples."
         )
+    whole = "index whole batches (sampler=BatchSampler(...), batch_size=None)"
+    if loader.dataset_len is None:  # a stream takes no sampler
+        whole = "yield whole batches (batch_size=None)"
     return (
         f"Return one array or tensor per field, no Python numbers, from {loader.dataset_class}"
-        f"{where(dataset_place(loader))}. Or index whole batches (sampler=BatchSampler(...),"
-        f" batch_size=None), so that {loader.collate_name} has nothing to collate."
+        f"{where(dataset_place(loader))}. Or {whole}, so that {loader.collate_name} has nothing to"
+        " collate."
     )
 
 

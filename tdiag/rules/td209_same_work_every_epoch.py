@@ -18,16 +18,17 @@ wait for storage, if the results fit in memory. High end: all of it, in a long t
 half, in a training of two epochs; nothing if the results only fit on disk, which may be no faster.
 
 ## When this advice is wrong
-A training of one epoch repeats nothing. A generator that is created again for each sample is not
-seen. Samples of at most 10 µs are not reported: keeping them saves nothing.
+A training of one epoch repeats nothing: a run that ended within its first one is not reported, and
+of one that tdiag ended the number of epochs is not known. A generator that is created again for
+each sample is not seen. Samples of at most 10 µs are not reported: keeping them saves nothing.
 """
 
 from __future__ import annotations
 
 from tdiag.evidence.feeding import Loader, Loaders
-from tdiag.evidence.machine import System, Threads
+from tdiag.evidence.machine import Startup, System, Threads
 from tdiag.evidence.sampled import Stacks
-from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.steps import Budget, Phases, StepHistory
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
@@ -62,8 +63,12 @@ def check(
     phases: Phases | None,
     stacks: Stacks | None,
     threads: Threads | None,
+    history: StepHistory | None,
+    startup: Startup | None,
 ) -> Found | None:
     system = share_of_rank(system, threads)
+    if _one_epoch(history, startup):
+        return None
     fed = feed_of(budget, loaders, phases, system)
     if fed is None or fed.from_memory or fed.picked:
         return None
@@ -113,6 +118,12 @@ def check(
         ),
         at=at,
     )
+
+
+def _one_epoch(history: StepHistory | None, startup: Startup | None) -> bool:
+    """The program came to its own end within the first pass over its data."""
+    ended = startup is not None and startup.run_ns is not None
+    return ended and history is not None and len(history.epochs_ns) == 1
 
 
 def _fix(loader: Loader, whole: float, free: float, fits: bool, place: str) -> Fix:

@@ -115,14 +115,31 @@ def _fix(loader: Loader) -> Fix:
         )
     return Fix(
         f"{index} whole batches{where(loader.created_at)}: a BatchSampler as the sampler, and"
-        f" batch_size=None. Use SequentialSampler if the order is fixed.{mine}",
+        f" batch_size=None.{mine}",
         "review" if loader.dataset_at else "safe",
         action="Index whole batches instead of single samples",
-        code=(
-            "from torch.utils.data import BatchSampler, DataLoader, RandomSampler\n\n"
-            f"batches = BatchSampler(RandomSampler(dataset), {loader.batch_size}, False)\n"
+        code=_code(loader),
+    )
+
+
+def _code(loader: Loader) -> str:
+    """With the samples that the loader chooses now: a sampler of several ranks gives each its own
+    share."""
+    if loader.sampler_len is None:  # a batch sampler of the user's own
+        return (
+            "from torch.utils.data import DataLoader\n\n"
+            "# batches: the loader's batch_sampler\n"
             "loader = DataLoader(dataset, sampler=batches, batch_size=None)"
-        ),
+        )
+    name = loader.sampler_class or "RandomSampler"
+    torchs = name in ("RandomSampler", "SequentialSampler")
+    own = f"{name}(dataset)" if torchs else "sampler"
+    imported = f", {name}" if torchs else ""
+    comment = "" if torchs else f"  # the loader's own {name}"
+    return (
+        f"from torch.utils.data import BatchSampler, DataLoader{imported}\n\n"
+        f"batches = BatchSampler({own}, {loader.batch_size}, {bool(loader.drop_last)}){comment}\n"
+        "loader = DataLoader(dataset, sampler=batches, batch_size=None)"
     )
 
 

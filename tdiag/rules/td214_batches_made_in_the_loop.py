@@ -19,8 +19,8 @@ not spent on batches.
 
 ## When this advice is wrong
 Batches indexed from memory in less than about a millisecond cost more to hand over than to make.
-Other work may run between two steps (a schedule, a log), as the line shows. An environment
-(reinforcement learning) cannot run ahead.
+Other work may run between two steps (a schedule, a log), as the line shows. An agent is not
+reported: its environment cannot run ahead.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ from __future__ import annotations
 import math
 
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.machine import Environment, System
-from tdiag.evidence.ops import Ops
+from tdiag.evidence.machine import Environment, System, Threads
+from tdiag.evidence.ops import Calls, Ops
 from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import budget, environment, loaders, phases, stack, stacks, system
-from tdiag.rules.feed import HANDOVER_HIGH_NS, cores_full, free_cores
+from tdiag.rules.feed import HANDOVER_HIGH_NS, cores_full, free_cores, share_of_rank
 from tdiag.rules.loop_lines import BEFORE, beside_the_step
 from tdiag.rules.measures import count, frac, ns
 from tdiag.rules.thresholds import MAJORITY_FRAC, NOTICEABLE_FRAC
+from tdiag.rules.training_kind import acts
 from tdiag.units import duration, per_step, percent, plural
 
 CODE = "TD214"
@@ -61,11 +63,15 @@ def check(
     stacks: Stacks | None,
     ops: Ops | None,
     trees: CallTrees | None,
+    flags: Flags | None,
+    calls: Calls | None,
+    threads: Threads | None,
 ) -> Found | None:
+    system = share_of_rank(system, threads)
     making = held(budget, "prepare")
     wall, cpu = phases.wall_ns.get("prepare", 0.0), phases.cpu_ns.get("prepare", 0.0)
     by_hand = "data_wait" not in phases.wall_ns and not (loaders and loaders.train())
-    if environment.device != "cpu" or not by_hand:
+    if environment.device != "cpu" or not by_hand or acts(flags, calls):
         return None
     if making < NOTICEABLE_FRAC * budget.step_ns or making < HANDOVER_HIGH_NS:
         return None

@@ -2,7 +2,8 @@
 
 ## What it measures
 Softmaxes of a matrix product whose result is multiplied with another matrix, followed from call to
-call in counted steps, and the time of these ops in a traced step. Scores that are not a product (a
+call in counted steps, and the time of these ops in a traced step; and calls of `MultiheadAttention`
+that return the attention weights, as it does by default. Scores that are not a product (a
 graph network's sums) and softmaxes that weight nothing (contrastive losses) do not count.
 
 ## Why it is slow
@@ -10,7 +11,8 @@ The score matrix (n² numbers per head for a sequence of length n) is written to
 softmax, and written and read again. The fused form never stores it.
 
 ## What to do
-Call `torch.nn.functional.scaled_dot_product_attention(q, k, v)` instead.
+Call `torch.nn.functional.scaled_dot_product_attention(q, k, v)` instead. Call `MultiheadAttention`
+with `need_weights=False`.
 
 ## How the gain is computed
 On a CPU, from the time of these ops: the fused form was 1.03 to 1.2 times as fast in measurements.
@@ -28,10 +30,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tdiag.evidence.device import DeviceParts, DeviceTime
-from tdiag.evidence.ops import Attention, HostOps, Ops
+from tdiag.evidence.ops import Attention, FusedAttention, HostOps, Ops
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.examples import MS, at, budget, host_op, host_ops, ops, traced
@@ -70,11 +73,14 @@ def check(
 ) -> Found | None:
     if ops.attention is None:
         raise Abstain("tensors were not followed from one matrix product to the next")
-    written = sum(x.per_step for x in ops.attention)
+    asked = [x for x in ops.fused_attention if "weights" in x.unfused]
+    calls: list[Attention | FusedAttention] = [*ops.attention, *asked]
+    written = sum(x.per_step for x in calls)
     counts = {op.name: op.count for op in host_ops.ops}
     if not written or any("scaled_dot_product" in name for name in counts):
         return None
-    place = max(ops.attention, key=lambda x: x.per_step).at
+    most = max(calls, key=lambda x: x.per_step)
+    place = most.at
     own = sum(op.self_ns for op in host_ops.ops if op.name in PARTS)
     cost = own * budget.step_ns / traced.mean_ns
     on_device = _on_device(budget, parts, device)
@@ -103,15 +109,26 @@ def check(
             ns("host time in these ops", own, "trace"),
             *((ns("kernels of these ops", on_device, "trace"),) if on_device else ()),
         ),
-        fix=Fix(
-            f"Replace softmax(q @ k.T / sqrt(d)) @ v{where(place)} by"
-            " scaled_dot_product_attention.",
-            "review",
-            action="Use scaled_dot_product_attention",
-            code="out = torch.nn.functional.scaled_dot_product_attention(q, k, v)",
-        ),
+        fix=_fix(place, most in asked),
         gain=gain,
         at=place,
+    )
+
+
+def _fix(place: Place | None, asked: bool) -> Fix:
+    if asked:
+        return Fix(
+            f"Call MultiheadAttention{where(place)} with need_weights=False, unless the weights"
+            " that it returns are used: no fused kernel returns them.",
+            "review",
+            action="Call MultiheadAttention with need_weights=False",
+            code="out, _ = attention(q, k, v, need_weights=False)",
+        )
+    return Fix(
+        f"Replace softmax(q @ k.T / sqrt(d)) @ v{where(place)} by scaled_dot_product_attention.",
+        "review",
+        action="Use scaled_dot_product_attention",
+        code="out = torch.nn.functional.scaled_dot_product_attention(q, k, v)",
     )
 
 

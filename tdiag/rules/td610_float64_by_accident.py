@@ -20,8 +20,7 @@ calls do work; at most 3.9 times in measurements. Device: at best a 64th of the 
 calls cost no more than their fixed cost, or were not counted, nothing is predicted.
 
 ## When this advice is wrong
-Ill-conditioned solvers, long sums and some physics need `float64`. `complex64` parameters also take
-8 bytes. Compare the losses.
+Ill-conditioned solvers, long sums and some physics need `float64`: compare the losses.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from tdiag.evidence.feeding import Loader, Loaders
 from tdiag.evidence.ops import Dispatch, Ops
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Module, Modules
+from tdiag.evidence.training import Layers, Module, Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
@@ -84,7 +83,10 @@ def check(
     phases: Phases | None,
     ops: Ops | None,
     dispatch: Dispatch | None,
+    layers: Layers | None,
 ) -> Found | None:
+    if layers is not None and layers.dtypes and "float64" not in layers.dtypes:
+        return None  # complex64 takes as many bytes
     mine = [x for x in modules.modules if x.parameters]
     parameters = sum(x.parameters for x in mine)
     if not mine or sum(x.parameter_bytes for x in mine) != WIDE_BYTES * parameters:

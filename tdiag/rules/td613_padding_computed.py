@@ -2,7 +2,7 @@
 
 ## What it measures
 Tokens that counted steps look up in embedding tables: the length of each sequence, of the longest
-one of its batch, and the length that all were padded to. Padding is recognised by a mask of the same
+one of its batch, and the length that all were padded to. Padding is known by a mask of the same
 shape, or by the table's `padding_idx`; a token that merely repeats is not counted.
 
 ## Why it is slow
@@ -37,6 +37,7 @@ from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import at, budget, loaders
+from tdiag.rules.fetch_lines import collate_place
 from tdiag.rules.measures import count, frac, text
 from tdiag.rules.thresholds import LOW_END_FRAC, MAJORITY_FRAC
 from tdiag.units import percent
@@ -135,8 +136,8 @@ def _attention_frac(host_ops: HostOps | None) -> float:
 
 def _place(lookups: tuple[PaddedLookup, ...], loader: Loader | None) -> Place | None:
     """Where batches are padded, as far as that is known; else where they are looked up."""
-    if loader is not None and (loader.collate_at or loader.created_at):
-        return loader.collate_at or loader.created_at
+    if loader is not None and (place := collate_place(loader)):
+        return place
     return max(lookups, key=lambda x: x.positions - x.tokens).at
 
 

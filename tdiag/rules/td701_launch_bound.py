@@ -17,7 +17,8 @@ With such small calls the hardware mostly waits for the next one.
 ## What to do
 If most calls come from a Python loop of small calls, replace the loop by one expression. Otherwise
 give each call more work (a larger batch), or issue fewer calls (`torch.compile`; on CUDA with
-`mode="reduce-overhead"`, which replays the step as one graph).
+`mode="reduce-overhead"`, which replays the step as one graph). An agent steps more environments at
+once.
 
 ## How the gain is computed
 High end: the loop's share of the calls is gone; without such a loop, a batch four times as large
@@ -33,10 +34,10 @@ from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.feeding import Loader, Loaders
-from tdiag.evidence.ops import Dispatch, OpLine, Ops
+from tdiag.evidence.ops import Calls, Dispatch, OpLine, Ops
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Modules
+from tdiag.evidence.training import Flags, Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, where
@@ -47,6 +48,7 @@ from tdiag.rules.loops import LAYERS, MIN_LINE_CALLS, rewriting, value_loops
 from tdiag.rules.measures import count, ns
 from tdiag.rules.model_calls import model_loop
 from tdiag.rules.thresholds import MAJORITY_FRAC
+from tdiag.rules.training_kind import acts
 from tdiag.units import duration, per_step, percent
 
 CODE = "TD701"
@@ -73,17 +75,20 @@ def check(
     device: DeviceTime | None,
     loaders: Loaders | None,
     modules: Modules | None,
+    flags: Flags | None,
+    calls: Calls | None,
 ) -> Found | None:
+    agent = acts(flags, calls)
     loop = model_loop(modules, phases, ops)
     loader = loaders.train() if loaders else None
     if not budget.has_device:
         apart = [*value_loops(ops, modules), *(loop.lines if loop else ())] if ops else []
-        return _on_cpu(budget, phases, ops, dispatch, loader, apart)
+        return _on_cpu(budget, phases, ops, dispatch, loader, apart, agent)
     if device is None:
         raise Abstain("no device activity was traced")
     if loop:
         return None
-    return _on_device(budget, device, loader)
+    return _on_device(budget, device, loader, agent)
 
 
 def _on_cpu(
@@ -93,6 +98,7 @@ def _on_cpu(
     dispatch: Dispatch | None,
     loader: Loader | None,
     apart: list[OpLine],
+    agent: bool,
 ) -> Found | None:
     fixed = fixed_cost(phases, ops, dispatch, apart)
     if not fixed.calls or fixed.work > FIXED_COST_FACTOR:
@@ -112,7 +118,7 @@ def _on_cpu(
     saved = f"batch × {LARGER_BATCH}, per sample"
     if loop:
         saved = f"the loop's {percent(looped)} of the calls gone"
-    fix = _fix(loader, "default")
+    fix = _fix(loader, "default", agent)
     if loop:
         fix = rewriting(loop)
     return Found(
@@ -153,7 +159,9 @@ def _loop(ops: Ops) -> list[OpLine]:
     return sorted(small, key=lambda line: -line.calls)
 
 
-def _on_device(budget: Budget, device: DeviceTime, loader: Loader | None) -> Found | None:
+def _on_device(
+    budget: Budget, device: DeviceTime, loader: Loader | None, agent: bool
+) -> Found | None:
     starved = starved_ns(budget, device)
     if not starved:
         return None
@@ -169,7 +177,7 @@ def _on_device(budget: Budget, device: DeviceTime, loader: Loader | None) -> Fou
             ns("mean kernel", device.mean_kernel_ns, "trace"),
             *_queued(device),
         ),
-        fix=_fix(loader, "reduce-overhead"),
+        fix=_fix(loader, "reduce-overhead", agent),
         gain=Gain(
             starved / DOUBLED_BATCH,
             starved,
@@ -189,10 +197,13 @@ def _queued(device: DeviceTime) -> tuple[Measure, ...]:
     return (count("kernels queued when one is launched", device.queue_depth, "trace"),)
 
 
-def _fix(loader: Loader | None, mode: str) -> Fix:
+def _fix(loader: Loader | None, mode: str, agent: bool) -> Fix:
     option = f', mode="{mode}"' if mode != "default" else ""
     action, larger = "Increase the batch size or compile the model", "Use a larger batch"
-    if loader is not None and loader.batch_size:
+    if agent:
+        action = "Step more environments at once or compile the model"
+        larger = "Step more environments at once and call the model on all their states"
+    elif loader is not None and loader.batch_size:
         size = int(loader.batch_size * LARGER_BATCH)
         action = f"Increase the batch size to {size} or compile the model"
         larger = (

@@ -19,8 +19,9 @@ best all of its idle time during the optimizer, and of the optimizer's kernels w
 over memory save (replayed where the trace allows it); at worst nothing.
 
 ## When this advice is wrong
-Torch before 2.4 has no fused form on a CPU. Results differ in the last bits. Hand-written
-optimizers have no such switch (TD710).
+Torch before 2.4 has no fused form on a CPU, and before 2.3 none of SGD. Results differ in the last
+bits. Optimizers without such a switch are not meant, whatever their name: TD710. Nor are those of
+sparse gradients, which no fused form accepts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Optimizer, Optimizers
+from tdiag.evidence.training import EmbeddingTables, Optimizer, Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, held, version, where
@@ -77,7 +78,10 @@ def check(
     phases: Phases | None,
     kernels: Kernels | None,
     device: DeviceTime | None,
+    tables: EmbeddingTables | None,
 ) -> Found | None:
+    if _sparse(tables, optimizers):
+        return None
     slow = [x for x in optimizers.optimizers if _unfused(x, budget.has_device)]
     updating, source = held(budget, "optimizer"), "budget"
     working = _kernels_ns(budget, kernels, device)
@@ -107,7 +111,8 @@ def check(
             text("fused", str(largest.config.get("fused")), "probe"),
         ),
         fix=Fix(
-            f"Set fused=True in torch.optim.{largest.name}{where(largest.created_at)}.",
+            f"Set fused=True{' instead of foreach=True' if largest.config.get('foreach') else ''}"
+            f" in torch.optim.{largest.name}{where(largest.created_at)}.",
             "review",
             "optimizer.fused",
             action=f"Switch on the fused form of {largest.name}",
@@ -135,7 +140,13 @@ def _kernels_ns(budget: Budget, kernels: Kernels | None, device: DeviceTime | No
 def _unfused(optimizer: Optimizer, has_device: bool) -> bool:
     if has_device and optimizer.name in FUSED_ONLY_ON_CPU:
         return False
-    return optimizer.name in FUSED and not optimizer.config.get("fused")
+    return optimizer.name in FUSED and optimizer.has_fused and not optimizer.config["fused"]
+
+
+def _sparse(tables: EmbeddingTables | None, optimizers: Optimizers) -> bool:
+    """An embedding's gradient is sparse, which no fused form accepts."""
+    apart = any(x.name == "SparseAdam" for x in optimizers.optimizers)
+    return tables is not None and any(x.sparse for x in tables.tables) and not apart
 
 
 def _faster(name: str) -> tuple[Threshold, Threshold]:

@@ -19,7 +19,9 @@ Use one intra-op thread for each core that this process has to itself.
 All ends start from the computing time. Too many threads in one process: at worst every call takes
 threads ÷ cores turns; at best the extra threads only wait. In several processes: at worst a call
 takes as many times as long as the worst measurement on an otherwise idle machine. Too few threads:
-at best calls speed up in proportion to threads; at worst they are bound by memory and do not.
+at best calls speed up in proportion to threads, and no more than this machine's products and copies
+did when all cores were tried after the run; at worst they do not. Where that was not tried, threads
+beyond the physical cores count for nothing, as torch's default has it.
 
 ## When this advice is wrong
 Calls bound by memory bandwidth gain little from more threads. Another training on the machine may
@@ -33,6 +35,7 @@ from collections.abc import Sequence
 from tdiag.evidence.feeding import Loader, Loaders
 from tdiag.evidence.machine import Busy, System, Threads
 from tdiag.evidence.ops import Ops
+from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
@@ -40,6 +43,7 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
 from tdiag.rules.examples import MS, budget, op_line, ops, system, threads
 from tdiag.rules.measures import count, text
+from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import plural
 
 CODE = "TD706"
@@ -70,7 +74,13 @@ CROWDED_TIMES = Threshold(
 
 
 def check(
-    budget: Budget, threads: Threads, system: System, loaders: Loaders | None, ops: Ops | None
+    budget: Budget,
+    threads: Threads,
+    system: System,
+    loaders: Loaders | None,
+    ops: Ops | None,
+    roof: Roof | None,
+    work: Work | None,
 ) -> Found | None:
     cores = max(1, int(system.cores_allowed))
     loader = loaders.train() if loaders else None
@@ -89,7 +99,8 @@ def check(
         surplus = (1 - cores / threads.intra_op) * _share_at_stake(ops)
         return _training(budget, threads, system, cores, surplus)
     if threads.intra_op < cores and _cores_idle(system):
-        idle = (1 - threads.intra_op / cores) * _large_share(ops)
+        idle = min(1 - threads.intra_op / cores, _saved_by_more(threads, system, roof, work))
+        idle *= _large_share(ops)
         return _training(budget, threads, system, cores, idle) if idle else None
     return None
 
@@ -233,6 +244,18 @@ def _cores_idle(system: System) -> bool:
         return False
     mine_idle = used <= IDLE_CORES_FRAC * system.cores_allowed
     return mine_idle and anybody <= IDLE_CORES_FRAC * system.cores_machine
+
+
+def _saved_by_more(threads: Threads, system: System, roof: Roof | None, work: Work | None) -> float:
+    """Share of the computing time, at most, that one thread on each available core saves: as
+    measured after the run, by the step's own ops. Where that is unknown, threads beyond the
+    physical cores save nothing: they share arithmetic units."""
+    if roof and roof.in_force and work and roof.certainty >= MAJORITY_FRAC:
+        now = sum(roof.in_force.best_ns(op) for op in work.ops)
+        return 1 - sum(map(roof.best_ns, work.ops)) / now if now else 1.0
+    physical = system.cores_physical or system.cores_machine
+    mine = system.cores_allowed * physical / system.cores_machine
+    return 0.0 if threads.intra_op >= mine else 1.0
 
 
 def _share_at_stake(ops: Ops | None) -> float:

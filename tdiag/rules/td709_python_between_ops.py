@@ -41,7 +41,7 @@ from tdiag.rules.log_lines import logs
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import beside_the_step
 from tdiag.rules.measures import count, known_to, ns
-from tdiag.rules.thresholds import LOW_END_FRAC, MIN_SAMPLES
+from tdiag.rules.thresholds import LOW_END_FRAC, MIN_SAMPLES, NOTICEABLE_FRAC
 from tdiag.units import duration, per_step
 
 CODE = "TD709"
@@ -76,6 +76,8 @@ def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> 
         raise Abstain(f"only {stacks.samples} samples of the training thread were taken")
     after = beside_the_step(AFTER_THE_STEP, stacks, ops, trees)  # of TD713
     mine = [x for x in stacks.training if _own(x) and not logs(x) and x not in after]
+    unseen = [x for x in mine if not _calling(x, ops)] if _missed_evaluation(budget, ops) else []
+    mine = [x for x in mine if x not in unseen]
     outside = {x: _outside(x, budget, stacks, ops) for x in mine}
     lines = [x for x in outside if outside[x] > OUTSIDE_FRAC * x.own_frac * budget.step_ns]
     lines = [x for x in lines if outside[x] > _added(x, stacks, budget)]
@@ -87,6 +89,10 @@ def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> 
     phases = {phase for line in lines for phase in _phases(line, ops)}
     if apart and not lines:
         raise Abstain("torch calls took more than twice as long while sampled as while counted")
+    if not lines and unseen:
+        raise Abstain(
+            "the counted steps held no evaluation, and a line of one cannot be told apart"
+        )
     if not lines:
         return None
     total = sum(outside[x] for x in lines)
@@ -130,6 +136,13 @@ def _own(line: StackLine) -> bool:
     """Samples end in this line itself: it calls nothing written in Python."""
     parts = [part for part in line.at.file.split("/") if part]
     return not line.phase and line.leaf == f"{line.at.function} ({'/'.join(parts[-2:])})"
+
+
+def _missed_evaluation(budget: Budget, ops: Ops) -> bool:
+    """Evaluations or rollouts take time, but the few steps whose torch calls were counted held
+    none: a line without counted calls may consist of them."""
+    evaluates = budget.share("evaluation") >= NOTICEABLE_FRAC
+    return evaluates and not any(line.phase == "evaluation" for line in ops.lines)
 
 
 def _phases(line: StackLine, ops: Ops) -> set[str]:

@@ -65,7 +65,7 @@ def check(
     budget: Budget, ops: Ops, dispatch: Dispatch, optimizers: Optimizers | None
 ) -> Found | None:
     used = optimizers.optimizers if optimizers else ()
-    if any(x.name in FUSED for x in used):  # the fused form gains more: TD702
+    if any(x.name in FUSED and x.has_fused for x in used):  # the fused form gains more: TD702
         return None
     lines = [x for x in ops.lines if x.phase == "optimizer"]
     looped = [x for x in lines if x.in_loop or _inside(x)]

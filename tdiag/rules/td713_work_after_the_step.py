@@ -3,7 +3,7 @@
 ## What it measures
 Samples of the training thread in the user's lines that run between the optimizer's step and the
 next batch: those below `optimizer.step()` in the loop, and what they call. Lines that write logs
-are TD804's.
+are TD804's. On a device, lines that read a value wait for the work before them and do not count.
 
 ## Why it is slow
 Histograms, metrics and callbacks run on the training thread, one after the other, while nothing
@@ -34,6 +34,7 @@ from tdiag.rules.log_lines import logs
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import beside_the_step
 from tdiag.rules.measures import count, frac, known_to
+from tdiag.rules.phase_lines import waits_for_device
 from tdiag.rules.thresholds import LOG_EVERY, MIN_SAMPLES, NOTICEABLE_FRAC, RARER_LOW_FRAC
 from tdiag.units import per_step, percent
 
@@ -46,7 +47,11 @@ AFTER = {"TD714": "work that grows with the run grows as well if it is done less
 def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> Found | None:
     if stacks.samples < MIN_SAMPLES:
         raise Abstain(f"only {stacks.samples} samples of the training thread were taken")
-    lines = [x for x in beside_the_step(AFTER_THE_STEP, stacks, ops, trees) if not logs(x)]
+    lines = [
+        x
+        for x in beside_the_step(AFTER_THE_STEP, stacks, ops, trees)
+        if not logs(x) and not waits_for_device(x, budget, ops)
+    ]
     share = sum(line.self_frac for line in lines)
     cost = share * budget.step_ns
     if share < NOTICEABLE_FRAC:

@@ -12,7 +12,8 @@ Evaluate less often, or on a fixed part of the validation set. Use a larger batc
 gradients take memory.
 
 ## How the gain is computed
-Low end: half as many evaluations. High end: so few that they take five percent of the time.
+Low end: half as many evaluations; nothing, if one was seen and no end of an epoch: it may be rare.
+High end: so few that they take five percent of the time.
 
 ## When this advice is wrong
 An agent's rollouts, and generation, which gather training data, are not evaluation: where actions
@@ -28,7 +29,8 @@ from msgspec.structs import replace
 
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.ops import Calls
-from tdiag.evidence.steps import Budget, Phases, StepHistory
+from tdiag.evidence.sampled import CallTrees
+from tdiag.evidence.steps import Budget, Phases, StepHistory, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
@@ -36,10 +38,12 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, held
 from tdiag.rules.evaluation import (
     LARGE_FRAC,
+    SEEN_ONCE,
     abstain_unless_epoch_ended,
     evaluation_place,
     gathers,
     over,
+    seen_once,
 )
 from tdiag.rules.examples import at, budget, loaders, phases
 from tdiag.rules.measures import count, ns
@@ -66,15 +70,18 @@ def check(
     modules: Modules | None,
     calls: Calls | None,
     history: StepHistory | None,
+    trees: CallTrees | None,
+    steps: Steps | None,
 ) -> Found | None:
     evaluating = held(budget, "evaluation")
     if not evaluating:
         abstain_unless_epoch_ended(history, "evaluation")
     share = evaluating / budget.step_ns
-    if share < LARGE_FRAC or gathers(phases, calls):
+    if share < LARGE_FRAC or gathers(phases, calls, trees):
         return None
     training = budget.step_ns - evaluating
     usual = training * USUAL_FRAC / (1 - USUAL_FRAC)
+    once = seen_once("evaluation", phases, steps, history)
     rarer = math.ceil(evaluating / usual) if usual else 1
     at = evaluation_place(loaders, modules)
     return Found(
@@ -93,9 +100,10 @@ def check(
             action=f"Evaluate {rarer} times less often",
         ),
         gain=Gain(
-            evaluating * RARER_LOW_FRAC,
+            0.0 if once else evaluating * RARER_LOW_FRAC,
             evaluating - usual,
-            f"low end: half as many evaluations; high end: {percent(USUAL_FRAC)} of the time.",
+            f"low end: {SEEN_ONCE if once else 'half as many evaluations'}; high end:"
+            f" {percent(USUAL_FRAC)} of the time.",
             ("evaluation",),
         ),
         at=at,

@@ -14,7 +14,8 @@ weights to a thread that writes while training continues. `torch.distributed.che
 does that.
 
 ## How the gain is computed
-High end: saving runs beside training. Low end: half as many checkpoints.
+High end: saving runs beside training. Low end: half as many checkpoints; nothing, if one was seen
+and no end of an epoch: it may be rare.
 
 ## When this advice is wrong
 In a short run one checkpoint weighs more than in the full one: compare the time of one checkpoint
@@ -26,14 +27,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tdiag.evidence.sampled import Stacks
-from tdiag.evidence.steps import Budget, Phases, StepHistory
+from tdiag.evidence.steps import Budget, Phases, StepHistory, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Saver, Savers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, held, where
-from tdiag.rules.evaluation import abstain_unless_epoch_ended
+from tdiag.rules.evaluation import SEEN_ONCE, abstain_unless_epoch_ended, seen_once
 from tdiag.rules.examples import MS, budget, phases, stack, stacks
 from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import RARER_LOW_FRAC
@@ -59,6 +60,7 @@ def check(
     stacks: Stacks | None,
     history: StepHistory | None,
     savers: Savers | None,
+    steps: Steps | None,
 ) -> Found | None:
     saving = held(budget, "checkpoint")
     if not saving:
@@ -69,6 +71,7 @@ def check(
     known = savers.savers if savers else ()
     names = tuple(dict.fromkeys(saver.name for saver in known)) or ("torch.save",)
     at = _place(stacks, known)
+    once = seen_once("checkpoint", phases, steps, history)
     every = f", once in {1 / often:.0f} steps" if often else ""
     return Found(
         summary=(
@@ -82,9 +85,10 @@ def check(
         ),
         fix=_fix(budget.step_ns - saving, each, at, names),
         gain=Gain(
-            saving * RARER_LOW_FRAC,
+            0.0 if once else saving * RARER_LOW_FRAC,
             saving,
-            "low end: half as many checkpoints; high end: they are written beside training.",
+            f"low end: {SEEN_ONCE if once else 'half as many checkpoints'}; high end: they are"
+            " written beside training.",
             ("checkpoint",),
         ),
         at=at,

@@ -2,7 +2,8 @@
 
 ## What it measures
 Samples of the training thread whose innermost user line prints, draws a progress bar, or writes a
-log: by the library called there, and for `print` and file writes by the text of the line.
+log: by the library called there, and for `print` and file writes by the text of the line. On a
+device, `print(loss.item())` waits for the work before it and does not count.
 
 ## Why it is slow
 Terminals, files and network writers are slow and synchronous. A line logged every step costs its
@@ -13,7 +14,8 @@ Log every N steps, collect values and write them together, or leave writing to a
 
 ## How the gain is computed
 The lines' share of the samples as time of the step, within the sampling error. Low end: half as
-much logging. High end: one step in fifty logs.
+much logging; with a device nothing, because it may work meanwhile. High end: one step in fifty
+logs.
 
 ## When this advice is wrong
 The cost of a slow terminal (over ssh, in a notebook) disappears when output goes to a file.
@@ -21,6 +23,7 @@ The cost of a slow terminal (over ssh, in a notebook) disappears when output goe
 
 from __future__ import annotations
 
+from tdiag.evidence.ops import Ops
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
@@ -29,6 +32,7 @@ from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.examples import budget, stack, stacks
 from tdiag.rules.log_lines import logs
 from tdiag.rules.measures import count, frac, known_to
+from tdiag.rules.phase_lines import waits_for_device
 from tdiag.rules.thresholds import LOG_EVERY, MIN_SAMPLES, RARER_LOW_FRAC
 from tdiag.units import duration, percent
 
@@ -37,10 +41,11 @@ NAME = "logging-blocks-training"
 CLASS = "logging"
 
 
-def check(budget: Budget, stacks: Stacks) -> Found | None:
+def check(budget: Budget, stacks: Stacks, ops: Ops | None) -> Found | None:
     if stacks.samples < MIN_SAMPLES:
         raise Abstain(f"only {stacks.samples} samples of the training thread were taken")
-    lines = sorted(filter(logs, stacks.training), key=lambda line: -line.self_frac)
+    writing = [x for x in stacks.training if logs(x) and not waits_for_device(x, budget, ops)]
+    lines = sorted(writing, key=lambda line: -line.self_frac)
     if not lines:
         return None
     share = sum(line.self_frac for line in lines)
@@ -63,11 +68,11 @@ def check(budget: Budget, stacks: Stacks) -> Found | None:
             code=f"if step % {LOG_EVERY} == 0:\n    log(values)",
         ),
         gain=Gain(
-            least * budget.step_ns * RARER_LOW_FRAC,
+            0.0 if budget.has_device else least * budget.step_ns * RARER_LOW_FRAC,
             most * budget.step_ns * (1 - 1 / LOG_EVERY),
-            f"low end: half as much logging; high end: one step in {LOG_EVERY} logs;"
-            f" {stacks.samples:,} samples put the share between {percent(least)} and"
-            f" {percent(most)}.",
+            "low end: half as much logging, or nothing while a device works; high end: one step in"
+            f" {LOG_EVERY} logs; {stacks.samples:,} samples put the share between {percent(least)}"
+            f" and {percent(most)}.",
             ("other", "unattributed", "prepare", "loss", "optimizer", "forward", "evaluation"),
         ),
         at=top.at,

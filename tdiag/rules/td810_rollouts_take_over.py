@@ -28,6 +28,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tdiag.evidence.ops import CallRow, Calls
+from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Modules
@@ -35,9 +36,9 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, held, where
-from tdiag.rules.evaluation import LARGE_FRAC, drawn, evaluation_place, gathers
+from tdiag.rules.evaluation import LARGE_FRAC, drawing_frac, drawn, evaluation_place, gathers
 from tdiag.rules.examples import budget, phases
-from tdiag.rules.measures import count, ns
+from tdiag.rules.measures import count, frac, ns
 from tdiag.units import duration, percent, plural
 
 CODE = "TD810"
@@ -53,11 +54,15 @@ EIGHT_AT_ONCE = Threshold(
 
 
 def check(
-    budget: Budget, phases: Phases, calls: Calls | None, modules: Modules | None
+    budget: Budget,
+    phases: Phases,
+    calls: Calls | None,
+    modules: Modules | None,
+    trees: CallTrees | None,
 ) -> Found | None:
     gathering = held(budget, "evaluation")
     share = gathering / budget.step_ns
-    if share < LARGE_FRAC or not gathers(phases, calls):
+    if share < LARGE_FRAC or not gathers(phases, calls, trees):
         return None
     at = evaluation_place(None, modules)
     return Found(
@@ -69,7 +74,9 @@ def check(
         evidence=(
             ns("calls without gradients and between them", gathering, "budget"),
             count("calls of the model in it", phases.eval_batches_per_step, "baseline", "per_step"),
-            count("draws from a distribution", drawn(calls), "calls", "per_step"),
+            count("draws from a distribution", drawn(calls), "calls", "per_step")
+            if drawn(calls)
+            else frac("samples that draw from a distribution", drawing_frac(trees), "sample"),
         ),
         fix=Fix(
             "Step more environments (or sequences) at once and call the model on all their"

@@ -10,6 +10,7 @@ hold nothing.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import signal
 import subprocess
 import time
@@ -21,8 +22,19 @@ from tdiag.probe.wire import ATTACHED, CONTROL, REFUSED, STATE, STOP, WANT
 # Writing what was seen takes a tool well under a second; more means that it hangs.
 STOP_WITHIN_S = 10.0
 # A tool stops a process for milliseconds at a time. One that is killed in such a stop may stay in
-# it (py-spy 0.4: about 1 in 150), and a process that waits for its end waits until the tool lets go.
+# it (py-spy 0.4: about 1 in 150), and a process waiting for its end waits until the tool lets go.
 HELD_AFTER_S = 2.0
+
+
+_LIBC = ctypes.CDLL(None)  # found before the fork
+_PR_SET_PDEATHSIG = 1  # prctl.h
+
+
+def _before_exec() -> None:
+    """tdiag waits for signals with all of them blocked, and a mask survives exec. A tool whose
+    tdiag was killed would watch for ever: it is interrupted then, and lets go of the program."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGINT), 0, 0, 0)
 
 
 class Attached:
@@ -39,8 +51,7 @@ class Attached:
                 command,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 start_new_session=True,  # a terminal's Ctrl-C is not for the tool
-                # tdiag waits for signals with all of them blocked, and a mask survives exec.
-                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, set()),
+                preexec_fn=_before_exec,
             )  # fmt: skip
 
     def text(self) -> str:

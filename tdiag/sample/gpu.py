@@ -10,7 +10,7 @@ be more than what the program uses; the `uuid` tells which, as the probe reports
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 # nvmlClocksEventReasons bits (nvml.h) that mean slower than the device could be; idle and
@@ -36,7 +36,8 @@ class _Gpu(NamedTuple):
 class Gpus:
     """The devices that the program may see (``CUDA_VISIBLE_DEVICES``)."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self.environment = environment
         self.missing = ""
         self.gpus: list[_Gpu] = []
         self.nvml: Any = None
@@ -119,7 +120,7 @@ class Gpus:
 
     def _visible(self, allowed: list[_Gpu]) -> list[_Gpu]:
         """Those of them that CUDA shows to the program; of numbers that may mean others, all."""
-        wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+        wanted = self.environment.get("CUDA_VISIBLE_DEVICES")
         if wanted is None:
             return allowed
         chosen: set[int] = set()
@@ -140,7 +141,7 @@ class Gpus:
         device it counts one instance."""
         if any(gpu.handle is not gpu.whole for gpu in allowed):
             return False
-        by_bus = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+        by_bus = self.environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
         return by_bus or len({self._text("nvmlDeviceGetName", gpu.whole) for gpu in allowed}) == 1
 
     def _named(self, gpu: _Gpu, name: str) -> bool:

@@ -18,6 +18,8 @@ from tdiag.sample.attached import Attacher
 
 RATE_HZ = 100  # py-spy's own default; ±2.5 % on a share after 4 s (√(p(1−p)/n) at worst)
 SAMPLING = "Sampling process"  # printed by `py-spy record` once its sampler is initialised
+# Where all cores are taken, reading the symbols takes several times as long.
+DUMP_WITHIN_S = 5 * ANSWER_WITHIN_S
 PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
@@ -63,15 +65,31 @@ def dump(pid: int) -> list[Frame]:
     program = find_program()
     if program is None:
         return []
-    command = [program, "dump", "--json", "--full-filenames", "--pid", str(pid)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=ANSWER_WITHIN_S, check=True)
-        threads = json.loads(done.stdout)
+        done = _dump(program, pid, ANSWER_WITHIN_S)
+        threads = json.loads(done.stdout) if not done.returncode else []
     except (OSError, subprocess.SubprocessError, ValueError):
         return []
     main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)
     frames = (main or {}).get("frames", ())
     return [Frame(f["name"], f["filename"], f.get("line") or 0) for f in frames]
+
+
+def why_refused(program: str, pid: int) -> str:
+    """Why py-spy cannot read the process, in one line; "" where it can: tried, by one look at its
+    stacks."""
+    try:
+        done = _dump(program, pid, DUMP_WITHIN_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"py-spy: {error}"
+    if not done.returncode:
+        return ""
+    return refusal((done.stdout + done.stderr).decode(errors="replace"), done.returncode)
+
+
+def _dump(program: str, pid: int, within_s: float) -> subprocess.CompletedProcess[bytes]:
+    command = [program, "dump", "--json", "--full-filenames", "--pid", str(pid)]
+    return subprocess.run(command, capture_output=True, timeout=within_s, check=False)
 
 
 class PySpy(Attacher):
@@ -80,13 +98,14 @@ class PySpy(Attacher):
     name, prefix, suffix = PY_SPY, SAMPLE, ".speedscope.json"
     absent = "py-spy is not installed beside tdiag"
 
-    def __init__(self, run_dir: Path, *, enabled: bool = True) -> None:
+    def __init__(self, run_dir: Path, *, enabled: bool = True, rate_hz: int = RATE_HZ) -> None:
         super().__init__(run_dir, find_program() if enabled else None)
+        self.rate_hz = rate_hz
 
     def command(self, program: str, pid: int, output: Path) -> list[str]:
         return [
             program, "record", "--pid", str(pid), "--subprocesses", "--idle",
-            "--format", "speedscope", "--rate", str(RATE_HZ), "--full-filenames",
+            "--format", "speedscope", "--rate", str(self.rate_hz), "--full-filenames",
             "--output", str(output),
         ]  # fmt: skip
 

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,15 @@ SCAN_SHARE = 0.01
 class SystemSampler:
     """Samples on request. A full disk ends the sampling, never the run."""
 
-    def __init__(self, path: Path, pid: int) -> None:
+    def __init__(self, path: Path, pid: int, environment: Mapping[str, str] = os.environ) -> None:
+        """``environment``: the program's, which chooses its GPUs."""
         self.path = path
         self.root: psutil.Process | None = None
         with contextlib.suppress(psutil.Error):
             self.root = psutil.Process(pid)
         self.tree: dict[int, psutil.Process] = {}
         self.next_scan_s = 0.0
-        self.gpus = Gpus()
+        self.gpus = Gpus(environment)
         self.others = Others()
         self.writing = True
         self._write(self._machine())
@@ -58,6 +59,7 @@ class SystemSampler:
             "kind": "machine",
             "t": time.perf_counter_ns(),
             "cores_machine": psutil.cpu_count() or 1,
+            "cores_physical": psutil.cpu_count(logical=False),
             "cores_allowed": limits.cores_allowed(),
             "cpu_quota": limits.cpu_quota(),
             "ram_total": psutil.virtual_memory().total,

@@ -66,7 +66,7 @@ class ExactEvent(Event, gc=False):
     ts: Decimal = Decimal(0)  # type: ignore[assignment]
 
 
-class Span(Fields, gc=False, tag_field="ph", tag="X"):
+class Complete(Fields, gc=False, tag_field="ph", tag="X"):
     ph: ClassVar[str] = "X"
 
 
@@ -88,7 +88,7 @@ _COUNTED = [
     for phase in "sftMBEICbneSTpFPNODVvRc()a"
 ]
 
-_BY_PHASE = msgspec.json.Decoder(list[Union[(Span, Instant, *_COUNTED)]])  # type: ignore[valid-type]
+_BY_PHASE = msgspec.json.Decoder(list[Union[(Complete, Instant, *_COUNTED)]])  # type: ignore[valid-type]
 _ANY_PHASE = msgspec.json.Decoder(list[Event])
 _EXACT = msgspec.json.Decoder(list[ExactEvent])
 
@@ -110,8 +110,8 @@ def events_in(block: bytes) -> Events:
     except msgspec.ValidationError:  # a phase is missing, or one that nobody has heard of
         found = split(_ANY_PHASE.decode(text))
     else:
-        spans = [event for event in events if type(event) is Span]
-        found = Events(spans, [event for event in events if type(event) is not Span])
+        spans = [event for event in events if type(event) is Complete]
+        found = Events(spans, [event for event in events if type(event) is not Complete])
     return split(_EXACT.decode(text)) if _rounded(found.spans) else found
 
 

@@ -17,9 +17,9 @@ from tdiag.duel.estimate import Estimate, Looks, Ratios
 from tdiag.duel.group import Pace, Taken
 from tdiag.duel.side import Program, ProgramFailed
 from tdiag.errors import TdiagError
-from tdiag.model.trials import Answer, Trials, Tried
+from tdiag.model.trials import Answer, Applied, Trials, Tried
 from tdiag.trial.candidate import Candidate, together
-from tdiag.trial.said import BROKEN, Said, compared, heard
+from tdiag.trial.said import BROKEN, Compared, Said, compared, heard
 from tdiag.trial.written import written
 
 # Twice what the check can tell apart (tdiag/gate/against.py): a smaller gain is worth no edit.
@@ -39,8 +39,9 @@ class NotApplied(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """``folder``: new or empty, for the run directories. ``progress``: a line of progress."""
+class TrialOptions:
+    """``folder``: new or empty, for the run directories. ``progress``: a line of progress.
+    ``original``: the user's own file of one that the program ran."""
 
     command: Sequence[str]
     cwd: Path
@@ -49,9 +50,16 @@ class Options:
     pace: Pace = PACE
     looks_at: tuple[int, ...] = LOOKS_AT
     progress: Callable[[str], None] = lambda line: None
+    original: Callable[[Path], Path] = lambda path: path
+
+    def users(self, one: Applied) -> Applied:
+        """With the place in the user's own file."""
+        if one.at is None:
+            return one
+        return replace(one, at=replace(one.at, file=str(self.original(Path(one.at.file)))))
 
 
-def try_all(candidates: Sequence[Candidate], options: Options) -> Trials:
+def try_all(candidates: Sequence[Candidate], options: TrialOptions) -> Trials:
     """Try each in turn within the budget, then those that won together.
 
     Each gets an equal part of the time that is left, but three groups at least. One that would end
@@ -102,7 +110,7 @@ def try_all(candidates: Sequence[Candidate], options: Options) -> Trials:
     )  # fmt: skip
 
 
-def try_one(candidate: Candidate, options: Options, name: str, until_s: float) -> Tried:
+def try_one(candidate: Candidate, options: TrialOptions, name: str, until_s: float) -> Tried:
     """Raises what is wrong with the untouched script, never what is wrong with the change."""
     control = Program(CONTROL, options.command, options.cwd, SAME_START, trial=())
     changed = {**SAME_START, **candidate.environment()}
@@ -128,9 +136,9 @@ def try_one(candidate: Candidate, options: Options, name: str, until_s: float) -
         options.progress(f"  pair {groups} of processes (at most {options.looks_at[-1]}){so_far}")
 
     try:
-        found = duel(control, treatment, folder, THRESHOLD, pace=options.pace,
-                     looks=Looks(options.looks_at, until_s), progress=progress,
-                     clear=lambda ratios, at: answer_of(ratios, at) != "unclear")  # fmt: skip
+        looks = Looks(options.looks_at, until_s)
+        found = duel(control, treatment, folder, THRESHOLD, pace=options.pace, looks=looks,
+                     progress=progress, clear=_clear)  # fmt: skip
     except NotApplied:
         said = heard([folder / "group-1" / TREATMENT])
         absent = [change.absent for change in candidate.loaded]
@@ -139,18 +147,18 @@ def try_one(candidate: Candidate, options: Options, name: str, until_s: float) -
         if error.side == CONTROL:
             raise
         return replace(base, why=_last_line(error.output) or error.message)
-    return _result(base, found, candidate)
+    return _result(base, found, candidate, options)
 
 
-def _result(base: Tried, found: Duel, candidate: Candidate) -> Tried:
+def _result(base: Tried, found: Duel, candidate: Candidate, options: TrialOptions) -> Tried:
     sides = list(zip(*found.groups, strict=True))
     said = heard([taken.run_dir for taken in sides[1]])
-    answer = answer_of(found.ratios, THRESHOLD)
-    mean_only = answer_of_one(found.ratios.typical, THRESHOLD) != answer
-    estimate = found.ratios.mean if mean_only else found.ratios.typical
+    estimate = judged(found.ratios, THRESHOLD)
+    answer = answer_of(estimate, THRESHOLD)
+    mean = estimate is found.ratios.mean
     without_ns, with_ns = (
         statistics.fmean(ns for taken in side for ns in taken.mean_ns)
-        if mean_only
+        if mean
         else statistics.median(ns for taken in side for ns in taken.typical_ns)
         for side in sides
     )
@@ -158,32 +166,44 @@ def _result(base: Tried, found: Duel, candidate: Candidate) -> Tried:
     why = "; ".join((*said.unsettled, *_too_rare(said)))
     if why and answer == "no effect":
         answer = "unclear"
-    losses = ""
+    losses = Compared("", "")
     if not candidate.ceiling:
         losses = compared([t.run_dir for t in sides[0]], [t.run_dir for t in sides[1]])
-    if losses == BROKEN:  # however fast, it does not train
-        answer, why, losses = "failed", BROKEN, ""
+    if losses.text == BROKEN:  # however fast, it does not train
+        answer, why, losses = "failed", BROKEN, Compared("", "different")
     return replace(
         base,
         answer=answer,
         speedup=1 / estimate.ratio, low=1 / estimate.high, high=1 / estimate.low,
-        step="mean" if mean_only else "typical",
+        step="mean" if mean else "typical",
         without_ns=without_ns, with_ns=with_ns, extra_start_ns=start[1] - start[0],
         peak_without_bytes=_peak(sides[0]), peak_with_bytes=_peak(sides[1]),
-        losses=losses, why=why, did=said.applied, groups=len(found.groups),
+        losses=losses.text, numbers=losses.numbers, why=why, did=said.applied,
+        applied=tuple(options.users(one) for one in said.places), groups=len(found.groups),
         turns=sum(len(taken.typical_ns) for taken in sides[0]),
     )  # fmt: skip
 
 
-def answer_of(ratios: Ratios, threshold: float) -> Answer:
-    """The typical step's; the mean step's where that one alone is clear: of something that only
-    some steps do, which a median does not see."""
-    typical, mean = (answer_of_one(e, threshold) for e in (ratios.typical, ratios.mean))
-    hidden = typical not in ("faster", "slower") and mean in ("faster", "slower")
-    return mean if hidden else typical
+def judged(ratios: Ratios, threshold: float) -> Estimate:
+    """The typical step's; the mean step's where that one alone is clear, and where the two surely
+    differ, their intervals apart. A median sees neither what only some steps do nor that workers
+    hand over their batches in bursts: 8 of them made the median step 34 times faster, and
+    cannot win more than 8."""
+    typical, mean = ratios.typical, ratios.mean
+    hidden = not _beyond(typical, threshold) and _beyond(mean, threshold)
+    apart = mean.low > typical.high or mean.high < typical.low
+    return mean if hidden or apart else typical
 
 
-def answer_of_one(estimate: Estimate, threshold: float) -> Answer:
+def _clear(ratios: Ratios, threshold: float) -> bool:
+    return answer_of(judged(ratios, threshold), threshold) != "unclear"
+
+
+def _beyond(estimate: Estimate, threshold: float) -> bool:
+    return answer_of(estimate, threshold) in ("faster", "slower")
+
+
+def answer_of(estimate: Estimate, threshold: float) -> Answer:
     """By the whole interval: beyond the threshold, or within it on both sides."""
     least = 1 + threshold
     if estimate.high < 1 / least:

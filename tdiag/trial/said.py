@@ -7,8 +7,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from tdiag.model.place import Place
+from tdiag.model.trials import Applied, Numbers
 from tdiag.probe.trial.base import MOST_SAID
 from tdiag.probe.wire import events_files
 from tdiag.units import plural
@@ -17,54 +19,78 @@ from tdiag.units import plural
 # training makes differences grow. Heuristic: below this share they count as rounding.
 ROUNDING = 1e-3
 BROKEN = "losses become NaN or infinite"
+# Heuristic: the largest of three differences against the largest of two, all of the same spread.
+LIKE_ITS_OWN = 2.0
 
 
 @dataclass(frozen=True)
 class Said:
-    """``answers``: calls answered in measured steps; None where the change answers none."""
+    """``answers``: calls answered in measured steps; None where the change answers none.
+    ``places``: where it applied, empty where a process had more to say than it may."""
 
     applied: tuple[str, ...]
     refused: tuple[str, ...]
     unsettled: tuple[str, ...]
     answers: int | None
+    places: tuple[Applied, ...]
+
+
+class Compared(NamedTuple):
+    """Losses of both sides, in words and in a word."""
+
+    text: str
+    numbers: Numbers
 
 
 def heard(run_dirs: Sequence[Path]) -> Said:
     """Of the treatment's processes, in all groups."""
-    records = [record for run_dir in run_dirs for record in _records(run_dir)]
+    runs = [_records(run_dir) for run_dir in run_dirs]
+    records = [record for run in runs for record in run]
     answers = [int(r["n"]) for r in records if r["state"] == "answered"]
 
     def of(state: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(r["what"] for r in records if r["state"] == state))[:MOST_SAID]
 
-    return Said(of("applied"), of("refused"), of("unsettled"), sum(answers) if answers else None)
+    full = any(len(run) >= MOST_SAID for run in runs)
+    return Said(of("applied"), of("refused"), of("unsettled"), sum(answers) if answers else None,
+                () if full else _places(records))  # fmt: skip
 
 
-def compared(without: Sequence[Path], with_it: Sequence[Path]) -> str:
-    """The losses of both sides, step by step from the same seeds, in words; "" where none was seen.
+def _places(records: list[dict[str, Any]]) -> tuple[Applied, ...]:
+    refused = {(r["change"], *r["at"]) for r in records if r["state"] == "refused" and r.get("at")}
+    return tuple(dict.fromkeys(
+        Applied(r["change"], Place(*r["at"]) if r.get("at") else None, r.get("variable", ""),
+                (r["change"], *(r.get("at") or ())) in refused)
+        for r in records if r["state"] == "applied"
+    ))  # fmt: skip
+
+
+def compared(without: Sequence[Path], with_it: Sequence[Path]) -> Compared:
+    """The losses of both sides, step by step from the same seeds; "" where none was seen.
 
     How much the script's own losses differ from run to run is the measure where they do.
     """
     plain, changed = [_losses(d) for d in without], [_losses(d) for d in with_it]
     pairs = [(a, b) for a, b in zip(plain, changed, strict=True) if a and b]
     if not pairs:
-        return ""
+        return Compared("", "")
     steps = min(min(len(a), len(b)) for a, b in pairs)
     if any(not math.isfinite(x) for _, b in pairs for x in b[:steps]) and all(
         math.isfinite(x) for a, _ in pairs for x in a[:steps]
     ):
-        return BROKEN
+        return Compared(BROKEN, "different")
     itself = max((_difference(plain[0], other) for other in plain[1:] if other), default=0.0)
     apart = max(_difference(a, b) for a, b in pairs)
     over = f"over {plural(steps, 'step')}"
     if apart == 0:
-        return f"losses identical {over}"
+        return Compared(f"losses identical {over}", "identical")
     if apart <= ROUNDING:
-        return f"losses equal within {apart:.0e} {over}"
+        return Compared(f"losses equal within {apart:.0e} {over}", "rounding")
     if itself > 0:
-        return (f"losses differ by {apart:.1%} {over}, those of the untouched script from run to"
+        text = (f"losses differ by {apart:.1%} {over}, those of the untouched script from run to"
                 f" run by {itself:.1%}")  # fmt: skip
-    return f"losses differ by {apart:.1%} {over}"
+        return Compared(text, "like its own" if apart <= LIKE_ITS_OWN * itself else "different")
+    return Compared(f"losses differ by {apart:.1%} {over}", "different")
 
 
 def _difference(a: list[float], b: list[float]) -> float:

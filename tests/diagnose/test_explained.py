@@ -132,6 +132,15 @@ def test_unexplained_time_is_placed_at_the_line_sampled_most() -> None:
     )
 
 
+def test_unexplained_time_is_not_placed_at_a_line_of_a_measured_phase() -> None:
+    """Without an optimizer: the loss is sampled most, the update by hand takes the time."""
+    lines = stacks((stack(52, 0.3, "smooth_l1_loss (nn/functional.py)"), stack(60, 0.1)))
+    counted = ops(op_line(52, "loss", 2), op_line(60, "prepare", 4))
+    found = ran(lines, counted, unattributed=60, forward=20, loss=20)
+    assert found.verdict.cls == "unknown"
+    assert "most samples: train.py:60" in found.verdict.summary
+
+
 def test_time_before_the_forward_has_the_class_of_the_line_that_takes_most_of_it() -> None:
     line = stack(88, 0.6, "walk (me/game.py)", "prepare", "Board.play")
     lines = stacks((stack(30, 0.3, phase="forward"), line))
@@ -139,6 +148,38 @@ def test_time_before_the_forward_has_the_class_of_the_line_that_takes_most_of_it
     assert found.verdict.cls == "cpu"
     assert found.verdict.summary.startswith("70% of the step goes to waiting for preprocessing")
     assert found.verdict.summary.endswith("; most samples: train.py:88 in Board.play, 60%")
+
+
+@pytest.mark.parametrize(
+    ("calls", "elapsed_ms", "cls"),
+    [(400, 60.0, "compute"), (20_000, 60.0, "overhead"), (0, 0.0, "overhead")],
+)
+def test_time_that_no_mark_tells_apart_has_the_class_of_what_its_line_does(
+    calls: int, elapsed_ms: float, cls: str
+) -> None:
+    """No loader, no module, no optimizer. 150 µs a torch call is work, 3 µs is not, and a line
+    without any is Python."""
+    line = stack(88, 0.6, "mix (me/train.py)", function="mix")
+    evidence: list[Kind] = [stacks((line,))]
+    if calls:
+        counted = op_line(
+            88, "unattributed", calls, at=at(88, "mix"), elapsed_ns=elapsed_ms * MS,
+            grad_calls=float(calls) / 2,
+        )  # fmt: skip
+        evidence.append(ops(counted))
+    found = ran(*evidence, unattributed=90, backward=10)
+    assert found.verdict.cls == cls
+    if cls == "overhead":
+        assert "most samples: train.py:88 in mix, 60%" in found.verdict.summary
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6])
+def test_less_than_half_of_it_or_another_phases_function_tells_nothing(share: float) -> None:
+    line = stack(20, share, "mix (me/train.py)", function="mix")
+    other = ops(op_line(21, "forward", 20, at=at(21, "mix")))
+    known = (other,) if share > 0.5 else ()
+    found = ran(stacks((line,)), *known, unattributed=90, backward=10)
+    assert found.verdict.cls == "unknown"
 
 
 def test_a_line_that_waits_before_the_forward_is_no_preprocessing() -> None:

@@ -99,9 +99,18 @@ def test_steps_before_a_stronger_boundary_are_void(tmp_path: Path) -> None:
 
 
 def test_a_run_that_never_trained_says_so(tmp_path: Path) -> None:
-    evidence = load_run(Run(tmp_path).write())
+    run = Run(tmp_path)
+    run.lines = [line for line in run.lines if line["kind"] != "boundary"]
+    evidence = load_run(run.write())
     assert evidence.missing[Steps].startswith("no training step was seen")
     assert diagnose(evidence).verdict.cls == "unknown"
+
+
+def test_a_run_of_one_step_does_not_say_that_nothing_trained(tmp_path: Path) -> None:
+    """Lightning's own bug_report_model.py trains one batch."""
+    assert (
+        load_run(Run(tmp_path).write()).missing[Steps].startswith("only one training step was seen")
+    )
 
 
 def test_an_empty_run_directory_still_gives_a_diagnosis(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from .making import (
     OPTIMIZER,
     SAVE,
     TEACHER,
+    TRAIN,
+    VALID,
     Run,
     plain,
 )
@@ -252,6 +254,29 @@ def test_starting_and_ending_the_workers_is_told_from_waiting(tmp_path: Path) ->
     found = phases_of(Run(tmp_path).steps(30, step))
     assert found.iterator_start_ns == pytest.approx((3 * (20 + 30) + 2 * 10) / 30 * MS)
     assert found.wall_ns["data_wait"] == pytest.approx((3 * (20 + 34) + 27 * 4 + 2 * 14) / 30 * MS)
+    assert found.waits_ns == (4 * MS,) * 27, "the starts and ends are no waits for a slow batch"
+    assert found.batches == {TRAIN: 1.0}
+
+
+def test_requests_without_a_batch_give_none(tmp_path: Path) -> None:
+    """Passes of two steps: four requests, two batches. The second of two zipped loaders is not
+    asked any more once the first has ended."""
+
+    def step(run: Run, number: int) -> None:
+        if number % 2 == 0:
+            if number:
+                run.batch(1)
+            for loader in (TRAIN, VALID):
+                run.iterate(1, loader)
+        run.batch(4)
+        run.batch(2, VALID)
+        run.forward(4)
+        run.backward(5)
+        run.update(2)
+
+    found = phases_of(Run(tmp_path).steps(30, step))
+    assert found.batches == {TRAIN: 1.0, VALID: 1.0}
+    assert found.counts["data_wait"] > 3
 
 
 @pytest.mark.parametrize("code", [FORWARD, BACKWARD, OPTIMIZER, NEXT])

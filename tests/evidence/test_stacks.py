@@ -86,6 +86,17 @@ def test_workers_count_while_they_fetch(tmp_path: Path) -> None:
     assert (only.leaf, only.library) == ("decode (PIL/Image.py)", "PIL")
 
 
+def test_a_forked_worker_does_not_fetch_at_the_line_that_started_it(tmp_path: Path) -> None:
+    """Its stack begins with its parent's: makemore starts its workers in a constructor."""
+    found = stacks_of(
+        tmp_path,
+        thread(100, 100, [0, MODULE]),
+        thread(101, 101, *[[0, MODULE, FETCH]] * 3, [0, MODULE, FETCH, ITEM, DECODE]),
+    )
+    assert found is not None and found.worker_samples == 4
+    assert [(line.at.line, line.self_frac) for line in found.workers] == [(12, 0.25)]
+
+
 def test_the_probes_own_frames_are_nobodys_line(tmp_path: Path) -> None:
     found = stacks_of(tmp_path, thread(100, 100, [0, MODULE, WRAPPER]))
     assert found is not None

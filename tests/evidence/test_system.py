@@ -82,7 +82,7 @@ def test_a_busier_device_of_somebody_else_is_not_taken_for_the_programs(tmp_path
     clean = Clean(np.ones(1, np.bool_), ((SECOND, 4 * SECOND),))
 
     def held_down(uuid: str | None) -> list[str]:
-        clocks = make_system(path, clean, None, None, uuid)[1:]
+        clocks = make_system(path, clean.spans, None, None, uuid)[1:]
         return [held.reason for c in clocks if isinstance(c, DeviceClocks) for held in c.held_down]
 
     assert held_down("b-2") == ["thermal (hardware)"]

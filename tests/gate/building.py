@@ -10,7 +10,7 @@ from tdiag.duel.estimate import Estimate, Ratios
 from tdiag.gate.counters import Counter, LineCount
 from tdiag.gate.judge import Case, Measured, SideCounts
 from tdiag.gate.outcome import CounterChange, LineChange, Outcome, StepChange
-from tdiag.model.comparison import Change
+from tdiag.model.comparison import Difference
 from tdiag.model.diagnosis import Finding, Fix
 from tdiag.model.place import Place
 
@@ -70,9 +70,10 @@ def regressed() -> Outcome:
                         p_slower=0.031, mean_ratio=1.08, mean_low=1.05, mean_high=1.12, groups=5,
                         turns=200, answer="slower", stored_ns=10.0e6,
                         how="5 groups of fresh processes, 200 turns a side"),
-        components=(Change("loss", "ns", 1e6, 1.9e6), Change("forward", "ns", 9.2e6, 9.1e6)),
-        side_costs=(Change("start to warm", "ns", 3.1e9, 3.2e9),
-                    Change("peak memory", "bytes", 4e8, 4.1e8)),
+        components=(Difference("loss", "ns", 1e6, 1.9e6),
+                    Difference("forward", "ns", 9.2e6, 9.1e6)),
+        side_costs=(Difference("start to warm", "ns", 3.1e9, 3.2e9),
+                    Difference("peak memory", "bytes", 4e8, 4.1e8)),
         counters=(CounterChange(name=ITEM, unit="count", before=0, now=4096, failing=True,
                                 lines=(line,)),
                   CounterChange(name="peak memory allocated", unit="bytes", before=4e8, now=3e8,

@@ -11,7 +11,7 @@ from tdiag.duel.estimate import Looks
 from tdiag.duel.group import Pace
 from tdiag.duel.side import ProgramFailed
 from tdiag.errors import UsageError
-from tdiag.gate.against import Options, check_against
+from tdiag.gate.against import CheckOptions, check_against
 from tdiag.launch.target import Target
 
 from .building import git, repository
@@ -51,11 +51,11 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def options(tmp_path: Path, name: str) -> Options:
+def options(tmp_path: Path, name: str) -> CheckOptions:
     """Wide open to noise: what is tested is the way, not the machine."""
     folder = tmp_path / name
     folder.mkdir()
-    return Options(folder=folder, threshold=20.0, looks=Looks((2,)), pace=Pace(turns=3))
+    return CheckOptions(folder=folder, threshold=20.0, looks=Looks((2,)), pace=Pace(turns=3))
 
 
 @pytest.mark.training

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tdiag.errors import RunError
-from tdiag.gate.history import Check, append, read, record_of, series
+from tdiag.gate.history import CheckRecord, append, read, record_of, series
 from tdiag.gate.revision import Head, head
 from tdiag.gate.shifts import FEWEST, shifts
 from tdiag.gate.trend import document
@@ -24,13 +24,13 @@ from .building import commit, git, regressed, repository
 DAY = 86_400
 
 
-def record(number: int, step_ns: float = 10e6, **more: object) -> Check:
+def record(number: int, step_ns: float = 10e6, **more: object) -> CheckRecord:
     told = {"unix": 1_700_000_000 + number * DAY, "commit": f"{number:010x}" * 4,
             "command": "train.py", "subject": f"change {number}", "kind": "baseline",
             "against": "b.json", "machine": "a CPU, 2 cores", "verdict": "pass",
             "low_ns": step_ns * 0.99,
             "high_ns": step_ns * 1.01, "ratio": 1.0, "baseline_ns": 10e6}  # fmt: skip
-    return Check(step_ns=step_ns, **{**told, **more})  # type: ignore[arg-type]
+    return CheckRecord(step_ns=step_ns, **{**told, **more})  # type: ignore[arg-type]
 
 
 def noise(count: int, seed: int, level: float = 10e6) -> list[float]:
@@ -131,7 +131,7 @@ def test_the_head_is_dirty_only_with_what_is_not_the_history(
 HOSTILE = "</script><b>\x1b[31m fix | the _loader_ " + "x" * 200
 
 
-def slower() -> list[Check]:
+def slower() -> list[CheckRecord]:
     times = [*noise(12, 1), *noise(8, 2, level=10.8e6)]
     records = [record(i, ns) for i, ns in enumerate(times)]
     records[12] = record(12, times[12], subject=HOSTILE, verdict="regressed", baseline_ns=11e6)

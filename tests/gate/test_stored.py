@@ -14,7 +14,7 @@ from tdiag.cli import app, check
 from tdiag.duel.side import Program, ProgramFailed
 from tdiag.errors import UsageError
 from tdiag.gate import baseline, stored
-from tdiag.gate.against import Options
+from tdiag.gate.against import CheckOptions
 from tdiag.gate.counting import Counted, count
 from tdiag.gate.document import summary, title
 from tdiag.gate.judge import Case
@@ -210,10 +210,10 @@ def test_the_file_keeps_the_limits(
     repo: Path, tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check.signal, "signal", lambda *_: None)
-    asked: list[Options] = []
+    asked: list[CheckOptions] = []
     own = stored.check_stored
 
-    def checked(target: object, path: Path, options: Options) -> object:
+    def checked(target: object, path: Path, options: CheckOptions) -> object:
         asked.append(options)
         return own(target, path, options)  # type: ignore[arg-type]
 

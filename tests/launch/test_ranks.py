@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.launch.progress import Progress
-from tdiag.launch.ranks import NO_STEP_S, Ranks, standing
+from tdiag.launch.ranks import NO_STEP_S, RankWatch, standing
 from tdiag.sample.pyspy import Frame
 
 AT = ["/u/train.py", 17, "load"]
@@ -26,7 +26,7 @@ class Job:
         (folder / "events").mkdir()
         self.folder = folder
         self.progress = Progress(folder)
-        self.ranks = Ranks(self.progress)
+        self.ranks = RankWatch(self.progress)
         self.processes = [
             subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
             for _ in range(2)
@@ -121,7 +121,7 @@ def test_one_process_alone_is_not_called_a_rank(tmp_path: Path) -> None:
     (tmp_path / "events" / "71.jsonl").write_text(json.dumps(died, separators=(",", ":")) + "\n")
     progress = Progress(tmp_path)
     progress.look()
-    assert Ranks(progress).first_failure() == ""
+    assert RankWatch(progress).first_failure() == ""
 
 
 def test_a_job_that_makes_no_steps_is_reported_once(

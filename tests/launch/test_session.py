@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tdiag.launch import machine, session
-from tdiag.launch.session import Options, launch
+from tdiag.launch.session import RunOptions, launch
 from tdiag.launch.target import Target
 from tdiag.sample import pyspy
 
 from .harness import script
 
-QUIET = Options(quiet=True)
+QUIET = RunOptions(quiet=True)
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +106,7 @@ def test_where_attaching_is_refused_the_run_goes_on_with_the_sampler_inside(
 ) -> None:
     monkeypatch.setattr(pyspy, "find_program", lambda: refusing(folder))
     monkeypatch.setattr(session, "calibrate", lambda run_dir: None)  # imports torch once more
-    options = Options(quiet=True, profiling=True, steps=400)
+    options = RunOptions(quiet=True, profiling=True, steps=400)
     outcome = launch(Target("script", script(folder, TRAINING)), options)
     assert outcome.code == 0
     (stacks,) = outcome.run_dir.glob("stacks-*.speedscope.json")

@@ -1,11 +1,16 @@
 """What a fetch is asked beside its time: files, random numbers, values."""
 
+import functools
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.probe import fetches
 
 from .harness import watch_code
 
@@ -65,6 +70,76 @@ def test_a_subclass_that_reads_as_torchs_dataset_does_is_called_that(tmp_path: P
     run = watch_code(tmp_path, IN_MEMORY, windows=["baseline"])
     (loader,) = run.of("loader")
     assert (loader["dataset_class"], loader["dataset_at"]) == ("TensorDataset", None)
+
+
+def test_a_stream_is_read_by_its_own_iter() -> None:
+    """torch gives IterableDataset a ``__getitem__`` that only raises."""
+
+    class Mine(torch.utils.data.IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            yield 1
+
+    told = fetches.describe_loader(torch.utils.data.DataLoader(Mine()), None)
+    assert told["dataset_at"][0] == __file__ and told["dataset_at"][2] == "__iter__"
+
+
+class Collator:
+    def __call__(self, samples: list[int]) -> torch.Tensor:
+        return torch.tensor(samples)
+
+
+@pytest.mark.parametrize(
+    ("collate", "name", "function"),
+    [
+        (Collator(), "Collator", "__call__"),
+        (functools.partial(Collator.__call__, Collator()), "Collator.__call__", "__call__"),
+        (torch.utils.data.default_collate, "default_collate", None),
+        (functools.partial(torch.utils.data.default_collate), "default_collate", None),
+        (list, "list", None),
+    ],
+)
+def test_a_collator_may_be_an_object_or_a_partial(
+    collate: Any, name: str, function: str | None
+) -> None:
+    """Only torch's own collate function has no place: it alone may be left out."""
+    loader = torch.utils.data.DataLoader([1, 2], collate_fn=collate)
+    told = fetches.describe_loader(loader, None)
+    assert told["collate_name"] == name
+    assert (told["collate_at"] and told["collate_at"][2]) == function
+
+
+AGAIN = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+valid = DataLoader(TensorDataset(torch.randn(16, 4)), batch_size=16)
+train = DataLoader(TensorDataset(torch.randn(8, 4)), batch_size=2)
+for epoch in range(40):
+    if epoch:
+        train = DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=8)
+    for (x,) in train:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+    with torch.no_grad():
+        for (x,) in valid:
+            model.eval()(x)
+    model.train()
+"""
+
+
+def test_a_loader_made_again_each_epoch_is_one_and_takes_no_other_ones_number(
+    tmp_path: Path,
+) -> None:
+    run = watch_code(tmp_path, AGAIN, windows=["baseline"])
+    assert [loader["id"] for loader in run.of("loader")] == [0, 1, 2]
+    loaders = run.evidence().get(Loaders)
+    assert loaders
+    assert {(x.created_at.line, x.role, x.made) for x in loaders.loaders if x.created_at} == {
+        (7, "eval", 1), (8, "train", 1), (11, "train", 39),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -22,7 +22,7 @@ from tdiag.model.diagnosis import (
     Top,
     Verdict,
 )
-from tdiag.model.notes import Capture
+from tdiag.model.notes import Captured
 from tdiag.model.place import Place
 from tdiag.model.timeline import Lane, Span, Timeline
 from tdiag.report.of_diagnosis import document
@@ -48,13 +48,13 @@ CPU: dict[str, Any] = {
 }
 GPU = CPU | {"device": "NVIDIA H200", "device_count": 1, "torch": "2.13.0+cu130"}
 CAPTURED = {
-    "steps": Capture("captured"),
-    "fetches": Capture("captured"),
-    "py-spy": Capture("captured"),
-    "trace": Capture("captured"),
-    "calls": Capture("captured"),
-    "ops": Capture("captured"),
-    "system": Capture("captured"),
+    "steps": Captured("captured"),
+    "fetches": Captured("captured"),
+    "py-spy": Captured("captured"),
+    "trace": Captured("captured"),
+    "calls": Captured("captured"),
+    "ops": Captured("captured"),
+    "system": Captured("captured"),
 }
 PERTURBATION = {"sample": 0.012, "trace": 0.384, "calls": 1.12, "ops": 8.4}
 NO_DEVICE = "no CUDA device in this run"

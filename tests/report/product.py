@@ -13,7 +13,7 @@ from tdiag.evidence.machine import Environment
 from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Diagnosis
-from tdiag.model.notes import Capture
+from tdiag.model.notes import Captured
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import device_time
 
@@ -29,7 +29,7 @@ def sample(*codes: str, device_ms: dict[str, float] | None = None, **phases_ms: 
     evidence = Evidence(
         perturbation={"sample": 0.012, "trace": 0.384, "calls": 1.12, "ops": 8.4},
         capture=dict.fromkeys(
-            ("baseline", "sample", "trace", "calls", "ops", "system"), Capture("captured")
+            ("baseline", "sample", "trace", "calls", "ops", "system"), Captured("captured")
         ),
     )
     for code in reversed(codes):  # what the first rule needs counts

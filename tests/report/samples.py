@@ -12,7 +12,7 @@ from .building import (
     top,
     train,
 )
-from .special_samples import CRASH, GPU_H2D, HOSTILE, UNKNOWN
+from .special_samples import CRASH, GPU_H2D, HOSTILE, UNKNOWN, WATCHED
 
 WORKERS = finding(
     "TD201",
@@ -241,5 +241,6 @@ SAMPLES = {
     "unknown": UNKNOWN,
     "crash": CRASH,
     "gpu_h2d": GPU_H2D,
+    "watched": WATCHED,
     "hostile": HOSTILE,
 }

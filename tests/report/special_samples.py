@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tdiag.model.diagnosis import Abstained, Measure, Verdict
-from tdiag.model.notes import Capture, Note
+from tdiag.model.notes import Captured, Note
 from tdiag.model.place import Place
+from tdiag.model.watched import Activity, Fetching, Watched, WatchedRank
 
 from .building import (
     CPU,
@@ -38,12 +39,66 @@ UNKNOWN = diagnosis(
     ),
     perturbation={},
     capture={
-        "steps": Capture("failed", "the script ended before its first step"),
-        "py-spy": Capture("not requested"),
-        "trace": Capture("not requested"),
-        "system": Capture("captured"),
+        "steps": Captured("failed", "the script ended before its first step"),
+        "py-spy": Captured("not requested"),
+        "trace": Captured("not requested"),
+        "system": Captured("captured"),
     },
     notes=(Note("program", "`train.py` ended by itself after 4.1 s with exit code 0."),),
+)
+
+_RANK = (
+    Activity(name="backward", frac=0.61, error_frac=0.02, at=train(61), at_frac=0.61),
+    Activity(name="data_wait", frac=0.22, error_frac=0.015, at=train(55), at_frac=0.22),
+    Activity(name="forward", frac=0.17, error_frac=0.01, at=train(58), at_frac=0.1),
+)
+_LATE_RANK = (
+    Activity(name="data_wait", frac=0.71, error_frac=0.02, at=train(55), at_frac=0.71),
+    Activity(name="backward", frac=0.13, error_frac=0.011, at=train(61), at_frac=0.13),
+    Activity(name="forward", frac=0.12, error_frac=0.01, at=train(58), at_frac=0.1),
+    Activity(name="imports", frac=0.04, error_frac=0.01),
+)
+WATCHED = diagnosis(
+    Verdict(
+        cls="cpu",
+        share=0.71,
+        confidence=0.81,
+        runner_up=None,
+        summary="71% of the training thread's time is waiting for preprocessing on the CPU; 2"
+        " workers fetch in 97% of their time, most at train.py:23 in Images.__getitem__, 83%",
+    ),
+    {},
+    abstained=(Abstained("TD101", "fetch-blocked-on-storage", "tdiag attach sees no steps"),),
+    perturbation={},
+    capture={
+        "sample": Captured("captured"),
+        "system": Captured("captured"),
+        "trace": Captured("not requested"),
+    },
+    watched=Watched(
+        pid=4712,
+        seconds=21.3,
+        samples=1520,
+        activities=_LATE_RANK,
+        fetching=Fetching(
+            workers=2,
+            fetch_frac=0.97,
+            cpu_frac=0.93,
+            queued_frac=0.03,
+            disk_frac=0.0,
+            read_bytes_per_s=1_250_000.0,
+            at=train(23),
+            at_frac=0.83,
+        ),
+        device=True,
+        device_used_frac=0.24,
+        own_lines_frac=0.02,
+        other_threads_cores=0.4,
+        ranks=(
+            WatchedRank(pid=4711, rank=0, samples=1524, cpu_frac=0.98, activities=_RANK),
+            WatchedRank(pid=4712, rank=1, samples=1520, cpu_frac=None, activities=_LATE_RANK),
+        ),
+    ),
 )
 
 CRASH = diagnosis(
@@ -60,10 +115,10 @@ CRASH = diagnosis(
     ),
     perturbation={},
     capture={
-        "steps": Capture("failed", "3 steps seen, the first of them warm-up"),
-        "py-spy": Capture("failed", "the script ended first"),
-        "trace": Capture("failed", "the script ended first"),
-        "system": Capture("captured"),
+        "steps": Captured("failed", "3 steps seen, the first of them warm-up"),
+        "py-spy": Captured("failed", "the script ended first"),
+        "trace": Captured("failed", "the script ended first"),
+        "system": Captured("captured"),
     },
     notes=(
         Note(
@@ -204,7 +259,7 @@ HOSTILE = diagnosis(
     abstained=tuple(Abstained(HOSTILE_NAME, "", f"{n} {HOSTILE_NAME}") for n in range(2)),
     perturbation={HOSTILE_NAME: 0.1},
     environment=CPU | {"hostname": HOSTILE_NAME, "command": [HOSTILE_NAME, "\udcff"]},
-    capture={HOSTILE_NAME: Capture("failed", HOSTILE_NAME), "x" * 200: Capture("captured")},
+    capture={HOSTILE_NAME: Captured("failed", HOSTILE_NAME), "x" * 200: Captured("captured")},
     notes=(Note("x", HOSTILE_NAME), Note("x", "漢字" * 80)),
     timeline=timeline(
         50,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from tdiag.model.comparison import Change, ChangeTable, Comparison
+from tdiag.model.comparison import ChangeTable, Comparison, Difference
 from tdiag.report import render
 from tdiag.report.of_comparison import document
 from tdiag.report.page import Page
@@ -20,11 +20,11 @@ LONG = (
 )
 
 
-def comparison(*rows: Change, title: str = "Kernels and copies", why: str = "") -> Comparison:
+def comparison(*rows: Difference, title: str = "Kernels and copies", why: str = "") -> Comparison:
     return Comparison(
         verdict_before="input",
         verdict_after="compute",
-        step=Change("step", "ns", 4 * MS, 1.5 * MS),
+        step=Difference("step", "ns", 4 * MS, 1.5 * MS),
         tables=(ChangeTable(title=title, rows=rows, why=why),),
         notes_before=(HOSTILE_NAME,),
     )
@@ -37,7 +37,7 @@ def lines(found: Comparison, width: int = 80, all_findings: bool = False) -> lis
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 @pytest.mark.parametrize("name", [LONG, HOSTILE_NAME, "漢字" * 60])
 def test_every_line_fits_and_is_inert(name: str, width: int) -> None:
-    rows = Change(name, "ns", 123 * MS, 0.0), Change(name, "ns", 1 * MS, 0.5 * MS, "after")
+    rows = Difference(name, "ns", 123 * MS, 0.0), Difference(name, "ns", 1 * MS, 0.5 * MS, "after")
     text = lines(comparison(*rows), width) + lines(comparison(why=name), width)
     for line in text:
         assert cell_len(line) <= width, line
@@ -45,7 +45,7 @@ def test_every_line_fits_and_is_inert(name: str, width: int) -> None:
 
 
 def test_long_names_lose_their_middle_and_what_all_share() -> None:
-    shown = next(x for x in lines(comparison(Change(LONG, "ns", 0.0, 1 * MS))) if "…" in x)
+    shown = next(x for x in lines(comparison(Difference(LONG, "ns", 0.0, 1 * MS))) if "…" in x)
     assert shown.startswith("  vectorized_elementwise")
     assert "2ul> >  " in shown
     assert "(int, A2)" not in shown
@@ -58,7 +58,7 @@ def test_long_names_lose_their_middle_and_what_all_share() -> None:
     ["Memcpy HtoD (Pageable -> Device) of a very long name that has no arguments", "ab_" * 40],
 )
 def test_other_names_are_only_cut(name: str) -> None:
-    shown = next(x for x in lines(comparison(Change(name, "ns", MS, 2 * MS))) if "…" in x)
+    shown = next(x for x in lines(comparison(Difference(name, "ns", MS, 2 * MS))) if "…" in x)
     head, tail = shown.split("  1.000")[0].strip().split("…")
     assert name.startswith(head)
     assert name.endswith(tail)
@@ -77,29 +77,32 @@ def test_both_ends_are_kept(width: int) -> None:
 @pytest.mark.parametrize(
     ("row", "cells"),
     [
-        (Change("k", "ns", 2 * MS, 1 * MS), ["2.000", "1.000", "-1.000", "-50%"]),
-        (Change("k", "ns", 2 * MS, 0.0), ["2.000", "0.000", "-2.000", "gone"]),
+        (Difference("k", "ns", 2 * MS, 1 * MS), ["2.000", "1.000", "-1.000", "-50%"]),
+        (Difference("k", "ns", 2 * MS, 0.0), ["2.000", "0.000", "-2.000", "gone"]),
         (
-            Change("k", "ns", 2 * MS, 0.2499 * MS, "after"),
+            Difference("k", "ns", 2 * MS, 0.2499 * MS, "after"),
             ["2.000", "≤0.250", "-1.750", "at", "least"],
         ),
-        (Change("k", "count", 5, 6650), ["5", "6,650", "+6,645", "1,330×"]),
-        (Change("k", "bytes", 1024, 3072), ["1.00", "KiB", "3.00", "KiB", "+2.00", "KiB", "+200%"]),
+        (Difference("k", "count", 5, 6650), ["5", "6,650", "+6,645", "1,330×"]),
+        (
+            Difference("k", "bytes", 1024, 3072),
+            ["1.00", "KiB", "3.00", "KiB", "+2.00", "KiB", "+200%"],
+        ),
     ],
 )
-def test_rows(row: Change, cells: list[str]) -> None:
+def test_rows(row: Difference, cells: list[str]) -> None:
     shown = next(x for x in lines(comparison(row)) if x.startswith("  k "))
     assert shown.split() == ["k", *cells]
 
 
 def test_only_the_budget_is_put_into_words() -> None:
-    row = Change("data_wait", "ns", 2 * MS, 1 * MS)
+    row = Difference("data_wait", "ns", 2 * MS, 1 * MS)
     assert any(x.startswith("  data wait ") for x in lines(comparison(row, title="Budget")))
     assert any(x.startswith("  data_wait ") for x in lines(comparison(row)))
 
 
 def test_the_top_rows_come_first_and_the_rest_on_request() -> None:
-    rows = [Change(f"kernel{i}", "ns", 0.0, (20 - i) * MS) for i in range(12)]
+    rows = [Difference(f"kernel{i}", "ns", 0.0, (20 - i) * MS) for i in range(12)]
     shown = "\n".join(lines(comparison(*rows)))
     assert "kernel7" in shown
     assert "kernel8" not in shown

@@ -21,7 +21,7 @@ from tdiag.evidence.ops import Calls, HostOp, HostOps
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.steps import EventLane, StepEvent, StepEvents
 from tdiag.model.diagnosis import Diagnosis
-from tdiag.model.notes import Capture, Note
+from tdiag.model.notes import Captured, Note
 from tdiag.model.place import Place
 from tdiag.report.html import fragment as notebook
 from tdiag.report.html.charts.steps import MOST_POINTS, chart
@@ -185,7 +185,7 @@ def test_hostile_names_are_text_wherever_they_stand() -> None:
             for f in CPU_BOUND.findings
         ),
         environment=CPU_BOUND.environment | {"script": ACTIVE, "command": [ACTIVE]},
-        capture={ACTIVE: Capture("failed", ACTIVE)},
+        capture={ACTIVE: Captured("failed", ACTIVE)},
         notes=(Note("x", ACTIVE),),
     )  # fmt: skip
     plain, hostile = Parsed(page(CPU_BOUND)), Parsed(page(loud, ACTIVE))

@@ -12,7 +12,7 @@ import pytest
 
 from tdiag import report
 from tdiag.errors import RunError, UsageError
-from tdiag.model import comparison, notes, place, timeline
+from tdiag.model import comparison, notes, place, timeline, watched
 from tdiag.model import diagnosis as model
 from tdiag.model.diagnosis import Diagnosis, VerdictClass
 from tdiag.report import FORMATS
@@ -37,10 +37,14 @@ PARTS: list[tuple[type[msgspec.Struct], dict[str, Any]]] = [
     (place.Place, SCHEMA["$defs"]["place"]),
     (model.RankStep, SCHEMA["properties"]["ranks"]["items"]),
     (notes.Note, SCHEMA["properties"]["notes"]["items"]),
-    (notes.Capture, SCHEMA["properties"]["capture"]["additionalProperties"]),
+    (notes.Captured, SCHEMA["properties"]["capture"]["additionalProperties"]),
     (model.Measure, FINDING["evidence"]["items"]),
     (model.Speedup, FINDING["speedup"]["anyOf"][0]),
     (model.Fix, FINDING["fix"]),
+    (watched.Watched, SCHEMA["$defs"]["watched"]),
+    (watched.Activity, SCHEMA["$defs"]["activity"]),
+    (watched.Fetching, SCHEMA["$defs"]["fetching"]),
+    (watched.WatchedRank, SCHEMA["$defs"]["watched_rank"]),
 ]
 
 
@@ -186,9 +190,9 @@ def test_version_1_with_its_captures_and_notes_as_texts_is_read(tmp_path: Path) 
     file.write_text(json.dumps(written))
     found = load_diagnosis(file)
     assert found.capture == {
-        "trace": notes.Capture("captured"), "ops": notes.Capture("failed", "a reason"),
-        "calls": notes.Capture("not requested"),
-        "baseline": notes.Capture("partial", "the record breaks off"),
+        "trace": notes.Captured("captured"), "ops": notes.Captured("failed", "a reason"),
+        "calls": notes.Captured("not requested"),
+        "baseline": notes.Captured("partial", "the record breaks off"),
     }  # fmt: skip
     assert [(note.code, note.severity) for note in found.notes] == [
         ("crowded-machine", "warning"), ("note", "info"),

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from tdiag.model.diagnosis import Component, Diagnosis, Measure, StepTime
-from tdiag.model.notes import Capture, Note
+from tdiag.model.notes import Captured, Note
 from tdiag.rules.catalogue import all_rules
 
 from . import product
@@ -24,7 +24,7 @@ from .building import HOME, MS, RUN_DIR, render
 from .product import PRODUCT
 from .samples import CPU_BOUND, HEALTHY, HOSTILE, IO_BOUND, SAMPLES, WORKERS
 
-EDGES = ("crash", "hostile")
+EDGES = ("crash", "hostile", "watched")
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m|\x1b\]8;[^\x1b]*\x1b\\")
@@ -200,8 +200,8 @@ def test_rules_that_lacked_the_same_evidence_share_a_line() -> None:
 
 def test_each_profilers_disturbance_and_each_failed_source_is_shown() -> None:
     failed = {
-        "trace": Capture("captured"),
-        "py-spy": Capture("failed", "ptrace refused, allow SYS_PTRACE"),
+        "trace": Captured("captured"),
+        "py-spy": Captured("failed", "ptrace refused, allow SYS_PTRACE"),
     }
     shown = terminal(msgspec.structs.replace(CPU_BOUND, capture=failed))
     assert re.search(r"failed +py-spy: ptrace refused, allow SYS_PTRACE", shown)

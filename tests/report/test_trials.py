@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.proven import proven
 from tdiag.model.diagnosis import Diagnosis
-from tdiag.model.trials import Trials, Tried
+from tdiag.model.place import Place
+from tdiag.model.trials import Applied, Edit, Patch, Trials, Tried
 from tdiag.report import FORMATS
 from tdiag.report.load import TRIALS, load_trials
 from tdiag.report.summary import best, gain
@@ -52,6 +53,49 @@ def test_a_second_line_of_a_trial_is_no_point_of_its_own_in_markdown() -> None:
     assert "- loader.num\\_workers=3: DataLoader at train.py:41: 0 → 3\n  same numbers\n" in text
 
 
+DIFF = """\
+diff --git a/train.py b/train.py
+--- a/train.py
++++ b/train.py
+@@ -1,2 +1,2 @@
+-x = DataLoader(d)
++x = DataLoader(d, num_workers=3)
+ `tick`\r
+"""
+PATCH = Patch(
+    diff=DIFF, root="/home/ada", file="/home/ada/my fix.patch", made=(NAME,),
+    by_hand=("torch.compile: train.py:3: no",), measured=tried("my fix.patch"),
+    edits=(Edit("/home/ada/train.py", 1, 1, "x = DataLoader(d, num_workers=3)\n"),
+           Edit("/home/ada/train.py", 9, 0, "y = 1\n")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("format", ["terminal", "html", "markdown"])
+def test_a_patch_is_shown_as_it_is_with_how_to_apply_it(format: str) -> None:
+    text = render(format, known(tried(), patch=PATCH))
+    assert "git apply 'my fix.patch'" in text.replace("&#39;", "'")
+    for line in ("+x = DataLoader(d, num_workers=3)", " `tick`", "@@ -1,2 +1,2 @@"):
+        assert line in text
+    assert "measured as patched" in text and "Not in the patch: torch.compile" in text
+    none = render(format, known(tried(), patch=Patch(why="as patched: no effect")))
+    assert "No patch: as patched: no effect" in none and "git apply" not in none
+
+
+def test_sarif_has_the_patch_as_the_fix_of_the_first_finding_in_it() -> None:
+    log = json.loads(render("sarif", known(tried(), patch=PATCH)))
+    fixed = [result for result in log["runs"][0]["results"] if "fixes" in result]
+    ((fix,),) = [result["fixes"] for result in fixed]
+    (file,) = fix["artifactChanges"]
+    assert file["artifactLocation"]["uri"].endswith("/home/ada/train.py")
+    first, second = file["replacements"]
+    assert first["deletedRegion"] == {"startLine": 1, "endLine": 1}
+    assert first["insertedContent"]["text"] == "x = DataLoader(d, num_workers=3)"
+    region = {"startLine": 9, "startColumn": 1, "endLine": 9, "endColumn": 1}
+    assert second == {"deletedRegion": region, "insertedContent": {"text": "y = 1\n"}}
+    other = json.loads(render("sarif", known(tried(), patch=replace(PATCH, made=("a",)))))
+    assert "fixes" not in json.dumps(other)
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_section_fits_and_ends_with_what_was_not_tried(width: int) -> None:
     part = tried("ceiling.data", ceiling=True)
@@ -83,13 +127,14 @@ def test_it_follows_the_published_schema() -> None:
     both = known(
         tried(speedup=1.92, low=1.9, high=1.95),
         tried("torch.compile", answer="not applied", speedup=0.0, low=0.0, high=0.0),
-        together=tried("a + b"),
+        together=tried("a + b", applied=(Applied("a", None), Applied("b", Place("/x.py", 3)))),
+        patch=PATCH,
     )
     written = json.loads(render("json", both))
     jsonschema.validate(written, SCHEMA)
     assert written["findings"][0]["measured"]["speedup"] == 1.92
     assert written["verdict"]["proven"] is True
-    for name, struct in (("tried", Tried), ("trials", Trials)):
+    for name, struct in (("tried", Tried), ("trials", Trials), ("patch", Patch)):
         fields = {f.encode_name for f in msgspec.structs.fields(struct)}
         assert set(SCHEMA["$defs"][name]["properties"]) == fields
 

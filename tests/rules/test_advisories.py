@@ -29,7 +29,7 @@ ADAM, MEMORY, IN_ORDER = find("TD002"), find("TD211"), find("TD105")
 def test_only_adams_own_decay_is_advised_against(
     name: str, config: dict[str, float | bool | None], fires: bool
 ) -> None:
-    found = run_rule(ADAM, Evidence().add(optimizers(name, **config)))
+    found = run_rule(ADAM, Evidence().add(optimizers(name, fused=None, **config)))
     assert isinstance(found, Finding) is fires
 
 

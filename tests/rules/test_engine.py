@@ -143,6 +143,19 @@ def test_caches_are_cold_each_time_that_a_step_comes_back(times: float, warmer_m
     assert found.speedup.high == pytest.approx(130 / left, abs=0.001)
 
 
+@pytest.mark.parametrize(
+    ("low_ms", "high_ms", "advisory"), [(0, 4.9, True), (0, 5, False), (0.1, 4.9, False)]
+)
+def test_a_small_gain_that_may_be_none_is_an_advisory(
+    low_ms: float, high_ms: float, advisory: bool
+) -> None:
+    """On a busy machine healthy trainings have such findings, and no verdict of health."""
+    step = budget(data_wait=10, forward=90)
+    gain = winning(low_ms, high_ms, "data_wait")
+    found = only(run_rule(rule("TD900", gain), Evidence().add(step)))
+    assert found.advisory is advisory
+
+
 def test_a_gain_is_no_larger_than_its_components() -> None:
     found = only(run_rule(rule("TD900", winning(20, 90, "other", "nowhere")), Evidence().add(STEP)))
     assert found.recoverable_ns == 10 * MS

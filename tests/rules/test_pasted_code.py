@@ -105,6 +105,28 @@ def test_a_sum_of_each_row_in_any_number_of_dimensions(
     torch.testing.assert_close(scope["whole"], torch.stack(scope["sums"]))
 
 
+PENALTY = """\
+penalty = sum(p.abs().sum() for p in model.parameters())
+for name, p in model.named_parameters():
+    penalty = penalty + p.abs().sum()
+"""
+
+
+@pytest.mark.parametrize(("loop", "line"), [(PENALTY, 1), (PENALTY, 3)])
+def test_a_penalty_on_the_weights_is_one_sum_over_all_of_them(
+    loop: str, line: int, tmp_path: Path
+) -> None:
+    """Weights of different shapes cannot be broadcast."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+    scope: dict[str, Any] = {"torch": torch, "model": model}
+    fix = fix_of(tmp_path, loop, line)
+    assert "weight_decay" in fix.text and "broadcasting" not in fix.text
+    exec(loop.splitlines()[0], scope)
+    expected = scope["penalty"]
+    exec(fix.code, scope)
+    torch.testing.assert_close(scope["penalty"], expected)
+
+
 def test_a_loop_of_no_known_form_is_broadcast(tmp_path: Path) -> None:
     assert "broadcasting" in fix_of(tmp_path, "x = f(y)\n", 1).text
 

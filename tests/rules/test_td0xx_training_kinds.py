@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tdiag.evidence.feeding import Inputs
 from tdiag.evidence.ops import CallRow, Calls
-from tdiag.evidence.training import Gradients, Optimizers
+from tdiag.evidence.training import Gradients, Layers, Optimizers
 from tdiag.model.kind import Kind
 from tdiag.rules.examples import at, flags, loaders, optimizers, phases
 
@@ -50,6 +50,12 @@ def test_what_is_no_input_is_not_to_be_normalised() -> None:
     seen = Inputs(tensors=(images,))
     assert judge("TD003", seen) == "fires"
     assert judge("TD003", seen, flags(agent_library="gymnasium")) == "clear"
+    for within, expected in (("Normalize", "clear"), ("BatchNorm2d", "fires")):
+        layers = Layers(
+            classes={within: 1, "Conv2d": 9}, mode_dependent=(), dtypes={}, conv_bytes=0,
+            channels_last_bytes=0, bias_before_norm=None, out_of_place=None,
+        )  # fmt: skip
+        assert judge("TD003", seen, layers) == expected
 
 
 GAN = Optimizers(optimizers=2 * rated("Adam", False).optimizers)

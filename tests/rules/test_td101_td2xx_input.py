@@ -6,12 +6,13 @@ differ, and with them the rule that fires.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from tdiag.diagnose.engine import run_rules
+from tdiag.diagnose.engine import run_rule, run_rules
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
@@ -25,6 +26,7 @@ from tdiag.rules.examples import (
     stack,
     stacks,
     system,
+    threads,
 )
 
 CPU_FETCH = {"load_ns": 60e6, "load_cpu_ns": 59e6, "collate_ns": 0.0, "collate_cpu_ns": 0.0}
@@ -178,6 +180,49 @@ def test_batches_that_cost_less_to_make_than_to_hand_over_are_left_alone() -> No
     assert found.speedup.low < 0.7, "a worker's batch may cost 0.7 ms"
     assert found.recoverable_ns == 0
     assert found.at_best_ns == pytest.approx(0.4 * MS)
+
+
+def test_workers_of_one_rank_take_the_cores_of_the_others() -> None:
+    """Eight ranks on eight cores: each keeps its own full, and none is left for workers."""
+    step = budget(data_wait_cpu=50, forward=20, backward=30)
+    machine = system(cores_used=6.4, machine_busy_cores=6.5)
+    for processes, codes in ((1, {"TD201"}), (8, {"TD202"})):
+        evidence = Evidence().add(step, loaders(), machine, threads(1, processes=processes))
+        found, _ = run_rules(evidence, [find("TD201"), find("TD202")])
+        assert {finding.code for finding in found} == codes
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_each_worker_repeats_a_stream_that_it_does_not_share_out(
+    shared: bool, tmp_path: Path
+) -> None:
+    script = tmp_path / "stream.py"
+    script.write_text("info = torch.utils.data.get_worker_info()\n" * shared)
+    stream = {"dataset_len": None, "dataset_at": at(7, "__iter__", str(script))}
+    step = budget(data_wait_cpu=50, forward=10, backward=5)
+    found = run_rule(find("TD201"), Evidence().add(step, loaders(**stream), system()))
+    assert isinstance(found, Finding)
+    assert ("every worker repeats all of the data" in found.fix.text) is not shared
+    assert found.fix.safety == ("safe" if shared else "review")
+
+
+def test_a_stream_takes_no_sampler_of_batches() -> None:
+    step = budget(data_wait_cpu=50, forward=10, backward=5)
+    slow = {"load_ns": 6.0 * MS, "load_cpu_ns": 6.0 * MS, "collate_ns": 54.0 * MS,
+            "collate_cpu_ns": 54.0 * MS, "batch_bytes": 1e6}  # fmt: skip
+    stream = loaders(dataset_len=None, dataset_at=at(7, "__iter__"), **slow)
+    found = run_rule(find("TD206"), Evidence().add(step, stream, system()))
+    assert isinstance(found, Finding)
+    assert "yield whole batches" in found.fix.text and "BatchSampler" not in found.fix.text
+
+
+def test_a_trial_with_as_many_workers_as_now_would_tell_nothing() -> None:
+    step = budget(data_wait_io=50, forward=10, backward=5)
+    for workers, change in ((0, True), (32, False)):
+        loader = loaders(num_workers=workers, **COLD_FETCH)
+        found = run_rule(find("TD101"), Evidence().add(step, loader, system()))
+        assert isinstance(found, Finding)
+        assert bool(found.fix.intervention) is change
 
 
 def test_starting_workers_is_not_fetching() -> None:

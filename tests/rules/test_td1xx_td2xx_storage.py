@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.feeding import BatchField, Storage
-from tdiag.evidence.steps import Budget
+from tdiag.evidence.machine import Startup
+from tdiag.evidence.steps import Budget, StepHistory
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.model.kind import Kind
@@ -101,6 +102,25 @@ def test_work_is_the_same_where_nothing_is_drawn(drawn: bool | None, expected: t
     assert isinstance(result("TD209", random=drawn, samples=64.0), expected)
 
 
+@pytest.mark.parametrize(
+    ("passes", "run_ns", "fires"),
+    [
+        (1, 90_000 * MS, False),
+        (2, 90_000 * MS, True),
+        (1, None, True),  # tdiag ended it: how many epochs there were to be is not known
+    ],
+)
+def test_a_training_of_one_epoch_repeats_nothing(
+    passes: int, run_ns: int | None, fires: bool
+) -> None:
+    history = StepHistory(
+        end_ns=(), durations_ns=(), windows=(), clean=(), epochs_ns=tuple(range(passes))
+    )
+    facts = (history, Startup(parts_ns={}, run_ns=run_ns))
+    found = result("TD209", *facts, random=False, samples=64.0)
+    assert isinstance(found, Finding) is fires
+
+
 def test_results_are_kept_where_they_fit() -> None:
     """A batch of 64 samples is 38.5 MB: 10,000 samples are 6 GB, 50,000 are 30 GB of 32."""
     some = finding("TD209", random=False, samples=64.0, dataset_len=10_000, num_workers=2)
@@ -171,6 +191,16 @@ def test_the_narrowest_type_follows_from_the_values(seen: BatchField, enough: st
     assert isinstance(found, Finding) is bool(enough)
     if isinstance(found, Finding):
         assert f", {enough} is enough" in found.summary
+
+
+def test_narrower_values_do_not_make_small_samples_cheaper_to_collate() -> None:
+    """20 ms of collating, and 40 kB to copy."""
+    seen = replace(field("float64", -2.1, 2.6), bytes=4e4)
+    found = result(
+        "TD208", fields=(seen,), batch_dtypes={"torch.float64": 4e4}, batch_bytes=4e4,
+        collate_ns=20e6, collate_cpu_ns=20e6,
+    )  # fmt: skip
+    assert found is None
 
 
 def test_only_pixels_that_were_divided_are_divided_again() -> None:

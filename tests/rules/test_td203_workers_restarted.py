@@ -28,13 +28,36 @@ def test_at_best_warm_workers_keep_up_where_their_fetches_let_them(
     restarted = loaders(
         num_workers=2, worker_start_ns=(400 * MS,) * 5, load_ns=each, collate_ns=0.0
     )
-    clean = phases({"data_wait": 1.25}, data_wait=20, forward=30)
-    clean = replace(clean, iterator_start_ns=10 * MS)
+    clean = phases({"data_wait": 1.5}, data_wait=20, forward=30)
+    clean = replace(clean, iterator_start_ns=10 * MS, batches={1: 1.0})
     step = budget(data_wait=20, forward=30)
     found = run_rule(find("TD203"), Evidence().add(step, clean, restarted))
     assert isinstance(found, Finding)
     assert found.at_best_ns == pytest.approx(at_best_ms * MS)
     assert found.recoverable_ns == pytest.approx((5 + at_best_ms) * MS / 2), "half of the starts"
+
+
+@pytest.mark.parametrize(
+    ("made", "persistent", "said"),
+    [
+        (1, False, "persistent_workers=True) at train.py:41."),
+        (1, True, ""),
+        (5, False, "Make the DataLoader at train.py:41 once"),
+        (5, True, "Make the DataLoader at train.py:41 once"),
+    ],
+)
+def test_workers_do_not_outlive_a_loader_that_each_epoch_makes_again(
+    made: int, persistent: bool, said: str
+) -> None:
+    restarted = loaders(num_workers=2, worker_start_ns=(400 * MS,) * 5, made=made,
+                        persistent_workers=persistent)  # fmt: skip
+    clean = replace(phases(data_wait=30, forward=30), iterator_start_ns=10 * MS)
+    found = run_rule(
+        find("TD203"), Evidence().add(budget(data_wait=30, forward=30), clean, restarted)
+    )
+    assert (isinstance(found, Finding) and said in found.fix.text) if said else found is None
+    if isinstance(found, Finding):
+        assert (found.fix.intervention is None) is (made > 1), "no trial moves a line"
 
 
 def test_slow_fetches_are_waited_for_as_now() -> None:

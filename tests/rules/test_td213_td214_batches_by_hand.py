@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule, run_rules
 from tdiag.diagnose.verdict import judge
+from tdiag.evidence.ops import CallRow, Calls
 from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
@@ -18,6 +19,7 @@ from tdiag.rules.examples import (
     at,
     budget,
     environment,
+    flags,
     op_line,
     ops,
     phases,
@@ -63,6 +65,20 @@ def test_batches_made_by_hand_could_be_made_meanwhile(changed: dict[str, Any], f
         environment(device=told["device"]),
     )  # fmt: skip
     assert isinstance(run_rule(find("TD214"), evidence), Finding) is fires
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_an_environment_cannot_run_ahead(drawn: bool) -> None:
+    stepping = phases(prepare=40, forward=20)
+    evidence = Evidence().add(
+        budget(prepare=40, forward=20), stepping, system(), environment(),
+        flags(agent_library="" if drawn else "gymnasium"),
+    )  # fmt: skip
+    if drawn:
+        sample = at(60, "sample", "/venv/torch/distributions/categorical.py")
+        rows = (CallRow(at=sample, calls=3.0, own_ns=1e5, total_ns=1e5),)
+        evidence.add(Calls(steps=10, rows=rows))
+    assert run_rule(find("TD214"), evidence) is None
 
 
 def test_python_that_makes_the_batch_is_preprocessing_whichever_finding_comes_first() -> None:

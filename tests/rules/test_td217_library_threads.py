@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tdiag.diagnose.budget import make_budget
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.steps import Steps
+from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import MS, budget, stack, stacks, system, threads
+from tdiag.rules.examples import MS, budget, loaders, phases, stack, stacks, system, threads
 
 RULE = find("TD217")
 
@@ -19,9 +22,9 @@ RULE = find("TD217")
 def judged(*kinds: Any, **changes: Any) -> Finding | Abstained | None:
     """The rule's own example, four workers on four cores, with these changes to its loader."""
     evidence = RULE.fires()
-    loaders = evidence.get(Loaders)
-    assert loaders is not None
-    mine = Loaders(loaders=tuple(replace(x, **changes) for x in loaders.loaders))
+    known = evidence.get(Loaders)
+    assert known is not None
+    mine = Loaders(loaders=tuple(replace(x, **changes) for x in known.loaders))
     return run_rule(RULE, evidence.add(mine, *kinds))
 
 
@@ -67,6 +70,27 @@ def test_opencv_is_told_in_its_own_words() -> None:
     assert isinstance(found, Finding) and "cv2.setNumThreads(0)" in found.fix.code
     plain = judged()
     assert isinstance(plain, Finding) and "threadpool_limits(1)" in plain.fix.code
+
+
+@pytest.mark.parametrize(("pool_ms", "cls"), [(0.0, "data_wait_io"), (200.0, "data_wait_cpu")])
+def test_a_fetch_that_waits_for_its_own_threads_is_not_blocked_on_storage(
+    pool_ms: float, cls: str
+) -> None:
+    """It is off its core for 50 of 60 ms, while a pool of Python's threads decodes or idles."""
+    pooled = loaders(
+        num_workers=2, load_ns=60.0 * MS, load_cpu_ns=10.0 * MS, collate_ns=0.0, collate_cpu_ns=0.0,
+        runqueue_ns=0.0, read_bytes=4e6, pool_cpu_ns=pool_ms * MS, pool_threads=0,
+    )  # fmt: skip
+    each = 100 * MS
+    steps = Steps(
+        durations_ns=(each,) * 30, mean_ns=each, median_ns=each, p90_ns=each, count=30,
+        boundary="optimizer", total_steps_seen=99,
+    )  # fmt: skip
+    evidence = Evidence().add(steps, phases(data_wait=60, forward=40), pooled, system())
+    step = make_budget(evidence)
+    assert step is not None and max(step.components_ns, key=step.components_ns.__getitem__) == cls
+    blocked = run_rule(find("TD101"), evidence.add(step))
+    assert isinstance(blocked, Finding) is (cls == "data_wait_io")
 
 
 def test_nothing_to_win_where_no_batch_is_waited_for() -> None:

@@ -45,6 +45,25 @@ def test_picked_samples_are_indexed_in_whole_batches() -> None:
     assert fix.safety == "review", "the class's code has to bear a list of indices"
 
 
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"sampler_class": "RandomSampler"}, "BatchSampler(RandomSampler(dataset), 256, False)"),
+        (
+            {"sampler_class": "SequentialSampler", "drop_last": True},
+            "BatchSampler(SequentialSampler(dataset), 256, True)",
+        ),
+        ({"sampler_class": "DistributedSampler"}, "BatchSampler(sampler, 256, False)  # the"),
+        ({"sampler_len": None}, "# batches: the loader's batch_sampler"),
+    ],
+)
+def test_whole_batches_hold_the_samples_that_the_loader_chooses_now(
+    changes: dict[str, Any], code: str
+) -> None:
+    """A RandomSampler in place of a DistributedSampler would give every rank all the data."""
+    assert code in own_dataset(0.6 * PICK_NS, **changes)["TD213"].fix.code
+
+
 def test_dearer_samples_are_preprocessed() -> None:
     assert set(own_dataset(2 * PICK_NS)) == {"TD202", "TD206", "TD209"}
 

@@ -162,6 +162,15 @@ def test_a_loop_of_small_calls_is_named_and_a_loop_over_layers_is_not(
     assert (found.location and found.location.line) == line
 
 
+def test_an_agents_calls_serve_more_environments_instead_of_a_larger_batch() -> None:
+    """CleanRL's DQN: the calls that act get no larger by the batch that it learns from."""
+    tiny = find("TD701").fires()
+    assert "larger batch" in finding("TD701", tiny).fix.text
+    found = finding("TD701", tiny.add(flags(agent_library="gymnasium")))
+    assert "environments" in found.fix.text and "batch" not in found.fix.text
+    assert found.fix.action == "Step more environments at once or compile the model"
+
+
 def test_the_loops_of_the_loss_do_not_count_as_launch_bound_layers() -> None:
     lines = (op_line(20, "forward", 10, grad_calls=10.0, elapsed_ns=20 * MS), loop(calls=2000))
     evidence = Evidence().add(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,40 @@ def test_print_is_found_by_the_text_of_its_line(tmp_path: Path) -> None:
     assert isinstance(found, Finding)
     assert found.location is not None and found.location.line == 2
     assert found.at_best_ns < 15 * MS / 3
+
+
+@pytest.mark.parametrize("device", [False, True])
+@pytest.mark.parametrize(
+    ("text", "leaf", "waits"),
+    [
+        ("print(loss.item())", "main (me/train.py)", True),
+        ("print(loss)", "_str_intern (torch/_tensor_str.py)", True),
+        ("bar.set_postfix(loss=loss.item())", "refresh (tqdm/std.py)", False),
+    ],
+)
+def test_on_a_device_reading_a_value_waits_for_the_work_before_it(
+    text: str, leaf: str, waits: bool, device: bool, tmp_path: Path
+) -> None:
+    """70 % of the samples of a step in which the device computes: the line costs next to nothing.
+    Written below ``optimizer.step()`` it is no work after the step either."""
+    script = tmp_path / "train.py"
+    script.write_text(f"model(x)\noptimizer.step()\n{text}\n")
+    here = [at(number, "main", str(script)) for number in (1, 2, 3)]
+    line = replace(stack(3, 0.7, leaf), at=here[2], own_frac=0.7 if "me/" in leaf else 0.0)
+    counted = ops(
+        op_line(1, "forward", 9, at=here[0]), op_line(2, "optimizer", 9, at=here[1]),
+        op_line(3, "unattributed", 1, at=here[2], conversions={"item": 1.0}),
+    )  # fmt: skip
+    step = budget(device=device, other=30, **{"compute" if device else "backward": 70})
+    evidence = Evidence().add(step, stacks((line,)), counted)
+    found = result("TD804", evidence)
+    assert (found is None) is (waits and device)
+    if isinstance(found, Finding) and device:
+        assert found.speedup is not None and found.speedup.low == 1, "the device may be at work"
+    script.write_text("model(x)\noptimizer.step()\ntotal += loss.item()\n")
+    linecache.checkcache(str(script))
+    if waits:
+        assert (result("TD713", evidence) is None) is device
 
 
 @pytest.mark.parametrize("phase", ["data_wait", "checkpoint"])

@@ -11,7 +11,7 @@ from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.ops import Dispatch, Ops
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Modules
+from tdiag.evidence.training import Layers, Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import at, budget, device_time, loaders, module, op_line, ops, phases
@@ -40,6 +40,15 @@ def test_a_loss_without_parameters_says_nothing_of_the_type() -> None:
 
 def test_complex_numbers_are_as_wide_and_no_accident() -> None:
     assert run_rule(RULE, fires().add(loaders(batch_dtypes={"complex64": 1e6}))) is None
+
+
+@pytest.mark.parametrize(("dtype", "wide"), [("float64", True), ("complex64", False)])
+def test_the_parameters_own_type_decides_where_it_is_known(dtype: str, wide: bool) -> None:
+    layers = Layers(
+        classes={}, mode_dependent=(), dtypes={dtype: 8000}, conv_bytes=0, channels_last_bytes=0,
+        bias_before_norm=None, out_of_place=None,
+    )  # fmt: skip
+    assert isinstance(run_rule(RULE, fires().add(layers)), Finding) is wide
 
 
 @pytest.mark.parametrize(("calls", "priced"), [(1451, True), (1453, False)])

@@ -8,6 +8,7 @@ import pytest
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.ops import Dispatch
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import EmbeddingTable, EmbeddingTables, Optimizers
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, budget, environment, op_line, ops, optimizers, phases
@@ -60,6 +61,28 @@ def test_an_optimizer_with_a_fused_form_gets_that_advice_alone(name: str) -> Non
     evidence = updating(name, fused=None, foreach=False)
     assert fires("TD702", evidence) and not fires("TD710", evidence)
     assert not fires("TD702", updating(name, fused=True))
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+def test_a_class_with_torchs_name_and_no_such_switch_is_another_makers(name: str) -> None:
+    """A user's own Adam, bitsandbytes' AdamW, and torch's SGD before 2.3."""
+    assert not fires("TD702", updating(name)) and fires("TD710", updating(name))
+    decaying = Evidence().add(optimizers(name, weight_decay=0.1))
+    assert not fires("TD002", decaying)
+
+
+def test_a_fused_form_takes_no_sparse_gradient_and_no_foreach() -> None:
+    table = EmbeddingTable(
+        name="users", at=None, rows=9, bytes=36, looked_up=2.0, sparse=True, elsewhere=False
+    )
+    evidence = updating("SGD", fused=None, foreach=True)
+    found = run_rule(find("TD702"), evidence)
+    assert isinstance(found, Finding) and "fused=True instead of foreach=True" in found.fix.text
+    evidence.add(EmbeddingTables(tables=(table,)))
+    assert not fires("TD702", evidence)
+    (sgd,) = optimizers("SGD", fused=None).optimizers
+    two = Optimizers(optimizers=(sgd, msgspec.structs.replace(sgd, name="SparseAdam")))
+    assert fires("TD702", evidence.add(two)), "the table has an optimizer of its own"
 
 
 def test_adagrad_has_no_fused_form_on_a_device() -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.machine import Busy
-from tdiag.model.diagnosis import Finding
+from tdiag.evidence.roofline import Roof, Work
+from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Abstained, Finding
+from tdiag.model.kind import Kind
 from tdiag.rules.catalogue import find
+from tdiag.rules.examples import MS, budget, op_line, ops, roofline, system, threads
 from tdiag.rules.td706_thread_count_off import crowd
 
 THREADS = find("TD706")
@@ -43,3 +48,39 @@ def test_another_training_of_the_machine_is_named_with_what_it_takes() -> None:
 def test_other_programs_come_and_go(torch: bool | None) -> None:
     """Of them the verdict's confidence tells."""
     assert run_rule(THREADS, crowd(2, 1, foreign(1.4, torch))) is None
+
+
+LARGE = op_line(30, "forward", 10, elapsed_ns=100 * MS)
+STEP = budget(forward=100, backward=200)
+
+
+def on_a_server(intra_op: int, *facts: Kind) -> Finding | None:
+    """32 cores of two hardware threads each; nobody else is there."""
+    server = system(
+        cores_allowed=64.0, cores_machine=64, cores_physical=32, cores_used=0.9 * intra_op,
+        machine_busy_cores=0.9 * intra_op + 1,
+    )  # fmt: skip
+    evidence = Evidence().add(STEP, threads(intra_op), server, ops(LARGE), *facts)
+    found = run_rule(THREADS, evidence)
+    assert not isinstance(found, Abstained)
+    return found
+
+
+def rates(used: float, allowed: float) -> tuple[Roof, Work]:
+    """Products at these rates with the threads used, and with all that are allowed."""
+    roof, work = roofline(10)
+    in_force = replace(roof, flops_per_s={"float32": used}, threads=32)
+    return replace(roof, flops_per_s={"float32": allowed}, threads=64, in_force=in_force), work
+
+
+def test_a_thread_for_each_physical_core_is_torchs_default_and_enough() -> None:
+    assert on_a_server(32) is None
+    found = on_a_server(1)
+    assert found is not None and found.at_best_ns > 0.9 * STEP.step_ns
+
+
+def test_what_more_threads_save_at_best_is_what_they_did_when_tried() -> None:
+    assert on_a_server(32, *rates(1e9, 1e9)) is None, "no faster"
+    found = on_a_server(16, *rates(1e9, 1.25e9))
+    assert found is not None
+    assert found.at_best_ns == pytest.approx(0.2 * STEP.step_ns, rel=0.01)

@@ -40,6 +40,14 @@ def test_a_line_without_torch_calls_is_python_whatever_its_function_calls_elsewh
     assert found.at_best_ns == pytest.approx(most * 20e6, rel=0.01)
 
 
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_line_of_a_rollout_that_no_counted_step_held_is_not_judged(counted: bool) -> None:
+    """CleanRL's PPO: `rewards[step] = torch.tensor(reward)` runs in one step of 16."""
+    calls = [op_line(30, "evaluation", 2, at=at(30, "act"))] if counted else []
+    evidence = training(sampled(), *calls).add(budget(forward=10, backward=5, evaluation=15))
+    assert isinstance(run_rule(RULE, evidence), Finding if counted else Abstained)
+
+
 @pytest.mark.parametrize(("called_ms", "fires"), [(1.4, True), (1.6, False)])
 def test_the_lines_own_torch_calls_are_no_python(called_ms: float, fires: bool) -> None:
     """6 ms of samples: a quarter is 1.5 ms."""

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from tdiag.diagnose.engine import run_rules
 from tdiag.diagnose.verdict import judge
 from tdiag.evidence.ops import CallRow, Calls
+from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Modules
@@ -43,6 +44,21 @@ def test_rollouts_are_no_evaluation() -> None:
     verdict = judge(evidence, budget, list(found(evidence).values()))
     assert verdict.cls == "rollout"
     assert "gathering training data" in verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [("/env/torch/distributions/categorical.py", "TD810"), ("/home/me/data.py", "TD802")],
+)
+def test_rollouts_between_the_profiled_calls_are_seen_in_stacks(file: str, kind: str) -> None:
+    """CleanRL's PPO gathers once in 16 steps; cProfile watched two steps between."""
+    draw = CallFrame(name="Categorical.sample", file=file, line=0, parent=-1, frac=0.03, user=False)
+    evidence = without_draws().add(Calls(steps=2, rows=()), CallTrees(training=(draw,), workers=()))
+    budget = evidence.get(Budget)
+    assert budget is not None
+    assert set(found(evidence)) == {kind}
+    cls = judge(evidence, budget, list(found(evidence).values())).cls
+    assert cls == {"TD810": "rollout", "TD802": "eval"}[kind]
 
 
 def test_without_draws_the_advice_names_both() -> None:

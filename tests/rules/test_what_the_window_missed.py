@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.sampled import StackLine
-from tdiag.evidence.steps import StepHistory
+from tdiag.evidence.steps import StepHistory, Steps
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import at, budget, loaders, phases, stack, stacks, system, threads
@@ -35,6 +35,29 @@ def test_nothing_is_cleared_that_no_clean_step_could_show(code: str) -> None:
     missed = run_rule(find(code), evidence)
     assert isinstance(missed, Abstained) and "no end of an epoch" in missed.missing
     assert run_rule(find(code), evidence.add(history(5, 650))) is None
+
+
+@pytest.mark.parametrize(
+    ("times", "epochs", "surely"),
+    [(1, (5,), False), (2, (5,), True), (1, (5, 650), True)],
+)
+@pytest.mark.parametrize(("code", "phase"), [("TD802", "evaluation"), ("TD803", "checkpoint")])
+def test_what_was_seen_once_may_be_rare(
+    code: str, phase: str, times: int, epochs: tuple[int, ...], surely: bool
+) -> None:
+    """One in eight clean steps may be one in a thousand; two, or one in each epoch, tell."""
+    parts = {"forward": 60.0, phase: 40.0}
+    clean = Steps(
+        durations_ns=(100,) * 8, mean_ns=100, median_ns=100, p90_ns=100, count=8,
+        boundary="optimizer", total_steps_seen=10,
+    )  # fmt: skip
+    evidence = find(code).fires().add(
+        budget(**parts), phases({phase: times / 8}, **parts), history(*epochs), clean
+    )  # fmt: skip
+    found = run_rule(find(code), evidence)
+    assert isinstance(found, Finding) and found.speedup is not None
+    assert (found.speedup.low > 1) is surely
+    assert ("may be rare" in found.why_gain) is not surely
 
 
 @pytest.mark.parametrize(("epochs", "surely"), [((5,), False), ((5, 350), True)])

@@ -12,7 +12,7 @@ from tdiag.probe import facts
 from tdiag.probe.boundary import OPTIMIZER, Boundary
 from tdiag.probe.capture import make_capture
 from tdiag.probe.core import Probe
-from tdiag.probe.looks import Looks
+from tdiag.probe.inspection import Inspection
 from tdiag.probe.windows import Windows
 from tests.probe.harness import Watched, environment, read
 
@@ -35,8 +35,8 @@ class Loop:
         environment(self.run_dir, {}, **{"time_budget_s": 600.0, **config})
         self.probe = Probe(str(self.run_dir))
         self.boundary = Boundary(self.probe)
-        looks = Looks(self.probe, self.boundary)
-        self.windows = Windows(self.probe, self.boundary, looks, make_capture)
+        inspection = Inspection(self.probe, self.boundary)
+        self.windows = Windows(self.probe, self.boundary, inspection, make_capture)
         self.probe.between_steps = self.windows.between_steps
         self.boundary.began_again = self.probe.guard(self.windows.restart)
         self.probe.marks.mine()

@@ -32,6 +32,11 @@ def try_(folder: Path, *words: str) -> tuple[int, str, str]:
         (("train.py", "--set", "loader.workers=4"), "no change 'loader.workers' to try"),
         (("train.py", "--freeze", "train.py:metrik"), "train.py has no function metrik"),
         (("nope.py", "--set", "torch.compile"), "no such script: nope.py"),
+        (("train.py", "--patch", "train.py"), "--patch train.py: the file is there, and tdiag did"),
+        (("train.py", "--patch", "no/fix.patch"), "--patch no/fix.patch: no such folder"),
+        (("train.py", "--patch", "."), "--patch .: is a folder"),
+        (("train.py", "--patch", "x", "--ceilings"), "--patch needs a change that can be kept"),
+        (("train.py", "--patch", "x", "--diff", "y"), "--patch writes what named changes win"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_started(

@@ -23,7 +23,7 @@ from tdiag.report.of_trials import document
 from tdiag.report.page import Page
 from tdiag.rules.catalogue import all_rules, example
 from tdiag.trial import candidate, measure
-from tdiag.trial.measure import Options, answer_of, try_all
+from tdiag.trial.measure import TrialOptions, answer_of, judged, try_all
 from tdiag.trial.said import compared
 
 SCRIPT = """
@@ -42,11 +42,11 @@ for step in range(100000):
 """
 
 
-def options(folder: Path, code: str = SCRIPT) -> Options:
+def options(folder: Path, code: str = SCRIPT) -> TrialOptions:
     """Few and short turns: what is planted is larger than any noise."""
     script = folder / "train.py"
     script.write_text(code)
-    return Options(
+    return TrialOptions(
         command=[sys.executable, str(script)], cwd=folder, folder=folder / "trial",
         time_budget_s=1.0, pace=Pace(turns=3), looks_at=(3,),
     )  # fmt: skip
@@ -143,7 +143,21 @@ def ratios(typical: tuple[float, float, float], mean: tuple[float, float, float]
 def test_an_effect_is_claimed_by_its_whole_interval(
     typical: tuple[float, float, float], mean: tuple[float, float, float], answer: str
 ) -> None:
-    assert answer_of(ratios(typical, mean), 0.03) == answer
+    assert answer_of(judged(ratios(typical, mean), 0.03), 0.03) == answer
+
+
+@pytest.mark.parametrize(
+    ("typical", "mean", "ratio"),
+    [
+        ((0.03, 0.028, 0.031), (0.14, 0.10, 0.20), 0.14),  # batches of workers come in bursts
+        ((0.5, 0.4, 0.6), (0.7, 0.55, 0.9), 0.5),  # they may be alike
+        ((0.5, 0.4, 0.6), (1.0, 0.98, 1.02), 1.0),  # and the whole training is as slow as before
+    ],
+)
+def test_the_gain_is_of_the_mean_step_where_that_surely_differs(
+    typical: tuple[float, float, float], mean: tuple[float, float, float], ratio: float
+) -> None:
+    assert judged(ratios(typical, mean), 0.03).ratio == ratio
 
 
 @pytest.mark.parametrize(
@@ -165,7 +179,7 @@ def test_losses_are_compared_step_by_step(
     sides = []
     for name, runs in (("without", without), ("with", with_it)):
         sides.append([_written(tmp_path / f"{name}{i}", losses) for i, losses in enumerate(runs)])
-    assert compared(*sides) == told
+    assert compared(*sides).text == told
 
 
 def _written(run_dir: Path, losses: list[float]) -> Path:
@@ -237,7 +251,7 @@ def test_no_trial_is_begun_that_leaves_no_time_for_what_won_together(
 ) -> None:
     now, names = [0.0], []
 
-    def try_one(one: candidate.Candidate, given: Options, name: str, until_s: float) -> Tried:
+    def try_one(one: candidate.Candidate, given: TrialOptions, name: str, until_s: float) -> Tried:
         now[0] += 40.0
         names.append(name)
         return tried(one.label, answer="faster" if name == "1" else "no effect")
@@ -252,7 +266,7 @@ def test_no_trial_is_begun_that_leaves_no_time_for_what_won_together(
 def test_a_script_that_fails_later_keeps_what_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def try_one(one: candidate.Candidate, given: Options, name: str, until_s: float) -> Tried:
+    def try_one(one: candidate.Candidate, given: TrialOptions, name: str, until_s: float) -> Tried:
         if name == "2":
             raise ProgramFailed("without", 1, "no space left")
         return tried(one.label)

@@ -40,6 +40,7 @@ from tdiag.evidence.from_run.setting import (
 from tdiag.evidence.from_run.startup import make_startup
 from tdiag.evidence.from_run.timed import clean_step, timed
 from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
+from tdiag.evidence.from_run.watched import add_watched
 from tdiag.evidence.machine import SystemHistory
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Steps
@@ -88,8 +89,11 @@ def load_run(run_dir: Path) -> Evidence:
         evidence.add(history)
     else:
         evidence.missing[SystemHistory] = "the machine was sampled less than twice"
+    if attached := run.get("attached"):
+        add_watched(evidence, run_dir, run, attached)
+        return evidence
     if lead is None:
-        evidence.missing[Steps] = why_none(None)
+        evidence.missing[Steps] = why_none(None, processes)
     else:
         judged, traced, spans = _add_steps(evidence, run_dir, lead, processes, allowed)
         evidence.add(
@@ -163,7 +167,7 @@ def _add_steps(
     queued = queued_frac(process, clean)
     about = process.last(TorchRecord)
     uuid = about.device.uuid if about and about.device else None
-    evidence.add(*make_system(run_dir / "system.jsonl", clean, allowed, queued, uuid))
+    evidence.add(*make_system(run_dir / "system.jsonl", clean.spans, allowed, queued, uuid))
     evidence.perturbation.update(perturbation(lead, mine.clean))
     traced = judged if process.last(TraceRecord) else mine
     return (

@@ -34,7 +34,7 @@ from tdiag.evidence.training import (
     Schedulers,
 )
 from tdiag.model.kind import Kind
-from tdiag.model.notes import Capture, Note
+from tdiag.model.notes import Captured, Note
 from tdiag.probe.wire import (
     BASELINE,
     CALLS,
@@ -47,8 +47,8 @@ from tdiag.probe.wire import (
     WINDOWS,
 )
 
-CAPTURED, NOT_REQUESTED = Capture("captured"), Capture("not requested")
-CUT_OFF = Capture("partial", "the program's own record breaks off")
+CAPTURED, NOT_REQUESTED = Captured("captured"), Captured("not requested")
+CUT_OFF = Captured("partial", "the program's own record breaks off")
 
 # What is known from each window, for saying why it is not there. The first kind tells whether the
 # window gave anything.
@@ -74,9 +74,11 @@ def say_capture(evidence: Evidence, lead: Process | None, config: Mapping[str, A
         elif window not in wanted or (window == SAMPLE and config.get("sampler") == OFF):
             evidence.capture[window] = NOT_REQUESTED
         else:
-            evidence.capture[window] = Capture("failed", _why(window, windows, evidence))
+            evidence.capture[window] = Captured("failed", _why(window, windows, evidence))
     no_samples = evidence.missing.get(Steps, "no samples")
-    evidence.capture["system"] = CAPTURED if evidence.get(System) else Capture("failed", no_samples)
+    evidence.capture["system"] = (
+        CAPTURED if evidence.get(System) else Captured("failed", no_samples)
+    )
     for kind, reason in _reasons(evidence):
         if kind not in evidence.facts:
             evidence.missing.setdefault(kind, reason)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.records import (
+    BoundaryRecord,
     IteratorRecord,
     LoaderRecord,
     TorchRecord,
@@ -88,9 +89,11 @@ def _unprofiled(lead: Process, measured: npt.NDArray[np.bool_]) -> Clean | None:
     return _clean(lead, unprofiled, note)
 
 
-def why_none(lead: Process | None) -> str:
+def why_none(lead: Process | None, processes: Sequence[Process] = ()) -> str:
     """In the user's words, why no step is clean."""
     if lead is None:
+        if any(process.last(BoundaryRecord) for process in processes):
+            return "only one training step was seen, and step times are measured from its end on"
         return "no training step was seen: nothing called backward or took batches from a loader"
     measured = len(lead.steps)
     steps = f"{measured + 1} training steps ({measured} measured)"  # the first starts the clock

@@ -76,6 +76,8 @@ def _loader(
         dataset_at=location(about.dataset_at),
         dataset_len=about.dataset_len,
         sampler_len=about.sampler_len,
+        made=max(1, sum(it.new for it in iterators)),
+        sampler_class=about.sampler_class,
         collate_name=about.collate_name,
         collate_at=location(about.collate_at),
         batch_size=about.batch_size,

@@ -10,7 +10,6 @@ import msgspec
 
 from tdiag.evidence.device import DeviceClocks, HeldDown
 from tdiag.evidence.feeding import Storage
-from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.machine import Busy, Strip, System, SystemHistory
 from tdiag.model.kind import Kind
 
@@ -20,6 +19,7 @@ BUSY_CORES = 0.5
 
 class _Gpu(msgspec.Struct):
     index: int = 0
+    name: str | None = None
     uuid: str | None = None
     memory_total: int | None = None
     util: float | None = None
@@ -32,6 +32,7 @@ class _Gpu(msgspec.Struct):
 class Machine(msgspec.Struct, tag_field="kind", tag="machine"):
     cores_machine: int
     cores_allowed: float
+    cores_physical: int | None = None
     ram_total: int | None = None
     ram_limit: int | None = None
     gpus: list[_Gpu] | None = None
@@ -57,12 +58,13 @@ _decoder: msgspec.json.Decoder[Machine | Sample] = msgspec.json.Decoder(Machine 
 
 def make_system(
     path: Path,
-    clean: Clean,
-    cpus_allowed: int | None,
+    spans: Sequence[tuple[int, int]],
+    cpus_allowed: float | None,
     queued_frac: float | None,
     gpu_uuid: str | None = None,
 ) -> list[Kind]:
-    """System, and DeviceClocks where a device was watched, during the longest clean stretch.
+    """System, and DeviceClocks where a device was watched, during the longest of ``spans`` (the
+    clean stretches: begin and end, ns on the events' clock).
     Nothing without a readable file.
 
     ``cpus_allowed``: the training process's own affinity, which may be narrower than tdiag's.
@@ -72,7 +74,7 @@ def make_system(
     machine, samples = read_system(path)
     if machine is None:
         return []
-    used = _Interval(samples, clean)
+    used = _Interval(samples, spans)
     memory = [rss for s in samples if (rss := sum(p[1] for p in s.procs.values()))]
     available = [s.ram_available for s in samples if s.ram_available is not None]
     gpu = _own_gpu(machine, used.samples, gpu_uuid)
@@ -80,6 +82,7 @@ def make_system(
     system = System(
         cores_allowed=min(machine.cores_allowed, cpus_allowed or machine.cores_allowed),
         cores_machine=machine.cores_machine,
+        cores_physical=machine.cores_physical,
         cores_used=used.cores(),
         machine_busy_cores=used.machine_cores(),
         rss_bytes=max(memory, default=None),
@@ -107,14 +110,22 @@ def read_system(path: Path) -> tuple[Machine | None, list[Sample]]:
     return machine, samples
 
 
+def mean_device_use(path: Path, spans: Sequence[tuple[int, int]]) -> float | None:
+    """Share of the longest span in which kernels ran on the device that was used most (NVML), 0..1;
+    None where none was watched."""
+    _, samples = read_system(path)
+    used = [g.util for g in _busiest_gpu(_Interval(samples, spans).samples) if g.util is not None]
+    return sum(used) / len(used) if used else None
+
+
 class _Interval:
     """Differences of the counters over the longest clean stretch.
 
     Between the samples inside it; where it holds fewer than two, between those around it.
     """
 
-    def __init__(self, samples: list[Sample], clean: Clean) -> None:
-        begin, end = max(clean.spans, key=lambda span: span[1] - span[0])
+    def __init__(self, samples: list[Sample], spans: Sequence[tuple[int, int]]) -> None:
+        begin, end = max(spans, key=lambda span: span[1] - span[0])
         inside = [s for s in samples if begin <= s.t <= end]
         if len(inside) < 2:
             before = [s for s in samples if s.t < begin][-1:]

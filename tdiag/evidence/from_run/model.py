@@ -13,7 +13,7 @@ from tdiag.evidence.from_run.records import (
     CallsRecord,
     DdpRecord,
     InputRecord,
-    LookRecord,
+    InspectionRecord,
     ModuleRecord,
     OpsRecord,
     WindowRecord,
@@ -58,7 +58,7 @@ def make_model(lead: Process) -> list[Kind]:
         kinds += [_clips(ops, calls), _recomputations(ops, calls), _tables(ops)]
     if (padding := _padding(lead.all(OpsRecord))) is not None:
         kinds.append(padding)
-    looks = lead.all(LookRecord)
+    looks = lead.all(InspectionRecord)
     if ddp := lead.last(DdpRecord):
         kinds.append(_ddp(ddp, looks, ops))
     late = [x for x in looks if x.kept_of and x.kept_since >= STEPS_UNTIL_REBOUND]
@@ -160,7 +160,7 @@ def _profiled(
     return sum(r[3] for r in rows) / calls.steps, sum(r[5] for r in rows) / calls.steps
 
 
-def _ddp(record: DdpRecord, looks: list[LookRecord], ops: OpsRecord | None) -> Ddp:
+def _ddp(record: DdpRecord, looks: list[InspectionRecord], ops: OpsRecord | None) -> Ddp:
     unused = [look.unused for look in looks if look.unused is not None]
     counted = ops is not None and ops.synced is not None
     return Ddp(
@@ -176,7 +176,7 @@ def _ddp(record: DdpRecord, looks: list[LookRecord], ops: OpsRecord | None) -> D
     )
 
 
-def _growth(look: LookRecord, lead: Process) -> MemoryGrowth:
+def _growth(look: InspectionRecord, lead: Process) -> MemoryGrowth:
     rows = sorted(look.kept, key=lambda row: -row[2])
     steps = look.kept_of
     kept = tuple(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -202,6 +204,7 @@ def make_phases(
         eval_batches_per_step=batches.evaluated(bare) / steps,
         checkpoint_ns_each=float(saves.mean()) if len(saves) else None,
         waits_ns=tuple(batches.waits()),
+        batches={loader: given / steps for loader, given in batches.given().items()},
         iterator_start_ns=batches.starting_ns() / steps,
         eval_train_mode_frac=batches.train_mode_frac(EVAL_MODEL, models),
         train_eval_mode_frac=batches.eval_mode_frac(models),
@@ -252,6 +255,18 @@ def _entries(timeline: Slices, roles: Roles, phases: Ints, clean: Mask) -> dict[
     return counts
 
 
+@dataclass(frozen=True)
+class _Requests:
+    """Rows of :class:`_Batches` in which a loader is asked, loader by loader. ``made``: in
+    ``iter(loader)``; ``edge``: a pass's first or last request; ``empty``: a last one that nothing
+    was computed from before the next pass, since no batch was left."""
+
+    index: Ints
+    made: Mask
+    edge: Mask
+    empty: Mask
+
+
 class _Batches:
     """Facts about single batches of the clean steps."""
 
@@ -262,18 +277,36 @@ class _Batches:
         self.arg, self.ret = timeline.arg[self.index], timeline.ret[self.index]
 
     def waits(self) -> list[int]:
-        """Durations of the waits for a batch."""
-        return [int(ns) for ns in self.wall[(self.role == BATCH) & (self.ret != ITERATOR_MADE)]]
+        """Durations of the usual waits for a batch: not of a pass's first and last request."""
+        requests = self.requests
+        usual = self.wall[requests.index[~requests.made & ~requests.edge]]
+        return [int(ns) for ns in usual]
+
+    def given(self) -> dict[int, int]:
+        """Batches that each loader gave, by its number."""
+        requests = self.requests
+        loaders = self.arg[requests.index[~requests.made & ~requests.empty]]
+        return dict(zip(*(x.tolist() for x in np.unique(loaders, return_counts=True)), strict=True))
+
+    @cached_property
+    def requests(self) -> _Requests:
+        batch = np.flatnonzero(self.role == BATCH)
+        index = batch[np.argsort(self.arg[batch], kind="stable")]
+        made, loader = self.ret[index] == ITERATOR_MADE, self.arg[index]
+        same = loader[1:] == loader[:-1]
+        first = np.append(False, made[:-1] & same)[: len(index)] & ~made
+        last = np.append(made[1:] & same, False)[: len(index)] & ~made
+        worked = np.cumsum(np.isin(self.role, (MODEL, LOSS, GRADIENT)))[index]
+        return _Requests(index, made, first | last, last & (np.append(worked[1:], 0) == worked))
 
     def starting_ns(self) -> float:
         """Time to start and end passes over the data: in ``iter(loader)``, and what the first batch
         after it (workers start, and their queue is empty) and the last request before it (no batch
         is left, workers are waited for) took beyond the usual wait."""
-        wall, made = (c[self.role == BATCH] for c in (self.wall, self.ret == ITERATOR_MADE))
-        edge = (np.append(False, made[:-1]) | np.append(made[1:], False)) & ~made
-        usual = wall[~made & ~edge]
-        beyond = wall[edge] - (np.median(usual) if len(usual) else 0.0)
-        return float(wall[made].sum() + beyond[beyond > 0].sum())
+        requests, usual = self.requests, self.waits()
+        wall = self.wall[requests.index]
+        beyond = wall[requests.edge] - (np.median(usual) if usual else 0.0)
+        return float(wall[requests.made].sum() + beyond[beyond > 0].sum())
 
     def evaluated(self, bare: Sequence[int]) -> int:
         """Batches evaluated: those of loaders that a model was called on, else calls of models.

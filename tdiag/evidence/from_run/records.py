@@ -83,6 +83,7 @@ class LoaderRecord(Record):
     dataset_len: int | None = None
     sampler_len: int | None = None
     sampler_at: At = None
+    sampler_class: str = ""
     collate_name: str = ""
     collate_at: At = None
 
@@ -93,6 +94,7 @@ class IteratorRecord(Record):
     pids: list[int] = []
     start_ns: int = 0
     started: bool = True
+    new: bool = False
 
 
 class Field(msgspec.Struct):
@@ -260,7 +262,7 @@ class SchedulerRecord(Record):
     at: At = None
 
 
-class LookRecord(Record):
+class InspectionRecord(Record):
     """What the training looked like between two windows."""
 
     window: str = ""

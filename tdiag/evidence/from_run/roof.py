@@ -40,7 +40,7 @@ def add_roof(evidence: Evidence, run_dir: Path) -> None:
         evidence.missing[Roof] = "what this machine reaches was not measured"
         return
     if not found.rates:
-        evidence.missing[Roof] = f"what this machine reaches was not measured: {found.why}"
+        evidence.missing[Roof] = found.why or "what this machine reaches was not measured"
         return
     certainty = max(0.0, 1.0 - found.queued)
     fewer = [rate for rate in found.rates if rate.threads == found.used < found.allowed]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -55,6 +55,10 @@ class SampledFrame(msgspec.Struct):
         """The probe's own work. A wrapper is not: it may call a function in C for the user."""
         return "/tdiag/probe/" in (self.file or "")
 
+    def is_workers(self) -> bool:
+        file = self.file or ""
+        return file.endswith("torch/utils/data/_utils/worker.py") and self.name == "_worker_loop"
+
     def fetches(self) -> bool:
         file = self.file or ""
         return file.endswith("torch/utils/data/_utils/fetch.py") and self.name.endswith("fetch")
@@ -81,8 +85,8 @@ Stack = tuple[Sequence[SampledFrame], float]  # outermost frame first; weight
 
 
 class Samples(NamedTuple):
-    """``training``: stacks of the training thread; ``fetching``: of its workers while they
-    fetched. ``source``: who took them."""
+    """``training``: stacks of the training thread; ``fetching``: of its workers, from the fetch
+    on. ``source``: who took them."""
 
     source: str
     training: list[Stack]
@@ -105,7 +109,7 @@ def find_samples(
 
 def read_stacks(run_dir: Path, lead: Process) -> list[Speedscope]:
     """The files of stacks that ``lead`` asked for, those apart that are no speedscope profile."""
-    files = [_read(p) for p in sorted(run_dir.glob(stacks_file(f"{lead.pid}*")))]
+    files = [read_stacks_file(p) for p in sorted(run_dir.glob(stacks_file(f"{lead.pid}*")))]
     return [file for file in files if file is not None]
 
 
@@ -126,7 +130,8 @@ def make_stacks(samples: Samples, slowed: float) -> Stacks:
     )
 
 
-def _read(path: Path) -> Speedscope | None:
+def read_stacks_file(path: Path) -> Speedscope | None:
+    """None where it is no speedscope profile."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Speedscope)
     except (OSError, msgspec.DecodeError):
@@ -141,18 +146,27 @@ def _sampled(file: Speedscope, lead: Process, processes: list[Process]) -> Sampl
     for profile in file.profiles:
         pid, tid = thread_of(profile.name)
         if pid in (lead.pid, None) and (tid == lead.tid or (tid is None and not training)):
-            training += _samples(file, profile)
+            training += samples_of(file, profile)
         elif pid == lead.pid:
-            autograd += (s for s in _samples(file, profile) if _not_pythons(s[0]))
+            autograd += (s for s in samples_of(file, profile) if not_pythons(s[0]))
         elif pid in workers and tid == workers[pid][0].tid:
-            fetching += (s for s in _samples(file, profile) if any(f.fetches() for f in s[0]))
+            fetching += _fetches(samples_of(file, profile))
     in_process = IN_PROCESS in f"{file.name} {file.exporter}"
     return Samples(
-        IN_PROCESS if in_process else PY_SPY, _with_autograd(training, autograd), fetching
+        IN_PROCESS if in_process else PY_SPY, with_autograd(training, autograd), fetching
     )
 
 
-def _not_pythons(stack: Sequence[SampledFrame]) -> bool:
+def _fetches(stacks: Iterable[Stack]) -> Iterator[Stack]:
+    """The stacks that fetch, from the fetch on: what called it in a forked worker are the frames
+    of its parent, at the line that started the workers."""
+    for frames, weight in stacks:
+        first = next((i for i, frame in enumerate(frames) if frame.fetches()), None)
+        if first is not None:
+            yield frames[first:], weight
+
+
+def not_pythons(stack: Sequence[SampledFrame]) -> bool:
     """Of a thread that Python has not started, as autograd's for a device are."""
     outermost = next((frame for frame in stack if not frame.tdiags()), None)
     if outermost is None or outermost.name == "<module>":  # the main thread
@@ -160,7 +174,7 @@ def _not_pythons(stack: Sequence[SampledFrame]) -> bool:
     return not (outermost.file or "").endswith("threading.py")
 
 
-def _with_autograd(training: list[Stack], autograd: list[Stack]) -> list[Stack]:
+def with_autograd(training: list[Stack], autograd: list[Stack]) -> list[Stack]:
     """The training thread's stacks; where it waits in backward, what autograd's threads do.
 
     py-spy tells no moments and, of several backward calls, not which one a thread worked for. So
@@ -198,7 +212,7 @@ def thread_of(name: str) -> tuple[int | None, int | None]:
     return (int(match[1]), int(match[2])) if match else (None, None)
 
 
-def _samples(file: Speedscope, profile: _Profile) -> Iterable[Stack]:
+def samples_of(file: Speedscope, profile: _Profile) -> Iterable[Stack]:
     frames = file.shared.frames
     weights = profile.weights or [1.0] * len(profile.samples)
     for sample, weight in zip(profile.samples, weights, strict=False):
@@ -273,7 +287,7 @@ def make_call_trees(samples: Samples) -> CallTrees:
     """
     return CallTrees(
         training=_tree([(_from_user(frames), weight) for frames, weight in samples.training]),
-        workers=_tree([(_from_fetch(frames), weight) for frames, weight in samples.fetching]),
+        workers=_tree(samples.fetching),
     )
 
 
@@ -281,10 +295,6 @@ def _from_user(frames: Sequence[SampledFrame]) -> Sequence[SampledFrame]:
     """Unchanged where no frame is the user's (a library's own thread trains)."""
     first = next((i for i, frame in enumerate(frames) if is_user_file(frame.file or "")), 0)
     return frames[first:]
-
-
-def _from_fetch(frames: Sequence[SampledFrame]) -> Sequence[SampledFrame]:
-    return frames[next(i for i, frame in enumerate(frames) if frame.fetches()) :]
 
 
 def _tree(stacks: Sequence[Stack]) -> tuple[CallFrame, ...]:

@@ -16,7 +16,7 @@ from tdiag.evidence.from_run.model import longest
 from tdiag.evidence.from_run.records import (
     CalledRecord,
     FlagsRecord,
-    LookRecord,
+    InspectionRecord,
     ModuleRecord,
     OpsRecord,
     OptimizerRecord,
@@ -191,7 +191,7 @@ def _worker_threads(lead: Process, processes: list[Process]) -> int | None:
 
 def make_optim(lead: Process) -> list[Kind]:
     """Optimizers; Schedulers and Gradients if the training was looked at."""
-    looks = lead.all(LookRecord)
+    looks = lead.all(InspectionRecord)
     described = {o.id: o for o in lead.all(OptimizerRecord)}.values()
     kinds: list[Kind] = [Optimizers(optimizers=tuple(_optimizer(o, looks) for o in described))]
     saved = lead.all(SaverRecord)
@@ -212,7 +212,7 @@ def make_optim(lead: Process) -> list[Kind]:
     return kinds
 
 
-def _optimizer(record: OptimizerRecord, looks: list[LookRecord]) -> Optimizer:
+def _optimizer(record: OptimizerRecord, looks: list[InspectionRecord]) -> Optimizer:
     rates = [rates for look in looks if (rates := look.rates.get(record.id))]
     first = [r[0] for r in rates]
     return Optimizer(
@@ -225,7 +225,7 @@ def _optimizer(record: OptimizerRecord, looks: list[LookRecord]) -> Optimizer:
     )
 
 
-def _schedulers(lead: Process, looks: list[LookRecord]) -> Schedulers:
+def _schedulers(lead: Process, looks: list[InspectionRecord]) -> Schedulers:
     def steps(number: int) -> int | None:
         seen = [look.scheduled[number] for look in looks if number < len(look.scheduled)]
         return next((n for n in reversed(seen) if n is not None), None)

@@ -147,7 +147,7 @@ def trace_file(path: Path) -> Path | None:
 def with_workers(
     step: StepEvents, shift_ns: int, lead: Process, processes: list[Process]
 ) -> StepEvents:
-    """A lane a worker that was seen to fetch meanwhile. ``shift_ns``: the trace's clock − tdiag's."""
+    """A lane for each worker seen to fetch meanwhile. ``shift_ns``: the trace's clock − tdiag's."""
     lanes = [
         event_lane(
             f"worker {worker}", "worker", spans, step.begin_ns, step.begin_ns + step.duration_ns

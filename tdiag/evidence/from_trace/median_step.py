@@ -110,8 +110,8 @@ def step_events(
 ) -> StepEvents | None:  # fmt: skip
     """None for a trace that was sampled: its gaps tell nothing. ``states``: the host's.
 
-    ``phases``: what a probe recorded of the host. A thread's lane has its outermost ops and runtime calls,
-    a stream's what ran in it.
+    ``phases``: what a probe recorded of the host. A thread's lane has its outermost ops and
+    runtime calls, a stream's what ran in it.
     """
     if window.sampled:
         return None

@@ -21,7 +21,7 @@ from tdiag.evidence.from_trace import device_evidence
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
-from tdiag.model.notes import Capture
+from tdiag.model.notes import Captured
 from tdiag.trace import Trace, read_trace
 from tdiag.trace.inflate import Progress
 from tdiag.trace.parallel import cores
@@ -96,7 +96,7 @@ def read_file(path: Path, progress: Progress | None = None, *, alone: bool = Tru
     evidence.otherwise = NOT_IN_A_TRACE
     rank = _rank(trace)
     evidence.add(_environment(trace, rank or 0))
-    evidence.capture["trace"] = Capture("captured")
+    evidence.capture["trace"] = Captured("captured")
     world = trace.distributed.get("world_size")
     return TracedFile(path, rank, evidence, world if isinstance(world, int) else None)
 

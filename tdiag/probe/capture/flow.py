@@ -25,7 +25,7 @@ from .tables import Tables
 
 if TYPE_CHECKING:
     from ..core import Probe
-    from ..looks import Looks
+    from ..inspection import Inspection
 
 
 PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "bmm", "baddbmm", "einsum"}
@@ -53,12 +53,15 @@ def stage_of(name: str, taken: str, result: Any) -> str:
 
 
 DROPOUT, GRADIENT, DIMENSIONS, SIZES = "dropout", "mask with gradient", "dimensions", "sizes"
+ASKED = "weights"  # MultiheadAttention is to return them: no fused kernel does
 
 
 def unfused(name: str, args: Any, kwargs: Any) -> list[str]:
     """Why this call of fused attention may not get a fused kernel: dropout (on a CPU), a mask that
-    needs a gradient, not four dimensions, values not as wide as keys."""
+    needs a gradient, not four dimensions, values not as wide as keys, weights to be returned."""
     if name == "multi_head_attention_forward":
+        if kwargs.get("need_weights", args[15] if len(args) > 15 else True):
+            return [ASKED]
         dropout = kwargs.get("dropout_p", args[10] if len(args) > 10 else 0.0)
         return [DROPOUT] if dropout and kwargs.get("training", True) else []
     given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p"), args), **kwargs)
@@ -110,8 +113,8 @@ class Made:
 class Flow:
     """One for each window ``ops``. Totals over the window, by the user's line."""
 
-    def __init__(self, probe: Probe, looks: Looks) -> None:
-        self.probe, self.looks = probe, looks
+    def __init__(self, probe: Probe, inspection: Inspection) -> None:
+        self.probe, self.inspection = probe, inspection
         self.made: dict[int, Made] = {}
         self.in_place: dict[int, Made] = {}  # results of calls that changed them in place
         self.normed: list[Made] = []  # affine results that a norm in training took
@@ -122,7 +125,7 @@ class Flow:
         self.clip_frame: FrameType | None = None
         self.checkpoints: dict[Any, bool | None] = {}
         self.module_moves: dict[Any, int] = {}
-        self.tables = Tables(looks)
+        self.tables = Tables(inspection)
         self.padding = Padding()
         self.attention: dict[Any, int] = {}  # place of the weights → how often
         self.fused_calls: dict[Any, int] = {}  # (place, why not fused, …) → how often
@@ -198,7 +201,7 @@ class Flow:
             if made.ref() is not None and made.uses == 1:
                 self.activations[key][2] += size
         self.inputs.clear()
-        ddp = self.looks.ddp and self.looks.ddp()
+        ddp = self.inspection.ddp and self.inspection.ddp()
         if ddp is not None:
             self.synced = (self.synced or 0) + bool(ddp.require_backward_grad_sync)
 
@@ -209,9 +212,9 @@ class Flow:
             return 0, 0
         if source.device == result.device or source.is_inference():
             return 0, 0
-        before = self.looks.moved.get(id(source))
+        before = self.inspection.moved.get(id(source))
         now = (weakref.ref(source), source._version, self.probe.step)
-        self.looks.moved[id(source)] = now
+        self.inspection.moved[id(source)] = now
         if before is None or before[0]() is not source or before[1] != now[1]:
             return 0, 0
         return (1, nbytes(result)) if before[2] < now[2] else (0, 0)
@@ -253,7 +256,7 @@ class Flow:
     def report(self) -> dict[str, Any]:
         """The fields it adds to the `ops` record."""
         self.clip_frame = None
-        names = self.looks.weight_names()
+        names = self.inspection.weight_names()
         biases: dict[Any, int] = {}
         for made in self.normed:
             if made.uses == 1:  # the bias is seen by nobody but the norm

@@ -41,7 +41,7 @@ _BEGINS = {
 _OPEN = ""  # the phase is not known yet
 
 
-class Line:
+class LineCalls:
     """What one line of the user's called. ``turns``: in which turns it did, a turn being one
     batch, one call of a module with what follows it, or one backward. ``repeated``: the most
     calls with the same weights before one backward; ``one_row``: all of these on one sample.
@@ -58,7 +58,7 @@ class Line:
         self.conversions: Counter[str] = Counter()
         self.names: Counter[str] = Counter()
 
-    def add(self, other: Line) -> None:
+    def add(self, other: LineCalls) -> None:
         for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.turns |= other.turns
@@ -85,21 +85,21 @@ class Lines:
 
     def __init__(self, probe: Probe, boundary: Boundary) -> None:
         self.probe, self.boundary = probe, boundary
-        self.rows: dict[tuple[Any, str], Line] = {}
-        self.open: dict[Any, Line] = {}  # of this turn, phase not known yet
+        self.rows: dict[tuple[Any, str], LineCalls] = {}
+        self.open: dict[Any, LineCalls] = {}  # of this turn, phase not known yet
         self.phase, self.turn, self.called = "prepare", 0, False
         self.uses: Counter[int] = Counter()  # of weights, since the last batch or backward
         self.step, self.read = probe.step, 0  # how far the step's log has been followed
 
-    def at(self, place: Any) -> tuple[str, Line]:
+    def at(self, place: Any) -> tuple[str, LineCalls]:
         """The row to count a call in that this place makes now, and its phase so far."""
         self._follow()
         phase = "backward" if self.boundary.backward_depth else self.phase
-        line = self._row(place, phase) if phase else self.open.setdefault(place, Line())
+        line = self._row(place, phase) if phase else self.open.setdefault(place, LineCalls())
         line.turns.add(self.turn)
         return phase, line
 
-    def uses_weights(self, line: Line, args: Any, kwargs: Any) -> None:
+    def uses_weights(self, line: LineCalls, args: Any, kwargs: Any) -> None:
         """Count a call in that takes a parameter of two dimensions or more after its input."""
         given = args[0] if args else kwargs.get("input")
         for value in (*args[1:], *kwargs.values()):
@@ -128,10 +128,10 @@ class Lines:
                 by_calls = sorted(("forward", "loss"), key=lambda p: self.rows[place, p].calls)
                 self.rows[place, by_calls[1]].add(self.rows.pop((place, by_calls[0])))
 
-    def _row(self, place: Any, phase: str) -> Line:
+    def _row(self, place: Any, phase: str) -> LineCalls:
         line = self.rows.get((place, phase))
         if line is None:
-            line = self.rows[place, phase] = Line()
+            line = self.rows[place, phase] = LineCalls()
         return line
 
     def _follow(self) -> None:

@@ -112,7 +112,7 @@ class OpsCapture(Capture):
             return "the script has a torch function mode of its own switched on"
         self.lines = Lines(self.probe, self.boundary)
         self.syncs = SyncWarnings()
-        self.flow = Flow(self.probe, self.looks)
+        self.flow = Flow(self.probe, self.inspection)
         self.mode: Any = None
         # The library's function that the user's line is in, and the calls seen of it so far.
         self.library_call: FrameType | None = None
@@ -136,7 +136,7 @@ class OpsCapture(Capture):
             **self.flow.report(),
             **{"pass": self.window.number},
         )
-        self.looks.kept = self.flow.alive(), self.probe.step, steps
+        self.inspection.kept = self.flow.alive(), self.probe.step, steps
 
     def abort(self) -> None:
         if getattr(self, "mode", None) is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from ..looks import Looks
+    from ..inspection import Inspection
 
 LOOKUPS = {"embedding", "embedding_bag"}
 
@@ -26,8 +26,8 @@ class _Table:
 class Tables:
     """One for each window ``ops``."""
 
-    def __init__(self, looks: Looks) -> None:
-        self.looks = looks
+    def __init__(self, inspection: Inspection) -> None:
+        self.inspection = inspection
         self.tables: dict[int, _Table] = {}
 
     def seen(self, name: str, args: Any, kwargs: Any, place: Any) -> None:
@@ -55,7 +55,7 @@ class Tables:
 
     def report(self) -> list[dict[str, Any]]:
         """The field ``tables`` of the `ops` record; ``looked_up``: in the whole window."""
-        names = self.looks.weight_names()
+        names = self.inspection.weight_names()
         alive = [(table, table.ref()) for table in self.tables.values()]
         return [
             {

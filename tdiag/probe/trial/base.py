@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import places
-from ..wire import BASELINE
+from ..wire import BASELINE, is_user_file
 
 if TYPE_CHECKING:
     from ..boundary import Boundary
@@ -19,7 +21,7 @@ FIX, CEILING = "fix", "ceiling"
 # Some times what the turns of a group of processes last (tdiag/trial/measure.py): what happens more
 # rarely than that, they would hardly meet.
 SETTLE_MOST_S = 15.0
-MOST_SAID = 20  # records of one change in one process
+MOST_SAID = 20  # records of all changes in one process
 
 
 class Change(NamedTuple):
@@ -58,17 +60,24 @@ class Trial:
         self.waits: dict[str, Callable[[], bool]] = {}
         self.answered: dict[str, int] = {}  # change → calls it answered in measured steps
         self.backwards = 0
-        self._said: set[tuple[str, str, str]] = set()
+        self._said: set[tuple[str, str, str, str]] = set()
         self._asked_s = 0.0
         probe.settled = self.settled
 
-    def applied(self, name: str, what: str) -> None:
-        """It has changed something."""
-        self._say(name, "applied", what)
+    def applied(self, name: str, what: str, place: Any = None, variable: str = "") -> None:
+        """It has changed something. ``place``: made at this line of the user's, as
+        :func:`..places.caller` gives it; ``variable``: what it is called there."""
+        self._say(name, "applied", what, place, variable)
 
-    def refused(self, name: str, why: str) -> None:
+    def sets(self, name: str, what: str) -> None:
+        """It has set something for the whole script (line 0), of whose processes the first says
+        so."""
+        if multiprocessing.parent_process() is None:
+            self._say(name, "applied", what, _script())
+
+    def refused(self, name: str, why: str, place: Any = None) -> None:
         """It had something to change and did not."""
-        self._say(name, "refused", why)
+        self._say(name, "refused", why, place)
 
     def answer(self, name: str) -> None:
         """A call was answered without running it."""
@@ -88,11 +97,13 @@ class Trial:
             self._say(name, "unsettled", f"not in full effect after {SETTLE_MOST_S:g} s")
         return True
 
-    def _say(self, name: str, state: str, what: str) -> None:
-        key = name, state, what
+    def _say(self, name: str, state: str, what: str, place: Any = None, variable: str = "") -> None:
+        key = name, state, what, str(place)
         if key not in self._said and len(self._said) < MOST_SAID:
             self._said.add(key)
-            self.probe.recorder.write("trial", change=name, state=state, what=what)
+            self.probe.recorder.write(
+                "trial", change=name, state=state, what=what, at=place, variable=variable
+            )
             self.probe.recorder.flush()
 
     def write_answers(self) -> None:
@@ -100,15 +111,15 @@ class Trial:
             self.probe.recorder.write("trial", change=name, state="answered", n=number)
 
 
-def caller() -> str:
-    """``train.py:12``, the user's line above this call; "" where only libraries called."""
-    found = places.caller()
-    return f"{found[0].rpartition('/')[2]}:{found[1]}" if found else ""
+def at(place: Any) -> str:
+    """`` at train.py:12`` of what :func:`..places.caller` gives; "" where only libraries called."""
+    return f" at {place[0].rpartition('/')[2]}:{place[1]}" if place else ""
 
 
-def at(place: str) -> str:
-    """`` at train.py:12``."""
-    return f" at {place}" if place else ""
+def _script() -> Any:
+    """The script as a place; None where the program is none of the user's files."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return [os.path.abspath(file), 0, "<module>"] if file and is_user_file(file) else None
 
 
 def number(least: int) -> Callable[[str], int]:

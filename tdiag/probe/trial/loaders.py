@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..patches import hidden
-from .base import Trial, at, caller
+from ..places import caller
+from .base import Trial, at
 
 NEED_WORKERS = ("prefetch_factor", "persistent_workers")
 # torch refuses these without workers.
@@ -47,7 +48,8 @@ def _wrap(trial: Trial) -> None:
 def _changed(trial: Trial, signature: inspect.Signature, args: Any, kwargs: Any) -> Any:
     bound = signature.bind_partial(*args, **kwargs)
     given, wanted = bound.arguments, trial.shared["loader"]
-    place = at(caller())
+    line = caller()
+    place = at(line)
     workers = wanted.get("num_workers", given.get("num_workers", 0))
     for name, value in wanted.items():
         change = f"loader.{name}"
@@ -55,12 +57,12 @@ def _changed(trial: Trial, signature: inspect.Signature, args: Any, kwargs: Any)
         if before is None and name == "prefetch_factor":
             before = 2  # DataLoader's own default, where it has workers
         if name in NEED_WORKERS and not workers:
-            trial.refused(change, f"the DataLoader{place} has no workers")
+            trial.refused(change, f"the DataLoader{place} has no workers", line)
         elif before == value:
-            trial.refused(change, f"the DataLoader{place} has {name}={value} already")
+            trial.refused(change, f"the DataLoader{place} has {name}={value} already", line)
         else:
             given[name] = value
-            trial.applied(change, f"DataLoader{place}: {name} {before} → {value}")
+            trial.applied(change, f"DataLoader{place}: {name} {before} → {value}", line)
     if not workers:
         given.update({k: v for k, v in WITHOUT_WORKERS.items() if k in given})
     return bound

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
+from ..places import caller
+from ..wire import is_user_file
 from .base import Trial
 
 
@@ -44,3 +48,16 @@ def each_model(trial: Trial, treat: Callable[[Any], None]) -> None:
             handle.remove()
 
     trial.probe.when_warm(leave)
+
+
+def called(module: Any) -> tuple[Any, str]:
+    """The user's line that calls the module just now, and the variable that holds it there; None
+    and "" where neither is known or several variables hold it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return None, ""
+    known = {**frame.f_globals, **frame.f_locals}
+    names = [name for name, value in known.items() if value is module]
+    return caller(), names[0] if len(names) == 1 else ""

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..patches import hidden
-from .base import Trial, at, caller
+from ..places import caller
+from .base import Trial, at
 
 FORMS = ("foreach", "fused")  # torch refuses both at once
 
@@ -35,12 +36,15 @@ def _wrap(trial: Trial, kind: Any, name: str, signature: inspect.Signature) -> N
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         bound = trial.probe.guard(signature.bind_partial)(self, *args, **kwargs)
         if bound is not None:
+            line = caller()
             if bound.arguments.get(name):
                 if change not in trial.shared:  # else it was this change, in a subclass
-                    trial.refused(change, f"{kind.__name__}{at(caller())} has {name}=True already")
+                    trial.refused(
+                        change, f"{kind.__name__}{at(line)} has {name}=True already", line
+                    )
             else:
                 trial.shared[change] = True
-                trial.applied(change, f"{type(self).__name__}{at(caller())}: {name}=True")
+                trial.applied(change, f"{type(self).__name__}{at(line)}: {name}=True", line)
             for form in FORMS:
                 if form in signature.parameters:
                     bound.arguments[form] = True if form == name else None

@@ -24,6 +24,7 @@ HERE = Path(__file__).parent
 # Sections that stand elsewhere on the page, and those that a chart or a longer table says better.
 _PLACED = ("budget", "findings", "advisories", "along-time")
 _DRAWN = ("top", "ranks-table")
+_FIRST = ("watched", "beside", "watched-ranks")  # in place of a step's budget, before the charts
 
 
 def render(document: Document, page: Page) -> str:
@@ -36,11 +37,12 @@ def render(document: Document, page: Page) -> str:
     library = plotly() if charts else None
     script = _text("inflate.js", "page.js")
     allowed = [digest(script.encode()), *([library.sha256] if library else [])]
-    elsewhere = (*_PLACED, *(_DRAWN if document.evidence else ()))
+    elsewhere = (*_PLACED, *_FIRST, *(_DRAWN if document.evidence else ()))
     text = _templates().get_template("page.html").render(
         doc=document,
         page=page,
         ids={section.id: section for section in document.sections},
+        first=[section for section in document.sections if section.id in _FIRST],
         rest=[section for section in document.sections if section.id not in elsewhere],
         drawn=drawn,
         charts=charts,

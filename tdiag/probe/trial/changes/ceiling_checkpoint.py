@@ -4,7 +4,8 @@ import functools
 from typing import Any
 
 from ...patches import hidden
-from ..base import CEILING, TRAINING, Change, Trial, at, caller, switch
+from ...places import caller
+from ..base import CEILING, TRAINING, Change, Trial, at, switch
 
 NAME = "ceiling.checkpoint"
 

@@ -4,7 +4,8 @@ import functools
 from typing import Any
 
 from ...patches import hidden
-from ..base import CEILING, TRAINING, Change, Trial, at, caller, function
+from ...places import caller
+from ..base import CEILING, TRAINING, Change, Trial, at, function
 from ..frozen import find, replace, when_code_is_there
 
 NAME = "ceiling.loss"

@@ -6,7 +6,8 @@ import sys
 from typing import Any
 
 from ...patches import hidden
-from ..base import CEILING, TRAINING, Change, Trial, at, caller, switch
+from ...places import caller
+from ..base import CEILING, TRAINING, Change, Trial, at, switch
 
 NAME = "ceiling.reads"
 READS = ("item", "tolist", "__float__")

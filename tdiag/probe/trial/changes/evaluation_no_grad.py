@@ -4,7 +4,8 @@ import functools
 from typing import Any
 
 from ...patches import hidden
-from ..base import SAME, Change, Trial, at, caller, switch
+from ...places import caller
+from ..base import SAME, Change, Trial, at, switch
 
 NAME = "evaluation.no_grad"
 
@@ -41,7 +42,8 @@ def _evaluating(trial: Trial, module: Any) -> None:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled() and not module.training:
-            trial.applied(NAME, f"{type(module).__name__} called{at(caller())} under no_grad")
+            line = caller()
+            trial.applied(NAME, f"{type(module).__name__} called{at(line)} under no_grad", line)
         with torch.set_grad_enabled(torch.is_grad_enabled() and module.training):
             return (before or module._call_impl)(*args, **kwargs)
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..base import ROUNDING, Change, Trial, switch
-from ..models import each_model
+from ..models import called, each_model
 
 NAME = "model.channels_last"
 IMAGES = 4  # dimensions of a two-dimensional convolution's weight
@@ -22,7 +22,8 @@ def install(trial: Trial, value: bool) -> None:
             trial.refused(NAME, f"{name} is channels last already")
         else:
             module.to(memory_format=form)
-            trial.applied(NAME, f"{name}: {len(weights)} weight{'s' * (len(weights) > 1)}")
+            many = f"{len(weights)} weight{'s' * (len(weights) > 1)}"
+            trial.applied(NAME, f"{name}: {many}", *called(module))
 
     each_model(trial, turned)
 

@@ -4,7 +4,8 @@ import functools
 from typing import Any
 
 from ...patches import hidden
-from ..base import ROUNDING, Change, Trial, at, caller
+from ...places import caller
+from ..base import ROUNDING, Change, Trial, at
 
 NAME = "optimizer.zero_grad"
 
@@ -26,7 +27,8 @@ def _wrapped(trial: Trial, original: Any) -> Any:
     @functools.wraps(original)
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
         if not set_to_none:
-            trial.applied(NAME, f"zero_grad(){at(caller())} drops gradients")
+            line = caller()
+            trial.applied(NAME, f"zero_grad(){at(line)} drops gradients", line)
         original(self, set_to_none=True)
 
     return hidden(zero_grad)

@@ -4,7 +4,8 @@ import functools
 from typing import Any
 
 from ...patches import hidden
-from ..base import SAME, Change, Trial, at, caller, switch
+from ...places import caller
+from ..base import SAME, Change, Trial, at, switch
 
 NAME = "torch.anomaly"
 
@@ -21,7 +22,8 @@ def install(trial: Trial, value: bool) -> None:
     @functools.wraps(original)
     def set_anomaly_enabled(mode: bool, *args: Any, **kwargs: Any) -> None:
         if mode:
-            trial.applied(NAME, f"anomaly detection{at(caller())} stays off")
+            line = caller()
+            trial.applied(NAME, f"anomaly detection{at(line)} stays off", line)
         original(False, *args, **kwargs)
 
     trial.patches.set(torch, "set_anomaly_enabled", hidden(set_anomaly_enabled))

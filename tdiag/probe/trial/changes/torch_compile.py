@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..base import ROUNDING, Change, Trial, switch
-from ..models import each_model
+from ..models import called, each_model
 
 NAME = "torch.compile"
 
@@ -12,7 +12,7 @@ def install(trial: Trial, value: bool) -> None:
     def compiled(module: Any) -> None:
         if module._compiled_call_impl is None:
             module.compile()  # in place, from its next call on
-            trial.applied(NAME, f"compiled {type(module).__name__}")
+            trial.applied(NAME, f"compiled {type(module).__name__}", *called(module))
         else:
             trial.refused(NAME, f"{type(module).__name__} is compiled already")
 

@@ -21,7 +21,7 @@ def install(trial: Trial, value: bool) -> None:
 
     on()
     trial.probe.when_warm(on)
-    trial.applied(NAME, "off → on")
+    trial.sets(NAME, "off → on")
 
 
 CHANGE = Change(

@@ -3,7 +3,8 @@
 import functools
 
 from ...patches import hidden
-from ..base import ROUNDING, Change, Trial, at, caller
+from ...places import caller
+from ..base import ROUNDING, Change, Trial, at
 
 NAME = "torch.float32_matmul_precision"
 
@@ -23,7 +24,8 @@ def install(trial: Trial, value: str) -> None:
     @functools.wraps(original)
     def set_float32_matmul_precision(precision: str) -> None:
         if precision != value:
-            trial.applied(NAME, f"{precision}{at(caller())} → {value}")
+            line = caller()
+            trial.applied(NAME, f"{precision}{at(line)} → {value}", line)
         original(value)
 
     trial.patches.set(torch, "set_float32_matmul_precision", hidden(set_float32_matmul_precision))
@@ -31,7 +33,7 @@ def install(trial: Trial, value: str) -> None:
         trial.refused(NAME, f"the precision is {value} already")
     else:
         original(value)
-        trial.applied(NAME, f"{before} → {value}")
+        trial.sets(NAME, f"{before} → {value}")
 
 
 CHANGE = Change(

@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 from ...patches import hidden
+from ...places import caller
 from ..base import ROUNDING, Change, Trial, number
 
 NAME = "torch.num_threads"
@@ -21,7 +22,7 @@ def install(trial: Trial, value: int) -> None:
     def set_num_threads(count: Any) -> None:
         mine = not sys._getframe(1).f_code.co_filename.endswith(WORKER)
         if mine and count != value:
-            trial.applied(NAME, f"threads {count} → {value}")
+            trial.applied(NAME, f"threads {count} → {value}", caller())
         original(value if mine else count)
 
     trial.patches.set(torch, "set_num_threads", hidden(set_num_threads))
@@ -29,7 +30,7 @@ def install(trial: Trial, value: int) -> None:
         trial.refused(NAME, f"torch has {value} threads already")
     else:
         original(value)
-        trial.applied(NAME, f"threads {before} → {value}")
+        trial.sets(NAME, f"threads {before} → {value}")
 
 
 CHANGE = Change(

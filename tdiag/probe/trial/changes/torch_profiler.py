@@ -3,7 +3,8 @@
 from typing import Any
 
 from ...patches import hidden
-from ..base import SAME, Change, Trial, at, caller
+from ...places import caller
+from ..base import SAME, Change, Trial, at
 from .torch_anomaly import off
 
 NAME = "torch.profiler"

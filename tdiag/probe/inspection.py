@@ -1,4 +1,4 @@
-"""Looks at the training between two windows, where no step's time is: a `look` record each.
+"""Inspects the training between two windows, where no step's time is: a `look` record each.
 
 What changes slowly or is expensive to read belongs here: learning rates, gradients, parameters that
 got none. Nothing is written to; on a device reading costs a synchronisation or two.
@@ -26,7 +26,7 @@ from .models import (
     watched_by_script,
 )
 from .patches import hidden
-from .settings import Settings
+from .settings import SettingsWatch
 
 if TYPE_CHECKING:
     from .boundary import Boundary
@@ -80,13 +80,13 @@ MOST_GROUPS = 8  # learning rates written down for one optimizer
 MOST_BYTES_ON_CPU = 1 << 29
 
 
-class Looks:
+class Inspection:
     """One a process. ``optimizers``: weak references by number, ``ddp``: one to the last
     DistributedDataParallel seen."""
 
     def __init__(self, probe: Probe, boundary: Boundary) -> None:
         self.probe, self.boundary = probe, boundary
-        self.schedules, self.settings = Schedules(probe), Settings(probe)
+        self.schedules, self.settings = Schedules(probe), SettingsWatch(probe)
         self.written: set[str] = set()  # records written once
         self.optimizers: dict[int, Any] = {}
         self.modules: list[Any] = []  # weak references to the outermost ones with parameters

@@ -1,0 +1,83 @@
+"""`tdiag attach`: where a training that already runs spends its time, from outside."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def attach(
+    pid: Annotated[
+        int,
+        typer.Argument(
+            metavar="PID", min=1, help="The training's process, or its launcher's or shell's."
+        ),
+    ],
+    torchrun: Annotated[
+        bool,
+        typer.Option(
+            "--torchrun", help="All ranks below this process on this machine, not only one."
+        ),
+    ] = False,
+    time_budget: Annotated[
+        float, typer.Option(min=6, metavar="SECONDS", help="How long to watch.")
+    ] = 20.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Run directory to write, instead of a new one in .tdiag/runs."
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the diagnosis as JSON on stdout.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Also write the diagnosis as JSON to this file."
+        ),
+    ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print only the verdict, on one line.")
+    ] = False,
+) -> None:
+    """Diagnose a training that already runs, without restarting it.
+
+    Watches the process from outside: stacks by py-spy, threads, disk reads, GPUs. Nothing is
+    loaded into it. Its steps are not seen, so no gains are predicted.
+
+    tdiag attach 4711
+
+    tdiag attach --torchrun 4700
+
+    Needs the right to trace the process: the same user, or root. Ctrl-C ends the watching and
+    reports what there is.
+    """
+    from tdiag.cli.conclude import conclude, documented, open_output, shown
+    from tdiag.cli.page import write_page
+    from tdiag.cli.streams import say, write
+    from tdiag.evidence.from_run import load_run
+    from tdiag.launch.attach import attach as watch
+
+    with open_output(output) as written:
+        run_dir = watch(
+            pid, time_budget_s=time_budget, all_ranks=torchrun, out=out, quiet=quiet or json
+        )
+        evidence = load_run(run_dir)
+        diagnosis = conclude(run_dir, evidence)
+        document = documented(diagnosis)
+        if written is not None:
+            written.truncate(0)
+            written.write(shown("json", document, written))
+        if json:
+            write(sys.stdout, shown("json", document, sys.stdout))
+        else:
+            name = "line" if quiet else "terminal"
+            write(sys.stderr, shown(name, document, sys.stderr, run_dir))
+        page = write_page(run_dir, diagnosis, evidence)
+        if not (json or quiet):
+            say(f"tdiag: as a page: {os.path.relpath(page)}")

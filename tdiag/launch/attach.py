@@ -1,0 +1,242 @@
+"""A process that already runs, watched from outside: nothing is loaded into it, nothing restarted.
+
+First its threads, its disk reads and its GPUs are watched alone (the kernel counts them anyway);
+then py-spy samples its stacks. Everything is written into a run directory.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import tdiag
+from tdiag.errors import RunError, UsageError
+from tdiag.launch import rundir
+from tdiag.launch.display import Display
+from tdiag.probe import wire
+from tdiag.sample import limits
+from tdiag.sample.pyspy import DUMP_WITHIN_S, PySpy, why_refused
+from tdiag.sample.running import Running, find
+from tdiag.sample.states import ThreadStates
+from tdiag.sample.system import SystemSampler
+
+# Of the time budget, without py-spy: its pauses would be in the counters.
+ALONE_FRAC = 0.25
+# Another's training is stopped less often than a run's own window (docs/attach.md: what it costs).
+# A share is within ±2.6 % after 15 s (√(p(1−p)/n) at worst).
+RATE_HZ = 25
+TICK_S, SYSTEM_EVERY_S = 0.05, 0.5
+LOOK_SHARE = 0.01  # as finding the processes (sample/system.py)
+
+
+def attach(
+    pid: int, *, time_budget_s: float, all_ranks: bool = False, out: Path | None = None,
+    quiet: bool = False,
+) -> Path:  # fmt: skip
+    """Watch the training process ``pid``, or the one below it, and return the run directory.
+
+    ``all_ranks``: of a job, all of its ranks on this machine; else the lowest. Ctrl-C ends the
+    watching. Raises UsageError where there is nothing to watch, RunError where it may not be.
+    """
+    found = find(pid)
+    watched = found if all_ranks else found[:1]
+    pyspy = PySpy(Path())
+    if pyspy.program is None:
+        raise RunError("py-spy is not installed beside tdiag", "pip install py-spy")
+    for process in watched:
+        if why := why_refused(pyspy.program, process.pid):
+            raise _refused(process.pid, why)
+    lead = watched[0]
+    run_dir = rundir.create(Path(lead.script).stem or f"process-{lead.pid}", out)
+    notes = _notes(pid, found, watched)
+    display = Display(quiet=quiet, profiling=False)
+    root = pid if len(watched) > 1 else lead.pid
+    return _Watch(run_dir, root, watched, time_budget_s, display, notes).run()
+
+
+class _Watch:
+    """``root``: everything below it is sampled."""
+
+    def __init__(
+        self, run_dir: Path, root: int, watched: list[Running], budget_s: float,
+        display: Display, notes: list[str],
+    ) -> None:  # fmt: skip
+        self.run_dir = run_dir
+        self.root = root
+        self.watched = watched
+        self.budget_s = budget_s
+        self.display = display
+        self.notes = notes
+        self.pyspy = PySpy(run_dir, rate_hz=RATE_HZ)
+        self.states = ThreadStates()
+        self.next_look_s = 0.0
+        self.system = SystemSampler(run_dir / "system.jsonl", root, watched[0].environment)
+        self.processes = [psutil.Process(process.pid) for process in watched]
+        lead = watched[0]
+        self.record: dict[str, Any] = {
+            "schema": rundir.SCHEMA,
+            "command": list(lead.command),
+            "script": lead.script,
+            "cwd": _link(lead.pid, "cwd"),
+            "start_unix_ns": time.time_ns(),
+            "end_unix_ns": None,
+            "exit_code": None,
+            "signal": None,
+            "options": {"time_budget_s": budget_s},
+            "python": _link(lead.pid, "exe"),
+            "python_version": None,
+            "torch_version": lead.torch_version,
+            "tdiag": tdiag.__version__,
+            "hostname": platform.node(),
+            "platform": platform.platform(),
+            "notes": notes,
+            "attached": {
+                "root": root,
+                "ranks": [[process.pid, process.rank] for process in watched],
+                "device": any(process.device for process in watched),
+                "cores_allowed": limits.cores_allowed(lead.pid),
+                "started_unix_ns": _started(lead.pid),
+                "parents": {},
+                "alone_ns": [0, 0],
+                "seconds": 0.0,
+                "threads": [],
+            },
+        }
+
+    def run(self) -> Path:
+        config = {"windows": [wire.SAMPLE], "sampler": wire.PY_SPY}
+        rundir.write_json(self.run_dir / wire.CONFIG, config)
+        rundir.write_json(self.run_dir / wire.RUN, self.record)
+        began = time.monotonic()
+        try:
+            self._alone()
+            self._sampled()
+        except KeyboardInterrupt:
+            self.notes.append("the watching was interrupted")
+        finally:
+            self.pyspy.close()
+            self.system.close()
+        attached = self.record["attached"]
+        attached["seconds"] = round(time.monotonic() - began, 3)
+        attached["threads"] = self.states.summary()
+        if not self._alive():
+            self.notes.append("the process ended while it was watched")
+        self.record["end_unix_ns"] = time.time_ns()
+        rundir.write_json(self.run_dir / wire.RUN, self.record)
+        return self.run_dir
+
+    def _alone(self) -> None:
+        names = ", ".join(str(process.pid) for process in self.watched)
+        self.display.say(f"watching process {names}: threads, disk, GPU")
+        begin = time.perf_counter_ns()
+        self._look_at_all()
+        self._wait(self.budget_s * ALONE_FRAC, self._look, lambda: False)
+        self._look_at_all()
+        self.record["attached"]["alone_ns"] = [begin, time.perf_counter_ns()]
+
+    def _look(self) -> None:
+        """As often as costs at most ``LOOK_SHARE`` of a core, however many processes there are."""
+        if time.monotonic() >= self.next_look_s:
+            began = time.thread_time()
+            self._look_at_all()
+            cost = time.thread_time() - began
+            self.next_look_s = time.monotonic() + cost / LOOK_SHARE
+
+    def _look_at_all(self) -> None:
+        self.states.look(process.pid for process in self.system.processes())
+
+    def _sampled(self) -> None:
+        """py-spy's part, through the same files by which the probe asks for it."""
+        name = wire.request(wire.SAMPLE, self.root, 1)
+        control = self.run_dir / wire.CONTROL
+        state = control / f"{name}{wire.STATE}"
+        (control / f"{name}{wire.WANT}").write_text("")
+        self._wait(DUMP_WITHIN_S, self.pyspy.tick, state.exists)
+        said = state.read_text().strip() if state.exists() else "py-spy did not begin in time"
+        if said == wire.ATTACHED:
+            self.display.say("sampling stacks with py-spy")
+            self._wait(self.budget_s * (1 - ALONE_FRAC), self.pyspy.tick, lambda: False)
+        elif self._alive():
+            self.notes.append(said.removeprefix(wire.REFUSED))
+
+    def _wait(self, seconds: float, tick: Callable[[], None], done: Callable[[], bool]) -> None:
+        """Until it is done, the time has passed, no process lives any more, or Ctrl-C."""
+        until, system = time.monotonic() + seconds, 0.0
+        while (now := time.monotonic()) < until and not done() and self._alive():
+            tick()
+            if now >= system:
+                system = now + SYSTEM_EVERY_S
+                self.system.sample()
+                self._remember_parents()
+            time.sleep(TICK_S)
+
+    def _remember_parents(self) -> None:
+        """Which process started which: it tells whose workers a worker is."""
+        parents = self.record["attached"]["parents"]
+        for process in self.system.processes():
+            with suppress(psutil.Error):
+                parents.setdefault(str(process.pid), process.ppid())
+
+    def _alive(self) -> bool:
+        return any(_lives(process) for process in self.processes)
+
+
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def _notes(pid: int, found: list[Running], watched: list[Running]) -> list[str]:
+    """What was chosen, where that is not what was asked for; and a run that tdiag watches."""
+    lead, notes = watched[0], []
+    if len(found) > len(watched):
+        rank = "" if lead.rank is None else f", rank {lead.rank},"
+        notes.append(
+            f"{len(found)} training processes run below process {pid}; this is process"
+            f" {lead.pid}{rank} alone. All of them: tdiag attach --torchrun {pid}"
+        )
+    elif len(watched) == 1 and lead.pid != pid:
+        notes.append(f"process {pid} does not train; process {lead.pid} below it does")
+    if own := lead.environment.get(wire.RUN_VARIABLE):
+        notes.append(
+            f"`tdiag run` started this process; what its probe measured: tdiag report {own}"
+        )
+    return notes
+
+
+def _refused(pid: int, why: str) -> RunError | UsageError:
+    """py-spy may not read the process, or can make nothing of it."""
+    tracer = ""
+    with suppress(OSError, StopIteration, IndexError):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        tracer = next(line.split()[1] for line in lines if line.startswith("TracerPid:"))
+    if tracer not in ("", "0"):
+        return RunError(
+            f"process {pid} is already traced by process {tracer} (a debugger, strace, py-spy)",
+            "end that one first: the kernel lets only one trace a process",
+        )
+    if not psutil.pid_exists(pid):
+        return UsageError(f"process {pid} has just ended")
+    what, _, allow = why.partition("; to allow it: ")
+    if allow:
+        return RunError(f"process {pid}: {what}", f"run tdiag as root (sudo), or allow it: {allow}")
+    return RunError(f"process {pid} cannot be sampled: {why}")
+
+
+def _link(pid: int, name: str) -> str:
+    with suppress(OSError):
+        return str(Path(f"/proc/{pid}/{name}").readlink())
+    return ""
+
+
+def _started(pid: int) -> int:
+    with suppress(psutil.Error):
+        return int(psutil.Process(pid).create_time() * 1e9)
+    return 0
