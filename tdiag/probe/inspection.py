@@ -1,4 +1,4 @@
-"""Inspects the training between two windows, where no step's time is: a `look` record each.
+"""Inspects the training between two windows, where no step's time is: an `inspection` record each.
 
 What changes slowly or is expensive to read belongs here: learning rates, gradients, parameters that
 got none. Nothing is written to; on a device reading costs a synchronisation or two.
@@ -134,7 +134,7 @@ class Inspection:
         return names
 
     def look(self, window: str) -> None:
-        """Write the `look` record at the end of ``window``."""
+        """Write the `inspection` record at the end of ``window``."""
         alive = {n: o for n, o in ((n, r()) for n, r in self.optimizers.items()) if o is not None}
         record: dict[str, Any] = {
             "window": window,
@@ -153,7 +153,7 @@ class Inspection:
                 self.written.add("ddp")
                 self.probe.recorder.write("ddp", **ddp_settings(ddp))
             record["unused"] = sum(p.requires_grad and p.grad is None for p in ddp.parameters())
-        self.probe.recorder.write("look", **record)
+        self.probe.recorder.write("inspection", **record)
 
     def _kept(self) -> dict[str, Any]:
         """`kept` [[place, tensors, bytes, tensors that hold a graph], …] of those made in `kept_of`

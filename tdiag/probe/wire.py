@@ -69,7 +69,7 @@ LONG_STEP_NS = 4_000_000_000
 # a report needs.
 RecordKind = Literal[
     "process", "torch", "role", "loader", "iterator", "fetch", "module", "called", "ddp",
-    "collective", "optimizer", "scheduler", "look", "input", "boundary", "window", "steps",
+    "collective", "optimizer", "scheduler", "inspection", "input", "boundary", "window", "steps",
     "trace", "calls", "ops", "syscalls", "dispatch", "flags", "settings", "finish", "stop",
     "forced", "sampler", "saver", "failure", "died", "unstopped", "trial",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ def graphs(folder: Path, first: int, last: int, between: int, calls: float = 10)
         made = 10 if number == 1 else calls
         line = {"at": AT, "calls": made, "grad_calls": made}
         run.add("ops", steps=1, lines=[line], step=step, graphs=[[AT, nodes]], **{"pass": number})
-    run.add("look", window="ops", step=20 + between, kept_of=1, kept_since=between)
+    run.add("inspection", window="ops", step=20 + between, kept_of=1, kept_since=between)
     growth = load_run(run.write()).get(MemoryGrowth)
     assert growth is not None
     return len(growth.graphs)

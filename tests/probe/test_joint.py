@@ -88,7 +88,7 @@ def joints(tmp_path: Path) -> tuple[Joint, Joint]:
             run_dir=str(tmp_path), step=40, ranks=2, rank=rank, recorder=Recorder(),
             guard=lambda f: f,
         )  # fmt: skip
-        windows: Any = SimpleNamespace(probe=probe, boundary=None, looks=None)
+        windows: Any = SimpleNamespace(probe=probe, boundary=None, inspection=None)
         return Joint(probe, lambda window, stacks: TraceCapture(windows, window, stacks))
 
     return joint(0), joint(1)

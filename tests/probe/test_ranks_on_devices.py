@@ -110,7 +110,7 @@ def test_a_trace_that_the_script_ends_is_withdrawn(
     """The script starts a profiler of its own before all ranks have answered."""
     job = Job(tmp_path, 2, monkeypatch)
     joint = Joint(job.probes[0], lambda *_: None)  # type: ignore[arg-type]
-    windows: Any = SimpleNamespace(probe=job.probes[0], boundary=None, looks=None, joint=joint)
+    windows: Any = SimpleNamespace(probe=job.probes[0], boundary=None, inspection=None, joint=joint)
     capture = TraceCapture(windows, SimpleNamespace(number=1, steps=1))  # type: ignore[arg-type]
     job.probes[0].profiler_prepared = False
     assert capture.start() == ""

@@ -205,7 +205,7 @@ def test_the_schema_of_a_comparison_has_every_field_of_the_model() -> None:
     for struct, part in (
         (comparison.Comparison, schema),
         (comparison.ChangeTable, schema["properties"]["tables"]["items"]),
-        (comparison.Change, schema["$defs"]["change"]),
+        (comparison.Difference, schema["$defs"]["change"]),
     ):
         assert part["required"] == list(struct.__struct_encode_fields__)
         assert list(part["properties"]) == part["required"]

@@ -20,11 +20,8 @@ class Capture:
 
     def __init__(self, windows: Windows, window: PlannedWindow) -> None:
         self.windows, self.window = windows, window
-        self.probe, self.boundary, self.inspection = (
-            windows.probe,
-            windows.boundary,
-            windows.inspection,
-        )
+        self.probe, self.boundary = windows.probe, windows.boundary
+        self.inspection = windows.inspection
         self.patches = Patches()  # in place only while this capture is on
         self.lost = ""  # why it ended early: the script started a profiler of its own
 
