@@ -235,8 +235,9 @@ def share_of_stream(loader: Loader) -> str:
 def left_by_others(system: System) -> float:
     """Share of a core that other programs left to the training thread, 0..1.
 
-    From the kernel's run queue time of the thread. Where that is not counted: from the share of
-    the machine in others' use, if no core is idle (only then does a program wait for one).
+    From the kernel's run queue time of the thread. If no core is idle, it is no more than the share
+    of the machine that others do not use: the thread also waits for workers and for torch's own
+    threads, whose run queue time it does not have.
     """
     left = 1.0 - min(1.0, system.training_queued_frac or 0.0)
     if system.machine_busy_cores is None or system.cores_used is None:
