@@ -21,11 +21,10 @@ from tdiag.evidence.steps import Budget, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Component, Diagnosis, StepTime
 from tdiag.model.notes import Note
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.model.timeline import Timeline
 from tdiag.model.watched import Watched
 from tdiag.rules.catalogue import find
-from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import duration
 
 __all__ = ["diagnose"]

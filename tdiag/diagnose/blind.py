@@ -7,9 +7,9 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Verdict
+from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.probe.wire import TRACE, WINDOWS
 from tdiag.rules.base import DATA_WAIT
-from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import percent
 
 # Kinds of device whose kernels torch.profiler records through Kineto: CUPTI, roctracer, XPUPTI.

@@ -13,13 +13,13 @@ from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import same_function
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
 from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step
-from tdiag.rules.thresholds import MAJORITY_FRAC, MIN_SAMPLES
+from tdiag.rules.thresholds import MIN_SAMPLES
 
 # Classes with one cause for the user and one share of the step to save: a step that waits for
 # data, and a device that the host leaves idle. The member determines the fix.

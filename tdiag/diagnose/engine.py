@@ -14,11 +14,10 @@ from tdiag.evidence.store import Evidence
 from tdiag.frameworks import in_its_terms
 from tdiag.model.diagnosis import Abstained, Finding, Speedup
 from tdiag.model.place import Place
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.probe.wire import is_user_file
 from tdiag.rules.base import DATA_WAIT, NOISE_FLOOR_FRAC, Abstain, Found, Gain
 from tdiag.rules.catalogue import Rule, all_rules, needs
-from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import only_from_below
 
 MAX_RECOVERABLE_FRAC = Threshold(

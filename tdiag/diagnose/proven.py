@@ -11,10 +11,9 @@ from tdiag.diagnose.costs import HIGH_FRAC, family_of
 from tdiag.diagnose.engine import rank
 from tdiag.diagnose.verdict import TIE_FRAC, WORDS
 from tdiag.model.diagnosis import Diagnosis, Finding, MeasuredGain, Verdict, VerdictClass
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.model.trials import Trials, Tried
 from tdiag.rules.catalogue import all_rules
-from tdiag.rules.thresholds import MAJORITY_FRAC, NOTICEABLE_FRAC
 
 # Class or family → the ceiling that leaves out what it takes.
 _CEILINGS = {

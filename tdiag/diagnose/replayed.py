@@ -8,9 +8,8 @@ from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.replay import Replay
 from tdiag.evidence.steps import Budget, Steps
 from tdiag.evidence.store import Evidence
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import DATA_WAIT, Gain
-from tdiag.rules.thresholds import NOTICEABLE_FRAC
 
 WHY = "Replayed from the trace without this cost."
 PROFILED_TIMES = Threshold(

@@ -19,9 +19,9 @@ from tdiag.evidence.ops import HostOps
 from tdiag.evidence.steps import Budget, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding, Roofline, Verdict
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.td101_fetch_blocked_on_storage import MIN_READ_BYTES
-from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC, MAJORITY_FRAC, NOTICEABLE_FRAC
+from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC
 from tdiag.units import count as counted
 from tdiag.units import duration
 

@@ -16,9 +16,10 @@ from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Verdict
 from tdiag.model.place import Place
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.model.watched import Activity, Fetching, Watched
 from tdiag.rules.base import where
-from tdiag.rules.thresholds import MAJORITY_FRAC, MIN_SAMPLES, NOTICEABLE_FRAC
+from tdiag.rules.thresholds import MIN_SAMPLES
 from tdiag.units import percent, plural
 
 _COMPUTING = ("forward", "backward", "optimizer")

@@ -20,3 +20,15 @@ class Threshold(float):
 
     def __str__(self) -> str:
         return f"{float(self):,.10g}"
+
+
+# What evidence, rules and the verdict all go by.
+MAJORITY_FRAC = Threshold(
+    0.5, "of the whole", 'By definition of "most": the larger half of what was measured.'
+)
+NOTICEABLE_FRAC = Threshold(
+    0.05,
+    "of the time",
+    "TensorFlow's input-pipeline analysis calls a program moderately bound by what takes 5 % of its"
+    " step (kModeratelyInfeedBoundThresholdInPercent), and not bound by it below.",
+)

@@ -18,10 +18,10 @@ from tdiag.evidence.feeding import Loader, Loaders
 from tdiag.evidence.machine import System, Threads
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.model.diagnosis import Measure
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, held, where
 from tdiag.rules.measures import count, frac, ns
-from tdiag.rules.thresholds import MAJORITY_FRAC, SLOW_FRAC
+from tdiag.rules.thresholds import SLOW_FRAC
 
 SATURATED_FRAC = Threshold(
     0.9,

@@ -8,9 +8,8 @@ from tdiag.evidence.ops import OpLine, Ops
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.training import Modules
 from tdiag.model.place import Place
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.loops import LAYERS
-from tdiag.rules.thresholds import MAJORITY_FRAC
 
 MIN_MODEL_CALLS = Threshold(
     12,

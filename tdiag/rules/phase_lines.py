@@ -5,7 +5,8 @@ from __future__ import annotations
 from tdiag.evidence.ops import Ops
 from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget
-from tdiag.rules.thresholds import MAJORITY_FRAC, MIN_SAMPLES
+from tdiag.model.threshold import MAJORITY_FRAC
+from tdiag.rules.thresholds import MIN_SAMPLES
 
 # Innermost frames of reading a tensor in Python: ``print(loss)``, ``f"{loss}"``.
 TENSOR_METHODS = ("(torch/_tensor.py)", "(torch/_tensor_str.py)")

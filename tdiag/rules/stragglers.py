@@ -10,8 +10,8 @@ from typing import Literal
 
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.ranks import CERTAIN_ERRORS, Beside, LateRank, Ranks, RankTime
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.rules.base import Abstain
-from tdiag.rules.thresholds import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.units import count, duration, percent, significant, size
 
 # Components that say nothing about a rank's own work: communication is what ranks are compared by.

@@ -30,11 +30,11 @@ from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Layers, Modules
 from tdiag.model.diagnosis import Fix, Measure
+from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.examples import module, phases
 from tdiag.rules.measures import frac
-from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import percent
 
 CODE = "TD005"

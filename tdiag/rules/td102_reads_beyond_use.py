@@ -30,13 +30,12 @@ from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import MB, budget, loaders, stack, stacks, system
 from tdiag.rules.feed import COPY_BYTES_PER_S, Feed, feed_of
 from tdiag.rules.fetch_lines import fetch_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, count, ns
-from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import significant, size
 
 CODE = "TD102"

@@ -32,13 +32,12 @@ from tdiag.evidence.machine import System
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, held, where
 from tdiag.rules.examples import MB, budget, loaders, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.measures import bytes_, frac
-from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import percent, size
 
 CODE = "TD208"

@@ -36,12 +36,12 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import budget, environment, loaders, phases, stack, stacks, system
 from tdiag.rules.feed import HANDOVER_HIGH_NS, cores_full, free_cores, share_of_rank
 from tdiag.rules.loop_lines import BEFORE, beside_the_step
 from tdiag.rules.measures import count, frac, ns
-from tdiag.rules.thresholds import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.rules.training_kind import acts
 from tdiag.units import duration, per_step, percent, plural
 

@@ -30,12 +30,13 @@ from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import DATA_WAIT, Found, Gain, where
 from tdiag.rules.examples import budget, loaders, phases, stack, stacks, system
 from tdiag.rules.feed import feed_of, share_of_rank
 from tdiag.rules.fetch_lines import fetch_measure, fetch_samples, top_fetch_lines
 from tdiag.rules.measures import count, known_to
-from tdiag.rules.thresholds import LOW_END_FRAC, MAJORITY_FRAC
+from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD218"

@@ -30,11 +30,10 @@ from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Flags, Settings
 from tdiag.model.diagnosis import Fix
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.examples import budget, device_time, family, flags, kernels, matrix_op, traced
 from tdiag.rules.measures import frac, ns, text
-from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import per_step
 
 CODE = "TD602"

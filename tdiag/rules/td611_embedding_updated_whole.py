@@ -43,11 +43,10 @@ from tdiag.evidence.training import (
     Optimizers,
 )
 from tdiag.model.diagnosis import Fix
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import MB, at, budget, optimizers
 from tdiag.rules.measures import bytes_, count, frac, ns
-from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import count as counted
 from tdiag.units import per_step
 

@@ -34,12 +34,12 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import at, budget, loaders
 from tdiag.rules.fetch_lines import collate_place
 from tdiag.rules.measures import count, frac, text
-from tdiag.rules.thresholds import LOW_END_FRAC, MAJORITY_FRAC
+from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import percent
 
 CODE = "TD613"

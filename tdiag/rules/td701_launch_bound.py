@@ -39,7 +39,7 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Flags, Modules
 from tdiag.model.diagnosis import Fix, Measure
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
@@ -47,7 +47,6 @@ from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost, fixed_cost_of_
 from tdiag.rules.loops import LAYERS, MIN_LINE_CALLS, rewriting, value_loops
 from tdiag.rules.measures import count, ns
 from tdiag.rules.model_calls import model_loop
-from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.rules.training_kind import acts
 from tdiag.units import duration, per_step, percent
 

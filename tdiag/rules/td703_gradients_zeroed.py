@@ -27,7 +27,7 @@ from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Optimizers
 from tdiag.model.diagnosis import Fix
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.examples import (
     MS,
@@ -40,7 +40,7 @@ from tdiag.rules.examples import (
     traced,
 )
 from tdiag.rules.measures import count, ns
-from tdiag.rules.thresholds import LOW_END_FRAC, MAJORITY_FRAC
+from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step
 
 CODE = "TD703"

@@ -39,11 +39,10 @@ from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
 from tdiag.rules.examples import MS, budget, op_line, ops, system, threads
 from tdiag.rules.measures import count, text
-from tdiag.rules.thresholds import MAJORITY_FRAC
 from tdiag.units import plural
 
 CODE = "TD706"

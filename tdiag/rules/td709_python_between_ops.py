@@ -34,14 +34,14 @@ from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, same_function, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.log_lines import logs
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import beside_the_step
 from tdiag.rules.measures import count, known_to, ns
-from tdiag.rules.thresholds import LOW_END_FRAC, MIN_SAMPLES, NOTICEABLE_FRAC
+from tdiag.rules.thresholds import LOW_END_FRAC, MIN_SAMPLES
 from tdiag.units import duration, per_step
 
 CODE = "TD709"

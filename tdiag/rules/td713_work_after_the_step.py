@@ -28,6 +28,7 @@ from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.examples import at, budget, op_line, ops, stack, stacks
 from tdiag.rules.log_lines import logs
@@ -35,7 +36,7 @@ from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import beside_the_step
 from tdiag.rules.measures import count, frac, known_to
 from tdiag.rules.phase_lines import waits_for_device
-from tdiag.rules.thresholds import LOG_EVERY, MIN_SAMPLES, NOTICEABLE_FRAC, RARER_LOW_FRAC
+from tdiag.rules.thresholds import LOG_EVERY, MIN_SAMPLES, RARER_LOW_FRAC
 from tdiag.units import per_step, percent
 
 CODE = "TD713"

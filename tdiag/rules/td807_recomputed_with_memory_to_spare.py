@@ -30,11 +30,12 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Recomputations
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Abstain, Found, Gain, held, where
 from tdiag.rules.examples import GB, MS, at, budget, environment, system
 from tdiag.rules.measures import bytes_, ns
 from tdiag.rules.memory import memory
-from tdiag.rules.thresholds import LOW_END_FRAC, MAJORITY_FRAC
+from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step, size
 
 CODE = "TD807"

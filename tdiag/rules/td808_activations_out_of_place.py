@@ -27,11 +27,11 @@ from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Activation, Layers
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, MB, at, environment, system
 from tdiag.rules.measures import bytes_, count
 from tdiag.rules.memory import in_use
-from tdiag.rules.thresholds import NOTICEABLE_FRAC
 from tdiag.units import percent, size
 
 CODE = "TD808"

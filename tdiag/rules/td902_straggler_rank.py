@@ -46,13 +46,13 @@ from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
+from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Found, where
 from tdiag.rules.examples import rank_time, ranks_of
 from tdiag.rules.fetch_lines import top_fetch_lines
 from tdiag.rules.measures import bytes_, count, ns, text
 from tdiag.rules.phase_lines import main_line
 from tdiag.rules.stragglers import Straggler, abstain_unless_alone, straggler_of
-from tdiag.rules.thresholds import MAJORITY_FRAC
 
 CODE = "TD902"
 NAME = "straggler-rank"

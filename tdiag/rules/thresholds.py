@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from tdiag.model.threshold import Threshold
 
-MAJORITY_FRAC = Threshold(
-    0.5, "of the whole", 'By definition of "most": the larger half of what was measured.'
-)
 HEALTHY_COMPUTE_FRAC = Threshold(
     0.8,
     "of the step",
     "By Amdahl's law: where four fifths compute, removing all the rest gains at most 1.25×.",
-)
-NOTICEABLE_FRAC = Threshold(
-    0.05,
-    "of the time",
-    "TensorFlow's input-pipeline analysis calls a program moderately bound by what takes 5 % of its"
-    " step (kModeratelyInfeedBoundThresholdInPercent), and not bound by it below.",
 )
 USABLE_MEMORY_FRAC = Threshold(
     0.9,
