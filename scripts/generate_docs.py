@@ -8,6 +8,7 @@ import pkgutil
 from pathlib import Path
 
 import tdiag.diagnose
+import tdiag.evidence
 from tdiag.rules.catalogue import all_rules, declared_in, index, listed, page
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -22,10 +23,14 @@ def pages() -> dict[str, str]:
 
 
 def verdict_page() -> str:
-    """docs/verdict.md with the thresholds of tdiag/diagnose between its two markers."""
-    names = sorted(found.name for found in pkgutil.iter_modules(tdiag.diagnose.__path__))
-    modules = [importlib.import_module(f"tdiag.diagnose.{name}") for name in names]
-    lines = listed(declared_in(tdiag.diagnose, *modules))
+    """docs/verdict.md with the thresholds of tdiag/diagnose and of tdiag/evidence between its two
+    markers."""
+    found = [
+        importlib.import_module(module.name)
+        for package in (tdiag.diagnose, tdiag.evidence)
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
+    lines = listed(declared_in(tdiag.diagnose, *found))
     before, _, rest = VERDICT.read_text(encoding="utf-8").partition(BEGIN)
     return "\n".join([before + BEGIN, *lines, END + rest.partition(END)[2]])
 

@@ -6,10 +6,13 @@ from typing import Literal
 
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
+from tdiag.model.threshold import Threshold
 
-# By definition of the normal distribution: a difference of three standard errors is chance in one
-# of 370 cases.
-CERTAIN_ERRORS = 3.0
+CERTAIN_ERRORS = Threshold(
+    3.0,
+    "standard errors",
+    "By the normal distribution: so large a difference is chance in one of 370 cases.",
+)
 REDUCER = "DistributedDataParallel"  # the name of what its reducer waits for
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
+from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.probe.wire import MADE
 
 
@@ -85,12 +86,11 @@ class Settings(Kind, frozen=True, kw_only=True):
     def in_most_steps(self, name: str, value: bool | int | str = MADE) -> bool:
         """Set in the clean steps again and again, once in two steps at least."""
         found = self.last(name, value)
-        return found is not None and found.per_step >= MOST_STEPS
+        return found is not None and found.per_step >= MAJORITY_FRAC
 
 
 # Settings whose object is a torch profiler; the first makes objects of the second.
 PROFILERS = ("torch.profiler.profile", "torch.autograd.profiler.profile")
-MOST_STEPS = 0.5  # by definition of most
 
 
 class Scheduler(Kind, frozen=True, kw_only=True):

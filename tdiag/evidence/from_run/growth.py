@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tdiag.evidence.from_run.phases import PHASES, phases_per_step
 from tdiag.evidence.from_run.timed import Timed
 from tdiag.evidence.steps import PhaseGrowth, SlowingDown
+from tdiag.model.threshold import Threshold
 from tdiag.probe.wire import BASELINE
 
 # Steps without a profiler are put into so many groups, and of each group the shortest time counts:
@@ -18,9 +19,12 @@ from tdiag.probe.wire import BASELINE
 GROUPS = 8
 LEAST_IN_GROUP = 5
 NORMAL_95 = 1.96  # by definition: 97.5 % point of the normal distribution
-# Each half must grow at this share of the whole slope at least: a jump (another program began)
-# leaves one half flat. Heuristic.
-HALF_FRAC = 0.5
+HALF_FRAC = Threshold(
+    0.5,
+    "of the whole slope",
+    "Heuristic: each half of the steps must grow so fast; a jump (another program began) leaves one"
+    " half flat.",
+)
 
 
 def make_slowing_down(judged: Timed) -> SlowingDown | None:

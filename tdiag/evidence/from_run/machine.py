@@ -12,9 +12,13 @@ from tdiag.evidence.device import DeviceClocks, HeldDown
 from tdiag.evidence.feeding import Storage
 from tdiag.evidence.machine import Busy, Strip, System, SystemHistory
 from tdiag.model.kind import Kind
+from tdiag.model.threshold import Threshold
 
-# A thread that wants a core half of the time; less takes none away from a training. Heuristic.
-BUSY_CORES = 0.5
+BUSY_CORES = Threshold(
+    0.5,
+    "cores",
+    "Heuristic: a thread that wants a core less than half of the time takes none from a training.",
+)
 
 
 class _Gpu(msgspec.Struct):

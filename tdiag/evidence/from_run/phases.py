@@ -35,6 +35,7 @@ from tdiag.evidence.from_run.slices import (
     Slices,
 )
 from tdiag.evidence.steps import Phases
+from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.probe.wire import (
     BY_BACKWARD,
     BY_BATCH,
@@ -52,9 +53,6 @@ PHASES = (
     "checkpoint", "comm", "gc", "after_step", "unattributed",
 )  # fmt: skip
 _NUMBER = {name: number for number, name in enumerate(PHASES)}
-
-# By definition of "mostly": what holds for more than half of a phase may speak for it.
-MAJORITY_FRAC = 0.5
 
 _OF_ROLE = {
     BATCH: "data_wait",

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.events import Process, training_of
 from tdiag.evidence.from_run.late_rank import late_rank, traced_together
-from tdiag.evidence.from_run.phases import MAJORITY_FRAC, PHASES, phases_per_step
+from tdiag.evidence.from_run.phases import PHASES, phases_per_step
 from tdiag.evidence.from_run.records import (
     CollectiveRecord,
     DdpRecord,
@@ -38,13 +38,13 @@ from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.ranks import CollectiveLine, Collectives, Ranks, RankTime
 from tdiag.evidence.store import Evidence
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 
-# Heuristic: a rank whose mean step is further from the lead's does not step with it.
-SAME_STEP_FRAC = 0.05
-# What makes another rank than the lead, which alone was profiled, worth judging: TensorFlow's
-# input-pipeline analysis calls a program "moderately" bound by 5 % of its step
-# (rules/thresholds.py).
-LATE_FRAC = 0.05
+SAME_STEP_FRAC = Threshold(
+    0.05,
+    "of the lead's mean step",
+    "Heuristic: a rank whose mean step is further from it does not step with the lead.",
+)
 
 OTHER = {"after_step": "other"}  # as the budget calls it
 
@@ -102,7 +102,7 @@ def on_devices(
 def _late(ranks: Ranks) -> bool:
     """Whether the others wait noticeably for the slowest rank."""
     step_ns = next((rank.step_ns for rank in ranks.ranks if rank.rank == ranks.slowest), 0.0)
-    return ranks.waited_ns is not None and ranks.waited_ns >= LATE_FRAC * step_ns > 0
+    return ranks.waited_ns is not None and ranks.waited_ns >= NOTICEABLE_FRAC * step_ns > 0
 
 
 def together(lead: Timed, processes: Iterable[Process]) -> tuple[Ranks, Timed] | None:
@@ -122,7 +122,7 @@ def together(lead: Timed, processes: Iterable[Process]) -> tuple[Ranks, Timed] |
         found = _by_meeting(ranks, by_hand=lead.process.last(DdpRecord) is None)
     late, waited = found.slowest, found.waited_ns
     assert late is not None and waited is not None
-    if late == lead.process.rank or waited < LATE_FRAC * _step(lead):
+    if late == lead.process.rank or waited < NOTICEABLE_FRAC * _step(lead):
         return found, lead
     judged = beside(lead.process, others[late])
     assert judged is not None  # as before

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tdiag.evidence.from_run.records import ModuleRecord
 from tdiag.evidence.from_run.slices import BACKWARD, FORWARD, NEXT, OPTIMIZER, Ints, Slices
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.probe.wire import BY_BATCH, GRAD_ON, ITERATOR_MADE, MODULE_SHIFT, TRAINING_MODE
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -19,11 +20,12 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 # What a region is for. START stands for "nothing before".
 START, BATCH, MODEL, LOSS, GRADIENT, UPDATE, EVAL_BATCH, EVAL_MODEL = range(8)
 
-# A call that most steps make belongs to the training step; what fewer make is an evaluation.
-HABIT_FRAC = 0.5
-# One batch in ten that leads to a backward makes a training loader: losses of up to ten batches
-# may be summed before one backward, while an evaluation's batches lead to none at all.
-TRAIN_VOTE_FRAC = 0.1
+TRAIN_VOTE_FRAC = Threshold(
+    0.1,
+    "of a loader's batches",
+    "Heuristic: losses of up to ten batches may be summed before one backward, while the batches of"
+    " an evaluation lead to none at all.",
+)
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,8 @@ class _Seen:
         steps = max(1, self.steps)
         pairs = np.unique(self.arg[self.model] * steps + self.step[self.model])
         values, counts = np.unique(pairs // steps, return_counts=True)
-        return np.isin(self.arg, values[counts >= HABIT_FRAC * self.steps])
+        # What most steps do belongs to the training step; what fewer do is an evaluation.
+        return np.isin(self.arg, values[counts >= MAJORITY_FRAC * self.steps])
 
     def _spread(self, found: Mask, loaders: Mapping[int, str]) -> Mask:
         """From the model's calls to the loss computed from them and to their batches."""

@@ -13,14 +13,16 @@ import msgspec
 from tdiag.evidence.from_run.events import Process, workers_of
 from tdiag.evidence.sampled import CallFrame, CallTrees, StackLine, Stacks
 from tdiag.model.place import Place
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.probe.wire import IN_PROCESS, PY_SPY, is_user_file, stacks_file
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")
 _THREAD = re.compile(r"[Pp]rocess (\d+).*?[Tt]hread (?:id: )?(\d+)")
-# A line's samples that mostly fell in one phase belong to it; fewer may be a shared helper.
-ONE_PHASE_FRAC = 0.9
-# By definition of "most": more than the other half.
-MOST_FRAC = 0.5
+ONE_PHASE_FRAC = Threshold(
+    0.9,
+    "of a line's samples",
+    "Heuristic: a line with fewer in one phase may be a helper that several phases share.",
+)
 
 _PHASE_OF_FRAME = (
     ("torch/utils/data/dataloader.py", "__next__", "data_wait"),
@@ -268,7 +270,7 @@ def _library(called: Sequence[SampledFrame]) -> str:
 
 def _most(names: Counter[str]) -> str:
     name, count = names.most_common(1)[0]
-    return name if count > MOST_FRAC * names.total() else ""
+    return name if count > MAJORITY_FRAC * names.total() else ""
 
 
 def _one_phase(phases: Counter[str]) -> str:

@@ -31,6 +31,7 @@ from tdiag.evidence.steps import StepEvents, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.kind import Kind
 from tdiag.model.notes import Note
+from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.model.timeline import Timeline
 from tdiag.trace import Trace
 
@@ -40,9 +41,6 @@ ON_DEVICE: tuple[type[Kind], ...] = (
     *(Device, DeviceTime, Transfers, Syncs, Kernels, Communication),
     *(DeviceParts, DeviceMemory, AllocatorCalls, Replay),
 )
-
-# As the verdict's line between what matters and what does not (rules/thresholds.py).
-WORTH_SAYING_FRAC = 0.05
 
 
 def device_evidence(
@@ -147,7 +145,7 @@ def _notes(seen: TraceView, window: TracedWindow) -> Iterator[Note]:
             "the trace marks no steps: it counts as one step, in which warm-up may dominate",
             "warning",
         )
-    if window.head_ns > WORTH_SAYING_FRAC * (window.end - window.begin):
+    if window.head_ns > NOTICEABLE_FRAC * (window.end - window.begin):
         before = f"{window.head_ns / 1e6:,.1f} ms before the first device work"
         yield Note("head", f"set aside: {before}, which nothing in the trace explains")
     if window.sampled:

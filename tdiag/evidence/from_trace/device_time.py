@@ -25,6 +25,7 @@ from tdiag.evidence.from_trace.intervals import (
 )
 from tdiag.evidence.from_trace.view import COMM, COMPUTE, D2H, H2D, Rows, TraceView, queue_of
 from tdiag.evidence.from_trace.window import NEXT_BATCH, OPTIMIZER_STEP, TracedWindow
+from tdiag.model.threshold import Threshold
 
 KIND_NAMES = {COMPUTE: "compute", COMM: "comm", H2D: "h2d", D2H: "d2h"}  # in order of precedence
 
@@ -86,10 +87,14 @@ def _busy(view: TraceView, window: TracedWindow) -> dict[str, Spans]:
     return found
 
 
-# In 18 of 20 public traces (V100 to B200, MI210 to MI300) nine of ten launches return within 8
-# times the median time since the one before. What takes longer than ten times the median is not the
-# cost of a launch: preprocessing, creating the context, loading a module, capturing a graph.
-ORDINARY_TIMES = 10
+# What takes longer is not the cost of a launch: preprocessing, creating the context, loading a
+# module, capturing a graph.
+ORDINARY_TIMES = Threshold(
+    10,
+    "times the median launch",
+    "In 18 of 20 public traces (V100 to B200, MI210 to MI300) nine of ten launches return within 8"
+    " times the median time since the one before.",
+)
 
 
 def _launch_starved(

@@ -15,10 +15,7 @@ from tdiag.evidence.from_trace.window import TracedWindow
 from tdiag.evidence.ranks import Communication, Ranks, RankTime
 from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
-
-# Paired collectives end together; further apart than a wait that would be noticeable
-# (rules/thresholds.py), they are not the same ones.
-TOGETHER_FRAC = 0.05
+from tdiag.model.threshold import NOTICEABLE_FRAC
 
 
 def merge_ranks(by_rank: Mapping[int, Evidence]) -> Evidence:
@@ -66,7 +63,11 @@ def _by_turns(ranks: Sequence[Evidence]) -> tuple[float, float] | None:
     step_ns = min(d.step_ns for e in ranks if (d := e.get(DeviceTime)))
     apart = ends - ends[0]
     clocks = np.median(apart, axis=1, keepdims=True)  # of machines, which differ a little
-    if np.abs(clocks).max() > step_ns / 2 or np.abs(apart - clocks).max() > TOGETHER_FRAC * step_ns:
+    # Paired collectives end together; those a noticeable time apart are not the same ones.
+    if (
+        np.abs(clocks).max() > step_ns / 2
+        or np.abs(apart - clocks).max() > NOTICEABLE_FRAC * step_ns
+    ):
         return None
     shortest = exposed.min(axis=0).sum()
     on_the_whole = exposed.sum(axis=1)

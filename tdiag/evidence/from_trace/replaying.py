@@ -14,16 +14,17 @@ from tdiag.evidence.from_trace.queues import CLOCK_NS, NEAR_NS, Queues, queues, 
 from tdiag.evidence.from_trace.view import D2H, H2D, Rows, TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
 from tdiag.evidence.replay import NONE, Replay
+from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.trace.decode import Interned
 
 # A replay of so many calls and kernels takes a hundredth of a second; one step alone may have more,
 # but a report must not wait for seconds.
 ENOUGH_EVENTS, MOST_EVENTS = 4_000, 12_000
-# What issues less of the work is not the training: a thread that pins batches, a watchdog.
-ISSUING_FRAC = 0.01
-# As the verdict's line between what matters and what does not: of the steps, so much waiting may be
-# unexplained, and of the calls, so many may run beside others, before a replay tells nothing.
-UNEXPLAINED_FRAC = 0.05
+ISSUING_FRAC = Threshold(
+    0.01,
+    "of the work",
+    "Heuristic: a thread that issues less is not the training: it pins batches, or is a watchdog.",
+)
 # States in which issuing work is part of what a fix would shorten.
 OF_PHASE = ("python_loss", "evaluation", "optimizer")
 
@@ -59,10 +60,10 @@ def replay(view: TraceView, window: TracedWindow, states: Mapping[str, Spans]) -
     waits, tails = _waits(view, calls, found)
     clock = np.maximum.accumulate(np.r_[0, calls.end])
     beside = calls.begin < clock[:-1]
-    if beside.sum() > UNEXPLAINED_FRAC * len(beside):
+    if beside.sum() > NOTICEABLE_FRAC * len(beside):
         raise Unexplained("several threads issue device work at the same time")
     unexplained = found.unexplained_ns + int(tails[tails > NEAR_NS].sum())
-    if unexplained > UNEXPLAINED_FRAC * end:
+    if unexplained > NOTICEABLE_FRAC * end:
         raise Unexplained("what the device work waited for is not in the trace")
     tags = Interned[str]()
     host = _host(states, origin, clock, np.r_[calls.begin, end], tags)

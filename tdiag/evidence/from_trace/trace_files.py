@@ -22,6 +22,7 @@ from tdiag.evidence.machine import Environment
 from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.notes import Captured
+from tdiag.model.threshold import Threshold
 from tdiag.trace import Trace, read_trace
 from tdiag.trace.inflate import Progress
 from tdiag.trace.parallel import cores
@@ -101,10 +102,12 @@ def read_file(path: Path, progress: Progress | None = None, *, alone: bool = Tru
     return TracedFile(path, rank, evidence, world if isinstance(world, int) else None)
 
 
-# Kernels that two traces both name ÷ those of the one that names fewer: of ranks of one job 1.0
-# (DLRM on 8 V100s), of three recordings of one program 0.83 to 0.98; of unrelated public traces at
-# most 0.40, but for one of two copies and no kernels, which most others make, too.
-UNRELATED_FRAC = 0.5
+UNRELATED_FRAC = Threshold(
+    0.5,
+    "of the kernels of the trace that names fewer",
+    "Ranks of one job both name 1.0 of them (DLRM on 8 V100s), three recordings of one program 0.83"
+    " to 0.98, unrelated public traces at most 0.40, but for one of two copies and no kernels.",
+)
 
 
 def unrelated(files: Sequence[TracedFile]) -> str:

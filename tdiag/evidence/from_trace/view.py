@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tdiag.evidence.from_trace.intervals import Mask, Spans, union
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.trace import Trace
 
 Rows = npt.NDArray[np.int64]
@@ -34,7 +35,6 @@ ANNOTATION_CATEGORIES = frozenset({"user_annotation"})
 KERNEL_CATEGORIES = frozenset({"kernel", "concurrent_kernel"})
 OLD_ANNOTATION = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)|Optimizer\.|nccl:")
 DEVICE_WORK = re.compile(r"kernel|memcpy|memset")
-MOSTLY = 0.5  # by definition
 
 # Names of what moves data between devices; it counts as busy even while it only waits.
 COMMUNICATION = re.compile(
@@ -140,7 +140,7 @@ def _device_categories(trace: Trace) -> set[str]:
             continue
         # An accelerator unknown to us: its work is called so, or has a stream.
         streams = trace.stream[trace.category == number]
-        if DEVICE_WORK.search(category) or (len(streams) and (streams >= 0).mean() > MOSTLY):
+        if DEVICE_WORK.search(category) or (len(streams) and (streams >= 0).mean() > MAJORITY_FRAC):
             found.add(category)
     return found
 
@@ -153,8 +153,11 @@ def _kinds(trace: Trace, work: Rows) -> npt.NDArray[np.int8]:
     return kinds
 
 
-# Another process has ops and runtime calls of its own. What has less of both is no training.
-LEAST_FRAC = 0.05
+PROCESS_FRAC = Threshold(
+    0.05,
+    "of the ops and runtime calls",
+    "Heuristic: a second process of a trace has many of its own; with fewer it trains nothing.",
+)
 
 
 def one_process(view: TraceView) -> tuple[TraceView, str]:
@@ -189,7 +192,7 @@ def _pids(view: TraceView, rows: Rows) -> set[Any]:
     counts: Counter[Any] = Counter()
     for (pid, _), count in zip(view.trace.lanes, lanes.tolist(), strict=True):
         counts[pid] += count
-    return {pid for pid, count in counts.items() if count > LEAST_FRAC * len(rows)}
+    return {pid for pid, count in counts.items() if count > PROCESS_FRAC * len(rows)}
 
 
 def _of(view: TraceView, rows: Rows, pid: Any) -> Mask:

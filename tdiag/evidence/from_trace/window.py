@@ -12,19 +12,26 @@ import numpy as np
 from tdiag.evidence.from_trace.intervals import Ints, covered
 from tdiag.evidence.from_trace.view import Rows, TraceView
 from tdiag.evidence.steps import TracedSteps
+from tdiag.model.threshold import Threshold
 
 PROFILER_STEP = re.compile(r"^ProfilerStep#\d+")
 NEXT_BATCH = re.compile(r"^enumerate\(DataLoader\)")
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 
-# A leading step this many times the median of the rest is warm-up (compilation, autotuning,
-# allocation): those are known to take several times a step, ordinary variation does not.
-WARM_UP_RATIO = 2.0
+WARM_UP_RATIO = Threshold(
+    2.0,
+    "times the median of the rest",
+    "Heuristic: compilation, autotuning and allocation are known to take several times a step,"
+    " ordinary variation does not.",
+)
 MIN_NUMBERED = 20  # ops below which a median of gaps says nothing
 ENOUGH_NUMBERED = 20_000  # ops beyond which it says nothing new
 MIN_REST = 2  # steps that must remain to tell warm-up by
-# Slower steps in more than a third of a trace are no warm-up: they are how this training runs.
-MOST_WARM_UP_FRAC = 1 / 3
+MOST_WARM_UP_FRAC = Threshold(
+    1 / 3,
+    "of the steps",
+    "Heuristic: slower steps in more of a trace are no warm-up but how this training runs.",
+)
 
 
 @dataclass(frozen=True)
