@@ -101,7 +101,9 @@ def test_a_file_that_cannot_be_patched(tmp_path: Path) -> None:
         (WORKERS, {}, ""),
         (WORKERS, {"numbers": "rounding"}, ""),
         (WORKERS, {"numbers": "like its own"}, ""),
-        (WORKERS, {"numbers": "different", "losses": "losses differ by 20.0% over 32 steps"},
+        (WORKERS, {"numbers": "different"}, ""),  # samples may be drawn at random
+        ("loader.prefetch_factor=4",
+         {"numbers": "different", "losses": "losses differ by 20.0% over 32 steps"},
          "promises the same numbers, but as patched losses differ by 20.0%"),
         ("torch.compile", {"numbers": "different"}, ""),  # it promises nothing of the kind
         (WORKERS, {"answer": "no effect", "speedup": 1.0, "low": 0.99, "high": 1.01},

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from ..boundary import Boundary
     from ..core import Probe
 
-# How safe: the same numbers come out; they differ by rounding; the training becomes another one.
-SAME, ROUNDING, TRAINING = "same numbers", "changed rounding", "changed training"
+# How safe: the same numbers come out; the same, but samples that draw at random draw others; they
+# differ by rounding; the training becomes another one.
+SAME, DRAWS = "same numbers", "same numbers but random ones"
+ROUNDING, TRAINING = "changed rounding", "changed training"
 FIX, CEILING = "fix", "ceiling"
 # Some times what the turns of a group of processes last (tdiag/trial/measure.py): what happens more
 # rarely than that, they would hardly meet.

@@ -1,17 +1,16 @@
 """DataLoaders start this many worker processes."""
 
-from ..base import SAME, Change, number
+from ..base import DRAWS, Change, number
 from ..loaders import argument
 
 CHANGE = Change(
     name="loader.num_workers",
     does="DataLoaders start this many worker processes.",
-    safety=SAME,
+    safety=DRAWS,
     takes="N",
     parse=number(0),
     absent="no DataLoader was made",
-    cannot="workers of an IterableDataset that does not share out its data each repeat all of it;"
-    " random augmentation draws other numbers",
+    cannot="workers of an IterableDataset that does not share out its data each repeat all of it",
     edit="DataLoader(..., num_workers=N)",
     install=argument("num_workers"),
 )

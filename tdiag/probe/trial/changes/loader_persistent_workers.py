@@ -1,12 +1,12 @@
 """Workers live on from one epoch to the next."""
 
-from ..base import SAME, Change, switch
+from ..base import DRAWS, Change, switch
 from ..loaders import argument
 
 CHANGE = Change(
     name="loader.persistent_workers",
     does="Workers live on from one epoch to the next.",
-    safety=SAME,
+    safety=DRAWS,
     takes="",
     parse=switch,
     absent="no DataLoader was made",
