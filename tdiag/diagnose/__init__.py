@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from tdiag.diagnose.budget import make_budget
+from tdiag.diagnose.compiled import make_compile_report
 from tdiag.diagnose.costs import undisturbed
 from tdiag.diagnose.engine import run_rules
 from tdiag.diagnose.places import with_fetch_lines
@@ -75,6 +76,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         top=tuple(top_parts(evidence)),
         ranks=rank_steps(evidence),
         roofline=make_roofline(evidence, budget),
+        compiled=make_compile_report(evidence),
         watched=watched,
     )
 

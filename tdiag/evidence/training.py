@@ -133,32 +133,6 @@ class Gradients(Kind, frozen=True, kw_only=True):
     clipped: bool | None = None
 
 
-class Recompiled(Kind, frozen=True, kw_only=True):
-    """A function that was compiled again because this guard failed, ``times`` in the run."""
-
-    at: Place | None
-    reason: str
-    times: int
-
-
-class Compiles(Kind, frozen=True, kw_only=True):
-    """What dynamo compiled. Absent where nothing was ever compiled.
-
-    Up to the end of the clean window: ``frames``, functions compiled, each version counted,
-    ``recompiles``, all but the first version of each, and ``total_ns``, time spent compiling. Of
-    these in the clean window, per step: ``clean_recompiles`` and ``clean_ns``.
-    ``limit_hit``: a function was given up after too many versions and runs as plain Python.
-    """
-
-    frames: int
-    recompiles: int
-    total_ns: int
-    clean_recompiles: float
-    clean_ns: float
-    reasons: tuple[Recompiled, ...]
-    limit_hit: bool
-
-
 class BiasedLayer(Kind, frozen=True, kw_only=True):
     """A linear or convolution layer with a bias whose output is the input of a batch (or
     instance) norm in training mode and of nothing else. ``name``: in its outermost module, "" where

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from tdiag.model.compiled import CompileReport
 from tdiag.model.notes import Captured, Note
 from tdiag.model.place import Place
 from tdiag.model.timeline import Timeline
@@ -223,9 +224,10 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a report says. ``budget`` sums to ``step.mean_ns`` exactly. ``trials``: of the
-    fixes and the verdict, None where none was made. ``watched``: of a process that was watched
-    from outside; None for one that was launched."""
+    """Everything a report says. ``budget`` sums to ``step.mean_ns`` exactly. ``compiled``: None
+    where torch.compile compiled nothing. ``trials``: of the fixes and the verdict, None where none
+    was made. ``watched``: of a process that was watched from outside; None for one that was
+    launched."""
 
     schema_version: int = SCHEMA_VERSION
     verdict: Verdict
@@ -241,5 +243,6 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     top: tuple[Top, ...] = ()
     ranks: tuple[RankStep, ...] = ()
     roofline: Roofline | None = None
+    compiled: CompileReport | None = None
     trials: Trials | None = None
     watched: Watched | None = None

@@ -1,5 +1,4 @@
-"""What the probe writes down about the process, torch, its switches, what dynamo compiled, and
-what one op costs here."""
+"""What the probe writes down about the process, torch, its switches, and what one op costs here."""
 
 from __future__ import annotations
 
@@ -10,12 +9,11 @@ import re
 import sys
 import threading
 import time
-from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import device, frameworks
+from . import device, dynamo, frameworks
 from .patches import hidden
 from .wire import is_user_file
 
@@ -161,7 +159,7 @@ def flags(autocast: str, scaled: bool) -> dict[str, Any]:
         "profiler": profiler_is_on(),
         "trace": _own_tracer() or tracer_name(trace),
         "autocast": autocast,
-        "compiled": compiled_frames() > 0,
+        "compiled": dynamo.compiled_frames() > 0,
         "scaler": scaled,
         "agent": sorted(AGENTS & sys.modules.keys())[:1],
     }
@@ -170,12 +168,6 @@ def flags(autocast: str, scaled: bool) -> dict[str, Any]:
 def profiler_is_on() -> bool:
     """A torch profiler (the script's own, unless tdiag's is running) is recording."""
     return bool(torch._C._autograd._profiler_enabled())
-
-
-def compiled_frames() -> int:
-    """How many frames dynamo has compiled in this process; 0 without importing dynamo."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    return int(utils.counters["frames"]["total"]) if utils is not None else 0
 
 
 def config_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -249,55 +241,6 @@ def ranks() -> tuple[int, int, int]:
     else:
         rank, world = env_int("RANK", 0), env_int("WORLD_SIZE", 1)
     return rank, world, env_int("LOCAL_WORLD_SIZE", world)
-
-
-MOST_REASONS, LONGEST = 20, 200
-# The key under which dynamo adds up the seconds of whole compilations, once for each.
-WHOLE = "_compile.compile_inner"
-
-
-def compiles() -> list[int] | None:
-    """Frames compiled so far, those compiled again, and ns spent on all of it; None where nothing
-    was ever compiled."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    frames = sys.modules.get("torch._dynamo.convert_frame")
-    if utils is None or frames is None:
-        return None
-    per_frame = list(frames.FRAME_COMPILE_COUNTER.values())
-    seconds = utils.compilation_time_metrics.get(WHOLE, ())
-    return [sum(per_frame), sum(n - 1 for n in per_frame if n), round(sum(seconds) * 1e9)]
-
-
-def recompiled() -> dict[str, Any]:
-    """`recompiled` [[place, the guard that failed, times], …] and `limit`: dynamo gave a function
-    up after too many compilations and runs it as plain Python."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    if utils is None:
-        return {}
-    found: dict[Any, int] = {}
-    for code, reasons in list(utils.guard_failures.items()):
-        for reason in reasons:
-            key = (_place(code), _plain(str(reason)))
-            found[key] = found.get(key, 0) + 1
-    failed = [getattr(m, "fail_reason", None) or "" for m in utils.get_compilation_metrics()]
-    most = sorted(found.items(), key=lambda item: -item[1])[:MOST_REASONS]
-    return {
-        "recompiled": [[place, reason, times] for (place, reason), times in most],
-        "limit": any("limit exceeded" in reason for reason in failed),
-    }
-
-
-def _place(code: Any) -> tuple[str, int, str] | None:
-    if not isinstance(code, CodeType):
-        return None
-    return os.path.abspath(code.co_filename), code.co_firstlineno, code.co_name
-
-
-def _plain(reason: str) -> str:
-    """Without the number of the compiled version in front: ``0/7: tensor 'x' size mismatch``."""
-    head, colon, rest = reason.partition(": ")
-    known = colon and head.replace("/", "").isdigit()
-    return (rest if known else reason).strip()[:LONGEST]
 
 
 OPS, ROUNDS = 100, 5

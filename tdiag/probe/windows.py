@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import device, facts, plan
+from . import device, dynamo, facts, plan
 from .control import POLL_NS, Joint, StopSign, arrive
 from .core import now_ns
 from .procfs import ThreadCounters
@@ -59,6 +59,7 @@ class Windows:
         self.make_capture = capture
         self._advance = probe.guard(self.advance)  # made once: this runs every step
         self.stop = StopSign(probe)
+        self.compiled = dynamo.Compiled(probe)
         self.counters: ThreadCounters | None = None
         self.queue: dict[int, int] = {}  # loader → how many batches its queue can hold
         self.round = 0  # batches of one from each worker, of the loader with most
@@ -330,7 +331,8 @@ class Windows:
         if begun and self.probe.window != WARMUP:
             drained = self._drained() if look else None
             more = {} if drained is None else self._lengths(drained)
-            self._record("end", drained=drained, **more, **facts.recompiled())
+            self._record("end", drained=drained, **more)
+            self.compiled.write()
         if begun and self.probe.window == BASELINE:
             self.probe.recorder.write(
                 "flags", **facts.flags(self.boundary.autocast, self.boundary.scaled)
@@ -389,7 +391,7 @@ class Windows:
             name=self.window.name,
             state=state,
             step=self.probe.step,
-            compiles=facts.compiles(),
+            compiles=dynamo.compiles(),
             **device.memory(),
             **{"pass": self.window.number},
             **more,

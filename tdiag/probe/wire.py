@@ -71,7 +71,7 @@ RecordKind = Literal[
     "process", "torch", "role", "loader", "iterator", "fetch", "module", "called", "ddp",
     "collective", "optimizer", "scheduler", "inspection", "input", "boundary", "window", "steps",
     "trace", "calls", "ops", "syscalls", "dispatch", "flags", "settings", "finish", "stop",
-    "forced", "sampler", "saver", "failure", "died", "unstopped", "trial",
+    "forced", "sampler", "saver", "failure", "died", "unstopped", "trial", "compiled",
 ]  # fmt: skip
 
 # The record of steps in a row, as JSON: the general encoder takes three times as long for the one

@@ -26,6 +26,7 @@ from tdiag.report.document import (
     Table,
 )
 from tdiag.report.money import money
+from tdiag.report.of_compiled import blocks as compiled_blocks
 from tdiag.report.of_finding import action, finding_annotation, item
 from tdiag.report.of_roofline import blocks as roofline_blocks
 from tdiag.report.profilers import every_table
@@ -225,6 +226,10 @@ def _sections(
         reached = f"{percent(found.efficiency)} reached"
         yield Section(id="roofline", title="What this machine reaches", aside=reached,
                       blocks=tuple(roofline_blocks(found)), folded=healthy)  # fmt: skip
+    if diagnosis.compiled:
+        spent = duration(diagnosis.compiled.before_ns)
+        yield Section(id="compiled", title="torch.compile", aside=f"{spent} compiling first",
+                      blocks=tuple(compiled_blocks(diagnosis.compiled)))  # fmt: skip
     if diagnosis.ranks:
         yield Section(id="ranks-table", title="Ranks", aside="ms per step",
                       blocks=(_ranks(diagnosis.ranks),))  # fmt: skip

@@ -25,9 +25,10 @@ somewhat slower than fixed ones.
 
 from __future__ import annotations
 
+from tdiag.evidence.compiled import Compiles
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Compiles, Recompiled
+from tdiag.model.compiled import Recompiled
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.probe.wire import is_user_file
@@ -46,13 +47,16 @@ CLASS = "overhead"
 COMPILING = ("forward", "loss", "backward", "launch", "other")
 
 
+# In the guards of torch 2.1 to 2.13 on sizes, strides and the relations between them.
+OF_A_SHAPE = ("size mismatch", "stride mismatch", ".size()", ".stride()", ".shape", "rank mismatch")
+
+
 def check(budget: Budget, compiles: Compiles | None) -> Found | None:
     if compiles is None:  # nothing was compiled
         return None
     if not compiles.clean_recompiles and not compiles.limit_hit:
         return None
     worst = max(compiles.reasons, key=lambda reason: reason.times, default=None)
-    because = f" The guard that fails: {worst.reason.rstrip('.')}." if worst else ""
     at = worst.at if worst and worst.at and is_user_file(worst.at.file) else None
     return Found(
         summary=_summary(budget, compiles, at),
@@ -63,13 +67,7 @@ def check(budget: Budget, compiles: Compiles | None) -> Found | None:
             ns("compiling, whole run", compiles.total_ns, "probe"),
             *((text("guard that fails most", worst.reason, "probe"),) if worst else ()),
         ),
-        fix=Fix(
-            f"Keep the shapes of the compiled code{where(at)} fixed (pad to a few lengths, use"
-            f" drop_last=True), or compile it with dynamic shapes.{because}",
-            "review",
-            action="Compile with dynamic shapes or pad to fixed ones",
-            code="model = torch.compile(model, dynamic=True)",
-        ),
+        fix=_fix(worst, at),
         gain=None if not compiles.clean_ns else Gain(
             0.0,
             compiles.clean_ns,
@@ -78,6 +76,26 @@ def check(budget: Budget, compiles: Compiles | None) -> Found | None:
         ),
         at=at,
     )  # fmt: skip
+
+
+def _fix(worst: Recompiled | None, at: Place | None) -> Fix:
+    because = f" The guard that fails: {worst.reason.rstrip('.')}." if worst else ""
+    if worst is None or any(word in worst.reason for word in OF_A_SHAPE):
+        return Fix(
+            f"Keep the shapes of the compiled code{where(at)} fixed (pad to a few lengths, use"
+            " drop_last=True), or compile it with dynamic shapes: dynamic=True, or"
+            f" torch._dynamo.mark_dynamic(tensor, dimension) on its inputs.{because}",
+            "review",
+            action="Compile with dynamic shapes or pad to fixed ones",
+            code="model = torch.compile(model, dynamic=True)",
+        )
+    return Fix(
+        f"Do not change what the code compiled{where(at)} takes as constant: hand a number that"
+        f" changes over as a tensor, and keep modes, types and objects the same.{because}",
+        "review",
+        action="Keep what the compiled code takes as constant",
+        code="rate = torch.tensor(rate)  # compiled once for every value",
+    )
 
 
 def _summary(budget: Budget, compiles: Compiles, at: Place | None) -> str:

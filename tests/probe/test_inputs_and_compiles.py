@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tdiag.evidence.compiled import Compiles
 from tdiag.evidence.feeding import Inputs
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Compiles, Modules
+from tdiag.evidence.training import Modules
 
 from .harness import watch_code
 

@@ -12,7 +12,7 @@ import pytest
 
 from tdiag import report
 from tdiag.errors import RunError, UsageError
-from tdiag.model import comparison, notes, place, timeline, watched
+from tdiag.model import comparison, compiled, notes, place, timeline, watched
 from tdiag.model import diagnosis as model
 from tdiag.model.diagnosis import Diagnosis, VerdictClass
 from tdiag.report import FORMATS
@@ -42,6 +42,10 @@ PARTS: list[tuple[type[msgspec.Struct], dict[str, Any]]] = [
     (model.Speedup, FINDING["speedup"]["anyOf"][0]),
     (model.Fix, FINDING["fix"]),
     (watched.Watched, SCHEMA["$defs"]["watched"]),
+    (compiled.CompileReport, SCHEMA["$defs"]["compiled"]),
+    (compiled.CompiledFunction, SCHEMA["$defs"]["compiled_function"]),
+    (compiled.GraphBreak, SCHEMA["$defs"]["graph_break"]),
+    (compiled.Recompiled, SCHEMA["$defs"]["recompiled"]),
     (watched.Activity, SCHEMA["$defs"]["activity"]),
     (watched.Fetching, SCHEMA["$defs"]["fetching"]),
     (watched.WatchedRank, SCHEMA["$defs"]["watched_rank"]),

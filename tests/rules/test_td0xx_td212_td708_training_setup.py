@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.compiled import Compiles
 from tdiag.evidence.feeding import Inputs, InputTensor
 from tdiag.evidence.machine import Startup
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import (
-    Compiles,
     Gradients,
     Layers,
     Modules,
@@ -20,6 +20,7 @@ from tdiag.evidence.training import (
     Scheduler,
     Schedulers,
 )
+from tdiag.model.compiled import Recompiled
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.model.kind import Kind
 from tdiag.rules.catalogue import find
@@ -273,3 +274,20 @@ def test_compiling_again_costs_what_it_took_in_the_clean_steps(
     compiles: Compiles, expected: str
 ) -> None:
     assert judge("TD708", budget(forward=60, backward=40), compiles) == expected
+
+
+@pytest.mark.parametrize(
+    ("guard", "advice"),
+    [
+        ("tensor 'x' size mismatch at index 1. expected 40, actual 41", "mark_dynamic"),
+        ("x.size()[1] == 40", "mark_dynamic"),
+        ("rate == 0.1", "as a tensor"),
+        ("type_id(self.scheduler)", "as a tensor"),
+    ],
+)
+def test_what_to_do_against_compiling_again_follows_from_the_guard(guard: str, advice: str) -> None:
+    failed = Recompiled(at=at(33, "forward"), reason=guard, times=7)
+    again = replace(compiled(0.05, 9.0 * MS), reasons=(failed,))
+    found = run_rule(find("TD708"), Evidence().add(budget(forward=60, backward=40), again))
+    assert isinstance(found, Finding)
+    assert advice in found.fix.text and guard in found.fix.text

@@ -15,6 +15,7 @@ from tdiag.evidence.from_run.clean import (
     queued_frac,
     why_none,
 )
+from tdiag.evidence.from_run.compiled import make_compiles
 from tdiag.evidence.from_run.counted import make_counted, make_syscalls
 from tdiag.evidence.from_run.events import Process, lead_of, read_events
 from tdiag.evidence.from_run.growth import make_slowing_down
@@ -24,7 +25,7 @@ from tdiag.evidence.from_run.machine import (
     make_system,
     read_storage,
 )
-from tdiag.evidence.from_run.model import make_compiles, make_inputs, make_model
+from tdiag.evidence.from_run.model import make_inputs, make_model
 from tdiag.evidence.from_run.pinpoint import pinpoint
 from tdiag.evidence.from_run.ranks_of_run import make_collectives, rank_to_judge
 from tdiag.evidence.from_run.records import TorchRecord, TraceRecord

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tdiag.evidence.compiled import CompiledRegions, Compiles
 from tdiag.evidence.device import DeviceTime, Kernels, SyncLines, Syncs, Transfers
 from tdiag.evidence.feeding import Inputs, Loaders, PaddedLookups
 from tdiag.evidence.from_run.events import Process
@@ -23,7 +24,6 @@ from tdiag.evidence.steps import Phases, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import (
     ClipCalls,
-    Compiles,
     EmbeddingTables,
     Flags,
     Gradients,
@@ -56,7 +56,7 @@ _KINDS_OF: dict[str, tuple[type[Kind], ...]] = {
     BASELINE: (Steps, Phases, Loaders, Modules, Optimizers, Schedulers, Gradients, Layers, Ddp,
                Startup, Inputs, Compiles, Threads, DebugVariables, Flags, Dispatch),
     SAMPLE: (Stacks,),
-    TRACE: (HostOps, TracedSteps),
+    TRACE: (HostOps, TracedSteps, CompiledRegions),
     CALLS: (Calls,),
     OPS: (Ops, ClipCalls, EmbeddingTables, PaddedLookups, Recomputations, MemoryGrowth),
     SYSCALLS: (Syscalls,),

@@ -1,4 +1,4 @@
-"""The model: its layers, what reached it, how its calls followed one another, what was compiled."""
+"""The model: its layers, what reached it, how its calls followed one another."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ from tdiag.evidence.training import (
     BiasedLayer,
     Clip,
     ClipCalls,
-    Compiles,
     EmbeddingTable,
     EmbeddingTables,
     Layers,
-    Recompiled,
     Recomputations,
 )
 from tdiag.model.kind import Kind
@@ -272,27 +270,3 @@ def _tensor(module: ModuleRecord, looks: list[InputRecord]) -> InputTensor:
 
 def _mean(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
     return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True))
-
-
-def make_compiles(lead: Process) -> Compiles | None:
-    """None where dynamo compiled nothing, or no clean window ended."""
-    windows = [w for w in lead.all(WindowRecord) if w.name == BASELINE]
-    end = next((w for w in reversed(windows) if w.state == "end"), None)
-    if end is None or end.compiles is None or not end.compiles[0]:
-        return None
-    frames, again, ns = end.compiles
-    begin = next(w for w in windows if w.state == "begin" and w.number == end.number)
-    before = begin.compiles or (0, 0, 0)
-    steps = max(1, end.step - begin.step)
-    return Compiles(
-        frames=frames,
-        recompiles=again,
-        clean_recompiles=(again - before[1]) / steps,
-        total_ns=ns,
-        clean_ns=(ns - before[2]) / steps,
-        reasons=tuple(
-            Recompiled(at=location(at), reason=reason, times=times)
-            for at, reason, times in end.recompiled
-        ),
-        limit_hit=end.limit,
-    )

@@ -184,8 +184,6 @@ class WindowRecord(Record):
     peak: int | None = None
     reserved: int | None = None
     compiles: tuple[int, int, int] | None = None  # frames, of these again, ns, so far
-    recompiled: list[tuple[At, str, int]] = []
-    limit: bool = False
 
 
 class StepsRecord(Record):
@@ -306,6 +304,15 @@ class CollectiveRecord(Record):
     id: int
     name: str = ""
     at: At = None
+
+
+class CompiledRecord(Record):
+    """What dynamo did so far, as ``probe/dynamo.py`` describes the fields; None: not known."""
+
+    compilations: list[tuple[str, tuple[str, int, str], int, int]] | None = None
+    breaks: list[tuple[list[At], str, int]] | None = None
+    recompiled: list[tuple[At, str, int]] | None = None
+    limit: bool | None = None
 
 
 class CallsRecord(Record):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tdiag.evidence.compiled import CompiledRegions
 from tdiag.evidence.data_sheets import roof_of
 from tdiag.evidence.device import Device, DeviceParts, DeviceTime, Kernels, Syncs, Transfers
 from tdiag.evidence.feeding import TracedFetches
 from tdiag.evidence.from_trace.allocating import allocator_calls
+from tdiag.evidence.from_trace.compiled import compiled_regions
 from tdiag.evidence.from_trace.copies_and_syncs import syncs, transfers
 from tdiag.evidence.from_trace.device_time import busy_spans, device_time, host_states, idle_causes
 from tdiag.evidence.from_trace.device_work import device_memory, device_of, device_parts, kernels
@@ -37,6 +39,10 @@ from tdiag.trace import Trace
 
 __all__ = ["device_evidence"]
 
+ON_HOST: tuple[type[Kind], ...] = (
+    *(TracedSteps, Timeline, StepEvents, HostOps, CompiledRegions, MatrixOps, Work),
+    TracedFetches,
+)
 ON_DEVICE: tuple[type[Kind], ...] = (
     *(Device, DeviceTime, Transfers, Syncs, Kernels, Communication),
     *(DeviceParts, DeviceMemory, AllocatorCalls, Replay),
@@ -50,7 +56,8 @@ def device_evidence(
 
     ``phases``: ``(name, start_ns, end_ns)`` of the host phases (keys of ``Phases.wall_ns``) and
     ``steps``: step boundaries, both on the trace's own clock (``trace.ts_ns``), where the caller
-    knows them. Kinds: TracedSteps, Timeline, StepEvents, HostOps, MatrixOps, Work, TracedFetches;
+    knows them. Kinds: TracedSteps, Timeline, StepEvents, HostOps, CompiledRegions, MatrixOps, Work,
+    TracedFetches;
     of a device DeviceTime, Transfers, Syncs, Kernels, Communication, DeviceParts, Replay,
     DeviceMemory, AllocatorCalls.
     """
@@ -63,13 +70,14 @@ def device_evidence(
     window = find_window(seen, steps)
     if window is None:
         why = "the trace holds no host and no device events"
-        on_host = (TracedSteps, Timeline, StepEvents, HostOps, MatrixOps, Work, TracedFetches)
-        evidence.missing = dict.fromkeys((*on_host, *ON_DEVICE), why)
+        evidence.missing = dict.fromkeys((*ON_HOST, *ON_DEVICE), why)
         return evidence
     evidence.add(window.traced_steps())
     evidence.notes += _notes(seen, window)
     ops = nest(trace, window.began(seen, seen.ops))
     _put(evidence, HostOps, host_ops(seen, ops, window, phases), "the trace holds no host ops")
+    regions = compiled_regions(seen, ops, window)
+    _put(evidence, CompiledRegions, regions, "no compiled code ran in the traced steps")
     matrices = matrix_ops(seen, ops, window)
     _put(evidence, MatrixOps, matrices, "no shapes were recorded (record_shapes=True)")
     stacks = PythonStacks(seen)

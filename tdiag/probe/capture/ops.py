@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .. import device, facts, places
+from .. import device, dynamo, places
 from ..patches import hidden
 from .base import Capture
 from .flow import MOVES, Flow
@@ -106,7 +106,7 @@ class OpsCapture(Capture):
     would make dynamo compile them again."""
 
     def start(self) -> str:
-        if facts.compiled_frames():
+        if dynamo.compiled_frames():
             return "compiled graphs are alive: counting calls would recompile them"
         if torch._C._len_torch_function_stack():
             return "the script has a torch function mode of its own switched on"

@@ -1,0 +1,114 @@
+"""What torch.compile did: what dynamo says of it, and what a trace shows of what it made."""
+
+from __future__ import annotations
+
+import re
+
+from tdiag.model.compiled import GraphBreak, Recompiled
+from tdiag.model.kind import Kind
+from tdiag.model.place import Place
+
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")
+
+
+class Compilation(Kind, frozen=True, kw_only=True):
+    """One version of one function. ``number``: in the names of its regions in a trace ("2/0").
+    ``ops``: in its graph. ``resumed_at``: the line behind whose graph break it begins; ``at`` is
+    then the function that broke, not what dynamo calls the rest of it."""
+
+    number: str
+    at: Place
+    ops: int
+    ns: int
+    resumed_at: int | None = None
+
+
+class BrokenAt(Kind, frozen=True, kw_only=True):
+    """The user's lines on which a graph ended before its function did, the called function first,
+    in so many compilations."""
+
+    lines: tuple[Place, ...]
+    reason: str
+    times: int
+
+
+class Compiles(Kind, frozen=True, kw_only=True):
+    """What dynamo compiled. Absent where nothing was ever compiled.
+
+    Up to the end of the clean window: ``frames``, functions compiled, each version counted,
+    ``recompiles``, all but the first version of each, and ``total_ns``, time spent compiling. Of
+    these in the clean window, per step: ``clean_recompiles`` and ``clean_ns``; and before it,
+    ``before_ns``. Of the whole run: ``reasons``, ``compilations`` (the last 64) and ``breaks``.
+    ``limit_hit``: a function was given up after too many versions and runs as plain Python.
+    """
+
+    frames: int
+    recompiles: int
+    total_ns: int
+    clean_recompiles: float
+    clean_ns: float
+    reasons: tuple[Recompiled, ...]
+    limit_hit: bool
+    before_ns: int = 0
+    compilations: tuple[Compilation, ...] = ()
+    breaks: tuple[BrokenAt, ...] = ()
+
+
+class CompiledRegions(Kind, frozen=True, kw_only=True):
+    """Compiled code in the traced steps, host time in ns per step.
+
+    ``entered``: calls by the number of the compilation. ``gap_ns``: by the same number, from the
+    end of the graph before, or the begin of the function around it, until it began; empty where
+    the back end does not mark its graphs. ``graphs_ns``: inside compiled graphs, forward and
+    backward, and of the time of ops outside of them ``broken_ns`` within compiled functions and
+    ``eager_ns`` elsewhere; None where graphs are not marked. ``guards_ns``: choosing the version.
+    """
+
+    entered: dict[str, float]
+    gap_ns: dict[str, float]
+    graphs_ns: float | None
+    broken_ns: float | None
+    eager_ns: float | None
+    guards_ns: float
+
+
+def resumed(function: str) -> tuple[str, int | None]:
+    """Of dynamo's name for the rest of a function behind a graph break: the function, and the line
+    of the break. Other names stay."""
+    found = _RESUMED.fullmatch(function)
+    return (found[1], int(found[2])) if found else (function, None)
+
+
+def graph_breaks(compiles: Compiles, regions: CompiledRegions | None) -> tuple[GraphBreak, ...]:
+    """One for each line and reason, the longest gap first. A break in a called function ends the
+    graphs of its callers as well: that counts where it happened."""
+    causes: dict[tuple[Place, str], list[BrokenAt]] = {}
+    for broken in compiles.breaks:
+        causes.setdefault((broken.lines[0], broken.reason), []).append(broken)
+    found = []
+    for (at, reason), mine in causes.items():
+        behind = [x for x in compiles.compilations if _behind(x, mine)]
+        found.append(_with_hits(at, reason, sum(x.times for x in mine), behind, regions))
+    return tuple(sorted(found, key=lambda x: (-(x.ns or 0.0), -(x.per_step or 0.0), -x.times)))
+
+
+def _behind(compilation: Compilation, breaks: list[BrokenAt]) -> bool:
+    at, line = compilation.at, compilation.resumed_at
+    return any((x.file, x.line) == (at.file, line) for broken in breaks for x in broken.lines)
+
+
+def _with_hits(
+    at: Place, reason: str, times: int, behind: list[Compilation], regions: CompiledRegions | None
+) -> GraphBreak:
+    """``behind``: what follows the break. Where nothing does, it is not known how often the line
+    was met."""
+    per_step = ns = None
+    if regions is not None and behind:
+        hits: dict[tuple[str, int | None], float] = {}
+        for x in behind:  # versions of one rest take turns; the rests of callers follow each time
+            key = x.at.function, x.resumed_at
+            hits[key] = hits.get(key, 0.0) + regions.entered.get(x.number, 0.0)
+        per_step = max(hits.values())
+        if regions.graphs_ns is not None:
+            ns = sum(regions.gap_ns.get(x.number, 0.0) for x in behind)
+    return GraphBreak(at=at, reason=reason, times=times, per_step=per_step, ns=ns)
