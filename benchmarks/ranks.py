@@ -10,7 +10,8 @@ the jobs have a planted straggler: one rank, drawn at random, whose every step t
 the step longer, in its loader or in its forward, half of the time because its batches hold
 proportionally more samples. The others' collectives last longer by as much.
 
-Found: the report names that rank, that part of the step, and more data where that is the reason.
+Each folder is read twice: the first time from its records, then with the digest that this left; both
+must say the same. Found: the report names that rank, that part of the step, and more data where that is the reason.
 Invented: a rank is named in a job without a straggler. Wall time and peak memory are those of a
 process that reads the folder and makes the diagnosis, traces apart.
 
@@ -186,13 +187,24 @@ def job(source: Source, world: int, number: int, seed: int) -> Record:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
         written = write(folder, source, world, planted, chance.randrange(2**32))
-        done = subprocess.run(
-            [sys.executable, __file__, "--merge", str(folder)],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-    result: Record = json.loads(done.stdout)
+        whole, result = merged(folder), merged(folder)  # the second reads the first one's digest
+        digest = (folder / "digest.msgpack").stat().st_size
+    costs = {"s", "cpu_s", "mb"}
+    assert {k: v for k, v in result.items() if k not in costs} == {
+        k: v for k, v in whole.items() if k not in costs
+    }, "with the digest as without"
     assert result["ranks"] == world, result
-    return {**result, "judged": judged(result, planted), "planted": planted, "written": written}
+    about = {"planted": planted, "written": written, "digest": digest, "whole": whole}
+    return {**result, "judged": judged(result, planted), **about}
+
+
+def merged(folder: Path) -> Record:
+    done = subprocess.run(
+        [sys.executable, __file__, "--merge", str(folder)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    result: Record = json.loads(done.stdout)
+    return result
 
 
 def main() -> None:
@@ -216,14 +228,17 @@ def main() -> None:
             if result["judged"] not in ("found", "clear"):
                 print(f"  {result['judged']}: {result['planted']}: {result['summary']}")
         middle = len(results) // 2
-        seconds, cpu = (sorted(r[k] for r in results)[middle] for k in ("s", "cpu_s"))
-        print(
-            f"{world:6} ranks  {counts}  {seconds:.2f} s, {cpu:.2f} s on a core"
-            f" ({cpu / world * 1e3:.2f} ms a rank),"
-            f" {max(r['mb'] for r in results):.0f} MB,"
-            f" {results[0]['written'] / world / 1e3:.0f} kB a rank on disk",
-            flush=True,
-        )
+        print(f"{world:6} ranks  {counts}")
+        readings = {"first": [r["whole"] for r in results], "with the digest": results}
+        sizes = {"first": "written", "with the digest": "digest"}
+        for name, of in readings.items():
+            seconds, cpu = (sorted(r[k] for r in of)[middle] for k in ("s", "cpu_s"))
+            print(
+                f"  {name}: {seconds:.2f} s, {cpu:.2f} s on a core"
+                f" ({cpu / world * 1e3:.2f} ms a rank), {max(r['mb'] for r in of):.0f} MB,"
+                f" {results[0][sizes[name]] / world / 1e3:.1f} kB a rank on disk",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

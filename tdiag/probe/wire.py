@@ -113,6 +113,7 @@ CONFIG, RUN = "config.json", "run.json"
 EVENTS, CONTROL, TENSORBOARD = "events", "control", "tensorboard"
 PROBE_ERROR = "probe-error.txt"
 CPROFILE = "cprofile.pstats"
+DIGEST = "digest.msgpack"  # of the ranks, by tdiag.evidence.from_run.digest
 ROOF = "roof.json"  # what the machine reaches, by tdiag.launch.roof
 PY_SPY, IN_PROCESS, OFF = "py-spy", "in-process", "off"  # `sampler` of the configuration
 
@@ -126,8 +127,8 @@ class EventsFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        name = os.path.basename(path)[: -len(".jsonl")]
-        self.pid = int(name) if name.isdigit() else -1
+        self.name = os.path.basename(path)[: -len(".jsonl")]
+        self.pid = int(self.name) if self.name.isdigit() else -1
         self.read_bytes = 0
 
     def read(self, most_bytes: int = -1, last: bool = False) -> list[tuple[str, bytes]]:

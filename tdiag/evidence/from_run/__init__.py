@@ -17,6 +17,7 @@ from tdiag.evidence.from_run.clean import (
 )
 from tdiag.evidence.from_run.compiled import make_compiles
 from tdiag.evidence.from_run.counted import make_counted, make_syscalls
+from tdiag.evidence.from_run.digest import Digest, read_digest
 from tdiag.evidence.from_run.events import Process, lead_of, read_events
 from tdiag.evidence.from_run.growth import make_slowing_down
 from tdiag.evidence.from_run.loaders import make_loaders
@@ -80,7 +81,8 @@ def load_run(run_dir: Path) -> Evidence:
     """
     run = read_run(run_dir)
     config = _read_json(run_dir / CONFIG)
-    processes = read_events(run_dir)
+    kept = read_digest(run_dir)
+    processes = read_events(run_dir, kept.heads)
     lead = lead_of(processes)
     evidence = Evidence(notes=[Note("program", str(text)) for text in run.get("notes") or ()])
     evidence.add(make_environment(run, lead))
@@ -96,7 +98,7 @@ def load_run(run_dir: Path) -> Evidence:
     if lead is None:
         evidence.missing[Steps] = why_none(None, processes)
     else:
-        judged, traced, spans = _add_steps(evidence, run_dir, lead, processes, allowed)
+        judged, traced, spans = _add_steps(evidence, run_dir, lead, processes, allowed, kept)
         evidence.add(
             *make_device_facts(judged),
             *make_setting(lead, processes),
@@ -124,6 +126,9 @@ def load_run(run_dir: Path) -> Evidence:
     if run.get("exit_code") and evidence.get(Steps) is None and evidence.notes:
         evidence.missing[Steps] = evidence.notes.pop(0).text  # how the program failed is the reason
     say_capture(evidence, lead, config)
+    if kept.fresh:
+        kept.heads = {process.name: process.head for process in processes}
+        kept.write(run_dir)
     if broken := sum(process.broken_lines for process in processes):
         lines = f"{broken} line{'s' * (broken > 1)}"
         evidence.note("events-unread", f"{lines} of the event file could not be read", "warning")
@@ -136,6 +141,7 @@ def _add_steps(
     lead: Process,
     processes: list[Process],
     allowed: int | None,
+    kept: Digest,
 ) -> tuple[Process, Process, list[Span]]:
     """Everything that is said per clean step. Returns the process that is judged, the one whose
     trace is read, which is the lead if that has none, and the phases of its traced steps.
@@ -147,7 +153,7 @@ def _add_steps(
         evidence.missing[Steps] = why_none(lead)
         evidence.add(make_step_history(lead, None, {}))
         return lead, lead, []
-    judged = rank_to_judge(evidence, run_dir, mine, processes)
+    judged = rank_to_judge(evidence, run_dir, mine, processes, kept)
     clean, process = judged.clean, judged.process
     if note := DIVIDED.get(judged.boundary):
         evidence.note("step-boundary", note)

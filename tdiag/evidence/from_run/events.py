@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
+from tdiag.evidence.from_run.digest import Head
 from tdiag.evidence.from_run.records import (
     BoundaryRecord,
     IteratorRecord,
@@ -18,6 +20,7 @@ from tdiag.evidence.from_run.records import (
     Record,
     RoleRecord,
     StepsRecord,
+    TorchRecord,
 )
 from tdiag.evidence.from_run.slices import StepTable, step_table
 from tdiag.probe.wire import BASELINE, BY_BATCH, EventsFile, events_files
@@ -45,6 +48,7 @@ class Process:
     records: dict[type[Record], list[Record]] = field(default_factory=dict)
     steps: StepTable = field(default_factory=lambda: step_table([]))
     broken_lines: int = 0
+    name: str = ""  # of its file
 
     def all(self, kind: type[R]) -> list[R]:
         return self.records.get(kind, [])  # type: ignore[return-value]
@@ -76,20 +80,58 @@ class Process:
         return about is not None and about.source == BY_BATCH
 
     @property
+    def head(self) -> Head:
+        about, torch, steps = self.last(ProcessRecord), self.last(TorchRecord), self.steps
+        return Head(
+            pid=self.pid, rank=self.rank, world_size=self.world_size, evaluates=self.evaluates,
+            steps=len(steps),
+            began=int(steps.begin[0]) if len(steps) else 0,
+            ended=int(steps.end[-1]) if len(steps) else 0,
+            clock_ns=about.unix_ns - about.t if about else None,
+            intra_op=torch.intra_op if torch else None,
+            broken_lines=self.broken_lines,
+        )  # fmt: skip
+
+    @property
     def tid(self) -> int | None:
         """Native id of the thread that trains or fetches, as py-spy names threads."""
         role = self.last(RoleRecord)
         return role.tid if role else None
 
 
-def read_events(run_dir: Path) -> list[Process]:
-    """Every process of the run that wrote events; an unreadable file counts as one broken line."""
-    return [read_process(file) for file in events_files(run_dir)]
+class Unread(Process):
+    """A process whose head is known: its file is read when its records are asked for."""
+
+    def __init__(self, file: EventsFile, head: Head) -> None:
+        self.pid, self.name, self.broken_lines = file.pid, file.name, head.broken_lines
+        self._file, self._head = file, head
+
+    head = property(lambda self: self._head)
+    rank = property(lambda self: self._head.rank)
+    world_size = property(lambda self: self._head.world_size)
+    evaluates = property(lambda self: self._head.evaluates)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("records", "steps"):
+            raise AttributeError(name)
+        read = read_process(self._file)
+        self.records, self.steps = read.records, read.steps
+        return getattr(self, name)
+
+
+def read_events(run_dir: Path, heads: Mapping[str, Head] | None = None) -> list[Process]:
+    """Every process of the run that wrote events; an unreadable file counts as one broken line.
+    ``heads``: those whose records are read only when asked for, by the name of the file."""
+    known = heads or {}
+    return [
+        Unread(file, known[file.name]) if file.name in known else read_process(file)
+        for file in events_files(run_dir)
+    ]
 
 
 def read_process(file: EventsFile) -> Process:
     """One events file. Unknown kinds are ignored; so is, but counted, what is no record."""
-    process = Process(file.pid)
+    process = Process(file.pid, name=file.name)
     try:
         lines = file.read(last=True)  # the process may have been killed before the last newline
     except OSError:
@@ -117,7 +159,7 @@ def _take(process: Process, line: bytes) -> None:
 def training_of(processes: list[Process]) -> list[Process]:
     """Those that ended steps; where some train, without those that only evaluate (the parent of
     Hogwild's processes, after them)."""
-    stepping = [p for p in processes if p.steps]
+    stepping = [p for p in processes if p.head.steps]
     return [p for p in stepping if not p.evaluates] or stepping
 
 
@@ -125,7 +167,7 @@ def lead_of(processes: list[Process]) -> Process | None:
     """The training process that speaks for the run: lowest rank, then most steps; None if no
     process ended a step."""
     training = training_of(processes)
-    return min(training, key=lambda p: (p.rank, -len(p.steps)), default=None)
+    return min(training, key=lambda p: (p.rank, -p.head.steps), default=None)
 
 
 def beside_of(lead: Process, processes: list[Process]) -> list[Process]:
@@ -138,7 +180,7 @@ def beside_of(lead: Process, processes: list[Process]) -> list[Process]:
     for process in training_of(processes):
         if process is lead or not _same_clock(lead, process):
             continue
-        began, ended = process.steps.begin[0], process.steps.end[-1]
+        began, ended = process.head.began, process.head.ended
         shared = np.maximum(np.minimum(end, ended) - np.maximum(begin, began), 0).sum()
         if shared > 0.5 * (end - begin).sum():
             found.append(process)
@@ -148,9 +190,8 @@ def beside_of(lead: Process, processes: list[Process]) -> list[Process]:
 def _same_clock(one: Process, other: Process) -> bool:
     """The monotonic clock begins when a machine boots: two machines' differ from the wall's by
     something else."""
-    about = [p.last(ProcessRecord) for p in (one, other)]
-    offsets = [a.unix_ns - a.t for a in about if a is not None]
-    return len(offsets) == 2 and abs(offsets[0] - offsets[1]) < SAME_CLOCK_NS
+    offset, another = one.head.clock_ns, other.head.clock_ns
+    return offset is not None and another is not None and abs(offset - another) < SAME_CLOCK_NS
 
 
 def workers_of(lead: Process, processes: list[Process]) -> dict[int, tuple[Process, int]]:

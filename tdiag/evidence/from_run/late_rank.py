@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tdiag.errors import RunError
+from tdiag.evidence.from_run.digest import Digest
 from tdiag.evidence.from_run.events import Process
 from tdiag.evidence.from_run.records import (
     FetchRecord,
@@ -37,10 +38,11 @@ def late_rank(
     late: Timed,
     everybody: Mapping[int, Process],
     processes: list[Process],
+    kept: Digest,
 ) -> LateRank:
     """What ``late`` has to do. ``everybody``: the processes that train, by rank."""
     training = {number for number, role in lead.roles.loaders.items() if role == "train"}
-    samples, batch_bytes = _batches(late.process.rank, everybody, processes, training)
+    samples, batch_bytes = _batches(late.process.rank, everybody, processes, training, kept)
     calls, flops = _work(run_dir, lead.process, late.process, everybody)
     line, line_ns = _line(run_dir, lead, late, everybody, processes)
     return LateRank(
@@ -63,15 +65,17 @@ def _batches(
     everybody: Mapping[int, Process],
     processes: Iterable[Process],
     training: Collection[int],
+    kept: Digest,
 ) -> tuple[Beside | None, Beside | None]:
     """Samples and bytes of a training batch. ``training``: numbers of the loaders."""
     by_pid = {process.pid: process for process in processes}
-    samples, sizes = {}, {}
-    for rank, process in everybody.items():
-        fetches = list(_fetches(process, by_pid, training))
-        samples[rank] = [float(f.samples) for f in fetches if f.samples is not None]
-        sizes[rank] = [float(f.bytes) for f in fetches if f.bytes is not None]
-    return _compared(late, samples), _compared(late, sizes)
+    for rank in everybody.keys() - kept.batches.keys():
+        fetches = list(_fetches(everybody[rank], by_pid, training))
+        samples = [float(f.samples) for f in fetches if f.samples is not None]
+        kept.batches[rank] = samples, [float(f.bytes) for f in fetches if f.bytes is not None]
+        kept.fresh = True
+    by_samples, by_bytes = ({r: kept.batches[r][i] for r in everybody} for i in (0, 1))
+    return _compared(late, by_samples), _compared(late, by_bytes)
 
 
 def _fetches(

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from tdiag.evidence.from_run.clean import Clean
+from tdiag.evidence.from_run.digest import Digest, RankDigest
 from tdiag.evidence.from_run.events import Process, training_of
 from tdiag.evidence.from_run.late_rank import late_rank, traced_together
 from tdiag.evidence.from_run.phases import PHASES, phases_per_step
@@ -32,7 +32,7 @@ from tdiag.evidence.from_run.records import (
     DdpRecord,
     location,
 )
-from tdiag.evidence.from_run.slices import COMM, Ints, Slices
+from tdiag.evidence.from_run.slices import COMM, Slices
 from tdiag.evidence.from_run.timed import Timed, beside
 from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
 from tdiag.evidence.machine import Environment
@@ -50,7 +50,7 @@ OTHER = {"after_step": "other"}  # as the budget calls it
 
 
 def rank_to_judge(
-    evidence: Evidence, run_dir: Path, lead: Timed, processes: list[Process]
+    evidence: Evidence, run_dir: Path, lead: Timed, processes: list[Process], kept: Digest
 ) -> Timed:
     """The lead; or the rank that it waits for, whose time is everybody's. Adds Ranks where several
     step together, and says whom the report is about. ``evidence`` holds the Environment."""
@@ -61,7 +61,7 @@ def rank_to_judge(
         return lead
     judged, rank = lead, lead.process.rank
     on_device = environment.device != "cpu"
-    compared = on_devices(run_dir, lead, training) if on_device else together(lead, training)
+    compared = on_devices(run_dir, lead, training) if on_device else together(lead, training, kept)
     if isinstance(compared, str):
         evidence.missing[Ranks] = compared
     elif compared is not None:
@@ -69,7 +69,7 @@ def rank_to_judge(
         evidence.add(ranks)
         if _late(ranks) and ranks.slowest == judged.process.rank:
             everybody = {lead.process.rank: lead.process, **_others(lead.process, training)}
-            evidence.add(late_rank(run_dir, lead, judged, everybody, processes))
+            evidence.add(late_rank(run_dir, lead, judged, everybody, processes, kept))
     who, more = f"rank {judged.process.rank}", f"{others} more process{'es' * (others > 1)} trained"
     if not any(p.rank for p in training):  # no ranks: processes that share a model, or a sweep
         who = f"process {judged.process.pid}, which took most steps"
@@ -105,15 +105,17 @@ def _late(ranks: Ranks) -> bool:
     return ranks.waited_ns is not None and ranks.waited_ns >= NOTICEABLE_FRAC * step_ns > 0
 
 
-def together(lead: Timed, processes: Iterable[Process]) -> tuple[Ranks, Timed] | None:
+def together(lead: Timed, processes: Iterable[Process], kept: Digest) -> tuple[Ranks, Timed] | None:
     """All ranks that step with the lead, and the one to judge the job by: that which the others
-    wait for, or the lead where nobody waits noticeably. None if nobody steps with it."""
+    wait for, or the lead where nobody waits noticeably. None if nobody steps with it. ``kept``: of
+    ranks that it knows no record is read."""
     others = _others(lead.process, processes)
     ranks = {lead.process.rank: _digest(lead)}
     for rank, process in sorted(others.items()):
-        mine = beside(lead.process, process)
-        if mine is not None and abs(_step(mine) / _step(lead) - 1) <= SAME_STEP_FRAC:
-            ranks[rank] = _digest(mine)
+        if rank not in kept.compared:
+            kept.compared[rank], kept.fresh = _compared(lead, process), True
+        if (mine := kept.compared[rank]) is not None:
+            ranks[rank] = mine
     if len(ranks) < 2:
         return None
     if all("comm" in mine.wall_ns for mine in ranks.values()):
@@ -129,29 +131,21 @@ def together(lead: Timed, processes: Iterable[Process]) -> tuple[Ranks, Timed] |
     return found, judged
 
 
-@dataclass(frozen=True)
-class _Digest:
-    """What is compared of one rank. Its slices, some 300 kB, are not kept: there may be a thousand
-    ranks. A row a clean step: ``begin``, ``end``, ``comm`` (waited in collectives, ns)."""
-
-    wall_ns: dict[str, float]
-    begin: Ints
-    end: Ints
-    comm: Ints
-
-    @property
-    def step_ns(self) -> float:
-        return sum(self.wall_ns.values())
+def _compared(lead: Timed, process: Process) -> RankDigest | None:
+    """None of a rank that does not step with the lead."""
+    mine = beside(lead.process, process)
+    same = mine is not None and abs(_step(mine) / _step(lead) - 1) <= SAME_STEP_FRAC
+    return _digest(mine) if mine is not None and same else None
 
 
-def _digest(mine: Timed) -> _Digest:
+def _digest(mine: Timed) -> RankDigest:
     table = phases_per_step(mine.timeline, mine.slices, mine.timeline.ns)
     clean, steps = mine.clean.mask, mine.process.steps
     comm = table[clean, PHASES.index("comm")]
-    return _Digest(mine.phases.wall_ns, steps.begin[clean], steps.end[clean], comm)
+    return RankDigest.of(mine.phases.wall_ns, steps.begin[clean], steps.end[clean], comm)
 
 
-def _by_meeting(ranks: Mapping[int, _Digest], *, by_hand: bool) -> Ranks:
+def _by_meeting(ranks: Mapping[int, RankDigest], *, by_hand: bool) -> Ranks:
     """From backward's begin until gradients are summed: DistributedDataParallel does that before
     backward ends, a script ``by_hand`` between it and the optimizer's step."""
     names = ("backward", "optimizer") if by_hand else ("backward",)
@@ -176,7 +170,7 @@ def _by_meeting(ranks: Mapping[int, _Digest], *, by_hand: bool) -> Ranks:
     return Ranks(ranks=tuple(times), slowest=late, waited_ns=waited, source="baseline")
 
 
-def _by_collectives(ranks: Mapping[int, _Digest]) -> Ranks:
+def _by_collectives(ranks: Mapping[int, RankDigest]) -> Ranks:
     """From what each rank waited in collectives."""
     waits = {rank: mine.wall_ns["comm"] for rank, mine in ranks.items()}
     late = min(waits, key=lambda rank: waits[rank])
@@ -204,7 +198,7 @@ def _by_collectives(ranks: Mapping[int, _Digest]) -> Ranks:
     )
 
 
-def _step_by_step(ranks: Sequence[_Digest]) -> npt.NDArray[np.float64] | None:
+def _step_by_step(ranks: Sequence[RankDigest]) -> npt.NDArray[np.float64] | None:
     """Ranks × steps: what each waited in collectives, of the first one's clean steps in whose time
     lies the middle of exactly one clean step of every other. None where that is not most of them.
     """
@@ -223,8 +217,8 @@ def _others(lead: Process, processes: Iterable[Process]) -> dict[int, Process]:
     """Of each other rank the process with most steps."""
     found: dict[int, Process] = {}
     for process in processes:
-        rank, steps = process.rank, len(process.steps)
-        if steps and rank != lead.rank and (rank not in found or steps > len(found[rank].steps)):
+        rank, steps = process.rank, process.head.steps
+        if steps and rank != lead.rank and (rank not in found or steps > found[rank].head.steps):
             found[rank] = process
     return found
 

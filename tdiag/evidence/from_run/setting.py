@@ -75,7 +75,7 @@ def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
         if torch.debug is not None:
             kinds.append(DebugVariables(values=torch.debug))
         beside = beside_of(lead, processes)
-        threads = [t.intra_op for p in beside if (t := p.last(TorchRecord))]
+        threads = [p.head.intra_op for p in beside if p.head.intra_op is not None]
         set_at = settings.last("num_threads", torch.intra_op)
         kinds.append(
             Threads(

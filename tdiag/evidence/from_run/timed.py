@@ -64,7 +64,7 @@ def in_windows_of(lead: Process, other: Process) -> Process:
     windows = np.where(held, lead.steps.window[place], SETTLE)
     records: dict[type[Record], list[Record]] = {**other.records}
     records[WindowRecord] = list(lead.all(WindowRecord))
-    return replace(other, records=records, steps=replace(other.steps, window=windows))
+    return Process(other.pid, records, replace(other.steps, window=windows), name=other.name)
 
 
 RENAMED = {"after_step": "other"}  # as in the budget

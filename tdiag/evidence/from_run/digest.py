@@ -1,0 +1,115 @@
+"""What the first reading of a job of several ranks found out of each, kept in the run directory.
+
+A thousand ranks' marks take 9 s to read and to cut into phases. What is compared of a rank is some
+kilobytes. It holds as long as neither the events nor the code that reads them change: both are in
+the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from tdiag.evidence.from_run.slices import Ints
+from tdiag.probe.wire import DIGEST, events_files
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True):
+    """What one process is asked for before its records are: ``steps``, how many it took, from
+    ``began`` to ``ended``; ``clock_ns``: the wall's clock less the monotonic one, and
+    ``intra_op``: torch's threads; None = unknown."""
+
+    pid: int
+    rank: int
+    world_size: int
+    evaluates: bool
+    steps: int
+    began: int
+    ended: int
+    clock_ns: int | None
+    intra_op: int | None
+    broken_lines: int
+
+
+class RankDigest(msgspec.Struct, frozen=True, array_like=True):
+    """What is compared of one rank. Its slices, some 300 kB, are not kept: there may be a thousand
+    ranks. A clean step has an entry in each of ``begins``, ``ends``, ``comms`` (waited in
+    collectives, ns), which are int64 in the machine's order."""
+
+    wall_ns: dict[str, float]
+    begins: bytes
+    ends: bytes
+    comms: bytes
+
+    @classmethod
+    def of(cls, wall_ns: dict[str, float], begin: Ints, end: Ints, comm: Ints) -> RankDigest:
+        columns = (np.ascontiguousarray(x, np.int64).tobytes() for x in (begin, end, comm))
+        return cls(wall_ns, *columns)
+
+    @property
+    def begin(self) -> Ints:
+        return np.frombuffer(self.begins, np.int64)
+
+    @property
+    def end(self) -> Ints:
+        return np.frombuffer(self.ends, np.int64)
+
+    @property
+    def comm(self) -> Ints:
+        return np.frombuffer(self.comms, np.int64)
+
+    @property
+    def step_ns(self) -> float:
+        return sum(self.wall_ns.values())
+
+
+Batches = tuple[list[float], list[float]]  # samples and bytes of each training batch
+
+
+class Digest(msgspec.Struct):
+    """``heads``: by the name of the events file. By rank: ``compared``, None of one that does not
+    step with the lead, and ``batches``, where a late rank was explained."""
+
+    key: str = ""
+    heads: dict[str, Head] = {}
+    compared: dict[int, RankDigest | None] = {}
+    batches: dict[int, Batches] = {}
+    fresh: bool = False  # something was added since it was read
+
+    def write(self, run_dir: Path) -> None:
+        """Where several ranks were compared; a folder that may only be read stays as it is."""
+        if not self.fresh or not self.compared:
+            return
+        self.fresh = False
+        beside = run_dir / f"{DIGEST}.{os.getpid()}"
+        with suppress(OSError):
+            beside.write_bytes(msgspec.msgpack.encode(self))
+            beside.replace(run_dir / DIGEST)
+
+
+def read_digest(run_dir: Path) -> Digest:
+    """An empty one where there is none, or where it is of other events or other code."""
+    key = _key(run_dir)
+    with suppress(OSError, msgspec.MsgspecError):
+        found = msgspec.msgpack.decode((run_dir / DIGEST).read_bytes(), type=Digest)
+        if found.key == key:
+            return found
+    return Digest(key=key)
+
+
+def _key(run_dir: Path) -> str:
+    """Name, size and time of every file with events, and the code that reads them."""
+    hashed = hashlib.sha256()
+    package = Path(__file__).parent
+    for code in sorted([*package.glob("*.py"), *package.parent.glob("*.py")]):
+        hashed.update(code.read_bytes())
+    for file in events_files(run_dir):
+        with suppress(OSError):
+            about = Path(file.path).stat()
+            hashed.update(f"{file.name} {about.st_size} {about.st_mtime_ns}\n".encode())
+    return hashed.hexdigest()

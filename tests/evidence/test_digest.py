@@ -1,0 +1,58 @@
+"""The digest of a job's ranks: the same facts, and no records read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tdiag.diagnose import diagnose
+from tdiag.evidence.from_run import events, load_run
+from tdiag.probe.wire import DIGEST, EventsFile
+
+from .test_ranks_of_run import append, fetches, job, ranks_of, reduced, step
+
+JOBS = {
+    "late": (step(data=4, backward=36), step(data=30, backward=10), step(data=4, backward=36)),
+    "balanced": (reduced(10, 4, 6), reduced(10, 6, 4), reduced(10, 5, 5)),
+    "apart": (step(), step(forward=80), step()),  # one that does not step with the lead
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_digest_gives_what_the_records_give_without_reading_them(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job(tmp_path, *JOBS[name])
+    for number in range(3):
+        append(tmp_path, 100 + number, *fetches([100 + 50 * (number == 1), 120 + number]))
+    whole = load_run(tmp_path)
+    assert (tmp_path / DIGEST).exists()
+    read: list[str] = []
+    original = events.read_process
+
+    def counted(file: EventsFile) -> events.Process:
+        read.append(file.name)
+        return original(file)
+
+    monkeypatch.setattr(events, "read_process", counted)
+    again = load_run(tmp_path)
+    assert again == whole
+    judged = {"100", "101"} if name == "late" else {"100"}
+    assert set(read) == judged, "the lead, and the rank that the others wait for"
+    assert diagnose(again) == diagnose(whole)
+
+
+def test_a_digest_of_other_events_is_not_used(tmp_path: Path) -> None:
+    job(tmp_path, *JOBS["late"])
+    before = (tmp_path / DIGEST).read_bytes()
+    append(tmp_path, 101, {"kind": "dispatch", "op_ns": 1.0, "grad_op_ns": 2.0})
+    assert ranks_of(load_run(tmp_path)).slowest == 1
+    assert (tmp_path / DIGEST).read_bytes() != before
+    (tmp_path / DIGEST).write_bytes(b"\xc1 no digest")
+    assert ranks_of(load_run(tmp_path)).slowest == 1
+
+
+def test_one_process_alone_leaves_no_digest(tmp_path: Path) -> None:
+    job(tmp_path, step())
+    assert not (tmp_path / DIGEST).exists()
