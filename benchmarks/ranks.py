@@ -10,10 +10,10 @@ the jobs have a planted straggler: one rank, drawn at random, whose every step t
 the step longer, in its loader or in its forward, half of the time because its batches hold
 proportionally more samples. The others' collectives last longer by as much.
 
-Each folder is read twice: the first time from its records, then with the digest that this left; both
-must say the same. Found: the report names that rank, that part of the step, and more data where that is the reason.
-Invented: a rank is named in a job without a straggler. Wall time and peak memory are those of a
-process that reads the folder and makes the diagnosis, traces apart.
+Each folder is read twice: first its records, then the digest that this left; both must say the
+same. Found: the report names that rank, that part of the step, and more data where that is the
+reason. Invented: a rank is named in a job without a straggler. Wall time and peak memory are those
+of a process that reads the folder and makes the diagnosis, traces apart.
 
 Usage of the child: ``python benchmarks/ranks.py --merge FOLDER``.
 """
