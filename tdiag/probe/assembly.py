@@ -17,7 +17,7 @@ from .collectives import CollectiveWatch
 from .core import Probe
 from .inspection import Inspection
 from .loaders import LoaderWatch
-from .patches import install_filter
+from .patches import hide_from_dynamo, install_filter
 from .phases import ModuleWatch
 from .saves import SaveWatch
 from .trial.install import install as install_trial
@@ -46,6 +46,7 @@ def install(run_dir: str, *times: int) -> None:
         probe.guard(watcher.install)()
     probe.guard(facts.watch_profiler)(probe)
     probe.guard(install_trial)(probe, boundary)
+    probe.guard(hide_from_dynamo)(__name__.rpartition(".")[0])
     probe.marks.watch_gc()
     os.register_at_fork(after_in_child=probe.after_fork)
     os.register_at_fork(after_in_child=windows.leave)

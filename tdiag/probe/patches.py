@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from types import TracebackType
+from types import CodeType, FunctionType, TracebackType
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,6 +40,27 @@ def _let_dynamo_pass(code: Any) -> None:
         frames.set_code_exec_strategy(code, strategy)
     elif hasattr(frames, "skip_code"):  # before torch 2.7 or so
         frames.skip_code(code)
+
+
+def hide_from_dynamo(package: str) -> None:
+    """Let dynamo compile no function of this package: where a graph breaks, or a function is given
+    up, the functions that a wrapper calls would be compiled like the user's."""
+    for name, module in list(sys.modules.items()):
+        if name == package or name.startswith(f"{package}."):
+            for holder in (module, *vars(module).values()):
+                if holder is module or getattr(holder, "__module__", None) == name:
+                    for value in list(getattr(holder, "__dict__", {}).values()):
+                        function = getattr(value, "fget", getattr(value, "__func__", value))
+                        if isinstance(function, FunctionType) and function.__module__ == name:
+                            _pass_all(function.__code__)
+
+
+def _pass_all(code: CodeType) -> None:
+    """With the functions defined inside: all their closures share one code."""
+    _let_dynamo_pass(code)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            _pass_all(inner)
 
 
 def strip(error: BaseException | None) -> None:

@@ -70,7 +70,7 @@ class ModuleWatch:
 
         @functools.wraps(self.pristine)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if forward.depth or not forward.probe.marks.mine():
+            if is_compiling() or forward.depth or not forward.probe.marks.mine():
                 return forward.pristine(self, *args, **kwargs)
             forward.probe.guard(forward._watch_class)(type(self))
             return forward._outermost(None, self, args, kwargs)

@@ -43,21 +43,47 @@ with open("counters.json", "w") as file:
 """
 
 
+# Behind the break a model is called as plain Python, and the probe looks at it for the first time.
+MODEL_BEHIND_A_BREAK = (
+    SCRIPT[: SCRIPT.index("net =")]
+    + """
+first, second = torch.nn.Linear(128, 128), torch.nn.Linear(128, 1)
+history = []
+def note(x):
+    for row in x.detach().tolist():
+        history.append(sum(row))
+    del history[:-100]
+@torch.compile(backend="eager")
+def compute(x):
+    y = first(x).relu()
+    note(y)
+    return second(y).mean()
+optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.01)
+for step in range(40):
+    optimizer.zero_grad()
+    compute(torch.ones(256, 128)).backward()
+    optimizer.step()
+"""
+    + SCRIPT[SCRIPT.index("import torch._dynamo.utils") :]
+)
+
+
 def line(mark: str) -> int:
     return next(n for n, text in enumerate(SCRIPT.splitlines(), 1) if mark in text)
 
 
 @pytest.mark.training
-def test_dynamos_counters_are_equal_with_and_without_tdiag(tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", [SCRIPT, MODEL_BEHIND_A_BREAK], ids=["breaks", "behind"])
+def test_dynamos_counters_are_equal_with_and_without_tdiag(script: str, tmp_path: Path) -> None:
     """No graph break, no recompilation and no graph is added: under every window that runs beside
     compiled code."""
     bare, watched = tmp_path / "bare", tmp_path / "watched"
     bare.mkdir()
     watched.mkdir()
-    (bare / "script.py").write_text(SCRIPT)
+    (bare / "script.py").write_text(script)
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "script.py"], cwd=bare, env=env, check=True)
-    run = watch_code(watched, SCRIPT, cold=True, short=True)
+    run = watch_code(watched, script, cold=True, short=True)
     assert run.returncode == 0, run.err
     assert run.of("failure") == []
     assert {"baseline1", "trace1", "calls1"} <= set(run.windows())
