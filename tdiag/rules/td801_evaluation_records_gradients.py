@@ -43,10 +43,13 @@ RECORDING_HIGH_FRAC = Threshold(
     0.21,
     "of the evaluation",
     "Measured, forward with recording against without, CPU, torch 2.13: MLP 1.27×, CNN 1.12×,"
-    " transformer layer 1.08×; 1 − 1 ÷ 1.27 = 0.21.",
+    " transformer layer 1.08×; 1 − 1 ÷ 1.27 = 0.21 (benchmarks/rule_constants.py td801).",
 )
 RECORDING_LOW_FRAC = Threshold(
-    0.0, "of the evaluation", "The same measurement: recording cost an LSTM nothing measurable."
+    0.0,
+    "of the evaluation",
+    "The same measurement: recording cost an LSTM nothing measurable"
+    " (benchmarks/rule_constants.py td801).",
 )
 
 
