@@ -75,8 +75,8 @@ MIN_SAMPLES_AT_ONCE = Threshold(
     16,
     "samples",
     "Measured with TensorDataset, torch 2.13: indexing with a list gained nothing with 4 samples"
-    " a batch, and 1.6× or more with 16 small ones (benchmarks/rule_constants.py"
-    " feed.MIN_SAMPLES_AT_ONCE).",
+    " a batch, and 1.6× or more with 16 small ones; on another machine 1.25× or more from 4 on"
+    " (benchmarks/rule_constants.py feed.MIN_SAMPLES_AT_ONCE).",
 )
 PICK_NS = Threshold(
     10_000,
