@@ -64,10 +64,10 @@ ANOMALY_CALLS_HIGH = Threshold(
     f"{_MEASURED} 102 µs from a stack 15 frames deeper (benchmarks/rule_constants.py td704).",
 )
 CHECK_CALLS = Threshold(
-    2,
+    4,
     "plain calls per gradient",
-    f"{_MEASURED} the fixed cost of checking one gradient for NaN (benchmarks/rule_constants.py"
-    " td704).",
+    f"{_MEASURED} the fixed cost of checking one gradient for NaN was 2, on another machine 3.1 to"
+    " 5.9 with 50 to 400 gradients; the middle (benchmarks/rule_constants.py td704).",
 )
 CHECK_NS_LOW = Threshold(
     1.0,
@@ -77,7 +77,8 @@ CHECK_NS_LOW = Threshold(
 CHECK_NS_HIGH = Threshold(
     4.5,
     "ns per number",
-    f"{_MEASURED} 3 to 4.5 ns per number (50 and 400 parameters of 64 to 65,536 numbers)"
+    f"{_MEASURED} 3 to 4.5 ns per number (50 and 400 parameters of 64 to 65,536 numbers); 4.8 to"
+    " 6.3 beside busy neighbours, where a plain torch.add took 1.7 times as long"
     " (benchmarks/rule_constants.py td704).",
 )
 # Innermost frames of torch's profilers while they start, stop and read their events.
