@@ -185,7 +185,8 @@ def second_core() -> Figures:
 
 @measures(td613_padding_computed__LEFT_BY_POOLS_FRAC="most")
 def padding() -> Figures:
-    """Padding that pools of 50 batches leave, sequences sorted by length within a pool."""
+    """Padding that pools of 50 batches leave, sequences of at most 512 sorted by length within a
+    pool."""
     figures = {}
     generator = torch.Generator().manual_seed(0)
     for sequences in (2_000, 20_000):
@@ -195,7 +196,7 @@ def padding() -> Figures:
             "uniform": uniform, "σ 0.5": (4 + 0.5 * normal).exp(), "σ 1": (4 + normal).exp(),
         }.items():  # fmt: skip
             for batch in (8, 64):
-                pools = lengths.round().clamp(min=1).split(50 * batch)
+                pools = lengths.round().clamp(1, 512).split(50 * batch)
                 batches = [part for pool in pools for part in pool.sort().values.split(batch)]
                 padded = sum(float(part.max()) * len(part) for part in batches)
                 left = 1 - sum(float(part.sum()) for part in batches) / padded
