@@ -16,7 +16,8 @@ PROFILED_TIMES = Threshold(
     3.0,
     "times as long",
     "Measured: torch.profiler made a step of small ops take 1.7 to 3.0 times as long (medians,"
-    " without and with shapes, stacks and memory, CPU, torch 2.13).",
+    " without and with shapes, stacks and memory, CPU, torch 2.13) (benchmarks/rule_constants.py"
+    " replayed.PROFILED_TIMES).",
 )
 HALVINGS = Threshold(
     6, "halvings", "By arithmetic: six halvings find the host's pace to within 2 % (1 ÷ 2⁶)."

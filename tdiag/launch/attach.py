@@ -19,6 +19,7 @@ import tdiag
 from tdiag.errors import RunError, UsageError
 from tdiag.launch import rundir
 from tdiag.launch.display import Display
+from tdiag.model.threshold import Threshold
 from tdiag.probe import wire
 from tdiag.sample import limits
 from tdiag.sample.pyspy import DUMP_WITHIN_S, PySpy, why_refused
@@ -26,8 +27,12 @@ from tdiag.sample.running import Running, find
 from tdiag.sample.states import ThreadStates
 from tdiag.sample.system import SystemSampler
 
-# Of the time budget, without py-spy: its pauses would be in the counters.
-ALONE_FRAC = 0.25
+ALONE_FRAC = Threshold(
+    0.25,
+    "of the time budget",
+    "Heuristic: so long the counters are read without py-spy, whose pauses would be in them; the"
+    " rest is for samples, of which a share needs more.",
+)
 # Another's training is stopped less often than a run's own window (docs/attach.md: what it costs).
 # A share is within ±2.6 % after 15 s (√(p(1−p)/n) at worst).
 RATE_HZ = 25

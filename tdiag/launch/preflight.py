@@ -20,12 +20,16 @@ from typing import Any
 
 from tdiag.errors import LaunchError, UsageError
 from tdiag.launch.target import Target
+from tdiag.model.threshold import Threshold
 from tdiag.probe.wire import RUN_VARIABLE
 
 ASK = Path(__file__).with_name("ask.py")
-# Starting a Python takes some 50 ms; a cold network file system seconds. Past this the check is
-# given up and the program started: the check must never be what stops a run.
-ASK_TIMEOUT_S = 30.0
+ASK_TIMEOUT_S = Threshold(
+    30.0,
+    "s",
+    "Heuristic: starting a Python takes some 50 ms, from a cold network file system seconds. Later"
+    " the check is given up and the program started: the check must never be what stops a run.",
+)
 CANNOT_EXECUTE, NOT_FOUND = 126, 127  # POSIX shell exit codes
 
 PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*(\.exe)?$")

@@ -14,13 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tdiag.launch.progress import Progress, Reported
+from tdiag.launch.watchdog import NO_STEP_S
 from tdiag.probe.wire import is_user_file
 from tdiag.sample.pyspy import Frame, dump
 
-# As the watchdog's for ranks that spin (watchdog.py): no step of any rank for so long. Long
-# evaluations and checkpoints make no steps either, so this is said, and nothing is ended for it
-# unless every process of the job is idle, too.
-NO_STEP_S = 60.0
 MOST_ASKED = 8  # ranks whose stack is read, each in a fraction of a second
 COMMUNICATES = ("torch/distributed/", "torch/nn/parallel/distributed")
 ENGINE = "torch/autograd/"  # backward, in which DistributedDataParallel waits in C++
@@ -51,7 +48,9 @@ class RankWatch:
             self.gone[self.pid_of.pop(descriptor)] = time.perf_counter_ns()
 
     def look(self, now_s: float) -> str:
-        """A sentence when a job that made steps has made none for ``NO_STEP_S``; said once."""
+        """A sentence when a job that made steps has made none for ``NO_STEP_S``; said once. Long
+        evaluations and checkpoints make no steps either, so nothing is ended for it unless every
+        process of the job is idle, too."""
         steps, ranks = self.progress.steps(), self.progress.ranks()
         if steps != self.steps or not steps or any(r.finish for r in ranks) or self.stands:
             self.steps, self.stepped_s = steps, now_s

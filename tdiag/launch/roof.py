@@ -12,14 +12,19 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from tdiag.model.threshold import Threshold
 from tdiag.probe.wire import ROOF, RUN_VARIABLE, events_files
 from tdiag.sample.limits import cores_allowed
 
 CALIBRATE = Path(__file__).with_name("calibrate.py")
 DTYPES = "float32,float64,bfloat16,float16"
-# On two idle slow cores: 0.26 s for each number of threads, after 2.0 to 2.3 s of importing torch.
-# Where three times that is not enough, others keep the cores and the rates would say nothing.
-WITHIN_S = 10.0
+WITHIN_S = Threshold(
+    10.0,
+    "s",
+    "Heuristic: two idle slow cores need 0.26 s for each number of threads after 2.0 to 2.3 s of"
+    " importing torch. Where three times that is not enough, other programs keep the cores busy and"
+    " the rates would say nothing.",
+)
 
 
 def calibrate(run_dir: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tdiag.errors import RunError
+from tdiag.model.threshold import Threshold
 from tdiag.probe.wire import CONFIG, CONTROL, EVENTS, RUN, TENSORBOARD
 
 SCHEMA = 1
@@ -24,10 +25,13 @@ RUNS = Path(".tdiag") / "runs"
 CHECKS = Path(".tdiag") / "checks"
 TRIALS = Path(".tdiag") / "trials"
 LATEST = "latest"
-# The largest thing a run writes is a trace: 14–31 bytes an event compressed (twelve traces of as
-# many sources), some 300 before, which torch.profiler writes first. Less room than this would end
-# in a torn capture after a long run, so it is refused before.
-MIN_FREE_BYTES = 64 << 20
+MIN_FREE_BYTES = Threshold(
+    64 << 20,
+    "bytes",
+    "Heuristic: the largest thing a run writes is a trace, 14 to 31 bytes an event compressed"
+    " (twelve traces of as many sources) and some 300 before, as torch.profiler writes it first:"
+    " room for 200,000 events. With less, a long run would end in a torn capture.",
+)
 
 
 def create(label: str, out: Path | None = None) -> Path:
@@ -85,7 +89,7 @@ def unwritable(path: Path, error: OSError) -> RunError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return RunError(
             f"the disk is full: {path} ({error.strerror})",
-            f"free {MIN_FREE_BYTES >> 20} MB, or write elsewhere: tdiag run --out DIR …",
+            f"free {int(MIN_FREE_BYTES) >> 20} MB, or write elsewhere: tdiag run --out DIR …",
         )
     return RunError(
         f"cannot write the run directory {path}: {error.strerror or error}",

@@ -21,10 +21,14 @@ from pathlib import Path
 from typing import Literal
 
 from tdiag.errors import UsageError
+from tdiag.model.threshold import Threshold
 
-# A letter left out, doubled or swapped in an option of six letters or more stays above it; what
-# merely begins alike (--output-dir, --steps-per-epoch) stays below.
-ALIKE = 0.86
+ALIKE = Threshold(
+    0.86,
+    "of the letters in common (difflib's ratio)",
+    "By arithmetic: a letter left out, doubled or swapped in an option of six letters or more stays"
+    " above it; what merely begins alike (--output-dir, --steps-per-epoch) stays below.",
+)
 PROFILING, HELP = "--profiling", "--help"
 
 

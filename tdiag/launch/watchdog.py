@@ -14,16 +14,28 @@ from collections.abc import Callable, Iterable
 import psutil
 
 from tdiag.launch.progress import Progress
+from tdiag.model.threshold import Threshold
 from tdiag.probe.wire import is_user_file
 from tdiag.sample.pyspy import Frame, dump
 
-# Time for a disk or a server to answer; short beside the minute that a diagnosis may take.
-STILL_S = 15.0
-# What only waits uses less: torchrun's agent, which looks at its ranks ten times a second, took
-# 0.25 % of a core (20 ms in 8 s).
-WORKING_CORES = 0.02
-# A rank that waits for another in a collective may do so in a busy loop (NCCL does).
-NO_STEP_S = 60.0
+STILL_S = Threshold(
+    15.0,
+    "s",
+    "Heuristic: time for a disk or a server to answer; short beside the minute that a diagnosis may"
+    " take.",
+)
+WORKING_CORES = Threshold(
+    0.02,
+    "cores",
+    "Heuristic: what only waits uses less; torchrun's agent looks at its ranks ten times a"
+    " second and took 0.25 % of a core (20 ms of 8 s).",
+)
+NO_STEP_S = Threshold(
+    60.0,
+    "s without a step",
+    "Heuristic: a rank that waits for another in a collective may do so in a busy loop (NCCL does),"
+    " so its CPU time does not tell; few steps take a minute.",
+)
 END_WITHIN_S = 5.0  # from SIGTERM to SIGKILL; Docker and systemd give 10 and 90 s to healthy ones
 MOST_ASKED = 8  # processes whose stack is read, each in a fraction of a second
 

@@ -26,6 +26,9 @@ class Threshold(float):
 MAJORITY_FRAC = Threshold(
     0.5, "of the whole", 'By definition of "most": the larger half of what was measured.'
 )
+NORMAL_95 = Threshold(
+    1.96, "standard deviations", "By definition: 97.5 % point of the normal distribution."
+)
 NOTICEABLE_FRAC = Threshold(
     0.05,
     "of the time",

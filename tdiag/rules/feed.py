@@ -33,7 +33,8 @@ CORE_WORTH_LOW = Threshold(
     0.06,
     "of the first core",
     "Measured on a shared machine of two cores: two workers instead of none made pure decoding"
-    " 1.06× to 1.21× faster, so a further core may add as little.",
+    " 1.06× to 1.21× faster, so a further core may add as little (benchmarks/rule_constants.py"
+    " feed.CORE_WORTH_LOW).",
 )
 CORE_WORTH_HIGH = Threshold(
     1, "of the first core", "By definition of the high end: each core adds as much as the first."
@@ -47,20 +48,24 @@ SECOND_CORE_COSTS_FRAC = Threshold(
 HANDOVER_HIGH_NS = Threshold(
     700_000,
     "ns per batch",
-    "Measured on one slow core, torch 2.13, batches of 4 kB and 10 MB: taking a batch from a worker"
-    " cost the training thread 0.6 to 0.7 ms.",
+    "Measured on one slow core, torch 2.13: taking a batch of 4 kB from a worker cost the training"
+    " thread 0.6 to 0.7 ms; 1.2 to 1.3 ms beside busy neighbours, where a plain torch.add took 1.7"
+    " times as long (benchmarks/rule_constants.py feed.HANDOVER).",
 )
 HANDOVER_LOW_NS = Threshold(
     100_000, "ns per batch", "Heuristic: a fast core needs a seventh of what the slow core needed."
 )
 HANDOVER_NS_PER_BYTE = Threshold(
-    0.18, "ns per byte", "Measured with HANDOVER_HIGH_NS: the cost per byte of a batch of 10 MB."
+    0.18,
+    "ns per byte",
+    "Measured with HANDOVER_HIGH_NS, a batch of 10 MB beside one of 4 kB: 0.18; 0.34 to 0.42 beside"
+    " busy neighbours (benchmarks/rule_constants.py feed.HANDOVER).",
 )
 COPY_BYTES_PER_S = Threshold(
     2e9,
     "bytes/s",
     "One core copies into fresh memory, page faults included, at 2 to 10 GB/s; the low end avoids"
-    " blaming a plain stack of large samples.",
+    " blaming a plain stack of large samples (benchmarks/rule_constants.py feed.COPY_BYTES_PER_S).",
 )
 RAM_FOR_DATA_FRAC = Threshold(
     0.5, "of the free memory", "Heuristic: workers, batches and page cache need the rest."
@@ -70,14 +75,16 @@ IN_MEMORY = ("TensorDataset", "Tensor", "list")
 MIN_SAMPLES_AT_ONCE = Threshold(
     16,
     "samples",
-    "Measured with TensorDataset, torch 2.13: indexing with a list gained nothing with 4 samples a"
-    " batch, and 1.6× or more with 16 small ones.",
+    "Measured with TensorDataset, torch 2.13: indexing with a list gained nothing with 4 samples"
+    " a batch, and 1.6× or more with 16 small ones; on another machine 1.25× or more from 4 on"
+    " (benchmarks/rule_constants.py feed.MIN_SAMPLES_AT_ONCE).",
 )
 PICK_NS = Threshold(
     10_000,
     "ns per sample",
-    "Measured with torch 2.13 on one slow core: picking a sample of two fields from tensors, arrays"
-    " or lists in memory took 0.1 to 7 µs; a stored result would have to be picked as well.",
+    "Measured with torch 2.13 on one slow core: picking a sample of two fields from tensors,"
+    " arrays or lists in memory took 0.1 to 7 µs; a stored result would have to be picked as well"
+    " (benchmarks/rule_constants.py feed.PICK_NS).",
 )
 
 

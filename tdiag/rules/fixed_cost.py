@@ -14,14 +14,16 @@ FIXED_COST_FACTOR = Threshold(
     6,
     "times a torch.add with gradients",
     "Measured with torch 2.13 on a CPU: forward and backward of Linear, Conv2d, LayerNorm,"
-    " BatchNorm2d, ReLU, GELU and Softmax on one element took 1.8 to 6.2 times as long; up to this"
-    " factor they can be fixed cost alone.",
+    " BatchNorm2d, ReLU, GELU and Softmax on one element took 1.8 to 6.2 times as long, beside busy"
+    " neighbours 1.9 to 9.3, their median 6.1; up to this factor they can be fixed cost alone"
+    " (benchmarks/rule_constants.py fixed_cost.FIXED_COST_FACTOR).",
 )
 GRAD_CALL_MOST = Threshold(
     8,
     "times a torch.add without gradients",
     "Measured with torch 2.13 on a CPU: 4.5 times with gradients and backward, 30 times with"
-    " anomaly detection on, which is no fixed cost of torch.",
+    " anomaly detection on, which is no fixed cost of torch (benchmarks/rule_constants.py"
+    " fixed_cost.GRAD_CALL_MOST).",
 )
 
 

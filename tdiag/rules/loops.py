@@ -39,13 +39,14 @@ SMALL_CALL = Threshold(
     "plain torch.add calls",
     "A built-in loss on one sample cost 4 (cross_entropy) to 77 (gaussian_nll_loss) plain"
     " torch.add calls (thirteen losses measured, torch 2.13, CPU). A call of up to 80 can be"
-    " fixed cost alone.",
+    " fixed cost alone (benchmarks/rule_constants.py loops.SMALL_CALL).",
 )
 PLAIN_CALL_NS = Threshold(
     1500,
     "ns",
-    "A plain torch.add in the measurement of SMALL_CALL; used where this machine's own call cost"
-    " was not measured.",
+    "A plain torch.add in the measurement of SMALL_CALL, 2,100 to 2,800 ns beside busy"
+    " neighbours; used where this machine's own call cost was not measured"
+    " (benchmarks/rule_constants.py loops.PLAIN_CALL_NS).",
 )
 WORK_IN_SMALL_CALL_FRAC = Threshold(
     0.5,

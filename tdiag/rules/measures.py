@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import sqrt
 
 from tdiag.model.diagnosis import Measure
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import NORMAL_95
 
 # Units a Measure may carry; reports know how to print each.
 UNITS = frozenset(
@@ -13,10 +13,6 @@ UNITS = frozenset(
 )
 SOURCES = frozenset(
     {"baseline", "sample", "trace", "calls", "ops", "fetch", "system", "probe", "budget"}
-)
-
-NORMAL_95 = Threshold(
-    1.96, "standard deviations", "By definition: 97.5 % point of the normal distribution."
 )
 
 

@@ -43,7 +43,10 @@ NAME = "reads-beyond-use"
 CLASS = "io"
 
 FAST_COPY_BYTES_PER_S = Threshold(
-    10e9, "bytes/s", "The fast end of one core's copying; COPY_BYTES_PER_S is the slow end."
+    10e9,
+    "bytes/s",
+    "The fast end of one core's copying; COPY_BYTES_PER_S is the slow end"
+    " (benchmarks/rule_constants.py td102).",
 )
 
 

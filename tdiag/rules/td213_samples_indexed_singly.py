@@ -48,18 +48,20 @@ CLASS = "cpu"
 SAVING_LOW_FRAC = Threshold(
     0.42,
     "of the time per sample",
-    "Measured with TensorDataset on one core, torch 2.13: saved with batches of 16 rows of 10.",
+    "Measured with TensorDataset on one core, torch 2.13: saved with batches of 16 rows of 10"
+    " (benchmarks/rule_constants.py td213).",
 )
 SAVING_HIGH_FRAC = Threshold(
     0.96,
     "of the time per sample",
-    "Measured with TensorDataset on one core, torch 2.13: saved with batches of 256 rows of 784.",
+    "Measured with TensorDataset on one core, torch 2.13: saved with batches of 256 rows of 784"
+    " (benchmarks/rule_constants.py td213).",
 )
 OWN_SAVING_LOW_FRAC = Threshold(
     0,
     "of the time per sample",
     "Measured with a class that holds tensors: batches of 16 saved next to nothing up to 0.46,"
-    " batches of 64 to 256 saved 0.41 to 0.87.",
+    " batches of 64 to 256 saved 0.41 to 0.87 (benchmarks/rule_constants.py td213).",
 )
 
 

@@ -48,7 +48,8 @@ POOL_FRAC = Threshold(
     "of the worker's CPU time",
     "Measured with NumPy's OpenBLAS, two workers on two cores: 0.50 with pools of two and eight"
     " threads (products of 256 rows, a batch took 8 to 19 times as long as with one thread), 0.36"
-    " (512 rows, 2.5 times); 0.00 to 0.09 with one thread and for products too small to be split.",
+    " (512 rows, 2.5 times); 0.00 to 0.09 with one thread and for products too small to be split"
+    " (benchmarks/rule_constants.py td217).",
 )
 
 

@@ -58,7 +58,8 @@ FASTER_HIGH = Threshold(
     3.9,
     "times as fast",
     "Measured, float64 against float32 with backward and SGD, torch 2.13, one core: dense layers"
-    " and convolutions 2.3×, GELU, tanh and softmax 3.1×, LSTM 3.9×.",
+    " and convolutions 2.3×, GELU, tanh and softmax 3.1×, LSTM 3.9× (benchmarks/rule_constants.py"
+    " td610).",
 )
 DEVICE_FASTER_HIGH = Threshold(
     64.0,

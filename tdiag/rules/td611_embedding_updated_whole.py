@@ -60,10 +60,14 @@ SPARSE_ROW_FACTOR = Threshold(
     7.0,
     "times a row's dense update",
     "Measured, sparse against dense update of a row, one core, torch 2.13: SparseAdam 2.2 times"
-    " (12,000 of 50,000 rows of 64 numbers) to 3 times (5,000 of 10,000), SGD 7 times.",
+    " (12,000 of 50,000 rows of 64 numbers) to 3 times (5,000 of 10,000), SGD 7 times"
+    " (benchmarks/rule_constants.py td611).",
 )
 SPARSE_FIXED_NS = Threshold(
-    1_000_000, "ns", "The same measurement: SparseAdam took 0.9 to 1.1 ms however few the rows."
+    1_000_000,
+    "ns",
+    "The same measurement: SparseAdam took 0.9 to 1.1 ms however few the rows, on another"
+    " machine 0.4 (benchmarks/rule_constants.py td611).",
 )
 # The op that makes the dense gradient, by torch's name.
 DENSE_BACKWARD = "aten::embedding_dense_backward"

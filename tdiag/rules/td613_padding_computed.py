@@ -52,8 +52,8 @@ LEFT_BY_POOLS_FRAC = Threshold(
     0.1,
     "of the positions",
     "Simulated: pools of 50 batches of 8 to 64 sequences, sorted by length, keep 2 to 10 % padding"
-    " (lengths uniform, and log-normal with σ 0.5 and 1; 2,000 and 20,000 sequences); in random"
-    " order it was 43 to 81 %.",
+    " (at most 512 long, uniform, and log-normal with σ 0.5 and 1; 2,000 and 20,000 sequences); in"
+    " random order it was 43 to 81 % (benchmarks/rule_constants.py td613).",
 )
 # Kernels of attention, by torch's names.
 ATTENTION = ("scaled_dot_product", "_flash_attention", "_efficient_attention", "_softmax", "bmm")

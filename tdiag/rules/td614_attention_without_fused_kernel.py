@@ -54,10 +54,21 @@ _DIMENSIONS = (
     "Measured, CPU time of forward and backward on one core, torch 2.13, four dimensions against"
     " three, 18 shapes with sequences of 32 to 1,024 and heads of 16 to 128:"
 )
-FUSED_LOW = Threshold(1.14, "times as fast", f"{_DIMENSIONS} 1.14 times at least.")
-FUSED_HIGH = Threshold(2.3, "times as fast", f"{_DIMENSIONS} 2.3 times at most.")
+FUSED_LOW = Threshold(
+    1.14,
+    "times as fast",
+    f"{_DIMENSIONS} 1.14 times at least (benchmarks/rule_constants.py td614).",
+)
+FUSED_HIGH = Threshold(
+    2.3,
+    "times as fast",
+    f"{_DIMENSIONS} 2.3 times at most (benchmarks/rule_constants.py td614).",
+)
 NO_DROPOUT_HIGH = Threshold(
-    3.56, "times as fast", f"{_MEASURED} fused without dropout against slow with: 2.18 to 3.56."
+    3.56,
+    "times as fast",
+    f"{_MEASURED} fused without dropout against slow with: 2.18 to 3.56"
+    " (benchmarks/rule_constants.py td614).",
 )
 ON_DEVICE_HIGH = Threshold(
     3.0,

@@ -44,12 +44,36 @@ NAME = "optimizer-not-fused"
 CLASS = "overhead"
 
 _MEASURED = "Measured, fused=True against a loop, torch 2.13, one thread, 256 to 1,048,576 numbers."
-ADAM_LOW = Threshold(2.75, "times as fast", f"{_MEASURED} AdamW gained 3.5× at least.")
-ADAM_HIGH = Threshold(7.2, "times as fast", f"{_MEASURED} AdamW gained 7.1× at most.")
-SGD_LOW = Threshold(1.5, "times as fast", f"{_MEASURED} SGD with momentum, large tensors.")
-SGD_HIGH = Threshold(4.2, "times as fast", f"{_MEASURED} SGD with momentum, small tensors.")
-ADAGRAD_LOW = Threshold(2.7, "times as fast", f"{_MEASURED} Large tensors gain least.")
-ADAGRAD_HIGH = Threshold(5.8, "times as fast", f"{_MEASURED} Small tensors gain most.")
+ADAM_LOW = Threshold(
+    2.75,
+    "times as fast",
+    f"{_MEASURED} AdamW gained 3.5× at least (benchmarks/rule_constants.py td702).",
+)
+ADAM_HIGH = Threshold(
+    7.2,
+    "times as fast",
+    f"{_MEASURED} AdamW gained 7.1× at most (benchmarks/rule_constants.py td702).",
+)
+SGD_LOW = Threshold(
+    1.5,
+    "times as fast",
+    f"{_MEASURED} SGD with momentum, large tensors (benchmarks/rule_constants.py td702).",
+)
+SGD_HIGH = Threshold(
+    4.2,
+    "times as fast",
+    f"{_MEASURED} SGD with momentum, small tensors (benchmarks/rule_constants.py td702).",
+)
+ADAGRAD_LOW = Threshold(
+    2.7,
+    "times as fast",
+    f"{_MEASURED} Large tensors gain least (benchmarks/rule_constants.py td702).",
+)
+ADAGRAD_HIGH = Threshold(
+    5.8,
+    "times as fast",
+    f"{_MEASURED} Small tensors gain most (benchmarks/rule_constants.py td702).",
+)
 _PASSES = (
     "By arithmetic, numbers read or written per parameter, by the source of torch.optim's foreach"
     " form and of its fused kernel:"

@@ -42,8 +42,9 @@ CLASS = "overhead"
 FOREACH_WINS = Threshold(
     1.3,
     "times as fast",
-    "Measured, clip_grad_norm_ with foreach=True against False, one thread, torch 2.13: 1.3× with"
-    " 100 tensors of 64 to 4,096 numbers; 0.85× to 1.04× with 65,536 and more.",
+    "Measured, clip_grad_norm_ with foreach=True against False, one thread, torch 2.13: 1.3×"
+    " with 100 tensors of 64 to 4,096 numbers; 0.85× to 1.04× with 65,536 and more"
+    " (benchmarks/rule_constants.py td705).",
 )
 USUAL_CALLS = Threshold(
     2,

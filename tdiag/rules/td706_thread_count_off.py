@@ -68,7 +68,8 @@ CROWDED_TIMES = Threshold(
     7.0,
     "times as long",
     "Measured: two processes of two threads on two cores took 4 to 7 times as long per step as"
-    " two of one thread (matrices of 128 to 512, torch 2.13, libgomp, otherwise idle machine).",
+    " two of one thread (matrices of 128 to 512, torch 2.13, libgomp, otherwise idle machine)"
+    " (benchmarks/rule_constants.py td706).",
 )
 
 

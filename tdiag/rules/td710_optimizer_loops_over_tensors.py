@@ -53,8 +53,16 @@ MIN_CALLS = Threshold(
 _MEASURED = (
     "Measured, foreach against a loop, torch 2.13, one thread, 100 tensors of 16 to 4,096 numbers:"
 )
-FOREACH_LOW = Threshold(1.45, "times as fast", f"{_MEASURED} SGD with momentum.")
-FOREACH_HIGH = Threshold(3.46, "times as fast", f"{_MEASURED} Adam written by hand.")
+FOREACH_LOW = Threshold(
+    1.45,
+    "times as fast",
+    f"{_MEASURED} SGD with momentum (benchmarks/rule_constants.py td710).",
+)
+FOREACH_HIGH = Threshold(
+    3.46,
+    "times as fast",
+    f"{_MEASURED} Adam written by hand (benchmarks/rule_constants.py td710).",
+)
 # Optimizers of torch with a foreach form and no fused one (torch.optim, release 2.13).
 ONLY_FOREACH = (
     "ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop",

@@ -62,15 +62,19 @@ WORKING_HIGH = Threshold(
     17.3,
     "times as fast",
     "Measured, one call on 32 samples instead of 32 calls on one, torch 2.13, one core: the most,"
-    " with two Linear(32).",
+    " with two Linear(32) (benchmarks/rule_constants.py td712).",
 )
 CELL_LOW = Threshold(
     1.1,
     "times as fast",
-    "Measured, the whole sequence instead of its cell in a loop, torch 2.13, one core: the least.",
+    "Measured, the whole sequence instead of its cell in a loop, torch 2.13, one core: the least"
+    " (benchmarks/rule_constants.py td712).",
 )
 CELL_HIGH = Threshold(
-    4.2, "times as fast", "The same measurement: the most, an LSTM of 64 units, 40 steps of 16."
+    4.2,
+    "times as fast",
+    "The same measurement: the most, an LSTM of 64 units, 40 steps of 16"
+    " (benchmarks/rule_constants.py td712).",
 )
 # Phases of the loop's lines: a criterion called in it is loss.
 PHASES = ("forward", "loss")

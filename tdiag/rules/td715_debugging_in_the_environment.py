@@ -43,7 +43,8 @@ ALLOCATOR_TIMES = Threshold(
     1.8,
     "times as long",
     "Measured, CPU time, Python 3.11: building strings and dicts took 1.8 times as long with"
-    " PYTHONMALLOC=debug and with -X dev; steps of a small model took 1.0 to 1.26 times.",
+    " PYTHONMALLOC=debug and with -X dev; steps of a small model took 1.0 to 1.26 times"
+    " (benchmarks/rule_constants.py td715).",
 )
 # Where Python itself works: making batches, and between the model's calls.
 OF_PYTHON = (*DATA_WAIT, "prepare", "other")

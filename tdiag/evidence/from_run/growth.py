@@ -11,14 +11,23 @@ import numpy.typing as npt
 from tdiag.evidence.from_run.phases import PHASES, phases_per_step
 from tdiag.evidence.from_run.timed import Timed
 from tdiag.evidence.steps import PhaseGrowth, SlowingDown
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import NORMAL_95, Threshold
 from tdiag.probe.wire import BASELINE
 
-# Steps without a profiler are put into so many groups, and of each group the shortest time counts:
-# what disturbs a step only makes it longer. Each half of the groups then gives six slopes.
-GROUPS = 8
-LEAST_IN_GROUP = 5
-NORMAL_95 = 1.96  # by definition: 97.5 % point of the normal distribution
+# Steps without a profiler are put into groups, and of each group the shortest time counts: what
+# disturbs a step only makes it longer.
+GROUPS = Threshold(
+    8,
+    "groups of steps",
+    "By arithmetic: each half of eight groups has six pairs and so six slopes; each half of six has"
+    " three.",
+)
+LEAST_IN_GROUP = Threshold(
+    5,
+    "steps",
+    "By arithmetic: where other programs disturb half of the steps, all five are disturbed in"
+    " one of 32 groups, so the shortest is nearly always undisturbed.",
+)
 HALF_FRAC = Threshold(
     0.5,
     "of the whole slope",
@@ -34,14 +43,14 @@ def make_slowing_down(judged: Timed) -> SlowingDown | None:
     if len(rows) < GROUPS * LEAST_IN_GROUP:
         return None
     table = phases_per_step(judged.timeline, judged.slices, judged.timeline.ns)
-    groups = np.array_split(rows, GROUPS)
+    groups = np.array_split(rows, int(GROUPS))
     at = np.array([steps.number[group].mean() for group in groups])
     shortest = np.array([table[group].min(axis=0) for group in groups])
     whole = table.sum(axis=1)
     grown = []
     for number, name in enumerate(PHASES):
         slope, least, most = slope_of(at, shortest[:, number])
-        half = GROUPS // 2
+        half = int(GROUPS) // 2
         halves = [slope_of(at[part], shortest[part, number])[0]
                   for part in (slice(None, half), slice(half, None))]  # fmt: skip
         rest = np.array([(whole[group] - table[group, number]).min() for group in groups])

@@ -1,0 +1,211 @@
+"""Small models on one core: wider numbers, one call instead of many, recording, a profiler."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from constants import Figures, interleaved, measures, times_as_fast
+
+nn = torch.nn
+
+
+def dense(width: int, depth: int) -> Any:
+    parts = [part for _ in range(depth) for part in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(*parts, nn.Linear(width, 10))
+
+
+class Last(nn.Module):  # type: ignore[misc]
+    """The output of a recurrent layer, without its state."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x)[0]
+
+
+def convolutions() -> Any:
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3))
+
+
+def training(model: Any, x: Any) -> Callable[[], None]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+@measures(td610_float64_by_accident__FASTER_HIGH="most")
+def float64() -> Figures:
+    softmax = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Tanh(), nn.Softmax(dim=-1))
+    made = {
+        "dense": (lambda: dense(512, 2), torch.randn(256, 512)),
+        "convolutions": (convolutions, torch.randn(32, 3, 32, 32)),
+        "GELU, tanh, softmax": (lambda: softmax, torch.randn(2048, 256)),
+        "LSTM": (lambda: Last(nn.LSTM(128, 128, batch_first=True)), torch.randn(32, 40, 128)),
+    }
+    figures = {}
+    for name, (make, x) in made.items():
+        figures[name] = times_as_fast(*_wide_and_narrow(make, x))
+    return figures
+
+
+def _wide_and_narrow(make: Any, x: Any) -> tuple[Callable[[], None], Callable[[], None]]:
+    model = make()
+    return training(copy.deepcopy(model).double(), x.double()), training(model, x)
+
+
+def one_by_one(model: Any, x: Any) -> Callable[[], None]:
+    """A call for each sample, and one backward of all."""
+
+    def work() -> None:
+        torch.cat([model(sample) for sample in x.split(1)]).square().mean().backward()
+
+    return work
+
+
+def all_at_once(model: Any, x: Any) -> Callable[[], None]:
+    return lambda: model(x).square().mean().backward()
+
+
+@measures(td712_model_called_in_a_loop__WORKING_HIGH="most")
+def samples_at_once() -> Figures:
+    made = {
+        "2 × Linear(32)": (dense(32, 1), torch.randn(32, 32)),
+        "3 × Linear(256)": (dense(256, 2), torch.randn(32, 256)),
+        "convolutions": (convolutions(), torch.randn(32, 3, 16, 16)),
+        "LSTM(32)": (Last(nn.LSTM(32, 32, batch_first=True)), torch.randn(32, 10, 32)),
+    }
+    return {
+        name: times_as_fast(one_by_one(model, x), all_at_once(model, x))
+        for name, (model, x) in made.items()
+    }
+
+
+def cells(cell: Any, x: Any) -> Callable[[], None]:
+    """Steps of a sequence, each of which waits for the one before."""
+
+    def work() -> None:
+        state, out = None, []
+        for at in x.unbind(1):
+            state = cell(at, state)
+            out.append(state[0] if isinstance(state, tuple) else state)
+        torch.stack(out, 1).square().mean().backward()
+
+    return work
+
+
+@measures(
+    td712_model_called_in_a_loop__CELL_LOW="least", td712_model_called_in_a_loop__CELL_HIGH="most"
+)
+def sequences() -> Figures:
+    kinds = {
+        "LSTM": (nn.LSTMCell, nn.LSTM),
+        "GRU": (nn.GRUCell, nn.GRU),
+        "RNN": (nn.RNNCell, nn.RNN),
+    }
+    figures = {}
+    for name, (cell, layer) in kinds.items():
+        for width, batch in ((64, 16), (256, 16), (512, 64)):
+            x = torch.randn(batch, 40, width)
+            figures[f"{name}({width}), 40 steps of {batch}"] = times_as_fast(
+                cells(cell(width, width), x),
+                all_at_once(Last(layer(width, width, batch_first=True)), x),
+            )
+    return figures
+
+
+@measures(
+    td801_evaluation_records_gradients__RECORDING_LOW_FRAC="least",
+    td801_evaluation_records_gradients__RECORDING_HIGH_FRAC="most",
+)
+def recording() -> Figures:
+    layer = nn.TransformerEncoderLayer(128, 4, batch_first=True, dropout=0.0)
+    made = {
+        "MLP": (dense(64, 3), torch.randn(32, 64)),
+        "CNN": (convolutions(), torch.randn(16, 3, 32, 32)),
+        "transformer layer": (layer, torch.randn(8, 64, 128)),
+        "LSTM": (Last(nn.LSTM(64, 64, batch_first=True)), torch.randn(16, 40, 64)),
+    }
+    figures = {}
+    for name, (model, x) in made.items():
+        slow, fast = interleaved(partial(model, x), torch.no_grad()(partial(model, x)))
+        figures[name] = 1 - fast / slow
+    return figures
+
+
+def cart_pole(state: list[float], push: int) -> list[float]:
+    """One step of the classic control problem (Barto, Sutton and Anderson, 1983)."""
+    x, speed, angle, turning = state
+    sine, cosine = math.sin(angle), math.cos(angle)
+    force = (10.0 if push else -10.0) + 0.05 * turning * turning * sine
+    turns = (9.8 * sine - cosine * force / 1.1) / (0.5 * (4 / 3 - 0.1 * cosine * cosine / 1.1))
+    moves = force / 1.1 - 0.05 * turns * cosine / 1.1
+    new = [x + 0.02 * speed, speed + 0.02 * moves, angle + 0.02 * turning, turning + 0.02 * turns]
+    return new if abs(new[2]) < 0.21 and abs(new[0]) < 2.4 else [0.0, 0.01, 0.02, 0.0]
+
+
+@measures(td810_rollouts_take_over__EIGHT_AT_ONCE="median")
+def rollouts() -> Figures:
+    """Environment steps a second of eight together against one, a draw from the policy each."""
+
+    def acting(width: int, environments: int) -> Callable[[], None]:
+        policy = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 2))
+        states = [[0.0, 0.01, 0.02, 0.0] for _ in range(environments)]
+
+        def step() -> None:
+            with torch.no_grad():
+                chances = torch.distributions.Categorical(logits=policy(torch.tensor(states)))
+                pushes = chances.sample().tolist()
+            states[:] = map(cart_pole, states, pushes)
+
+        return step
+
+    return {
+        f"policy of {width}": 8 * times_as_fast(acting(width, 1), acting(width, 8))
+        for width in (32, 64, 128)
+    }
+
+
+@measures(replayed__PROFILED_TIMES="most")
+def profiled() -> Figures:
+    """A step of small ops under torch.profiler, as tdiag's window records it and with less."""
+    step = training(dense(32, 8), torch.randn(16, 32))
+    figures = {}
+    for name, more in (("plain", False), ("shapes, stacks, memory", True)):
+
+        def under(more: bool = more) -> list[float]:
+            with torch.profiler.profile(
+                activities=[torch.profiler.ProfilerActivity.CPU],
+                record_shapes=more, with_stack=more, profile_memory=more,
+            ):  # fmt: skip
+                return interleaved(step, turns=5)
+
+        figures[name] = under()[0] / interleaved(step)[0]
+    return figures
+
+
+@measures(base__NOISE_FLOOR_FRAC="most")
+def with_itself() -> Figures:
+    """By how much a training differs from itself, interleaved."""
+    made = {
+        "dense": (lambda: dense(128, 2), torch.randn(32, 128)),
+        "convolutions": (convolutions, torch.randn(8, 3, 16, 16)),
+        "LSTM": (lambda: Last(nn.LSTM(32, 32, batch_first=True)), torch.randn(16, 10, 32)),
+    }
+    figures = {}
+    for name, (make, x) in made.items():
+        one, other = interleaved(training(make(), x), training(make(), x), turns=41)
+        figures[name] = abs(1 - one / other)
+    return figures
