@@ -1,23 +1,29 @@
-"""Which of the user's lines fetching spends its time on: sampled lines, and the dataset's own."""
+"""Which of the user's lines make the batches: sampled lines, and the dataset's own."""
 
 from __future__ import annotations
 
 import linecache
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tdiag.evidence.feeding import Loader
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.machine import Environment
 from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.model.diagnosis import Measure
 from tdiag.model.place import Place
+from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.probe.wire import is_user_file
-from tdiag.rules.base import same_function, where
+from tdiag.rules.base import held, same_function, where
 from tdiag.rules.feed import Feed
-from tdiag.rules.measures import frac
+from tdiag.rules.measures import frac, known_to
 
 FETCH_SAMPLES = "fetch samples"  # begins the name of such a measure
+# A comprehension, lambda or inner function, in the name of its frame.
+_INNER = re.compile(r"\.<locals>.*")
 # While torch's code fetches, the user's innermost line is the loop over the loader.
 _TAKES_BATCHES = re.compile(r"^\s*(async\s+)?for\b|\bnext\(")
 # Torch's own loading code, by the last two parts of a sampled file's path.
@@ -62,6 +68,36 @@ def top_fetch_lines(loader: Loader, stacks: Stacks | None, most: int = 3) -> lis
         shares = [replace(line, self_frac=line.self_frac / total) for line in mine if total]
     lines = [_of_dataset(line, loader, stacks) for line in shares]
     return sorted((x for x in lines if x is not None), key=lambda x: -x.self_frac)[:most]
+
+
+def by_hand_ns(
+    budget: Budget,
+    phases: Phases | None,
+    environment: Environment | None,
+    loaders: Loaders | None,
+) -> float:
+    """Time between steps in which the loop makes its batches without a DataLoader, ns per step; 0
+    with one, and on a device, for which that time may be a wait."""
+    if phases is None or environment is None or environment.device != "cpu":
+        return 0.0
+    loaded = "data_wait" in phases.wall_ns or (loaders is not None and loaders.train())
+    return 0.0 if loaded else held(budget, "prepare")
+
+
+def main_function(lines: Sequence[StackLine], seen: int) -> list[StackLine]:
+    """Of ``lines``, whose shares are of ``seen`` samples, those of the function that surely holds
+    more than half, most samples first; empty if none does. A comprehension is its function's."""
+    of: dict[tuple[str, str], list[StackLine]] = defaultdict(list)
+    for line in sorted(lines, key=lambda x: -x.self_frac):
+        of[line.at.file, function_of(line)].append(line)
+    most = max(of.values(), key=lambda x: sum(line.self_frac for line in x), default=[])
+    least, _ = known_to(sum(line.self_frac for line in most), seen)
+    return most if least > MAJORITY_FRAC else []
+
+
+def function_of(line: StackLine) -> str:
+    """The name of its function; of a comprehension, that around it, where its frame has it."""
+    return _INNER.sub("", line.at.function)
 
 
 def fetch_measure(line: StackLine) -> Measure:
