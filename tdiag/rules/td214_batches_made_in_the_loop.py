@@ -51,7 +51,7 @@ NAME = "batches-made-in-the-loop"
 CLASS = "cpu"
 AFTER = {
     "TD207": "workers hide work that need not be done",
-    "TD218": "workers spread the work of one function and still do it",
+    "TD219": "workers spread the work of one function and still do it",
     "TD711": "workers hide a loop that need not run",
 }
 

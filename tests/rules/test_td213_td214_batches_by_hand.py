@@ -123,10 +123,10 @@ def test_work_that_makes_a_batch_comes_before_workers_that_would_spread_it() -> 
         stack(19, 0.25, "Sampler.sample (me/train.py)", "prepare", "Sampler.sample"),
         stack(58, 0.1, "", "prepare", "train"),
     )
-    assert (first.code, second.code) == ("TD218", "TD214")
+    assert (first.code, second.code) == ("TD219", "TD214")
     assert first.location is not None and first.location.line == 20
     assert "in Sampler.sample, most of it at train.py:20" in first.summary
-    assert "First TD218" in second.fix.text
+    assert "First TD219" in second.fix.text
 
 
 def test_a_batch_made_by_the_lines_of_the_loop_itself_has_no_function_to_name() -> None:
@@ -134,4 +134,4 @@ def test_a_batch_made_by_the_lines_of_the_loop_itself_has_no_function_to_name() 
         stack(58, 0.3, "pad (numpy/lib)", "prepare", "train"),
         stack(59, 0.3, "stack (numpy/lib)", "prepare", "train"),
     )
-    assert "TD218" not in [finding.code for finding in found]
+    assert "TD219" not in [finding.code for finding in found]
