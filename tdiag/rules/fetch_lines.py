@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import linecache
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tdiag.evidence.feeding import Loader
+from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.machine import Environment
 from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.probe.wire import is_user_file
-from tdiag.rules.base import DATA_WAIT, Found, Gain, same_function, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, held, same_function, where
 from tdiag.rules.feed import Feed
 from tdiag.rules.measures import count, frac, known_to
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 
 FETCH_SAMPLES = "fetch samples"  # begins the name of such a measure
+# A comprehension, lambda or inner function, in the name of its frame.
+_INNER = re.compile(r"\.<locals>.*")
 # While torch's code fetches, the user's innermost line is the loop over the loader.
 _TAKES_BATCHES = re.compile(r"^\s*(async\s+)?for\b|\bnext\(")
 # Torch's own loading code, by the last two parts of a sampled file's path.
@@ -83,13 +88,37 @@ def main_line(fed: Feed | None, stacks: Stacks) -> StackLine | None:
 def main_function(fed: Feed | None, stacks: Stacks) -> list[StackLine]:
     """The lines, largest first, of the function that surely takes most of the fetch's work, where
     no line of its own does."""
-    functions: dict[tuple[str, str], list[StackLine]] = {}
-    for line in _working(fed, stacks):
-        functions.setdefault((line.at.file, line.at.function), []).append(line)
-    largest = max(functions.values(), key=_share, default=[])
+    largest = largest_function(_working(fed, stacks))
     if fed is None or main_line(fed, stacks) or not _most(largest, fed, stacks):
         return []
     return largest
+
+
+def largest_function(lines: Sequence[StackLine]) -> list[StackLine]:
+    """Those of the function with most samples, in their order. A comprehension is its function's,
+    where its frame has the name."""
+    functions: dict[tuple[str, str], list[StackLine]] = defaultdict(list)
+    for line in lines:
+        functions[line.at.file, function_of(line)].append(line)
+    return max(functions.values(), key=_share, default=[])
+
+
+def function_of(line: StackLine) -> str:
+    return _INNER.sub("", line.at.function)
+
+
+def by_hand_ns(
+    budget: Budget,
+    phases: Phases | None,
+    environment: Environment | None,
+    loaders: Loaders | None,
+) -> float:
+    """Time between steps in which the loop makes its batches without a DataLoader, ns per step; 0
+    with one, and on a device, for which that time may be a wait."""
+    if phases is None or environment is None or environment.device != "cpu":
+        return 0.0
+    loaded = "data_wait" in phases.wall_ns or (loaders is not None and loaders.train())
+    return 0.0 if loaded else held(budget, "prepare")
 
 
 def expensive_fetch(

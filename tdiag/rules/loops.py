@@ -9,11 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tdiag.evidence.ops import HostOps, OpLine, Ops
+from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import where
+from tdiag.rules.thresholds import MIN_SAMPLES
 
 # Conversions that read no value: the host knows a tensor's shape.
 NOT_VALUES = ("len",)
@@ -104,6 +107,29 @@ def value_loops(ops: Ops, modules: Modules | None) -> list[OpLine]:
             and not LAYERS & line.names.keys()
         )
     ]
+
+
+def python_inside(
+    lines: Sequence[OpLine], ops: Ops, stacks: Stacks | None, trees: CallTrees | None
+) -> Place | None:
+    """Of the user's lines that these call and that issue no torch call themselves, the one with
+    most samples, if such lines have most of the samples of both: the loop's time is Python's."""
+    if stacks is None or trees is None or stacks.samples < MIN_SAMPLES:
+        return None
+    mine = {(x.at.file, x.at.line) for x in lines}
+    calling = {(x.at.file, x.at.line) for x in ops.lines}
+    below = set()
+    inside: list[bool] = []  # a frame's caller comes before it
+    for frame in trees.training:
+        here = (frame.file, frame.line)
+        above = frame.parent >= 0 and inside[frame.parent]
+        inside.append(above or here in mine)
+        if above and frame.user and here not in calling:
+            below.add(here)
+    python = [x for x in stacks.training if (x.at.file, x.at.line) in below]
+    issuing = sum(x.self_frac for x in stacks.training if (x.at.file, x.at.line) in mine)
+    most = max(python, key=lambda x: x.self_frac, default=None)
+    return most.at if most and sum(x.self_frac for x in python) > issuing else None
 
 
 def _again_and_again(line: OpLine) -> bool:
@@ -269,19 +295,20 @@ MOST_WAYS = Threshold(
 )
 
 
-def rewriting(lines: Sequence[OpLine]) -> Fix:
+def rewriting(lines: Sequence[OpLine], python: Place | None = None) -> Fix:
     """The fix for a loop of these lines: the vectorised form that fits their text and conversions.
 
-    Names the line that takes longest.
+    Names the line that takes longest. ``python``: it is not one of these, but one they lead to.
     """
     worst = max(lines, key=lambda line: line.elapsed_ns)
+    loop = f" that runs {python.function}{where(python)}" if python else where(worst.at)
     made = conversions(lines)
     counts = [f"{sum(line.calls for line in lines):.0f} torch calls"]
     counts += [f"{times:.0f} × {kind}()" for kind, times in sorted(made.items())]
     ways = _ways(lines, set(made))
     texts = [way.text for way in ways[: int(MOST_WAYS)]]
     return Fix(
-        f"Replace the loop{where(worst.at)} ({', '.join(counts)} per step) by one expression over"
+        f"Replace the loop{loop} ({', '.join(counts)} per step) by one expression over"
         f" whole tensors: {'; '.join(texts)}.",
         "review",
         action="Replace the loop by one tensor expression",
@@ -295,7 +322,7 @@ def _ways(lines: Sequence[OpLine], conversions: set[str]) -> list[_Way]:
     if _over_parameters(places):
         return [_PENALTY]
     texts = [linecache.getline(file, line) for file, line in places]
-    ways = [way for text in texts for way in _forms_of(text)]
+    ways = list(dict.fromkeys(way for text in texts for way in _forms_of(text)))
     text = "".join(texts)
     if not ways:
         ways = [way for pattern, way in _BUILT_IN if re.search(pattern, text)][:1]

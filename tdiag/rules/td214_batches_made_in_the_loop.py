@@ -37,9 +37,10 @@ from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.examples import budget, environment, loaders, phases, stack, stacks, system
 from tdiag.rules.feed import HANDOVER_HIGH_NS, cores_full, free_cores, share_of_rank
+from tdiag.rules.fetch_lines import by_hand_ns
 from tdiag.rules.loop_lines import BEFORE, beside_the_step
 from tdiag.rules.measures import count, frac, ns
 from tdiag.rules.training_kind import acts
@@ -50,6 +51,7 @@ NAME = "batches-made-in-the-loop"
 CLASS = "cpu"
 AFTER = {
     "TD207": "workers hide work that need not be done",
+    "TD219": "workers spread the work of one function and still do it",
     "TD711": "workers hide a loop that need not run",
 }
 
@@ -68,10 +70,9 @@ def check(
     threads: Threads | None,
 ) -> Found | None:
     system = share_of_rank(system, threads)
-    making = held(budget, "prepare")
+    making = by_hand_ns(budget, phases, environment, loaders)
     wall, cpu = phases.wall_ns.get("prepare", 0.0), phases.cpu_ns.get("prepare", 0.0)
-    by_hand = "data_wait" not in phases.wall_ns and not (loaders and loaders.train())
-    if environment.device != "cpu" or not by_hand or acts(flags, calls):
+    if not making or acts(flags, calls):
         return None
     if making < NOTICEABLE_FRAC * budget.step_ns or making < HANDOVER_HIGH_NS:
         return None

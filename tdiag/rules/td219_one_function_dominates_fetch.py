@@ -4,15 +4,16 @@
 Samples of the workers while they fetch (without workers: of the data wait), by the user's line; and
 the time of a fetch on a core. Reported if the lines of one function together have more than half of
 the samples, with their sampling error, none of them alone has (TD218), and cores are left. On full
-cores TD202 says so.
+cores TD202 says so. Where the loop makes its batches itself, without a DataLoader: samples of the
+lines before the forward, and the time between steps; one line is enough there.
 
 ## Why it is slow
 Every sample of every epoch pays for this function, in each worker.
 
 ## What to do
-If cores are free, let workers run it beside the training. Then make it cheaper, beginning with the
-line that is named, its most expensive one: do it once and keep the result if it does not change, on
-smaller inputs, or on whole batches.
+If cores are free and a DataLoader makes the batches, let workers run it beside the training. Then
+make it cheaper, beginning with the line that is named, its most expensive one: do it once and keep
+the result if it does not change, on smaller inputs, or on whole batches.
 
 ## How the gain is computed
 The function's share of the samples as time of the fetch. With workers the step shrinks in
@@ -25,15 +26,32 @@ spread: then workers are the answer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.machine import System, Threads
-from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.machine import Environment, System, Threads
+from tdiag.evidence.ops import Ops
+from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.rules.base import Found, where
+from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
+from tdiag.rules.base import Found, Gain, same_function, where
 from tdiag.rules.examples import budget, loaders, phases, stack, stacks, system
 from tdiag.rules.feed import feed_of, share_of_rank
-from tdiag.rules.fetch_lines import expensive_fetch, main_function
+from tdiag.rules.fetch_lines import (
+    by_hand_ns,
+    expensive_fetch,
+    function_of,
+    largest_function,
+    main_function,
+)
+from tdiag.rules.loop_lines import BEFORE, beside_the_step
+from tdiag.rules.measures import count, frac, known_to, ns
+from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.units import duration, percent
 
 CODE = "TD219"
 NAME = "one-function-dominates-fetch"
@@ -49,19 +67,83 @@ AFTER = {
 
 def check(
     budget: Budget,
-    loaders: Loaders,
-    system: System,
     stacks: Stacks,
+    loaders: Loaders | None,
+    system: System | None,
     phases: Phases | None,
     threads: Threads | None,
+    environment: Environment | None,
+    ops: Ops | None,
+    trees: CallTrees | None,
 ) -> Found | None:
+    wall = by_hand_ns(budget, phases, environment, loaders)
+    if wall >= NOTICEABLE_FRAC * budget.step_ns:
+        return _by_hand(wall, budget, stacks, ops, trees)
+    if loaders is None or system is None:
+        return None
     fed = feed_of(budget, loaders, phases, system := share_of_rank(system, threads))
     lines = main_function(fed, stacks)
     if fed is None or not lines or fed.out_of_cores(system):
         return None
     top = lines[0].at
-    part = f"in {top.function}, most of it{where(top)}"
+    part = f"in {function_of(lines[0])}, most of it{where(top)}"
     return expensive_fetch(fed, lines, stacks, part, "function")
+
+
+def _by_hand(
+    wall: float, budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | None
+) -> Found | None:
+    """Batches that the loop makes itself, in ``wall`` ns per step; a single line will do here."""
+    found = beside_the_step(BEFORE, stacks, ops, trees)
+    whole = sum(line.self_frac for line in found)
+    lines = largest_function(found)
+    share = sum(line.self_frac for line in lines) / whole if whole else 0.0
+    seen = round(whole * stacks.samples)
+    least, most = known_to(share, seen)
+    if least <= MAJORITY_FRAC or _is_told(lines, ops):
+        return None
+    top = lines[0]
+    return Found(
+        summary=(
+            f"The loop makes each batch itself, in {percent(wall / budget.step_ns)} of the step."
+            f" {percent(share)} of that is in {function_of(top)}, most of it{where(top.at)}"
+            f" ({duration(share * wall)} per step)."
+        ),
+        evidence=(
+            *(
+                frac(f"samples between steps{where(x.at)}", x.self_frac / whole, "sample")
+                for x in lines[:3]
+            ),
+            count("samples between steps", seen, "sample"),
+            ns("between the steps", wall, "budget"),
+        ),
+        fix=Fix(
+            f"Make the work{where(top.at)} cheaper: do it once and keep the result if it does not"
+            " change, on smaller inputs, or on whole batches.",
+            "manual",
+            action="Make the function that makes the batch cheaper",
+        ),
+        gain=Gain(
+            wall * least * LOW_END_FRAC,
+            wall * most,
+            f"high end: without the function; low end: at half its cost; {seen:,} samples put its"
+            f" share between {percent(least)} and {percent(most)}.",
+            ("prepare",),
+        ),
+        at=top.at,
+    )
+
+
+def _is_told(lines: Sequence[StackLine], ops: Ops | None) -> bool:
+    """The function is the loop itself, which says nothing new, or one line of Python in it between
+    torch calls has most of its samples: TD709 names that."""
+    if ops is None:
+        return False
+    top = lines[0]
+    mine = replace(top.at, function=function_of(top))
+    phases = {x.phase for x in ops.lines if same_function(x.at, mine)}
+    python = top.own_frac > MAJORITY_FRAC * sum(line.self_frac for line in lines)
+    return bool(phases - {"prepare"}) or (python and bool(phases))
 
 
 def fires() -> Evidence:

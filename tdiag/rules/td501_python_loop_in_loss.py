@@ -4,7 +4,8 @@
 User lines in the loss, or lines of the forward pass that convert tensors to Python values, that
 repeat small torch calls or conversions (`.item()`, `bool(tensor)`, `.tolist()`) within one step.
 Calls are counted exactly by line. Their cost is the clean time of the loss and of the matching part
-of backward.
+of backward. Where samples put more of it into Python functions that the loop calls and that issue
+no torch call, the finding stands at their line.
 
 ## Why it is slow
 Every torch call costs a few microseconds even on little data, and every call that records gradients
@@ -28,6 +29,7 @@ needs the previous one, cannot be vectorised: compile them.
 from __future__ import annotations
 
 from tdiag.evidence.ops import Dispatch, HostOps, OpLine, Ops
+from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Modules
@@ -43,6 +45,7 @@ from tdiag.rules.loops import (
     LoopTime,
     in_loss,
     loop_time,
+    python_inside,
     rewriting,
     value_loops,
 )
@@ -67,6 +70,8 @@ def check(
     modules: Modules | None,
     dispatch: Dispatch | None,
     host_ops: HostOps | None,
+    stacks: Stacks | None,
+    trees: CallTrees | None,
 ) -> Found | None:
     lines = value_loops(ops, modules)
     time = loop_time(lines, ops, phases, modules, host_ops)
@@ -80,17 +85,20 @@ def check(
     if time.calls < MIN_CALLS or not (small or converted >= MIN_CALLS):
         return None
     worst = max(lines, key=lambda line: line.elapsed_ns)
+    python = python_inside(lines, ops, stacks, trees)
+    at = python or worst.at
+    spent = f" in Python{where(at)} in {at.function}" if python else where(at)
     high = time.forward_ns + time.backward_ns
     share = percent(high / budget.step_ns)
     return Found(
         summary=(
             f"Python loops over tensor values in the loss take {share} of the step:"
             f" {time.calls:.0f} torch calls{conversions} per step, most of their"
-            f" time{where(worst.at)} ({duration(time.forward_ns)} in the loss,"
+            f" time{spent} ({duration(time.forward_ns)} in the loss,"
             f" {duration(time.backward_ns)} in backward)."
         ),
         evidence=(*_measures(time), *_by_line(lines)),
-        fix=rewriting(lines),
+        fix=rewriting(lines, python),
         gain=Gain(
             high * (1 - WORK_IN_SMALL_CALL_FRAC) if small else 0.0,
             most.forward_ns + most.backward_ns,
@@ -99,7 +107,7 @@ def check(
             " end: the fixed cost of small calls.",
             ("loss", "python_loss", "forward", "backward", "sync", "launch"),
         ),
-        at=worst.at,
+        at=at,
     )
 
 

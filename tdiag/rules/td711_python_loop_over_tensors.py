@@ -115,8 +115,11 @@ def _clean(lines: Sequence[OpLine], phase: str, ops: Ops, phases: Phases) -> flo
 
 def _sampled(lines: Sequence[OpLine], stacks: Stacks) -> float:
     """Share of the training thread's samples in the functions of these lines."""
+    places = {(y.at.file, y.at.line) for y in lines}  # a comprehension has its function's line
     return sum(
-        x.self_frac for x in stacks.training if any(same_function(x.at, y.at) for y in lines)
+        x.self_frac
+        for x in stacks.training
+        if (x.at.file, x.at.line) in places or any(same_function(x.at, y.at) for y in lines)
     )
 
 

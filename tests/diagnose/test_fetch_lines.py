@@ -76,6 +76,19 @@ def test_the_line_that_takes_most_of_the_fetch_leads_and_workers_come_second() -
     assert shown(found)[0] == "fetch samples at data.py:29 in rotate (PIL/Image.py)"
 
 
+def test_a_comprehension_belongs_to_its_function() -> None:
+    """Python 3.11 names its frame ``encode.<locals>.<listcomp>``."""
+    names = ("Tokens.encode", "Tokens.encode.<locals>.<listcomp>", "Tokens.__getitem__")
+    lines = [
+        replace(line, at=replace(line.at, function=name))
+        for line, name in zip(
+            (data(41, 0.45, ""), data(42, 0.3, ""), data(29, 0.25, ROTATE)), names, strict=True
+        )
+    ]
+    found = next(x for x in fed(lines).findings if x.code == "TD219")
+    assert "75% of the fetch is in Tokens.encode, most of it at data.py:41" in found.summary
+
+
 def test_without_a_main_line_workers_lead_and_the_lines_are_shown() -> None:
     found = fed((data(29, 0.4, ROTATE), data(31, 0.35, "resize (PIL/Image.py)")))
     codes = [finding.code for finding in found.findings]

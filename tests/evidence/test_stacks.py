@@ -72,6 +72,20 @@ def test_shares_are_of_the_training_thread_by_innermost_user_line(tmp_path: Path
     assert (second.at.line, round(second.self_frac, 6), second.phase) == (8, 0.3, "")
 
 
+def test_a_comprehension_and_its_function_share_their_line(tmp_path: Path) -> None:
+    """Python 3.11 gives ``[x[i] for i in ...]`` a frame of its own, on the line that calls it."""
+    inner = {"name": "loss.<locals>.<listcomp>", "file": "/u/train.py", "line": 8}
+    frames = [*FRAMES, inner]
+    found = stacks_of(
+        tmp_path,
+        thread(100, 100, *[[0, MODULE, LOSS]] * 3, *[[0, MODULE, LOSS, len(FRAMES)]] * 2),
+        shared={"frames": frames},
+    )
+    assert found is not None
+    (only,) = found.training
+    assert (only.at.line, only.at.function, only.self_frac) == (8, "loss", 1)
+
+
 def test_workers_count_while_they_fetch(tmp_path: Path) -> None:
     found = stacks_of(
         tmp_path,

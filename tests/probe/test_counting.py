@@ -172,6 +172,7 @@ def test_each_line_is_in_its_phase(tmp_path: Path) -> None:
     assert lines[line_of("BRANCH")]["phase"] == "loss"  # inside a loss module's forward
     assert lines[line_of("CONSTRUCT")]["phase"] == "data_wait"
     assert lines[line_of("MODEL")]["phase"] == "forward"
+    assert lines[line_of("LOGGED")]["phase"] == "after_step"  # the loader is asked next
 
 
 def test_a_closures_lines_are_in_their_phases_though_the_optimizer_runs_it(tmp_path: Path) -> None:

@@ -72,6 +72,18 @@ def test_torch_calls_place_a_line_of_a_frameworks_loop() -> None:
     assert [x.at.line for x in beside_the_step(AFTER, lines, calls, None)] == [70]
 
 
+def test_the_line_that_starts_a_frameworks_loop_does_not_hide_what_its_callbacks_do() -> None:
+    """``main`` calls ``trainer.fit`` at 90, and that all the rest."""
+    calls = ops(
+        op_line(90, "forward", 9, at=at(90, "main")),
+        op_line(90, "optimizer", 9, at=at(90, "main")),
+        op_line(70, "after_step", 3, at=at(70, "on_train_batch_end")),
+    )
+    trees = tree(("main", 90, -1, 1.0), ("Stats.on_train_batch_end", 70, 0, 0.6))
+    lines = stacks((stack(70, 0.6, function="Stats.on_train_batch_end"),))
+    assert [x.at.line for x in beside_the_step(AFTER, lines, calls, trees)] == [70]
+
+
 def judged(line: int) -> tuple[str, dict[str, int], list[tuple[str, int | None]]]:
     """A loop without a loader, 80 % of the time at one line: class, budget and first places."""
     step = 20 * MS

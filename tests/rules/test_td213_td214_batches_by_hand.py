@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tdiag.diagnose.engine import run_rule, run_rules
 from tdiag.diagnose.verdict import judge
 from tdiag.evidence.ops import CallRow, Calls
+from tdiag.evidence.sampled import StackLine
 from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
@@ -100,3 +101,37 @@ def test_python_that_makes_the_batch_is_preprocessing_whichever_finding_comes_fi
     findings, _ = run_rules(evidence)
     assert [finding.code for finding in findings][:2] == ["TD709", "TD214"]
     assert judge(evidence, step, findings).cls == "cpu"
+
+
+def by_hand(*lines: StackLine) -> list[Finding]:
+    """40 of 60 ms make the batch; ``train`` calls the model."""
+    making = phases(prepare=40, forward=20)
+    calls = (
+        op_line(60, "forward", 9, at=at(60, "train")),
+        op_line(62, "optimizer", 9, at=at(62, "train")),
+    )
+    evidence = Evidence().add(
+        budget(prepare=40, forward=20), making, system(), environment(), stacks(lines), ops(*calls)
+    )
+    return run_rules(evidence)[0]
+
+
+def test_work_that_makes_a_batch_comes_before_workers_that_would_spread_it() -> None:
+    """A loop over neighbours: its samples lie on several lines, some in the standard library."""
+    first, second, *_ = by_hand(
+        stack(20, 0.3, "Random.choice (python3.11/random.py)", "prepare", "Sampler.sample"),
+        stack(19, 0.25, "Sampler.sample (me/train.py)", "prepare", "Sampler.sample"),
+        stack(58, 0.1, "", "prepare", "train"),
+    )
+    assert (first.code, second.code) == ("TD219", "TD214")
+    assert first.location is not None and first.location.line == 20
+    assert "in Sampler.sample, most of it at train.py:20" in first.summary
+    assert "First TD219" in second.fix.text
+
+
+def test_a_batch_made_by_the_lines_of_the_loop_itself_has_no_function_to_name() -> None:
+    found = by_hand(
+        stack(58, 0.3, "pad (numpy/lib)", "prepare", "train"),
+        stack(59, 0.3, "stack (numpy/lib)", "prepare", "train"),
+    )
+    assert "TD219" not in [finding.code for finding in found]

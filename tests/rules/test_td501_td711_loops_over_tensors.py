@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.ops import Ops
+from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
@@ -52,3 +53,44 @@ def test_a_loop_outside_the_loss_is_priced_by_its_functions_samples() -> None:
     evidence = find("TD711").fires()
     evidence.add(stacks((stack(70, 0.25, "", "after_step", "diversity"), stack(90, 0.25))))
     assert finding("TD711", evidence).at_best_ns == pytest.approx(18 * MS / 4, rel=0.01)
+
+
+def test_samples_on_the_loops_own_line_count_whatever_function_their_frame_names() -> None:
+    """A comprehension: the probe's call says ``<listcomp>``, the sampled line its function."""
+    evidence = find("TD711").fires()
+    counted = evidence.get(Ops)
+    assert counted is not None
+    evidence.add(ops(replace(counted.lines[0], at=at(70, "<listcomp>"))))
+    assert finding("TD711", evidence).at_best_ns > 0
+
+
+def frame(line: int, function: str, parent: int, share: float) -> CallFrame:
+    return CallFrame(
+        name=function, file=at(line).file, line=line, parent=parent, frac=share, user=True
+    )
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_loop_whose_time_is_pythons_is_named_by_the_python_line(inside: bool) -> None:
+    """Boxes matched by a function of plain numbers: the loop's few torch calls take no time."""
+    evidence = find("TD501").fires()
+    loop, python = stack(52, 0.1, "", "loss", "forward"), stack(7, 0.3, "", "", "iou")
+    parent = 0 if inside else -1
+    tree = (frame(52, "forward", -1, 0.4), frame(7, "iou", parent, 0.3))
+    evidence.add(stacks((python, loop)), CallTrees(training=tree, workers=()))
+    found = finding("TD501", evidence)
+    assert found.location is not None
+    assert found.location.line == (7 if inside else 52)
+    assert ("in Python at train.py:7 in iou" in found.summary) is inside
+    assert ("the loop that runs iou at train.py:7" in found.fix.text) is inside
+
+
+def test_no_way_is_advised_twice(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("s = s + x[t, y[t]]\ns = s + x[t, y[t]]\n")
+    evidence = find("TD501").fires()
+    counted = evidence.get(Ops)
+    assert counted is not None
+    lines = (replace(counted.lines[0], at=at(n, file=str(script))) for n in (1, 2))
+    fix = finding("TD501", evidence.add(ops(*lines))).fix
+    assert fix.text.count("gather") == 1 and fix.code.count("gather") == 1

@@ -221,30 +221,36 @@ def samples_of(file: Speedscope, profile: _Profile) -> Iterable[Stack]:
         yield [frames[i] for i in sample if 0 <= i < len(frames)], weight
 
 
+_Line: TypeAlias = tuple[str, int]  # file, line
+
+
 def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
     """Shares by innermost user line, largest first. Denominator: all the samples given. Those that
     end in the probe's own functions belong to no line: a thread that lost its core often gets it
-    back where a hook reads a clock, which is a system call."""
+    back where a hook reads a clock, which is a system call. A comprehension or lambda has a frame
+    of its own on a line that its function runs as well: the line counts once."""
     total = sum(weight for _, weight in stacks)
-    weight_of: dict[Place, float] = defaultdict(float)
-    own: dict[Place, float] = defaultdict(float)
-    leaves: dict[Place, Counter[str]] = defaultdict(Counter)
-    phases: dict[Place, Counter[str]] = defaultdict(Counter)
-    libraries: dict[Place, Counter[str]] = defaultdict(Counter)
+    weight_of: dict[_Line, float] = defaultdict(float)
+    own: dict[_Line, float] = defaultdict(float)
+    names: dict[_Line, Counter[str]] = defaultdict(Counter)
+    leaves: dict[_Line, Counter[str]] = defaultdict(Counter)
+    phases: dict[_Line, Counter[str]] = defaultdict(Counter)
+    libraries: dict[_Line, Counter[str]] = defaultdict(Counter)
     for stack, weight in stacks:
         mine = [i for i, frame in enumerate(stack) if is_user_file(frame.file or "")]
         if not mine or stack[-1].works_for_tdiag():
             continue
         inner, called = stack[mine[-1]], stack[mine[-1] + 1 : mine[-1] + 2]
-        at = Place(file=inner.file or "", line=inner.line or 0, function=inner.name)
+        at = (inner.file or "", inner.line or 0)
         weight_of[at] += weight
+        names[at][inner.name] += 1
         own[at] += weight if not called else 0.0
         leaves[at][_leaf(next(f for f in reversed(stack) if not f.tdiags()))] += 1
         libraries[at][_library(called)] += 1
         phases[at][next((p for f in reversed(stack) if (p := f.phase())), "")] += 1
     lines = (
         StackLine(
-            at=at,
+            at=Place(file=at[0], line=at[1], function=names[at].most_common(1)[0][0]),
             self_frac=weight / total if total else 0.0,
             own_frac=own[at] / total if total else 0.0,
             leaf=leaves[at].most_common(1)[0][0],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..boundary import OPTIMIZER
 from ..wire import (
     BACKWARD_BEGIN,
     BACKWARD_END,
@@ -81,13 +82,15 @@ class LineCalls:
 
 class Lines:
     """What follows a module's call is the loss, unless a module is called again before any
-    backward: then it belonged to the forward pass, as in the clean steps (docs/phases.md)."""
+    backward: then it belonged to the forward pass, as in the clean steps (docs/phases.md). What
+    follows an update is work after the step where a loader is asked next, else it prepares."""
 
     def __init__(self, probe: Probe, boundary: Boundary) -> None:
         self.probe, self.boundary = probe, boundary
         self.rows: dict[tuple[Any, str], LineCalls] = {}
         self.open: dict[Any, LineCalls] = {}  # of this turn, phase not known yet
         self.phase, self.turn, self.called = "prepare", 0, False
+        self.updated = False  # what is open follows an optimizer's step
         self.uses: Counter[int] = Counter()  # of weights, since the last batch or backward
         self.step, self.read = probe.step, 0  # how far the step's log has been followed
 
@@ -112,7 +115,7 @@ class Lines:
 
     def described(self) -> list[dict[str, Any]]:
         self._follow()
-        self._settle("loss")
+        self._settle("prepare" if self.updated else "loss")
         self._join()
         return [
             {"at": list(place) if place else None, "phase": phase, **line.described()}
@@ -150,13 +153,17 @@ class Lines:
                 self._settle("loss")
                 self.phase = "loss"
         elif code == FORWARD_BEGIN:
-            self._begin("forward")
-            self.phase, self.called = "forward", True
+            self._begin("prepare" if self.updated else "forward")
+            self.phase, self.called, self.updated = "forward", True, False
         elif code == FORWARD_END:
             self.phase = _OPEN
         elif code in _BEGINS:
-            self._begin("loss")
-            self.phase, self.called = _BEGINS[code], False
+            after = "after_step" if code == NEXT_BEGIN else "prepare"
+            self._begin(after if self.updated else "loss")
+            # Where an update ends a step, its own mark is cut off with the step.
+            by_update = code == STEP_END and self.boundary.rank == OPTIMIZER
+            self.updated = code == OPTIMIZER_END or (by_update and not self.boundary.divided)
+            self.phase, self.called = _OPEN if self.updated else _BEGINS[code], False
             self.uses.clear()
 
     def _begin(self, before: str) -> None:
