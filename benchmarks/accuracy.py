@@ -7,8 +7,9 @@ Each case of :mod:`planted.cases` is written out, diagnosed by ``tdiag run --pro
 it has a fixed twin, run bare in pairs, slow and fixed one right after the other, the order swapped
 from pair to pair; the measured speed-up is the median of the pairs' ratios. One JSON line a case
 goes to the results file at once; a case that is in it is not run again, so that a run that was cut
-off can go on. Without cases left it only prints the tables (``--rejudge``: with what tdiag as it is
-now says of the recorded runs; nothing is run):
+off can go on (a drawn one of which only the twins are missing: only they are run). Without cases
+left it only prints the tables (``--rejudge``: with what tdiag as it is now says of the recorded
+runs; nothing is run):
 
 - class: the verdict's class is the planted one;
 - code: the first ranked finding is of a rule that the case names;
@@ -40,7 +41,7 @@ from planted.drawn import Drawn, draw
 from planted.running import diagnose, in_turns, write
 
 SECONDS = 5.0  # that each bare run trains, about as long as a diagnosis: losses converge
-SECONDS_DRAWN = 3.0  # the same of drawn cases, of which some have four sides
+SECONDS_DRAWN = 2.0  # the same of drawn cases, of which some have four sides
 
 
 def judge(case: Case, diagnosis: dict[str, Any]) -> dict[str, Any]:
@@ -92,14 +93,17 @@ def run(case: Case, base: Path, speed: bool) -> dict[str, Any]:
     return result | {"seconds": round(time.monotonic() - began), "load": os.getloadavg()[0]}
 
 
-def run_drawn(case: Drawn, base: Path, speed: bool) -> dict[str, Any]:
-    """A drawn case: the diagnosis of what is planted, or of the fixed twin, then the twins bare."""
+def run_drawn(
+    case: Drawn, base: Path, speed: bool, row: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """A drawn case: the diagnosis of what is planted, or of the fixed twin, then the twins bare.
+    ``row``: of an earlier run without twins, which is not diagnosed again."""
     began = time.monotonic()
     folder = base / case.name
     every = range(len(case.wastes))
     slow = write(case.files(every if case.twin else ()), folder / "slow")
     try:
-        result = judging.judge(case, diagnose(case, slow))
+        result = row or judging.judge(case, diagnose(case, slow))
         if speed and case.wastes and result["step_ms"]:
             without = replace(case, wastes=(), amounts=()) if case.twin else case
             sides = {"slow": slow, "fixed": write(without.files(every), folder / "fixed")}
@@ -196,32 +200,40 @@ def main() -> None:
     args = options.parse_args()
     base = args.results.resolve().with_suffix("")
     known = args.results.read_text().splitlines() if args.results.exists() else []
-    rows = [json.loads(line) for line in known]
     chosen = CASES if args.drawn is None else draw(args.drawn, args.count)
     cases = {case.name: case for case in chosen}
-    rows = [row for row in rows if row["name"] in cases]
+    rows = {row["name"]: row for row in map(json.loads, known) if row["name"] in cases}
     if args.rejudge:
-        rows = [row if "failed" in row else rejudge(cases[row["name"]], row, base) for row in rows]
+        done = {name: row for name, row in rows.items() if "failed" not in row}
+        rows |= {name: rejudge(cases[name], row, base) for name, row in done.items()}
     end = time.monotonic() + args.minutes * 60
-    for case in () if args.rejudge else cases.values():
-        wanted = not args.names or any(name in case.name for name in args.names)
-        if not wanted or case.name in {row["name"] for row in rows}:
+    for name, case in () if args.rejudge else cases.items():
+        if args.names and not any(part in name for part in args.names):
+            continue
+        if name in rows and not (isinstance(case, Drawn) and unmeasured(case, rows[name], args)):
             continue
         if time.monotonic() > end:
             break
-        drawn = isinstance(case, Drawn)
-        row = (run_drawn if drawn else run)(case, base, not args.no_speed)
-        rows.append(row)
+        if isinstance(case, Drawn):
+            row = run_drawn(case, base, not args.no_speed, rows.get(name))
+        else:
+            row = run(case, base, not args.no_speed)
+        rows[name] = row
         with args.results.open("a") as file:
             file.write(json.dumps(row) + "\n")
         found = row.get("codes") or [f["code"] for f in row.get("findings", ())]
         outcome = row.get("failed") or f"{row['class']} {found[:3]}"
-        print(f"{case.name}: {outcome} ({row['seconds']} s)", file=sys.stderr, flush=True)
-    rows = [row for row in rows if not args.names or any(n in row["name"] for n in args.names)]
+        print(f"{name}: {outcome} ({row['seconds']} s)", file=sys.stderr, flush=True)
+    shown = [r for n, r in rows.items() if not args.names or any(part in n for part in args.names)]
     if args.drawn is None:
-        summarise(rows)
+        summarise(shown)
     else:
-        judging.summarise(rows, cases)
+        judging.summarise(shown, cases)
+
+
+def unmeasured(case: Drawn, row: dict[str, Any], args: argparse.Namespace) -> bool:
+    """Whether an earlier run left the twins out (``--no-speed``) and this one shall not."""
+    return bool(case.wastes and not args.no_speed and row.get("step_ms") and "gain" not in row)
 
 
 if __name__ == "__main__":
