@@ -123,14 +123,17 @@ class Drawn:
             texts[place] = text
         return texts
 
-    def right(self, waste: int | None = None) -> set[tuple[str, int]]:
-        """(file name, line) of every line of a waste (default: of any); none: it has no line."""
+    def right(self, waste: int | None = None, work: bool = False) -> set[tuple[str, int]]:
+        """(file name, line) of every line of a waste (default: of any); none: it has no line.
+        ``work``: only lines that do the work, not the one that makes the loader."""
         chosen = range(len(self.wastes)) if waste is None else (waste,)
         others = [k for k in range(len(self.wastes)) if k not in chosen]
         found = set()
         for name, text in _unmarked(self, others).items():
             for number, line in enumerate(text.splitlines(), 1):
-                loader = "# FIX" in line and any(self._cured_by_loader(k) for k in chosen)
+                loader = (
+                    not work and "# FIX" in line and any(self._cured_by_loader(k) for k in chosen)
+                )
                 if "# HERE" in line or loader:
                     found.add((Path(name).name, number))
         return found

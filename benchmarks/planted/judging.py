@@ -2,8 +2,9 @@
 
 - class: the planted one; of two causes, that of the one whose fix alone saves more, or either where
   the smaller saves at least 85 % of the larger;
-- line: the first finding points at a line of a cause; apart from that, whether the first three do,
-  and whether the first three have both causes;
+- line: the first finding points at a line of a cause (that which makes the loader is right for what
+  is wrong in fetching); apart from that, whether the first three do, whether one of them points at
+  a line that does the work, and whether they have both causes;
 - range: what fixing the cause alone gains lies in what the finding at its line predicts. It is not
   judged where the twin makes another change than the finding advises (``Waste.twin``);
 - false alarm: a healthy case of another class than ``compute``, or with a finding that promises
@@ -24,6 +25,16 @@ from tdiag.rules.measures import known_to
 from .drawn import Drawn
 
 WEAK, ALARM, TIE = 1.15, 1.10, 0.85
+JUDGED = (
+    "class",
+    "code",
+    "line",
+    "line in three",
+    "work in three",
+    "both in three",
+    "range",
+    "alarm",
+)
 Row = dict[str, Any]
 
 
@@ -75,9 +86,7 @@ def _finding(case: Drawn, finding: dict[str, Any]) -> Row:
 
 def outcome(case: Drawn, row: Row) -> Row:
     """What was right, None where it is not judged."""
-    result: Row = dict.fromkeys(
-        ("class", "code", "line", "line in three", "both in three", "range", "width", "alarm")
-    )
+    result: Row = dict.fromkeys((*JUDGED, "width"))
     first_three = row["findings"][:3]
     if case.healthy:
         promised = [f["speedup"][1] for f in row["findings"] if f["speedup"]]
@@ -93,6 +102,8 @@ def outcome(case: Drawn, row: Row) -> Row:
     if case.right():
         result["line"] = bool(first_three and first_three[0]["of"])
         result["line in three"] = any(f["of"] for f in first_three)
+    if work := case.right(work=True):
+        result["work in three"] = any(f["at"] and tuple(f["at"]) in work for f in first_three)
     if len(case.wastes) > 1:
         result["both in three"] = len({k for f in first_three for k in f["of"]}) > 1
     mine = next((f for f in row["findings"] if f["fix"] and f["speedup"]), None)
@@ -145,7 +156,7 @@ def summarise(rows: list[Row], cases: dict[str, Drawn]) -> None:
         print(f"| {' | '.join(cells)} |")
     kinds = sorted({row["kind"] for row, _ in done})
     print("\n| | all | " + " | ".join(kinds) + " |\n" + "|---" * (len(kinds) + 2) + "|")
-    for what in ("class", "code", "line", "line in three", "both in three", "range", "alarm"):
+    for what in JUDGED:
         print(f"| {what} | " + " | ".join(_by_kind(done, what, kinds)) + " |")
     widths = [right["width"] for _, right in done if right["width"]]
     if widths:

@@ -104,6 +104,7 @@ def test_a_finding_counts_for_the_cause_at_whose_line_it_points() -> None:
     right = judging.outcome(case, row | {"gain": 4.0, "gains": [1.3, 2.0]})
     assert right["class"] and right["line"] and right["range"] and not right["both in three"]
     assert right["width"] == 2.0
+    assert right["work in three"]
     wrong = judging.outcome(case, row | {"gain": 4.0, "gains": [1.3, 3.5]})
     assert wrong["range"] is False
     weak = judging.outcome(case, row | {"gain": 1.1, "gains": [1.0, 1.1]})
