@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -50,6 +51,8 @@ def start(case: Program, command: list[str], folder: Path) -> subprocess.Complet
 def diagnose(case: Program, folder: Path) -> dict[str, Any]:
     """The diagnosis of the program in the folder, as JSON."""
     found = folder / "diagnosis.json"
+    found.unlink(missing_ok=True)  # what an earlier run left would pass for this one's
+    shutil.rmtree(folder / "run", ignore_errors=True)
     run = ["run", "--profiling", "-q", "-o", str(found), "--out", str(folder / "run")]
     tdiag = [str(Path(sys.executable).with_name("tdiag")), *run, *case.command()]
     done = start(case, tdiag, folder)
