@@ -97,7 +97,9 @@ class Drawn:
 
     @property
     def one_core(self) -> bool:
-        return self.healthy or any(waste.one_core for waste in self.wastes)
+        """One thread computes. Beside an idle core it would be a waste that nobody planted, but
+        where batches are made workers may need that core."""
+        return self.healthy or not any({"DATA", "SETUP"} & holes(waste) for waste in self.wastes)
 
     def files(self, fixed: Collection[int] = ()) -> dict[str, str]:
         """The program's files, the first is run; ``fixed``: the wastes, by index, that are not in
