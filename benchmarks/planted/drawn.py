@@ -201,6 +201,9 @@ def _draw(dice: random.Random, kind: str, order: list[str], turn: int) -> Drawn:
         names.append(dice.choice(others))
     wastes = tuple(CAUSES[n] for n in names)
     style = dice.choice([s for s in sorted(STYLES) if all(fits(w, s) for w in wastes)])
+    grows = any("DATA" in waste.slow for waste in wastes)  # with the batch, as the step does
+    if kind != "twin" and size == "large" and model in {"attention", "convolutions"} and not grows:
+        size = "medium"
     amounts = tuple(_amount(dice, waste, size) for waste in wastes)
     label = "+".join(names) + "-fixed" * (kind == "twin")
     own = any("MODEL" in waste.slow for waste in wastes)
