@@ -73,7 +73,8 @@ ROWS_WRITTEN = Waste(
             """
 if step % 100 == 0:
     TABLE.seek(0)
-rows = next(model.parameters()).detach().flatten().repeat(64)[: $N * 64].view(-1, 64)
+values = next(model.parameters()).detach().flatten()
+rows = values[torch.arange($N * 64) % len(values)].view(-1, 64)
 for row in rows:  # HERE
     csv.writer(TABLE).writerow([f"{v:.5f}" for v in row.tolist()])  # HERE
 """,
@@ -98,7 +99,8 @@ PIXELS = Waste(
     {
         "AFTER": after(
             """
-values = next(model.parameters()).detach().flatten().repeat(4096)[: $N * $N].view($N, $N)
+values = next(model.parameters()).detach().flatten()
+values = values[torch.arange($N * $N) % len(values)].view($N, $N)
 values = ((values - values.min()) / (values.max() - values.min() + 1e-9)).tolist()
 with open("weights.ppm", "w") as file:
     file.write("P2 $N $N 255\\n")
