@@ -43,7 +43,7 @@ ANNOTATED = (
     + """
 class Box:
     def __init__(self, k):
-        self.corner, self.size, self.name = (k, k + 1), [4.0, 5.0], f"box {k}"
+        self.corner, self.size, self.name = (k, k + 1), [4.0, 5.0], f"box {k}"  # HERE
 
 class Batch(tuple):
     pass

@@ -163,6 +163,8 @@ def summarise(rows: list[Row], cases: dict[str, Drawn]) -> None:
         print(f"\nmedian width of the ranges, high ÷ low: {statistics.median(widths):.2f}")
     weak = [row["name"] for row, right in done if not any(v is not None for v in right.values())]
     print(f"\nnot judged, for the waste is too weak or the twin is no better: {weak}")
+    open_ = [row["name"] for row, _ in done if cases[row["name"]].wastes and "gain" not in row]
+    print(f"\njudged although their twins were not measured, so some may be too weak: {open_}")
     for row in rows:
         if "failed" in row:
             print(f"\nfailed: {row['name']}: {row['failed']}")
