@@ -1,14 +1,15 @@
 """How often tdiag is right: planted bottlenecks and healthy trainings, a verdict each.
 
 Usage: ``python benchmarks/accuracy.py [--minutes M] [--results FILE] [--no-speed] [--rejudge]
-[NAME ...]``
+[--drawn SEED [--count N]] [NAME ...]``
 
 Each case of :mod:`planted.cases` is written out, diagnosed by ``tdiag run --profiling``, and, where
 it has a fixed twin, run bare in pairs, slow and fixed one right after the other, the order swapped
 from pair to pair; the measured speed-up is the median of the pairs' ratios. One JSON line a case
 goes to the results file at once; a case that is in it is not run again, so that a run that was cut
-off can go on. Without cases left it only prints the tables (``--rejudge``: with what tdiag as it is
-now says of the recorded runs; nothing is run):
+off can go on (a drawn one of which only the twins are missing: only they are run). Without cases
+left it only prints the tables (``--rejudge``: with what tdiag as it is now says of the recorded
+runs; nothing is run):
 
 - class: the verdict's class is the planted one;
 - code: the first ranked finding is of a rule that the case names;
@@ -16,6 +17,8 @@ now says of the recorded runs; nothing is run):
 - range: the measured speed-up lies in what the finding predicts whose fix the twin makes (cases
   with a twin and such a finding);
 - false alarm: a healthy case whose class is not ``compute``, or with any ranked finding.
+
+``--drawn`` takes cases of :mod:`planted.drawn` instead, judged as :mod:`planted.judging` says.
 """
 
 from __future__ import annotations
@@ -23,80 +26,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from planted import judging
 from planted.cases import CASES, Case
+from planted.drawn import Drawn, draw
+from planted.running import diagnose, in_turns, write
 
 SECONDS = 5.0  # that each bare run trains, about as long as a diagnosis: losses converge
-FEWEST, MOST = 10, 400
-PAIRS = 3  # the fewest whose median leaves one out that other programs disturbed
-LONGEST_RUN_S = 300
-
-
-def start(case: Case, command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """One thread, so that on a shared machine threads do not wait for each other."""
-    cores = sorted(os.sched_getaffinity(0))
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        if case.waste.one_core:
-            os.sched_setaffinity(process.pid, cores[-1:])
-        out, err = process.communicate(timeout=LONGEST_RUN_S)
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
-
-
-def diagnose(case: Case, folder: Path) -> dict[str, Any]:
-    """The diagnosis of the slow script, as JSON."""
-    found = folder / "diagnosis.json"
-    run = ["run", "--profiling", "-q", "-o", str(found), "--out", str(folder / "run")]
-    tdiag = [str(Path(sys.executable).with_name("tdiag")), *run, *case.command()]
-    done = start(case, tdiag, folder)
-    if not found.is_file():
-        raise RuntimeError(f"no diagnosis, exit code {done.returncode}: {done.stderr[-500:]}")
-    result: dict[str, Any] = json.loads(found.read_text())
-    return result
-
-
-def step_ms(case: Case, folder: Path, steps: int) -> float:
-    """Milliseconds a step of a bare run."""
-    command = [sys.executable, *case.command(), "--steps", str(steps)]
-    done = start(case, command, folder)
-    found = re.search(r"^(\S+) ms a step$", done.stdout, re.MULTILINE)
-    assert found, done.stdout + done.stderr
-    return float(found[1])
-
-
-def write(case: Case, folder: Path, fixed: bool) -> Path:
-    for name, text in case.files(fixed).items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return folder
-
-
-def measure(case: Case, slow: Path, fixed: Path, diagnosed_ms: float) -> dict[str, Any]:
-    """Both twins in pairs. ``span``: the least and the largest ratio of a pair."""
-    steps = round(min(MOST, max(FEWEST, SECONDS * 1e3 / diagnosed_ms)))
-    more = min(2 * MOST, 4 * steps)
-    runs = {"slow_ms": (slow, steps), "fixed_ms": (fixed, more)}
-    taken: dict[str, list[float]] = {side: [] for side in runs}
-    for pair in range(PAIRS):
-        for side in runs if pair % 2 == 0 else reversed(runs):
-            taken[side].append(step_ms(case, *runs[side]))
-    ratios = [a / b for a, b in zip(taken["slow_ms"], taken["fixed_ms"], strict=True)]
-    return {**taken, "measured": statistics.median(ratios), "span": [min(ratios), max(ratios)]}
+SECONDS_DRAWN = 2.0  # the same of drawn cases, of which some have four sides
 
 
 def judge(case: Case, diagnosis: dict[str, Any]) -> dict[str, Any]:
@@ -128,26 +73,58 @@ def judge(case: Case, diagnosis: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(case: Case, base: Path, speed: bool) -> dict[str, Any]:
+    """A case of the table; ``span``: the least and the largest ratio of a pair."""
     began = time.monotonic()
-    slow = write(case, base / case.name / "slow", fixed=False)
+    slow = write(case.files(False), base / case.name / "slow")
     try:
         result = judge(case, diagnose(case, slow))
         if speed and case.waste.fixed and result["step_ms"]:
-            fixed = write(case, base / case.name / "fixed", fixed=True)
-            result |= measure(case, slow, fixed, result["step_ms"])
+            fixed = write(case.files(True), base / case.name / "fixed")
+            sides = {"slow_ms": slow, "fixed_ms": fixed}
+            taken = in_turns(case, sides, result["step_ms"], SECONDS)
+            ratios = [a / b for a, b in zip(*taken.values(), strict=True)]
+            result |= {
+                **taken,
+                "measured": statistics.median(ratios),
+                "span": [min(ratios), max(ratios)],
+            }
     except (RuntimeError, AssertionError, subprocess.SubprocessError) as error:
         result = {"name": case.name, "failed": str(error)[-600:]}
     return result | {"seconds": round(time.monotonic() - began), "load": os.getloadavg()[0]}
 
 
-def rejudge(case: Case, row: dict[str, Any], base: Path) -> dict[str, Any]:
+def run_drawn(
+    case: Drawn, base: Path, speed: bool, row: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """A drawn case: the diagnosis of what is planted, or of the fixed twin, then the twins bare.
+    ``row``: of an earlier run without twins, which is not diagnosed again."""
+    began = time.monotonic()
+    folder = base / case.name
+    every = range(len(case.wastes))
+    slow = write(case.files(every if case.twin else ()), folder / "slow")
+    try:
+        result = row or judging.judge(case, diagnose(case, slow))
+        if speed and case.wastes and result["step_ms"]:
+            without = replace(case, wastes=(), amounts=()) if case.twin else case
+            sides = {"slow": slow, "fixed": write(without.files(every), folder / "fixed")}
+            if len(case.wastes) > 1:
+                sides |= {f"only {k}": write(case.files({k}), folder / f"only_{k}") for k in every}
+            taken = in_turns(case, sides, result["step_ms"], SECONDS_DRAWN)
+            result |= judging.gains(case, taken)
+    except (RuntimeError, AssertionError, subprocess.SubprocessError) as error:
+        result = {"name": case.name, "failed": str(error)[-600:]}
+    return result | {"seconds": round(time.monotonic() - began), "load": os.getloadavg()[0]}
+
+
+def rejudge(case: Case | Drawn, row: dict[str, Any], base: Path) -> dict[str, Any]:
     """The case's row, with today's diagnosis of its recorded run."""
     from tdiag.diagnose import diagnose
     from tdiag.evidence.from_run import load_run
     from tdiag.report.json import encode
 
     found = diagnose(load_run(base / case.name / "slow" / "run"))
-    return row | judge(case, json.loads(encode(found)))
+    judged = judging.judge if isinstance(case, Drawn) else judge
+    return row | judged(case, json.loads(encode(found)))
 
 
 def share(rows: list[dict[str, Any]], key: str) -> str:
@@ -218,27 +195,45 @@ def main() -> None:
     options.add_argument("--results", type=Path, default=Path("accuracy.jsonl"))
     options.add_argument("--no-speed", action="store_true", help="do not run the twins")
     options.add_argument("--rejudge", action="store_true", help="diagnose the recorded runs again")
+    options.add_argument("--drawn", type=int, metavar="SEED", help="cases drawn from this seed")
+    options.add_argument("--count", type=int, default=60, help="how many are drawn (default: 60)")
     args = options.parse_args()
     base = args.results.resolve().with_suffix("")
     known = args.results.read_text().splitlines() if args.results.exists() else []
-    rows = [json.loads(line) for line in known]
+    chosen = CASES if args.drawn is None else draw(args.drawn, args.count)
+    cases = {case.name: case for case in chosen}
+    rows = {row["name"]: row for row in map(json.loads, known) if row["name"] in cases}
     if args.rejudge:
-        cases = {case.name: case for case in CASES}
-        rows = [row if "failed" in row else rejudge(cases[row["name"]], row, base) for row in rows]
+        done = {name: row for name, row in rows.items() if "failed" not in row}
+        rows |= {name: rejudge(cases[name], row, base) for name, row in done.items()}
     end = time.monotonic() + args.minutes * 60
-    for case in () if args.rejudge else CASES:
-        wanted = not args.names or any(name in case.name for name in args.names)
-        if not wanted or case.name in {row["name"] for row in rows}:
+    for name, case in () if args.rejudge else cases.items():
+        if args.names and not any(part in name for part in args.names):
+            continue
+        if name in rows and not (isinstance(case, Drawn) and unmeasured(case, rows[name], args)):
             continue
         if time.monotonic() > end:
             break
-        row = run(case, base, not args.no_speed)
-        rows.append(row)
+        if isinstance(case, Drawn):
+            row = run_drawn(case, base, not args.no_speed, rows.get(name))
+        else:
+            row = run(case, base, not args.no_speed)
+        rows[name] = row
         with args.results.open("a") as file:
             file.write(json.dumps(row) + "\n")
-        outcome = row.get("failed") or f"{row['class']} {row['codes'][:3]}"
-        print(f"{case.name}: {outcome} ({row['seconds']} s)", file=sys.stderr, flush=True)
-    summarise([row for row in rows if not args.names or any(n in row["name"] for n in args.names)])
+        found = row.get("codes") or [f["code"] for f in row.get("findings", ())]
+        outcome = row.get("failed") or f"{row['class']} {found[:3]}"
+        print(f"{name}: {outcome} ({row['seconds']} s)", file=sys.stderr, flush=True)
+    shown = [r for n, r in rows.items() if not args.names or any(part in n for part in args.names)]
+    if args.drawn is None:
+        summarise(shown)
+    else:
+        judging.summarise(shown, cases)
+
+
+def unmeasured(case: Drawn, row: dict[str, Any], args: argparse.Namespace) -> bool:
+    """Whether an earlier run left the twins out (``--no-speed``) and this one shall not."""
+    return bool(case.wastes and not args.no_speed and row.get("step_ms") and "gain" not in row)
 
 
 if __name__ == "__main__":

@@ -140,6 +140,10 @@ class Case:
     def healthy(self) -> bool:
         return not self.waste.codes
 
+    @property
+    def one_core(self) -> bool:
+        return self.waste.one_core
+
     def files(self, fixed: bool) -> dict[str, str]:
         """The program's files; the first is run."""
         parts = {**PARTS, **self.waste.slow, **(self.waste.fixed if fixed else {})}

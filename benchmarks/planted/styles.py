@@ -124,7 +124,7 @@ if __name__ == "__main__":
 
 PACKAGE = {
     "project/train.py": """from project.common import *
-from project.data import Data
+from project.data import *
 from project.model import Net, loss_of, make_optimizer, after_step
 
 def run():

@@ -1,0 +1,95 @@
+"""Runs of a case: the diagnosis of its program, and its twins bare in turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+FEWEST, MOST = 10, 400
+PAIRS = 3  # the fewest whose median leaves one out that other programs disturbed
+LONGEST_RUN_S = 300
+
+
+class Program(Protocol):
+    """What is run; ``one_core``: on one core only."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def one_core(self) -> bool: ...
+    def command(self) -> list[str]: ...
+
+
+def start(case: Program, command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """One thread, so that on a shared machine threads do not wait for each other."""
+    cores = sorted(os.sched_getaffinity(0))
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        if case.one_core:
+            os.sched_setaffinity(process.pid, cores[-1:])
+        try:
+            out, err = process.communicate(timeout=LONGEST_RUN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def diagnose(case: Program, folder: Path) -> dict[str, Any]:
+    """The diagnosis of the program in the folder, as JSON."""
+    found = folder / "diagnosis.json"
+    found.unlink(missing_ok=True)  # what an earlier run left would pass for this one's
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    run = ["run", "--profiling", "-q", "-o", str(found), "--out", str(folder / "run")]
+    tdiag = [str(Path(sys.executable).with_name("tdiag")), *run, *case.command()]
+    done = start(case, tdiag, folder)
+    if not found.is_file():
+        raise RuntimeError(f"no diagnosis, exit code {done.returncode}: {done.stderr[-500:]}")
+    result: dict[str, Any] = json.loads(found.read_text())
+    return result
+
+
+def step_ms(case: Program, folder: Path, steps: int) -> float:
+    """Milliseconds a step of a bare run."""
+    command = [sys.executable, *case.command(), "--steps", str(steps)]
+    done = start(case, command, folder)
+    found = re.search(r"^(\S+) ms a step$", done.stdout, re.MULTILINE)
+    assert found, done.stdout[-300:] + done.stderr[-300:]
+    return float(found[1])
+
+
+def write(files: Mapping[str, str], folder: Path) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def in_turns(
+    case: Program, sides: Mapping[str, Path], slow_ms: float, seconds: float
+) -> dict[str, list[float]]:
+    """Milliseconds a step of each side, a run of each right after another, their order reversed
+    from turn to turn; ``seconds``: that the first side, with steps of ``slow_ms``, trains each
+    time, the others for up to four times as many steps."""
+    steps = round(min(MOST, max(FEWEST, seconds * 1e3 / slow_ms)))
+    counts = [steps] + [min(2 * MOST, 4 * steps)] * (len(sides) - 1)
+    runs = list(zip(sides.items(), counts, strict=True))
+    taken: dict[str, list[float]] = {side: [] for side in sides}
+    for turn in range(PAIRS):
+        for (side, folder), count in runs if turn % 2 == 0 else reversed(runs):
+            taken[side].append(step_ms(case, folder, count))
+    return taken
