@@ -185,14 +185,13 @@ def _result(base: Tried, found: Duel, candidate: Candidate, options: TrialOption
 
 
 def judged(ratios: Ratios, threshold: float) -> Estimate:
-    """The typical step's; the mean step's where that one alone is clear, and where the two surely
-    differ, their intervals apart. A median sees neither what only some steps do nor that workers
-    hand over their batches in bursts: 8 of them made the median step 34 times faster, and
-    cannot win more than 8."""
+    """The typical step's, the less noisy one; the mean step's, which is what a training wins, where
+    that one alone is clear, and where its interval leaves the typical step's gain out. A median
+    sees neither what only some steps do nor that workers hand over their batches in bursts: 8 of
+    them made the median step 34 times faster, and cannot win more than 8."""
     typical, mean = ratios.typical, ratios.mean
     hidden = not _beyond(typical, threshold) and _beyond(mean, threshold)
-    apart = mean.low > typical.high or mean.high < typical.low
-    return mean if hidden or apart else typical
+    return typical if mean.low <= typical.ratio <= mean.high and not hidden else mean
 
 
 def _clear(ratios: Ratios, threshold: float) -> bool:

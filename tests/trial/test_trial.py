@@ -17,7 +17,6 @@ from tdiag.duel.side import ProgramFailed
 from tdiag.errors import UsageError
 from tdiag.launch.target import Target
 from tdiag.model.trials import Trials, Tried
-from tdiag.probe.trial.changes import load
 from tdiag.report import render
 from tdiag.report.of_trials import document
 from tdiag.report.page import Page
@@ -121,7 +120,7 @@ def test_a_sweep_and_several_together() -> None:
 def test_every_fix_that_can_be_switched_on_names_a_known_change(rule: object) -> None:
     proposed = example(rule).fix.intervention  # type: ignore[arg-type]
     if proposed is not None:
-        assert load(candidate.parse(proposed).changes[0][0]).kind == "fix"
+        assert not candidate.parse(proposed).ceiling
 
 
 def ratios(typical: tuple[float, float, float], mean: tuple[float, float, float]) -> Ratios:
@@ -150,7 +149,8 @@ def test_an_effect_is_claimed_by_its_whole_interval(
     ("typical", "mean", "ratio"),
     [
         ((0.03, 0.028, 0.031), (0.14, 0.10, 0.20), 0.14),  # batches of workers come in bursts
-        ((0.5, 0.4, 0.6), (0.7, 0.55, 0.9), 0.5),  # they may be alike
+        ((0.15, 0.06, 0.37), (0.23, 0.22, 0.25), 0.23),  # whose median is noisy, too
+        ((0.5, 0.4, 0.6), (0.6, 0.45, 0.9), 0.5),  # they may be alike
         ((0.5, 0.4, 0.6), (1.0, 0.98, 1.02), 1.0),  # and the whole training is as slow as before
     ],
 )
