@@ -1,12 +1,11 @@
 """Whether `tdiag try` tells the truth: trials of nothing, trials beside the fix made by hand.
 
-Usage: ``python benchmarks/trials.py [nothing] [twins] [samples] [--minutes M] [--results FILE]
-[--report]``
+Usage: ``python benchmarks/trials.py [nothing] [twins] [samples] [--minutes M] [--results FILE]``
 
 Every trial is one `tdiag` command, as a user starts it. One JSON line each is appended to the
 results file (``trials.jsonl`` beside this file), so that a run that was cut off can go on:
 `nothing` until each of its pairs of program and change has ``--rounds`` rows, the others until
-every case has one. ``--report`` only prints the tables.
+every case has one. ``accuracy_page.py`` makes the tables of docs/accuracy.md.
 
 * ``nothing``: a change that applies and does no work less, in the trainings of
   ``gate_programs.py`` of about 1 to 100 ms a step: an empty function frozen, a patch of a comment,
@@ -21,14 +20,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from difflib import unified_diff
 from functools import partial
@@ -44,7 +41,6 @@ RESULTS = HERE / "trials.jsonl"
 TDIAG = str(Path(sys.executable).with_name("tdiag"))
 # Three pairs of processes, the fewest of a trial, whatever they say; six where they are quick.
 NOTHING_S, TWIN_S = 20.0, 40.0
-ALLOWED = 0.10
 LONGEST_S = 300.0
 # One thread each in `gate_programs.py`: what `torch.num_threads=1` leaves as it is.
 ONE_THREAD = ("tiny", "adam", "checkpoints", "workers", "python", "starved", "units", "buffers")
@@ -121,19 +117,14 @@ def twin(case: Case, base: Path) -> Row:
     """The bare runs first: they write the files that a case reads, which two at once would not."""
     slow = write(case, base / case.name / "slow", fixed=False)
     fixed = write(case, base / case.name / "fixed", fixed=True)
-    bare = measure(case, slow, fixed, known()[case.name]["step_ms"])
+    recorded = {row["name"]: row for row in rows_of(HERE / "accuracy.jsonl")}
+    bare = measure(case, slow, fixed, recorded[case.name]["step_ms"])
     change = case.waste.change.replace("$CORES", str(len(os.sched_getaffinity(0))))
     words = ["try", "--json", "--yes", "-q", f"--time-budget={TWIN_S:g}", "--set", change]
     done = start(case, [TDIAG, *words, *case.command()], slow)
     if done.returncode:
         raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-500:]}")
     return result(json.loads(done.stdout)["tried"][0]) | bare
-
-
-def known() -> dict[str, Row]:
-    """What `accuracy.py` recorded, by case."""
-    lines = (HERE / "accuracy.jsonl").read_text().splitlines()
-    return {row["name"]: row for row in map(json.loads, lines)}
 
 
 def twins(rows: list[Row], _: int) -> Iterator[Task]:
@@ -176,92 +167,14 @@ def samples(rows: list[Row], _: int) -> Iterator[Task]:
             yield name, partial(sample, name)
 
 
-# Tables ----------------------------------------------------------------------------------------
-
-
-def interval(row: Row) -> str:
-    return f"{row['speedup']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" if row["speedup"] else ""
-
-
-def of_nothing(rows: list[Row]) -> list[str]:
-    """Markdown, as of all three."""
-    lines = ["| change | trials | claims | no effect | unclear | read | s a trial, median |",
-             "|---|--:|--:|--:|--:|---|--:|"]  # fmt: skip
-    for change in (EMPTY, PATCH, THREADS, ""):
-        mine = [row for row in rows if row["name"].endswith(change) and "failed" not in row]
-        if not mine:
-            continue
-        said = Counter(row["answer"] for row in mine)
-        claims = said["faster"] + said["slower"]
-        read = sorted(row["speedup"] - 1 for row in mine if row["speedup"])
-        lines.append(
-            f"| {f'`{change}`' if change else 'all'} | {len(mine)} | {claims} |"
-            f" {said['no effect']} | {said['unclear']} | {read[0]:+.1%} to {read[-1]:+.1%} |"
-            f" {statistics.median(row['seconds'] for row in mine):.0f} |"
-        )
-    claims = [r for r in rows if r.get("answer") in ("faster", "slower")]
-    lines += [f"\nclaimed: {r['name']}: {r['answer']}, {interval(r)}" for r in claims]
-    return lines
-
-
-def close(row: Row) -> bool:
-    """The trial's gain is within ``ALLOWED`` of the twin's."""
-    return abs(row["speedup"] / row["measured"] - 1) <= ALLOWED if row["speedup"] else False
-
-
-def meets(row: Row) -> bool:
-    """The same, of what the twin's pairs allow: they differ, too."""
-    least, most = row["span"]
-    return bool(row["low"] <= most * (1 + ALLOWED) and least * (1 - ALLOWED) <= row["high"])
-
-
-def of_twins(rows: list[Row]) -> list[str]:
-    predicted = known()
-    lines = ["| case | change | trial | the fix by hand (its pairs) | ratio | predicted |",
-             "|---|---|---|---|--:|---|"]  # fmt: skip
-    done = [row for row in rows if "measured" in row]
-    for row in done:
-        span = "–".join(f"{end:.2f}" for end in row["span"])
-        told = "–".join(f"{x:.2f}" for x in predicted.get(row["name"], {}).get("predicted") or ())
-        lines.append(
-            f"| {row['name']} | `{row['change']}` | {interval(row) or row['answer']} |"
-            f" {row['measured']:.2f} ({span}) | {row['speedup'] / row['measured']:.2f} | {told} |"
-        )
-    off = [abs(math.log(row["speedup"] / row["measured"])) for row in done if row["speedup"]]
-    typical = f" Off by {math.exp(statistics.median(off)):.2f} times in the median." if off else ""
-    lines += ["", f"Within 10 % of the fix by hand: {sum(map(close, done))} of {len(done)};"
-              f" of what its pairs allow: {sum(map(meets, done))}.{typical}"]  # fmt: skip
-    return lines
-
-
-def of_samples(rows: list[Row]) -> list[str]:
-    lines = [
-        "| sample | verdict | trials | the fix by hand | s for trials |",
-        "|---|---|---|---|--:|",
-    ]
-    for row in rows:
-        if "failed" in row:
-            continue
-        tried = "; ".join(
-            f"`{t['change']}` {t['answer']} {interval(t)}".strip() for t in row["tried"]
-        )
-        proven = f"{row['class']}, proven" if row["proven"] else row["class"]
-        lines.append(f"| {row['name']} | {proven} | {tried or 'none'} |"
-                     f" {row['measured']:.2f} | {row['trials_s']:.0f} |")  # fmt: skip
-    return lines
-
-
-KINDS: dict[
-    str, tuple[Callable[[list[Row], int], Iterator[Task]], Callable[[list[Row]], list[str]]]
-]
-KINDS = {
-    "nothing": (nothings, of_nothing), "twins": (twins, of_twins), "samples": (samples, of_samples)
+KINDS: dict[str, Callable[[list[Row], int], Iterator[Task]]] = {
+    "nothing": nothings, "twins": twins, "samples": samples
 }  # fmt: skip
 
 
-def rows_of(file: Path, kind: str) -> list[Row]:
+def rows_of(file: Path, kind: str = "") -> list[Row]:
     lines = file.read_text().splitlines() if file.exists() else []
-    return [row for row in map(json.loads, lines) if row["kind"] == kind]
+    return [row for row in map(json.loads, lines) if row.get("kind", "") == kind]
 
 
 def main() -> None:
@@ -270,14 +183,13 @@ def main() -> None:
     options.add_argument("--minutes", type=float, default=40.0, help="begin no trial after these")
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--results", type=Path, default=RESULTS)
-    options.add_argument("--report", action="store_true")
     args = options.parse_args()
     kinds = args.kinds or list(KINDS)
     if unknown := set(kinds) - set(KINDS):
         options.error(f"no {', '.join(unknown)}; there are: {', '.join(KINDS)}")
     end = time.monotonic() + args.minutes * 60
-    for kind in () if args.report else kinds:
-        for name, work in KINDS[kind][0](rows_of(args.results, kind), args.rounds):
+    for kind in kinds:
+        for name, work in KINDS[kind](rows_of(args.results, kind), args.rounds):
             if time.monotonic() > end:
                 break
             load, began = os.getloadavg()[0], time.monotonic()
@@ -290,8 +202,6 @@ def main() -> None:
             print(line, file=sys.stderr, flush=True)
             with args.results.open("a") as file:
                 file.write(line + "\n")
-    for kind in kinds:
-        print("\n".join([f"\n{kind}\n", *KINDS[kind][1](rows_of(args.results, kind))]))
 
 
 if __name__ == "__main__":
