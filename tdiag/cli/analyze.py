@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -136,6 +137,14 @@ def read_ranks(paths: list[Path]) -> tuple[dict[int, TracedFile], Evidence]:
     evidence = merge_ranks({rank: found.evidence for rank, found in by_rank.items()})
     for error in errors:
         evidence.note("trace-unread", error.message, "warning")
+    for path in paths:
+        if (path / "diagnosis.json").is_file():
+            evidence.note(
+                "trace-of-run",
+                f"{path} is a run of tdiag, and this is its trace alone; all of it:"
+                f" tdiag report {quote(str(path))}",
+                "warning",
+            )
     return by_rank, evidence
 
 

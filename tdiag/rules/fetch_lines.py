@@ -10,12 +10,15 @@ from msgspec.structs import replace
 
 from tdiag.evidence.feeding import Loader
 from tdiag.evidence.sampled import StackLine, Stacks
-from tdiag.model.diagnosis import Measure
+from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
+from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.probe.wire import is_user_file
-from tdiag.rules.base import same_function, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, same_function, where
 from tdiag.rules.feed import Feed
-from tdiag.rules.measures import frac
+from tdiag.rules.measures import count, frac, known_to
+from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.units import duration, percent
 
 FETCH_SAMPLES = "fetch samples"  # begins the name of such a measure
 # While torch's code fetches, the user's innermost line is the loop over the loader.
@@ -44,8 +47,14 @@ def fetch_place(fed: Feed, lines: Sequence[StackLine]) -> Place | None:
     return lines[0].at if lines else dataset_place(fed.loader)
 
 
-def top_fetch_lines(loader: Loader, stacks: Stacks | None, most: int = 3) -> list[StackLine]:
-    """The user's lines that fetching spends its time on, as shares of the fetch time.
+def top_fetch_lines(loader: Loader, stacks: Stacks | None) -> list[StackLine]:
+    """The first of :func:`fetch_lines`, for a report."""
+    return fetch_lines(loader, stacks)[:3]
+
+
+def fetch_lines(loader: Loader, stacks: Stacks | None) -> list[StackLine]:
+    """The user's lines that fetching spends its time on, as shares of the fetch time, largest
+    first.
 
     Samples of workers are shares of fetching; in the training process, samples during the data
     wait are taken as shares of that wait. If the user's innermost line only takes batches, a
@@ -61,7 +70,77 @@ def top_fetch_lines(loader: Loader, stacks: Stacks | None, most: int = 3) -> lis
         total = sum(line.self_frac for line in mine)
         shares = [replace(line, self_frac=line.self_frac / total) for line in mine if total]
     lines = [_of_dataset(line, loader, stacks) for line in shares]
-    return sorted((x for x in lines if x is not None), key=lambda x: -x.self_frac)[:most]
+    return sorted((x for x in lines if x is not None), key=lambda x: -x.self_frac)
+
+
+def main_line(fed: Feed | None, stacks: Stacks) -> StackLine | None:
+    """The line that surely takes most of the fetch's work; none where a library's dataset does it,
+    or storage, or the handing over of what lies in memory."""
+    lines = _working(fed, stacks)
+    return lines[0] if fed and lines and _most(lines[:1], fed, stacks) else None
+
+
+def main_function(fed: Feed | None, stacks: Stacks) -> list[StackLine]:
+    """The lines, largest first, of the function that surely takes most of the fetch's work, where
+    no line of its own does."""
+    functions: dict[tuple[str, str], list[StackLine]] = {}
+    for line in _working(fed, stacks):
+        functions.setdefault((line.at.file, line.at.function), []).append(line)
+    largest = max(functions.values(), key=_share, default=[])
+    if fed is None or main_line(fed, stacks) or not _most(largest, fed, stacks):
+        return []
+    return largest
+
+
+def expensive_fetch(
+    fed: Feed, work: Sequence[StackLine], stacks: Stacks, part: str, kind: str
+) -> Found:
+    """What to say of lines that take most of the fetch. ``part``: the line or function in words;
+    ``kind``: which of both."""
+    top, share, seen = work[0], _share(work), fetch_samples(fed, stacks)
+    least, most = known_to(share, seen)
+    leaf = f" ({top.leaf})" if top.leaf else ""
+    return Found(
+        summary=(
+            f"{percent(fed.wait / fed.step)} of the step waits for data, and {percent(share)} of"
+            f" the fetch is {part} in {top.leaf or top.at.function}"
+            f" ({duration(share * fed.wall)} per step)."
+        ),
+        evidence=(
+            *map(fetch_measure, work[:3]),
+            count("samples of fetches", seen, "sample"),
+            *fed.measures(),
+        ),
+        fix=Fix(
+            f"Make the work{where(top.at)}{leaf} cheaper: do it once and keep the result if it does"
+            " not change, on smaller inputs, or on whole batches. Then raise num_workers.",
+            "manual",
+            action=f"Make the {kind} that takes most of the fetch cheaper",
+        ),
+        gain=Gain(
+            fed.gain_of_saving(fed.wall * least * LOW_END_FRAC),
+            fed.gain_of_saving(fed.wall * most),
+            f"high end: without the {kind}; low end: at half its cost; {seen:,} samples put its"
+            f" share between {percent(least)} and {percent(most)}.",
+            DATA_WAIT,
+        ),
+        at=top.at,
+    )
+
+
+def _working(fed: Feed | None, stacks: Stacks) -> list[StackLine]:
+    if fed is None or fed.blocked_mostly or fed.from_memory:
+        return []
+    lines = fetch_lines(fed.loader, stacks)
+    return lines if lines and lines[0].at != fed.loader.created_at else []
+
+
+def _most(lines: Sequence[StackLine], fed: Feed, stacks: Stacks) -> bool:
+    return known_to(_share(lines), fetch_samples(fed, stacks))[0] > MAJORITY_FRAC
+
+
+def _share(lines: Sequence[StackLine]) -> float:
+    return sum(line.self_frac for line in lines)
 
 
 def fetch_measure(line: StackLine) -> Measure:

@@ -196,3 +196,15 @@ def test_a_large_file_is_read_with_a_bar_that_goes_away(tmp_path: Path) -> None:
     assert re.search(r"reading ━+ 22\.\d/22\.\d MB \[bold\]a-long", plain)
     shown = "\n".join(terminal.lines())
     assert "reading" not in shown and "Input" in shown
+
+
+def test_of_a_run_of_tdiag_it_says_where_the_rest_is(tmp_path: Path) -> None:
+    """The trace of a run knows next to nothing of what the run knows."""
+    write(tmp_path / "t.json", steps(10))
+    assert not [note for note in notes_of(tmp_path) if "tdiag report" in note]
+    (tmp_path / "diagnosis.json").write_text("{}")
+    assert [note for note in notes_of(tmp_path) if note.endswith(f"tdiag report {tmp_path}")]
+
+
+def notes_of(path: Path) -> list[str]:
+    return [note["text"] for note in json.loads(run(path, "--json"))["notes"]]
