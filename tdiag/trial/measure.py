@@ -220,12 +220,16 @@ def _result(base: Tried, found: Duel, candidate: Candidate, options: TrialOption
 
 def judged(ratios: Ratios, threshold: float) -> Estimate:
     """The typical step's, the less noisy one; the mean step's, which is what a training wins, where
-    that one alone is clear, and where its interval leaves the typical step's gain out. A median
-    sees neither what only some steps do nor that workers hand over their batches in bursts: 8 of
-    them made the median step 34 times faster, and cannot win more than 8."""
+    that alone is clear, where it is clear and leaves the typical step's gain out, and where their
+    intervals are apart. A median sees neither what only some steps do nor that workers hand over
+    their batches in bursts: 8 of them made the median step 34 times faster, and cannot win more
+    than 8."""
     typical, mean = ratios.typical, ratios.mean
     hidden = not _beyond(typical, threshold) and _beyond(mean, threshold)
-    return typical if mean.low <= typical.ratio <= mean.high and not hidden else mean
+    outside = not mean.low <= typical.ratio <= mean.high
+    outside = outside and answer_of(mean, threshold) != "unclear"
+    apart = mean.low > typical.high or mean.high < typical.low
+    return mean if hidden or outside or apart else typical
 
 
 def _clear(ratios: Ratios, threshold: float) -> bool:
