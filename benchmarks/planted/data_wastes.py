@@ -25,6 +25,8 @@ FILES = """
 self.folder = Path(__file__).resolve().parent / "files"
 self.folder.mkdir(exist_ok=True)
 for i in range(96):
+    if (self.folder / f"{i}.bin").exists():
+        continue
     with open(self.folder / f"{i}.bin", "wb") as file:
         file.write(np.random.default_rng(i).random(65536, np.float32).tobytes())
         file.flush()
@@ -50,6 +52,7 @@ COLD_FILES = Waste(
     {"DATA": dataset(FILES, READ_COLD), "LOADER": "batch_size=32"},
     {"DATA": dataset(FILES + "\nself.cache = {}", READ_ONCE)},
     ("TD209",),
+    change="loader.cache",
 )
 
 ASK_SERVICE = """
@@ -62,6 +65,7 @@ SERVICE = Waste(
     ("TD101", "TD201"),
     {"DATA": dataset("pass", ASK_SERVICE), "LOADER": "batch_size=8"},
     {"LOADER": "batch_size=8, num_workers=4, persistent_workers=True"},
+    change="loader.num_workers=4+loader.persistent_workers",
 )
 
 PACKED = """
@@ -85,6 +89,7 @@ DECOMPRESS = Waste(
     {"DATA": dataset(PACKED, UNPACK), "LOADER": "batch_size=16"},
     {"LOADER": "batch_size=16, num_workers=1, persistent_workers=True"},
     ("TD201",),
+    change="loader.num_workers=1+loader.persistent_workers",
 )
 DECOMPRESS_IN_WORKERS = Waste(
     "each sample decompressed by as many workers as there are cores",
@@ -110,6 +115,7 @@ JSON = Waste(
     {"DATA": dataset(RECORDS, PARSE), "LOADER": "batch_size=32"},
     {"LOADER": "batch_size=32, num_workers=1, persistent_workers=True"},
     ("TD201",),
+    change="loader.num_workers=1+loader.persistent_workers",
 )
 
 TEXTS = """
@@ -130,6 +136,7 @@ TOKENS = Waste(
     {"DATA": dataset(TEXTS, TOKENISE), "LOADER": "batch_size=32"},
     {"LOADER": "batch_size=32, num_workers=1, persistent_workers=True"},
     ("TD201",),
+    change="loader.num_workers=1+loader.persistent_workers",
 )
 
 LISTS = Waste(
@@ -150,6 +157,7 @@ LISTS = Waste(
             "return self.rows[i % 64][:256], i % 10",
         )
     },
+    change="loader.cache",
 )
 
 COLLATE = """
@@ -179,7 +187,8 @@ SMALL_FILES = """
 self.folder = Path(__file__).resolve().parent / "parts"
 self.folder.mkdir(exist_ok=True)
 for i in range(256):
-    np.save(self.folder / f"{i}.npy", np.random.default_rng(i).random(64, np.float32))
+    if not (self.folder / f"{i}.npy").exists():
+        np.save(self.folder / f"{i}.npy", np.random.default_rng(i).random(64, np.float32))
 """
 OPEN_MANY = """
 parts = [np.load(self.folder / f"{(i * 4 + k) % 256}.npy") for k in range(4)]  # HERE
@@ -198,6 +207,7 @@ MANY_FILES = Waste(
             "return self.all[[(i * 4 + k) % 256 for k in range(4)]].flatten(), i % 10",
         )
     },
+    change="loader.cache",
 )
 
 RESTARTS = Waste(
@@ -210,6 +220,7 @@ RESTARTS = Waste(
         "LOADER": "batch_size=32, num_workers=2",
     },
     {"LOADER": "batch_size=32, num_workers=2, persistent_workers=True"},
+    change="loader.persistent_workers",
 )
 
 SMALL = "class Net(nn.Linear):\n    def __init__(self):\n        super().__init__(256, 10)\n"

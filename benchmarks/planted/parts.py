@@ -49,7 +49,8 @@ class Waste:
     advise, {} where there is no twin. Lines that end in ``# HERE`` are the culprit's; where a
     loader's settings are part of the cure, the line that makes it (``# FIX``) is right, too.
     ``twin``: the rules whose fix ``fixed`` makes, whose prediction it is held against; default: any
-    of ``codes``; of a drawn case without codes, what leads at the culprit's line.
+    of ``codes``; of a drawn case without codes, what leads at the culprit's line. ``change``: what
+    ``tdiag try --set`` takes that does the same as ``fixed``, if anything does.
 
     For drawn cases: ``amounts`` are the values that ``$N`` may take, from little waste to much;
     ``also`` are classes that are right as well; ``without`` names styles that it does not fit;
@@ -61,6 +62,7 @@ class Waste:
     slow: dict[str, str]
     fixed: dict[str, str] = field(default_factory=dict)
     twin: tuple[str, ...] = ()
+    change: str = ""
     one_core: bool = False  # run on one core: its share of work has nothing to do with threads
     amounts: tuple[int, ...] = (1,)
     also: tuple[str, ...] = ()

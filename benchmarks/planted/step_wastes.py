@@ -60,6 +60,7 @@ ANOMALY = Waste(
     ("TD704",),
     {"SETUP": "torch.autograd.set_detect_anomaly(True)", "MODEL": DEEP, "LOADER": "batch_size=4"},
     {"SETUP": "pass"},
+    change="torch.anomaly=off",
 )
 
 THREADS = Waste(
@@ -68,6 +69,7 @@ THREADS = Waste(
     ("TD706",),
     {"SETUP": "torch.set_num_threads(8 * $CORES)"},
     {"SETUP": "torch.set_num_threads($CORES)"},
+    change="torch.num_threads=$CORES",
 )
 
 COLLECTS = Waste(
@@ -82,6 +84,7 @@ def after_step(step, model, loss):
 """
     },
     {"AFTER": "def after_step(step, model, loss):\n    pass\n"},
+    change="ceiling.gc",
 )
 
 EVALUATE = """
@@ -112,6 +115,7 @@ WITH_GRADIENTS = Waste(
     {"AFTER": EVALUATE.format(context="if True:")},
     {"AFTER": EVALUATE.format(context="with torch.no_grad():")},
     ("TD801",),
+    change="evaluation.no_grad",
 )
 
 SAVES = Waste(

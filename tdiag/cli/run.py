@@ -115,6 +115,13 @@ def run(
     try_budget: Annotated[
         float, typer.Option(min=1, metavar="SECONDS", help="For all trials of --try.")
     ] = 120.0,
+    patch: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --try: write what won as a patch of your files, if it wins as patched, too.",
+        ),
+    ] = None,
     sampler: Annotated[
         str, typer.Option(help="Stack sampler: py-spy, in-process or off.")
     ] = "py-spy",
@@ -126,6 +133,8 @@ def run(
     tdiag run train.py --profiling --epochs 2
 
     tdiag run train.py --profiling --try
+
+    tdiag run train.py --profiling --try --patch fix.patch
 
     tdiag run -m package.train --profiling
 
@@ -143,6 +152,12 @@ def run(
     check_cost(hourly_cost, "json" if json else "terminal")
     if sampler not in SAMPLERS:
         raise UsageError(f"--sampler {sampler} is not one of {', '.join(SAMPLERS)}")
+    if patch:
+        from tdiag.cli.patch import check_free
+
+        if not try_:
+            raise UsageError("--patch writes what trials have proven", "add --try")
+        check_free(patch)
     for word, meant in context.meta[MISSES]:
         say(f"tdiag: {word} is handed to the script; did you mean {meant}?")
     with open_output(output) as written:
@@ -161,13 +176,13 @@ def run(
             out,
         )
         _report(outcome, as_json=json, quiet=quiet, written=written, hourly_cost=hourly_cost,
-                try_budget=try_budget if try_ else None)  # fmt: skip
+                try_budget=try_budget if try_ else None, patch=patch)  # fmt: skip
     raise typer.Exit(outcome.code)
 
 
 def _report(
     outcome: Finished, *, as_json: bool, quiet: bool, written: Any, hourly_cost: float | None,
-    try_budget: float | None,
+    try_budget: float | None, patch: Path | None,
 ) -> None:  # fmt: skip
     """Diagnose and print. Whatever goes wrong here, the run is kept and the script's exit code
     stands; hence the one broad ``except`` outside the probe."""
@@ -189,7 +204,7 @@ def _report(
         evidence = load_run(outcome.run_dir)
         diagnosis = conclude(outcome.run_dir, evidence)
         if try_budget is not None and not outcome.code:
-            _try(outcome.run_dir, diagnosis, try_budget, quiet)
+            _try(outcome.run_dir, diagnosis, try_budget, patch, quiet)
             diagnosis = conclude(outcome.run_dir, evidence)
         document = documented(diagnosis, hourly_cost=hourly_cost)
         if written is not None:
@@ -222,7 +237,9 @@ def _report(
         say(f"tdiag: {note}")
 
 
-def _try(run_dir: Path, diagnosis: Diagnosis, time_budget_s: float, quiet: bool) -> None:
+def _try(
+    run_dir: Path, diagnosis: Diagnosis, time_budget_s: float, patch: Path | None, quiet: bool
+) -> None:
     """What the diagnosis proposes, measured and kept with the run."""
     import signal
 
@@ -236,4 +253,4 @@ def _try(run_dir: Path, diagnosis: Diagnosis, time_budget_s: float, quiet: bool)
 
     progress(f"runs the script {SAID}")
     signal.signal(signal.SIGTERM, terminated)
-    keep(run_dir, try_proposals(run_dir, diagnosis, time_budget_s, progress))
+    keep(run_dir, try_proposals(run_dir, diagnosis, time_budget_s, progress, patch))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -127,7 +126,7 @@ def try_(
     """
     from tdiag.cli.conclude import conclude, open_output, shown
     from tdiag.cli.streams import say, write
-    from tdiag.cli.tried import SAID, keep, options
+    from tdiag.cli.tried import SAID, keep, options, tried
     from tdiag.errors import UsageError
     from tdiag.gate.against import interpreter
     from tdiag.launch.rundir import find
@@ -167,7 +166,7 @@ def try_(
                 if run_dir
                 else _options(target, found, time_budget, progress)
             )
-            trials = _tried(asked, given, copy=copy, patch=patch)
+            trials = tried(asked, given, copy=copy, patch=patch)
         else:
             run_dir = run_dir or _diagnosed(target, python, quiet)
             trials = _proposed(run_dir, time_budget, progress, copy=copy, patch=patch)
@@ -224,7 +223,7 @@ def in_copy(given: TrialOptions) -> Iterator[TrialOptions]:
         python, *words = given.command
         command = [python, *map(copy.word, words)]
         yield replace(given, command=command, cwd=copy.moved(given.cwd) or given.cwd,
-                      original=copy.original)  # fmt: skip
+                      original=copy.original, there=copy.word)  # fmt: skip
 
 
 def _check_patch(patch: Path, asked: Sequence[Candidate], diff: Path | None) -> None:
@@ -238,24 +237,6 @@ def _check_patch(patch: Path, asked: Sequence[Candidate], diff: Path | None) -> 
         raise UsageError("--patch needs a change that can be kept; a ceiling cannot",
                          "tdiag try --list names them")  # fmt: skip
     check_free(patch)
-
-
-def _tried(
-    candidates: Sequence[Candidate], given: TrialOptions, *, copy: bool, patch: Path | None
-) -> Trials:
-    """All of them, then the patch of what won. It gets an equal part of the time."""
-    from tdiag.trial.measure import try_all
-
-    with in_copy(given) if copy else nullcontext(given) as here:
-        if not patch:
-            return try_all(candidates, here)
-        from tdiag.cli.patch import with_patch
-
-        began_unix_ns, until = time.time_ns(), time.monotonic() + given.time_budget_s
-        part = given.time_budget_s / (len(candidates) + 2)  # all together, and as patched
-        trials = try_all(candidates, replace(here, time_budget_s=given.time_budget_s - part))
-        return with_patch(trials, patch, here, began_unix_ns, until,
-                          original=given if copy else None)  # fmt: skip
 
 
 def _candidates(
@@ -304,7 +285,7 @@ def _proposed(
     from msgspec import structs
 
     from tdiag.cli.conclude import conclude, documented, shown
-    from tdiag.cli.tried import options, proposals
+    from tdiag.cli.tried import options, proposals, tried
     from tdiag.errors import UsageError
 
     diagnosis = conclude(run_dir)
@@ -317,7 +298,7 @@ def _proposed(
         )
     signal.signal(signal.SIGTERM, terminated)  # again: the run had its own
     given = options(run_dir, time_budget_s, progress)
-    trials = _tried(candidates, given, copy=copy, patch=patch)
+    trials = tried(candidates, given, copy=copy, patch=patch)
     return structs.replace(trials, notes=(*trials.notes, *notes))
 
 

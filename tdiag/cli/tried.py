@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,25 +64,48 @@ def keep(run_dir: Path, trials: Trials) -> None:
     write_text(run_dir / TRIALS, encode(trials))
 
 
-def try_proposals(
-    run_dir: Path, diagnosis: Diagnosis, time_budget_s: float, progress: Callable[[str], None]
+def tried(
+    candidates: Sequence[Candidate],
+    given: TrialOptions,
+    *,
+    copy: bool = False,
+    patch: Path | None = None,
 ) -> Trials:
-    """What the diagnosis proposes, measured. Whatever goes wrong is a note: the run has been
-    diagnosed, and its report must come."""
+    """All of them, then the patch of what won. It gets an equal part of the time."""
+    from tdiag.cli.trial import in_copy
+    from tdiag.trial.measure import try_all
+
+    with in_copy(given) if copy else nullcontext(given) as here:
+        if not patch:
+            return try_all(candidates, here)
+        from tdiag.cli.patch import with_patch
+
+        began_unix_ns, until = time.time_ns(), time.monotonic() + given.time_budget_s
+        part = given.time_budget_s / (len(candidates) + 2)  # all together, and as patched
+        trials = try_all(candidates, replace(here, time_budget_s=given.time_budget_s - part))
+        return with_patch(trials, patch, here, began_unix_ns, until,
+                          original=given if copy else None)  # fmt: skip
+
+
+def try_proposals(
+    run_dir: Path, diagnosis: Diagnosis, time_budget_s: float, progress: Callable[[str], None],
+    patch: Path | None,
+) -> Trials:  # fmt: skip
+    """What the diagnosis proposes, measured, and what won as a patch. Whatever goes wrong is a
+    note: the run has been diagnosed, and its report must come."""
     import traceback
 
-    from msgspec.structs import replace
+    from msgspec import structs
 
     from tdiag.errors import TdiagError
     from tdiag.model.trials import Trials
-    from tdiag.trial.measure import try_all
 
     trials = Trials(command="", tried=())
     notes: tuple[str, ...] = ()
     try:
         candidates, notes = proposals(diagnosis)
         if candidates:
-            trials = try_all(candidates, options(run_dir, time_budget_s, progress))
+            trials = tried(candidates, options(run_dir, time_budget_s, progress), patch=patch)
         else:
             notes += ("nothing was tried: no finding proposes a change that can be switched on",)
     except TdiagError as error:
@@ -91,4 +117,4 @@ def try_proposals(
         log = run_dir / "diagnosis-error.txt"
         log.write_text(traceback.format_exc())
         notes += (f"tdiag itself failed in the trials: {type(error).__name__}: {error} ({log})",)
-    return replace(trials, notes=(*trials.notes, *notes))
+    return structs.replace(trials, notes=(*trials.notes, *notes))

@@ -43,10 +43,11 @@ PROVEN_CONFIDENCE = Threshold(
 def ceilings_of(verdict: Verdict) -> list[str]:
     """The ceilings that can prove or refute this verdict: of its class, then of the runner-up."""
     classes = [verdict.cls, *([verdict.runner_up] if verdict.runner_up else [])]
-    return [name for name in dict.fromkeys(map(_ceiling, classes)) if name]
+    return [name for name in dict.fromkeys(map(ceiling_of, classes)) if name]
 
 
-def _ceiling(cls: str) -> str:
+def ceiling_of(cls: str) -> str:
+    """The ceiling that leaves out what this class or its family takes, or ""."""
     return _CEILINGS.get(cls) or _CEILINGS.get(family_of(cls), "")
 
 
@@ -90,7 +91,7 @@ def _verdict(diagnosis: Diagnosis, trials: Trials) -> Verdict:
         verdict = replace(verdict, healthy=False,
                           summary=verdict.summary.replace(": healthy", ""))  # fmt: skip
     ceilings = {t.change: t for t in trials.tried if t.ceiling and t.change in _LEFT_OUT}
-    mine = ceilings.get(_ceiling(verdict.cls))
+    mine = ceilings.get(ceiling_of(verdict.cls))
     for name, other in ceilings.items():
         if other is not mine and name in _CLASS_OF and _exceeds(other, mine, verdict):
             return _instead(verdict, _CLASS_OF[name], other)

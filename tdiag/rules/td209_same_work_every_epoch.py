@@ -139,6 +139,8 @@ def _fix(loader: Loader, whole: float, free: float, fits: bool, place: str) -> F
     return Fix(
         f"{once} in memory ({size(whole)} of {size(free)} free).{before}",
         "review",
+        # Each worker would keep samples of its own.
+        "loader.cache" + ("+loader.num_workers=0" if loader.num_workers else ""),
         action="Keep the preprocessed samples in memory",
         code=samples_in_memory(name),
     )

@@ -116,6 +116,7 @@ def check(
             f"Use float32{where(place)}. Remove .double() and"
             f" torch.set_default_dtype(torch.float64) for {largest.name}.",
             "review",
+            "model.float32",
             action="Compute in float32 instead of float64",
             code="inputs = inputs.float()\nmodel = model.float()",
         ),

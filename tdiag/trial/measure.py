@@ -41,7 +41,8 @@ class NotApplied(Exception):
 @dataclass(frozen=True, kw_only=True)
 class TrialOptions:
     """``folder``: new or empty, for the run directories. ``progress``: a line of progress.
-    ``original``: the user's own file of one that the program ran."""
+    ``original``: the user's own file of one that the program ran; ``there``: the way back, of an
+    absolute path."""
 
     command: Sequence[str]
     cwd: Path
@@ -51,6 +52,13 @@ class TrialOptions:
     looks_at: tuple[int, ...] = LOOKS_AT
     progress: Callable[[str], None] = lambda line: None
     original: Callable[[Path], Path] = lambda path: path
+    there: Callable[[str], str] = lambda path: path
+
+    def changes(self, candidate: Candidate) -> tuple[tuple[str, str], ...]:
+        """With ``FILE.py:FUNCTION`` as the program that runs knows it."""
+        texts = (text.rpartition(":") for _, text in candidate.changes)
+        there = (f"{self.there(file)}{colon}{end}" if colon else end for file, colon, end in texts)
+        return tuple((name, text) for (name, _), text in zip(candidate.changes, there, strict=True))
 
     def users(self, one: Applied) -> Applied:
         """With the place in the user's own file."""
@@ -80,7 +88,8 @@ def try_all(candidates: Sequence[Candidate], options: TrialOptions) -> Trials:
         if tried and left < more * least_s:
             untried.append(candidate.label)
             continue
-        share = max(0.0, left) / (len(candidates) - number + 1)  # one more: all together
+        # One more: those that won together.
+        share = max(0.0, left) / (len(candidates) - number + (len(candidates) > 1))
         options.progress(f"trying {candidate.label}")
         try:
             one = try_one(candidate, options, f"{number + 1}", began + share)
@@ -97,17 +106,42 @@ def try_all(candidates: Sequence[Candidate], options: TrialOptions) -> Trials:
         (pair for pair in zip(candidates, tried, strict=False) if pair[1].answer == "faster"),
         key=lambda pair: -pair[1].speedup,
     )
-    best = together([c for c, result in won if not result.ceiling])  # a patch has no changes
     combined = None
-    if len(best.changes) > 1 and best not in candidates and not notes:
-        options.progress(f"trying {best.label}")
-        combined = try_one(best, options, "together", until)
+    if not notes:  # else the script itself has failed
+        kept = [(candidate, result) for candidate, result in won if not result.ceiling]
+        combined = _combined(kept, candidates, options, until, notes)
     if left_behind := written(options.cwd, began_unix_ns):
         notes.append(left_behind)
     return Trials(
         command=" ".join(options.command), tried=tuple(tried), together=combined,
         untried=tuple(untried), notes=tuple(notes), tdiag=tdiag.__version__,
     )  # fmt: skip
+
+
+def _combined(
+    won: Sequence[tuple[Candidate, Tried]], tried: Sequence[Candidate], options: TrialOptions,
+    until_s: float, notes: list[str],
+) -> Tried | None:  # fmt: skip
+    """Those that won, best first, all at once. Where that fails, or surely wins less than the best
+    of them alone, the last is dropped, and the others are measured while there is time. None where
+    there are no two, and where all at once have been tried before."""
+    parts = [candidate for candidate, _ in won]
+    while True:
+        best = together(parts)  # a patch has no changes
+        if len(best.changes) < 2 or best in tried:
+            return None
+        options.progress(f"trying {best.label}")
+        began = monotonic()
+        found = try_one(best, options, f"together-{len(parts)}", until_s)
+        now = monotonic()
+        works = found.answer not in ("failed", "not applied")
+        if works and found.high >= won[0][1].low:
+            return found
+        why = f"won {found.speedup:.2f}×, less than {parts[0].label} alone"
+        why = why if works else f"{found.answer}: {found.why}"
+        notes.append(f"together, {best.label} {why}: dropped {parts.pop().label}")
+        if now + (now - began) > until_s:
+            return None
 
 
 def try_one(candidate: Candidate, options: TrialOptions, name: str, until_s: float) -> Tried:
@@ -121,7 +155,7 @@ def try_one(candidate: Candidate, options: TrialOptions, name: str, until_s: flo
         patched.cwd if patched else options.cwd,
         changed,
         outside=patched.outside if patched else "",
-        trial=candidate.changes,
+        trial=options.changes(candidate),
     )
     base = Tried(
         change=candidate.label, ceiling=candidate.ceiling, safety=candidate.safety, answer="failed"
@@ -185,14 +219,17 @@ def _result(base: Tried, found: Duel, candidate: Candidate, options: TrialOption
 
 
 def judged(ratios: Ratios, threshold: float) -> Estimate:
-    """The typical step's; the mean step's where that one alone is clear, and where the two surely
-    differ, their intervals apart. A median sees neither what only some steps do nor that workers
-    hand over their batches in bursts: 8 of them made the median step 34 times faster, and
-    cannot win more than 8."""
+    """The typical step's, the less noisy one; the mean step's, which is what a training wins, where
+    that alone is clear, where it is clear and leaves the typical step's gain out, and where their
+    intervals are apart. A median sees neither what only some steps do nor that workers hand over
+    their batches in bursts: 8 of them made the median step 34 times faster, and cannot win more
+    than 8."""
     typical, mean = ratios.typical, ratios.mean
     hidden = not _beyond(typical, threshold) and _beyond(mean, threshold)
+    outside = not mean.low <= typical.ratio <= mean.high
+    outside = outside and answer_of(mean, threshold) != "unclear"
     apart = mean.low > typical.high or mean.high < typical.low
-    return mean if hidden or apart else typical
+    return mean if hidden or outside or apart else typical
 
 
 def _clear(ratios: Ratios, threshold: float) -> bool:

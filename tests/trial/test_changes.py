@@ -132,6 +132,16 @@ loader = DataLoader(data, num_workers={workers})
             "Net under bfloat16 autocast",
         ),
         (
+            [("model.float32", "")],
+            "import torch\nseen = []\nclass Net(torch.nn.Linear):\n    def forward(self, x):\n"
+            "        seen.append(str(x.dtype)[6:])\n        return super().forward(x)\n"
+            "m = Net(2, 2).double()\nx = torch.ones(1, 2).double()\n"
+            "last = [m(x).dtype for _ in range(2)][-1]",
+            "(seen, last, m.weight.dtype, x.dtype)",
+            "(['float32', 'float32'], torch.float64, torch.float32, torch.float64)",
+            "Net: 2 parameters of float32",
+        ),
+        (
             [("model.channels_last", "")],
             "import torch\nm = torch.nn.Conv2d(3, 4, 2)\ny = m(torch.ones(1, 3, 8, 8))",
             "y.is_contiguous(memory_format=torch.channels_last)",

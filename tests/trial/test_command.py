@@ -58,6 +58,15 @@ def test_a_script_that_fails_or_does_not_train_is_told_after_its_run(tmp_path: P
     assert (code, out) == (2, "") and "the script itself failed (exit code 3)" in err
 
 
+def test_a_patch_of_a_run_needs_its_trials(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("open('ran', 'w')")
+    (tmp_path / "mine").write_text("hello")
+    for words, why in ((["--patch=x"], "add --try"), (["--try", "--patch=mine"], "did not write")):
+        done = tdiag(tmp_path, "run", "train.py", "--profiling", *words)
+        assert done.returncode == 2 and why in " ".join(done.stderr.split()), done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
 def test_it_lists_all_changes(tmp_path: Path) -> None:
     code, out, _ = try_(tmp_path, "--list")
     assert code == 0 and "loader.num_workers=N\n    DataLoaders start" in out

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.rules.catalogue import all_rules
+from tdiag.trial.candidate import parse
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -29,3 +30,15 @@ def test_every_case_is_whole_and_names_rules_that_exist(monkeypatch: pytest.Monk
     assert len(CASES) - len(planted) >= 8
     assert len({case.name for case in CASES}) == len(CASES)
     assert any(case.hold_out for case in planted)
+
+
+def test_a_change_that_does_the_same_as_the_fix_is_one_of_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    from planted.cases import CASES
+
+    changes = {case.waste.change.replace("$CORES", "2") for case in CASES} - {""}
+    assert len(changes) >= 8
+    for change in changes:
+        assert parse(change).changes

@@ -12,9 +12,10 @@ from ..wire import is_user_file
 from .base import Trial
 
 
-def each_model(trial: Trial, treat: Callable[[Any], None]) -> None:
-    """Call ``treat`` once with each outermost module that trains, before its first call runs. What
-    it changes of the module's ``forward`` holds from the next call on.
+def each_model(trial: Trial, treat: Callable[[Any, Any], Any]) -> None:
+    """Call ``treat(module, args)`` once with each outermost module that trains, before its first
+    call runs, with the positional arguments ``args`` or those that ``treat`` returns. What it
+    changes of the module's ``forward`` holds from the next call on.
 
     Modules are known when they are called, so this ends when the process is warm.
     """
@@ -24,15 +25,16 @@ def each_model(trial: Trial, treat: Callable[[Any], None]) -> None:
     inside: list[Any] = []
     known: set[int] = set()
 
-    def before(module: Any, args: Any) -> None:
+    def before(module: Any, args: Any) -> Any:
         if inside or not module.training or not torch.is_grad_enabled():
-            return
+            return None
         if not any(p.requires_grad for p in module.parameters()):
-            return
+            return None
         inside.append(module)
-        if id(module) not in known:
-            known.add(id(module))
-            treat(module)
+        if id(module) in known:
+            return None
+        known.add(id(module))
+        return treat(module, args)
 
     def after(module: Any, args: Any, result: Any) -> None:
         if inside and inside[0] is module:
@@ -61,3 +63,21 @@ def called(module: Any) -> tuple[Any, str]:
     known = {**frame.f_globals, **frame.f_locals}
     names = [name for name, value in known.items() if value is module]
     return caller(), names[0] if len(names) == 1 else ""
+
+
+def each_tensor(value: Any, change: Callable[[Any], Any]) -> Any:
+    """What a module takes or returns, with each tensor in it changed."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if type(value) is dict:
+        return {key: each_tensor(part, change) for key, part in value.items()}
+    if isinstance(value, dict):
+        # A library's own class of results keeps what else it has.
+        for key, part in value.items():
+            value[key] = each_tensor(part, change)
+        return value
+    if type(value) in (tuple, list):
+        return type(value)(each_tensor(part, change) for part in value)
+    return value

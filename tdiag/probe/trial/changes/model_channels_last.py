@@ -13,7 +13,7 @@ def install(trial: Trial, value: bool) -> None:
     """A convolution whose weight is channels last makes its result so, too."""
     import torch
 
-    def turned(module: Any) -> None:
+    def turned(module: Any, args: Any) -> None:
         name, form = type(module).__name__, torch.channels_last
         weights = [p for p in module.parameters() if p.dim() == IMAGES]
         if not weights:

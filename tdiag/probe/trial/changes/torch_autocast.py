@@ -4,7 +4,7 @@ import functools
 from typing import Any
 
 from ..base import ROUNDING, Change, Trial
-from ..models import each_model
+from ..models import each_model, each_tensor
 
 NAME = "torch.autocast"
 
@@ -20,18 +20,9 @@ def install(trial: Trial, value: str) -> None:
     import torch
 
     def cast(result: Any) -> Any:
-        if isinstance(result, torch.Tensor):
-            return result.float() if result.dtype is torch.bfloat16 else result
-        if isinstance(result, dict):
-            # A library's own class of results keeps what else it has.
-            for key, part in result.items():
-                result[key] = cast(part)
-            return result
-        if type(result) in (tuple, list):
-            return type(result)(map(cast, result))
-        return result
+        return each_tensor(result, lambda x: x.float() if x.dtype is torch.bfloat16 else x)
 
-    def autocast(module: Any) -> None:
+    def autocast(module: Any, args: Any) -> None:
         kind = next(module.parameters()).device.type
         if torch.is_autocast_enabled(kind):
             trial.refused(NAME, f"{type(module).__name__} is called under autocast already")

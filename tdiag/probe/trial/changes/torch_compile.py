@@ -9,7 +9,7 @@ NAME = "torch.compile"
 
 
 def install(trial: Trial, value: bool) -> None:
-    def compiled(module: Any) -> None:
+    def compiled(module: Any, args: Any) -> None:
         if module._compiled_call_impl is None:
             module.compile()  # in place, from its next call on
             trial.applied(NAME, f"compiled {type(module).__name__}", *called(module))

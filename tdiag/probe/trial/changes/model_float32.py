@@ -1,0 +1,50 @@
+"""A model of float64 computes in float32."""
+
+import functools
+from typing import Any
+
+from ..base import ROUNDING, Change, Trial, switch
+from ..models import each_model, each_tensor
+
+NAME = "model.float32"
+
+
+def install(trial: Trial, value: bool) -> None:
+    """The outermost module's results are float64 again, as the script's loss expects them."""
+    import torch
+
+    def cast(values: Any, before: Any, now: Any) -> Any:
+        return each_tensor(values, lambda x: x.to(now) if x.dtype is before else x)
+
+    def narrow(module: Any, args: Any) -> Any:
+        wide = [p for p in module.parameters() if p.dtype is torch.float64]
+        name = type(module).__name__
+        if not wide:
+            trial.refused(NAME, f"{name} has no parameter of float64")
+            return None
+        module.float()
+        forward = module.forward
+
+        @functools.wraps(forward)
+        def narrowed(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = cast((args, kwargs), torch.float64, torch.float32)
+            return cast(forward(*args, **kwargs), torch.float32, torch.float64)
+
+        module.forward = narrowed
+        trial.applied(NAME, f"{name}: {len(wide)} parameter{'s' * (len(wide) > 1)} of float32")
+        return cast(args, torch.float64, torch.float32)  # of this call, which runs without it
+
+    each_model(trial, narrow)
+
+
+CHANGE = Change(
+    name=NAME,
+    does="A model of float64 computes in float32.",
+    safety=ROUNDING,
+    parse=switch,
+    absent="no module was called in training mode with gradients on",
+    cannot="what is outside of the model stays in float64: batches, the loss; an optimizer's state"
+    " from a checkpoint does too, and fails",
+    edit="model.float(), and the batch likewise",
+    install=install,
+)
