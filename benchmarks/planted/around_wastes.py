@@ -257,12 +257,3 @@ if step % 100 == 50:
     amounts=(8, 24, 100),
     also=("compute", "logging"),
 )
-
-TRACED_MEMORY = Waste(
-    "tracemalloc left on",
-    "overhead",
-    (),
-    {"SETUP": "import tracemalloc; tracemalloc.start($N)  # HERE"},
-    {"SETUP": "pass"},
-    amounts=(5, 15, 40),
-)
