@@ -80,7 +80,7 @@ def script(effect: float) -> list[str]:
 
 
 def turns(effect: float, folder: Path) -> dict[str, Any]:
-    from tdiag.duel.against import duel
+    from tdiag.duel.duel import duel
     from tdiag.duel.side import Program
     from tdiag.gate.against import THRESHOLD
 

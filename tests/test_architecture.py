@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -144,7 +145,7 @@ def test_the_core_of_the_probe_knows_no_captures() -> None:
 def test_no_two_modules_of_the_probe_import_each_other() -> None:
     left = probe_imports()
     assert {"core", "wire", "windows", "capture", "capture/trace"} <= left.keys()
-    assert "core" in left["windows"] and "capture/base" in left["capture/trace"]
+    assert "core" in left["windows"] and "capture/switched" in left["capture/trace"]
     while free := [name for name, imported in left.items() if not imported & left.keys()]:
         for name in free:
             del left[name]
@@ -178,3 +179,17 @@ def test_every_link_of_the_readme_leads_somewhere() -> None:
     links = [part.split(")")[0] for part in text.split("](")[1:]]
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_no_two_modules_and_no_two_classes_have_one_name() -> None:
+    """A name that is looked for is found once."""
+    modules = [path for path in PACKAGE.rglob("*.py") if path.stem != "__init__"]
+    classes = [
+        node.name
+        for path in modules
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    named = Counter([path.stem for path in modules])
+    assert [name for name, times in named.items() if times > 1] == []
+    assert [name for name, times in Counter(classes).items() if times > 1] == []

@@ -104,7 +104,7 @@ def make_a_report() -> None:
     import typer.main
 
     from tdiag import cli
-    from tdiag.cli import conclude, page, run  # noqa: F401 - as `tdiag run` needs them
+    from tdiag.cli import conclude, html_page, run  # noqa: F401 - as `tdiag run` needs them
     from tdiag.diagnose import diagnose
     from tdiag.evidence import from_run  # noqa: F401
     from tdiag.evidence.store import Evidence

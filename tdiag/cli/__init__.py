@@ -17,6 +17,7 @@ from tdiag.cli import (
     attach,
     check,
     compare,
+    defaults,
     doctor,
     explain,
     history,
@@ -24,7 +25,6 @@ from tdiag.cli import (
     report,
     rules,
     run,
-    settings,
     streams,
     trial,
     view,
@@ -58,7 +58,7 @@ def _options(
     ] = False,
 ) -> None:
     group = context.command
-    context.default_map = settings.defaults(Path.cwd(), getattr(group, "commands", {}))
+    context.default_map = defaults.defaults(Path.cwd(), getattr(group, "commands", {}))
 
 
 app.command("run", cls=run.RunCommand)(run.run)

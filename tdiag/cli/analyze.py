@@ -14,7 +14,7 @@ import typer
 from tdiag.cli.options import HourlyCost, Output
 
 if TYPE_CHECKING:
-    from tdiag.diagnose.compare import TracedRun
+    from tdiag.diagnose.trace_differences import TracedRun
     from tdiag.evidence.from_trace.trace_files import TracedFile
     from tdiag.evidence.store import Evidence
     from tdiag.trace.inflate import Progress
@@ -66,9 +66,9 @@ def analyze(
     Several traces of one job (its ranks) give one report: of the rank that the others wait for.
     """
     from tdiag.cli.conclude import check_cost, documented, open_output, shown
-    from tdiag.cli.page import chosen_format, say_where
+    from tdiag.cli.html_page import chosen_format, say_where
     from tdiag.cli.streams import write
-    from tdiag.diagnose.compare import compare
+    from tdiag.diagnose.trace_differences import compare
     from tdiag.errors import UsageError
     from tdiag.report import check_format
     from tdiag.report.of_comparison import document as compared
@@ -101,7 +101,7 @@ def analyze(
 
 def _read(paths: list[Path]) -> TracedRun:
     from tdiag.diagnose import diagnose
-    from tdiag.diagnose.compare import TracedRun
+    from tdiag.diagnose.trace_differences import TracedRun
 
     evidence = read_ranks(paths)[1]
     return TracedRun(diagnose(evidence), evidence)

@@ -58,10 +58,10 @@ def attach(
     reports what there is.
     """
     from tdiag.cli.conclude import conclude, documented, open_output, shown
-    from tdiag.cli.page import write_page
+    from tdiag.cli.html_page import write_page
     from tdiag.cli.streams import say, write
     from tdiag.evidence.from_run import load_run
-    from tdiag.launch.attach import attach as watch
+    from tdiag.launch.attaching import attach as watch
 
     with open_output(output) as written:
         run_dir = watch(

@@ -99,15 +99,15 @@ def check(
     to decide.
     """
     from tdiag.cli.conclude import open_output
-    from tdiag.cli.outcome import put
-    from tdiag.cli.settings import typed
+    from tdiag.cli.defaults import typed
+    from tdiag.cli.publish import put
     from tdiag.cli.streams import say
     from tdiag.duel.estimate import Looks
     from tdiag.errors import UsageError
     from tdiag.gate import against as duels
     from tdiag.gate import stored
     from tdiag.gate.against import CheckOptions
-    from tdiag.gate.history import append, record_of
+    from tdiag.gate.history_file import append, record_of
     from tdiag.gate.revision import Head, head
     from tdiag.launch import rundir
     from tdiag.report import check_format

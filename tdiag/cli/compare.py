@@ -38,7 +38,7 @@ def compare(
     """
     from tdiag.cli.check import share
     from tdiag.cli.conclude import open_output
-    from tdiag.cli.outcome import put
+    from tdiag.cli.publish import put
     from tdiag.gate.offline import RUN_TO_RUN, compare_runs
     from tdiag.launch.rundir import find
     from tdiag.report import check_format

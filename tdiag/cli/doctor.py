@@ -23,7 +23,7 @@ def doctor(
     from rich.table import Table
     from rich.text import Text
 
-    from tdiag.launch.machine import checks
+    from tdiag.launch.permissions import checks
 
     signs = {True: ("yes", "green"), False: ("no", "red"), None: ("", "")}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)

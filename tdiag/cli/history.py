@@ -36,10 +36,10 @@ def history(
     import sys
 
     from tdiag.cli.conclude import open_output, page_for
-    from tdiag.cli.page import chosen_format
+    from tdiag.cli.html_page import chosen_format
     from tdiag.cli.streams import say, write
-    from tdiag.gate.history import read, series
-    from tdiag.gate.trend import document
+    from tdiag.gate.history_document import document
+    from tdiag.gate.history_file import read, series
     from tdiag.report import check_format, render
     from tdiag.units import plural
 

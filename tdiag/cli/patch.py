@@ -16,7 +16,7 @@ def check_free(file: Path) -> None:
     write, no git. Before the script runs for minutes."""
     from tdiag.errors import UsageError
     from tdiag.gate.copied import root_of
-    from tdiag.trial.patch import marked
+    from tdiag.trial.winning_patch import marked
 
     if file.is_dir() or not file.absolute().parent.is_dir():
         raise UsageError(f"--patch {file}: {'is a folder' if file.is_dir() else 'no such folder'}")
@@ -45,7 +45,7 @@ def with_patch(
     from tdiag.gate.copied import root_of
     from tdiag.model.trials import Patch
     from tdiag.report.of_trials import best_of
-    from tdiag.trial.patch import write, written
+    from tdiag.trial.winning_patch import write, written
 
     won = best_of(trials)
     own = original or given
@@ -78,7 +78,7 @@ def _measured(
     from tdiag.cli.trial import patched_program
     from tdiag.errors import TdiagError
     from tdiag.trial.measure import try_one
-    from tdiag.trial.patch import objection
+    from tdiag.trial.winning_patch import objection
 
     given.progress(f"trying {file.name}: {', '.join(patch.made)} as patched")
     with tempfile.TemporaryDirectory(prefix="tdiag-patch-") as folder:

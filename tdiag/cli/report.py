@@ -84,7 +84,7 @@ def report(
 ) -> None:
     """Print the report of a run, or the tables of its profilers."""
     from tdiag.cli.conclude import check_cost, conclude, documented, open_output, shown
-    from tdiag.cli.page import put_page
+    from tdiag.cli.html_page import put_page
     from tdiag.errors import UsageError
     from tdiag.launch.rundir import find
     from tdiag.report import check_format

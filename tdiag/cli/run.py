@@ -190,7 +190,7 @@ def _report(
 
     from tdiag.cli import complain
     from tdiag.cli.conclude import conclude, documented, shown
-    from tdiag.cli.page import write_page
+    from tdiag.cli.html_page import write_page
     from tdiag.cli.streams import say, write
     from tdiag.errors import TdiagError
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import msgspec
 
+from tdiag.diagnose.attached_verdict import of_watched
 from tdiag.diagnose.budget import make_budget
-from tdiag.diagnose.compiled import make_compile_report
+from tdiag.diagnose.compile_report import make_compile_report
 from tdiag.diagnose.costs import undisturbed
+from tdiag.diagnose.efficiency import make_roofline
 from tdiag.diagnose.engine import run_rules
-from tdiag.diagnose.places import with_fetch_lines
-from tdiag.diagnose.ranks import of_ranks, rank_steps, with_its_first_finding
-from tdiag.diagnose.roofline import make_roofline
+from tdiag.diagnose.main_line import with_fetch_lines
+from tdiag.diagnose.straggler import of_ranks, rank_steps, with_its_first_finding
 from tdiag.diagnose.top import top_parts
 from tdiag.diagnose.verdict import judge
-from tdiag.diagnose.watched import of_watched
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.steps import Budget, Steps, TracedSteps

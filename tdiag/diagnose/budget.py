@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from tdiag.evidence.device import Device, DeviceTime
 from tdiag.evidence.feeding import Loader, Loaders
-from tdiag.evidence.ops import Ops
 from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step
 from tdiag.rules.thresholds import MIN_SAMPLES
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from tdiag.diagnose.budget import starting_workers
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Environment, System
-from tdiag.evidence.ops import Calls, Dispatch, HostOps, OpLine, Ops
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Calls, Dispatch, HostOps, OpLine, Ops
 from tdiag.model.diagnosis import Finding
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import same_function

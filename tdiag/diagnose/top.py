@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tdiag.evidence.device import DevicePart, DeviceParts
-from tdiag.evidence.ops import HostOps
 from tdiag.evidence.steps import Steps, TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import HostOps
 from tdiag.model.diagnosis import Origin, Part, Top
 from tdiag.model.threshold import Threshold
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from tdiag.diagnose.blind import blind
 from tdiag.diagnose.costs import HIGH_FRAC, Costs, family_of, undisturbed, weigh
-from tdiag.diagnose.places import fetched_by, named, sampled_there, unexplained_place
-from tdiag.diagnose.roofline import EFFICIENT_FRAC, make_roofline, why_unknown
+from tdiag.diagnose.efficiency import EFFICIENT_FRAC, make_roofline, why_unknown
+from tdiag.diagnose.main_line import fetched_by, named, sampled_there, unexplained_place
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.ops import HostOps
 from tdiag.evidence.steps import Budget, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import HostOps
 from tdiag.model.diagnosis import Finding, Roofline, Verdict
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.td101_fetch_blocked_on_storage import MIN_READ_BYTES

@@ -12,7 +12,7 @@ import re
 import msgspec
 
 from tdiag.frameworks import accelerate, hugging_face, lightning
-from tdiag.frameworks.base import Framework
+from tdiag.frameworks.framework import Framework
 from tdiag.model.diagnosis import Fix
 
 FRAMEWORKS: tuple[Framework, ...] = (

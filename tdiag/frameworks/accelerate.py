@@ -6,7 +6,7 @@ version for each.
 
 from __future__ import annotations
 
-from tdiag.frameworks.base import Framework
+from tdiag.frameworks.framework import Framework
 
 _DDP = "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs({0})])"
 _ACCUMULATE = (

@@ -6,7 +6,7 @@ installed version for each.
 
 from __future__ import annotations
 
-from tdiag.frameworks.base import Framework
+from tdiag.frameworks.framework import Framework
 
 
 def _argument(setting: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tdiag.frameworks.base import Framework
+from tdiag.frameworks.framework import Framework
 
 _COMPILE = "compile the LightningModule before Trainer.fit: model = torch.compile(model)"
 _MOVES = "the Trainer moves batches with non_blocking=True by itself"

@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tdiag.diagnose.budget import make_budget
-from tdiag.duel.against import duel
+from tdiag.duel.duel import duel
 from tdiag.duel.estimate import LOOKS, Estimate, Looks
 from tdiag.duel.group import Pace, Taken
 from tdiag.duel.side import Program
 from tdiag.errors import UsageError
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.ops import Ops
+from tdiag.evidence.torch_ops import Ops
 from tdiag.gate.counters import compare, counters
 from tdiag.gate.counting import Counted, count
+from tdiag.gate.fingerprint import this_machine
 from tdiag.gate.judge import Case, Measured, SideCounts, findings_of, judge
-from tdiag.gate.machine import this_machine
 from tdiag.gate.outcome import Outcome
 from tdiag.gate.revision import Revision, checked_out
 from tdiag.launch import preflight

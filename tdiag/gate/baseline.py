@@ -14,7 +14,7 @@ import msgspec
 
 from tdiag.errors import RunError
 from tdiag.gate.counters import Counter, Unit
-from tdiag.gate.machine import Hardware
+from tdiag.gate.fingerprint import Hardware
 from tdiag.launch import rundir
 
 VERSION = 2
@@ -47,12 +47,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     tdiag: str
 
 
-class _File(msgspec.Struct, frozen=True):
+class _BaselineFile(msgspec.Struct, frozen=True):
     tdiag_baseline: int
     scripts: dict[str, Entry] = {}
 
 
-class _Version(msgspec.Struct):
+class _BaselineVersion(msgspec.Struct):
     tdiag_baseline: int
 
 
@@ -69,14 +69,14 @@ def read(path: Path) -> dict[str, Entry]:
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from None
     try:
-        version = msgspec.json.decode(raw, type=_Version).tdiag_baseline
+        version = msgspec.json.decode(raw, type=_BaselineVersion).tdiag_baseline
         if version > VERSION:
             raise RunError(f"{path} was written by a newer tdiag (baseline version {version})",
                            "upgrade tdiag, or delete it and rewrite it: --update")  # fmt: skip
         if version < VERSION:
             raise RunError(f"{path} was written by an older tdiag (baseline version {version})",
                            "delete it and rewrite it: --update")  # fmt: skip
-        return msgspec.json.decode(raw, type=_File).scripts
+        return msgspec.json.decode(raw, type=_BaselineFile).scripts
     except msgspec.MsgspecError as error:
         conflict = b"<<<<<<<" in raw
         raise RunError(

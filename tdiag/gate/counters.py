@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tdiag.diagnose.compare import MINOR_BYTES, counted
-from tdiag.evidence.from_run.events import Process, lead_of, read_events
+from tdiag.diagnose.trace_differences import MINOR_BYTES, counted
+from tdiag.evidence.from_run.event_files import Process, lead_of, read_events
 from tdiag.evidence.from_run.records import At, CallsRecord, FetchRecord, OpsRecord
 from tdiag.evidence.store import Evidence
 from tdiag.model.place import Place

@@ -11,7 +11,7 @@ from pathlib import Path
 from tdiag.diagnose import diagnose
 from tdiag.duel.side import Program, ProgramFailed, end, spawn, tail, write_record
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.from_run.events import Process, lead_of, read_events
+from tdiag.evidence.from_run.event_files import Process, lead_of, read_events
 from tdiag.evidence.store import Evidence
 from tdiag.launch import rundir
 from tdiag.model.diagnosis import Diagnosis

@@ -31,8 +31,8 @@ from tdiag.gate.against import (
 from tdiag.gate.baseline import Entry
 from tdiag.gate.counters import Counter, LineCount
 from tdiag.gate.counting import Counted, count
+from tdiag.gate.fingerprint import this_machine
 from tdiag.gate.judge import Case, SideCounts, findings_of, judge
-from tdiag.gate.machine import this_machine
 from tdiag.gate.outcome import Outcome
 from tdiag.gate.revision import head
 from tdiag.launch.target import Target

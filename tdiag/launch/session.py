@@ -15,10 +15,10 @@ import tdiag
 from tdiag.errors import RunError
 from tdiag.launch import process, rundir
 from tdiag.launch.display import Display
+from tdiag.launch.failed_rank import RankWatch
+from tdiag.launch.measured_roof import calibrate
 from tdiag.launch.preflight import Checked, check
 from tdiag.launch.progress import Progress
-from tdiag.launch.ranks import RankWatch
-from tdiag.launch.roof import calibrate
 from tdiag.launch.target import Target
 from tdiag.launch.watchdog import Watchdog
 from tdiag.probe import wire

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import device, facts, places
+from . import accelerator, facts, places
 from .core import now_ns
 from .patches import hidden
 from .record import here, wall_ns
@@ -146,7 +146,7 @@ class Boundary:
 
     def look_at_autocast(self) -> None:
         """Called while modules are discovered and calls are counted: every step costs too much."""
-        self.autocast = device.autocast() or self.autocast
+        self.autocast = accelerator.autocast() or self.autocast
 
     # --- optimizers -------------------------------------------------------------------------
 

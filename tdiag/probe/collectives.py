@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import device, places
+from . import accelerator, places
 from .boundary import Boundary, is_compiling
 from .patches import hidden
 from .record import MOST_VALUES, here, wall_ns
@@ -136,7 +136,7 @@ class CollectiveWatch:
         """The training thread is here, outside any other such call, and waits itself."""
         marks = self.probe.marks
         mine = here() == marks.thread and not self.inside and len(marks.log) <= MOST_VALUES
-        return mine and not device.kind()
+        return mine and not accelerator.kind()
 
     def _begin(self, name: str) -> None:
         self.inside = True

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import device
+from . import accelerator
 from .plan import PlannedWindow
 from .wire import (
     ANSWER_WITHIN_S,
@@ -86,7 +86,7 @@ class Agreement:
         if message is None or message["id"] == self.taken:
             return None
         if self.open:
-            device.synchronised()
+            accelerator.synchronised()
             if self.answered != message["id"]:
                 self.answered = message["id"]
                 answer = {"id": message["id"], "step": self.probe.step}
@@ -96,7 +96,7 @@ class Agreement:
         return message
 
     def _settle(self, question: dict[str, Any]) -> None:
-        device.synchronised()
+        accelerator.synchronised()
         found = (_read(f"{self.file}.{rank}") for rank in range(1, self.probe.ranks))
         answers = [answer["step"] for answer in found if answer and answer["id"] == question["id"]]
         # One that never answers makes no steps, or is on a machine that does not see the file.
@@ -193,7 +193,7 @@ class StopSign:
         if self.tries == 1:
             self.probe.recorder.write("stop", t=time.perf_counter_ns())
             self.probe.recorder.flush()
-            device.synchronised()  # no collective is left behind that other ranks wait for
+            accelerator.synchronised()  # no collective is left behind that other ranks wait for
         if self.tries <= SWALLOWED_BEFORE_FORCE:
             raise SystemExit(0)
         if self.tries == SWALLOWED_BEFORE_FORCE + 1:
@@ -244,10 +244,10 @@ class Joint:
         if done > 0:
             self.capture.step()
         if done == 0:
-            device.synchronised()
+            accelerator.synchronised()
             self.capture.begin()
         elif done >= self.capture.window.steps:
-            device.synchronised()
+            accelerator.synchronised()
             capture, self.capture = self.capture, None
             self.probe.guard(capture.end)(done)
         else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import device, dynamo, frameworks
+from . import accelerator, dynamo, frameworks
 from .patches import hidden
 from .wire import is_user_file
 
@@ -72,8 +72,8 @@ def write_training(probe: Probe) -> None:
         version=torch.__version__,
         cuda=torch.version.cuda,
         hip=torch.version.hip,
-        devices=device.names(),
-        device=device.describe(),
+        devices=accelerator.names(),
+        device=accelerator.describe(),
         intra_op=torch.get_num_threads(),
         inter_op=torch.get_num_interop_threads(),
         omp=os.environ.get("OMP_NUM_THREADS", ""),

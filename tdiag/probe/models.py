@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import device
+from . import accelerator
 
 # A stride through a large tensor: 65,536 values are read in well under a millisecond, and what
 # holds for all of them holds for all but a few in a hundred thousand of the rest.
@@ -24,7 +24,7 @@ def plain(tensor: Any) -> bool:
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.layout == torch.strided
-        and tensor.device.type in device.READABLE
+        and tensor.device.type in accelerator.READABLE
         and not tensor.is_quantized
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
@@ -34,7 +34,7 @@ def watched_by_script() -> bool:
     """Ops run by tdiag would be seen: by the script's profiler, its dispatch mode, a CUDA graph."""
     if torch._C._autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack():
         return True
-    return device.capturing()
+    return accelerator.capturing()
 
 
 def strided_sample(tensor: torch.Tensor) -> torch.Tensor | None:

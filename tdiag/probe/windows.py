@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import device, dynamo, facts, plan
+from . import accelerator, dynamo, facts, plan
 from .control import POLL_NS, Joint, StopSign, arrive
 from .core import now_ns
 from .procfs import ThreadCounters
@@ -77,7 +77,7 @@ class Windows:
         how long the step was that ended there, ns."""
         self.leave()
         self.probe.window = WARMUP
-        self.on_device = bool(device.kind())
+        self.on_device = bool(accelerator.kind())
         self.plan = plan.windows(
             self.probe.config, slow=took > plan.SLOW_NS, on_device=self.on_device
         )
@@ -123,7 +123,7 @@ class Windows:
 
     def between_steps(self, now: int) -> None:
         """More than the marks of a step is due. Raises SystemExit where the run is to end."""
-        if device.capturing():
+        if accelerator.capturing():
             return  # a profiler switched now, or a synchronisation, would break the script's graph
         probe = self.probe
         if not probe.training:
@@ -170,7 +170,7 @@ class Windows:
                 self.capture.step()
             if self._complete(now):
                 if self.capture is None:
-                    self._keep_pace(device.synchronised() or now)
+                    self._keep_pace(accelerator.synchronised() or now)
                 self._end()
                 self._next(now)
             elif self.capture is None and self.stop.steps is None:
@@ -312,7 +312,7 @@ class Windows:
             self.resettled = True  # attaching held the process up
             self.settle = self._settle_steps()
             return
-        if done := device.synchronised():  # what is launched so far belongs to the steps before
+        if done := accelerator.synchronised():  # what is launched belongs to the steps before
             now, self.changed = done, True
         self.probe.window = self.window.name
         self.began_step, self.began_ns = self.probe.step, now
@@ -355,7 +355,7 @@ class Windows:
         """Wait for the device, and say for how long after the last step (ns); None without one. A
         thousand launches may be queued, so that steps without a synchronisation take as long as
         their launching: only with this their mean is what they take."""
-        done = device.synchronised()
+        done = accelerator.synchronised()
         return done - self.probe.marks.start if done else None
 
     def _lengths(self, drained: int) -> dict[str, Any]:
@@ -392,7 +392,7 @@ class Windows:
             state=state,
             step=self.probe.step,
             compiles=dynamo.compiles(),
-            **device.memory(),
+            **accelerator.memory(),
             **{"pass": self.window.number},
             **more,
         )

@@ -114,7 +114,7 @@ EVENTS, CONTROL, TENSORBOARD = "events", "control", "tensorboard"
 PROBE_ERROR = "probe-error.txt"
 CPROFILE = "cprofile.pstats"
 DIGEST = "digest.msgpack"  # of the ranks, by tdiag.evidence.from_run.digest
-ROOF = "roof.json"  # what the machine reaches, by tdiag.launch.roof
+ROOF = "roof.json"  # what the machine reaches, by tdiag.launch.measured_roof
 PY_SPY, IN_PROCESS, OFF = "py-spy", "in-process", "off"  # `sampler` of the configuration
 
 

@@ -14,7 +14,7 @@ from tdiag.model.trials import Trials
 TRIALS = "trials.json"
 
 
-class _Version(msgspec.Struct):
+class _SchemaVersion(msgspec.Struct):
     schema_version: int
 
 
@@ -32,7 +32,7 @@ def load_diagnosis(path: Path) -> Diagnosis:
     except OSError as error:
         raise RunError(f"cannot read {file}: {error.strerror}") from error
     try:
-        version = msgspec.json.decode(raw, type=_Version).schema_version
+        version = msgspec.json.decode(raw, type=_SchemaVersion).schema_version
     except msgspec.MsgspecError as error:
         hint = "the file is cut off or is not tdiag's: run `tdiag run` again"
         raise RunError(f"{file} is not a diagnosis: {error}", hint) from error

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from tdiag.evidence.device import DevicePart, DeviceParts
 from tdiag.evidence.machine import Syscalls, SystemHistory
-from tdiag.evidence.ops import CallRow, Calls, HostOp, HostOps, Ops
 from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Steps, TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import CallRow, Calls, HostOp, HostOps, Ops
 from tdiag.model.kind import Kind
 from tdiag.report.document import Block, Cell, Column, Line, Section, Table
 from tdiag.report.words import NOTHING, component

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.ops import Calls
 from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.steps import Phases, StepHistory, Steps
+from tdiag.evidence.torch_ops import Calls
 from tdiag.evidence.training import Modules
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold

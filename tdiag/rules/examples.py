@@ -11,11 +11,11 @@ from tdiag.evidence.device import Copy, DeviceTime, KernelFamily, Kernels, Sync
 from tdiag.evidence.feeding import FetchPart, Loader, Loaders, TracedFetches
 from tdiag.evidence.machine import Environment, System, Threads
 from tdiag.evidence.memory import AllocatorCalls, DeviceMemory
-from tdiag.evidence.ops import HostOp, HostOps, MatrixOp, OpLine, Ops
 from tdiag.evidence.ranks import Ddp, Ranks, RankTime
 from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, TracedSteps
+from tdiag.evidence.torch_ops import HostOp, HostOps, MatrixOp, OpLine, Ops
 from tdiag.evidence.training import Flags, Module, Optimizer, Optimizers
 from tdiag.model.place import Place
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from tdiag.evidence.ops import Dispatch, OpLine, Ops
 from tdiag.evidence.steps import Phases
+from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain
 

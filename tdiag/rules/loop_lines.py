@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from tdiag.evidence.ops import Ops
 from tdiag.evidence.sampled import CallFrame, CallTrees, StackLine, Stacks
+from tdiag.evidence.torch_ops import Ops
 from tdiag.rules.phase_lines import phase_of
 
 BEFORE, AFTER = "before", "after"

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tdiag.evidence.ops import HostOps, OpLine, Ops
 from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Phases
+from tdiag.evidence.torch_ops import HostOps, OpLine, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place

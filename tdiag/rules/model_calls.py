@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tdiag.evidence.ops import OpLine, Ops
 from tdiag.evidence.steps import Phases
+from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold

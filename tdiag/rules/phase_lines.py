@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tdiag.evidence.ops import Ops
 from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.thresholds import MIN_SAMPLES
 

@@ -28,9 +28,9 @@ import math
 from msgspec.structs import replace
 
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.ops import Calls
 from tdiag.evidence.steps import Phases, StepHistory, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Calls
 from tdiag.evidence.training import Flags, Optimizer, Optimizers, Schedulers
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where

@@ -28,8 +28,8 @@ from __future__ import annotations
 import math
 
 from tdiag.evidence.feeding import Inputs, InputTensor
-from tdiag.evidence.ops import Calls
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Calls
 from tdiag.evidence.training import Flags, Layers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.evidence.ops import Calls
 from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Calls
 from tdiag.evidence.training import Layers, Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import NOTICEABLE_FRAC

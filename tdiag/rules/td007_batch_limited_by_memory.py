@@ -35,7 +35,7 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, where
 from tdiag.rules.examples import GB, device_holds, environment, loaders, optimizers, phases
 from tdiag.rules.measures import bytes_, count
-from tdiag.rules.memory import PEAK, device_memory
+from tdiag.rules.memory_in_use import PEAK, device_memory
 from tdiag.rules.thresholds import USABLE_MEMORY_FRAC
 from tdiag.units import percent, size
 

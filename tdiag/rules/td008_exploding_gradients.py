@@ -25,9 +25,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from tdiag.evidence.ops import Calls
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Calls
 from tdiag.evidence.training import Flags, Gradients, Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

@@ -29,10 +29,10 @@ import re
 
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import System
-from tdiag.evidence.ops import OpLine, Ops
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC

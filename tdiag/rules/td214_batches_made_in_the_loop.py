@@ -29,10 +29,10 @@ import math
 
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Environment, System, Threads
-from tdiag.evidence.ops import Calls, Ops
 from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Calls, Ops
 from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place

@@ -32,10 +32,10 @@ from msgspec.structs import replace
 
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Environment, System, Threads
-from tdiag.evidence.ops import Ops
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.rules.base import Found, Gain, same_function, where

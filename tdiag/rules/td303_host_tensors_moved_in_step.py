@@ -25,9 +25,9 @@ with the batch.
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime, Transfers
-from tdiag.evidence.ops import OpLine, Ops
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.device_waits import copy_measures, exposed, merged

@@ -26,9 +26,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tdiag.evidence.device import DeviceTime, Transfers
-from tdiag.evidence.ops import Ops
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, held, where
 from tdiag.rules.examples import MB, budget, copy, device_time, op_line, ops

@@ -21,9 +21,9 @@ memory.
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime, Transfers
-from tdiag.evidence.ops import Ops
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.rules.base import Found, Gain, where

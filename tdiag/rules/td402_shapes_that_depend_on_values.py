@@ -23,9 +23,9 @@ If the mask keeps a small part of a large tensor, and much work follows, selecti
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime, SyncLine, SyncLines, Syncs
-from tdiag.evidence.ops import Ops
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, where
 from tdiag.rules.device_waits import drains, waits

@@ -28,10 +28,10 @@ needs the previous one, cannot be vectorised: compile them.
 
 from __future__ import annotations
 
-from tdiag.evidence.ops import Dispatch, HostOps, OpLine, Ops
 from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch, HostOps, OpLine, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Measure
 from tdiag.model.threshold import Threshold

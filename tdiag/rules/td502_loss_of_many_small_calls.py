@@ -22,9 +22,9 @@ Compiling takes seconds to minutes at the start and for every new shape: do not 
 
 from __future__ import annotations
 
-from tdiag.evidence.ops import Dispatch, HostOps, Ops
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch, HostOps, Ops
 from tdiag.evidence.training import Flags, Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

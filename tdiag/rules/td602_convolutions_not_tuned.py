@@ -24,10 +24,10 @@ last bits from run to run.
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime, Kernels
-from tdiag.evidence.ops import MatrixOps
 from tdiag.evidence.roofline import Work, convolves
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import MatrixOps
 from tdiag.evidence.training import Flags, Settings
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold

@@ -24,10 +24,10 @@ from __future__ import annotations
 import re
 
 from tdiag.evidence.device import DeviceTime, Kernels
-from tdiag.evidence.ops import HostOps
 from tdiag.evidence.roofline import Work
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import HostOps
 from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain

@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.machine import System
-from tdiag.evidence.ops import Dispatch, Ops
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.rules.base import COMPUTE, Abstain, Found, held
 from tdiag.rules.examples import MS, budget, device_time, op_line, ops, phases, roofline

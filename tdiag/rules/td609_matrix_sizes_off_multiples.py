@@ -25,9 +25,9 @@ from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.machine import Environment
-from tdiag.evidence.ops import MatrixOp, MatrixOps
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import MatrixOp, MatrixOps
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found

@@ -30,9 +30,9 @@ import linecache
 from collections.abc import Iterable, Iterator
 
 from tdiag.evidence.feeding import Loader, Loaders
-from tdiag.evidence.ops import Dispatch, Ops
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.evidence.training import Layers, Module, Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place

@@ -30,10 +30,10 @@ NCCL do not accept sparse gradients.
 from __future__ import annotations
 
 from tdiag.evidence.device import Kernels
-from tdiag.evidence.ops import HostOps
 from tdiag.evidence.ranks import Ddp
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import HostOps
 from tdiag.evidence.training import (
     ClipCalls,
     EmbeddingTable,

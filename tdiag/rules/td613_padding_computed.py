@@ -29,9 +29,9 @@ attention) may skip it already. Batches of short sequences use a device less wel
 from __future__ import annotations
 
 from tdiag.evidence.feeding import Loader, Loaders, PaddedLookup, PaddedLookups
-from tdiag.evidence.ops import Dispatch, HostOps, Ops
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch, HostOps, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold

@@ -31,9 +31,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tdiag.evidence.device import DeviceParts, DeviceTime
-from tdiag.evidence.ops import FusedAttention, HostOps, Ops
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import FusedAttention, HostOps, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold

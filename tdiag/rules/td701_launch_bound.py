@@ -34,9 +34,9 @@ from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.feeding import Loader, Loaders
-from tdiag.evidence.ops import Calls, Dispatch, OpLine, Ops
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Calls, Dispatch, OpLine, Ops
 from tdiag.evidence.training import Flags, Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold

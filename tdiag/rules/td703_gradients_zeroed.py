@@ -22,9 +22,9 @@ Code that reads `p.grad` of parameters without a gradient then finds None instea
 
 from __future__ import annotations
 
-from tdiag.evidence.ops import HostOp, HostOps, OpLine, Ops
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import HostOp, HostOps, OpLine, Ops
 from tdiag.evidence.training import Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold

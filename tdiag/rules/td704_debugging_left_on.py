@@ -29,10 +29,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tdiag.evidence.ops import Dispatch, Ops
 from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.evidence.training import PROFILERS, Flags, Modules, Optimizers, Settings
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place

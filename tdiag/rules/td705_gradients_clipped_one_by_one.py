@@ -24,9 +24,9 @@ Clipping each parameter on its own is another method and may be intended.
 
 from __future__ import annotations
 
-from tdiag.evidence.ops import Ops
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.evidence.training import Clip, ClipCalls
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold

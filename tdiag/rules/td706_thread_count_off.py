@@ -34,10 +34,10 @@ from collections.abc import Sequence
 
 from tdiag.evidence.feeding import Loader, Loaders
 from tdiag.evidence.machine import Busy, System, Threads
-from tdiag.evidence.ops import Ops
 from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where

@@ -25,7 +25,7 @@ somewhat slower than fixed ones.
 
 from __future__ import annotations
 
-from tdiag.evidence.compiled import Compiles
+from tdiag.evidence.compiling import Compiles
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.compiled import Recompiled

@@ -29,10 +29,10 @@ from __future__ import annotations
 
 from statistics import median
 
-from tdiag.evidence.ops import Ops
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, same_function, where

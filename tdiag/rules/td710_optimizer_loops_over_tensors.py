@@ -26,9 +26,9 @@ intermediate results for all tensors at once.
 
 from __future__ import annotations
 
-from tdiag.evidence.ops import Dispatch, OpLine, Ops
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.evidence.training import Optimizer, Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

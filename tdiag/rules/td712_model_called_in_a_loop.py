@@ -38,9 +38,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.ops import Dispatch, Ops
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold

@@ -23,10 +23,10 @@ What must happen every step, such as an average of the weights, cannot happen le
 
 from __future__ import annotations
 
-from tdiag.evidence.ops import Ops
 from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.rules.base import Abstain, Found, Gain, where

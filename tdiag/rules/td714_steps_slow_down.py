@@ -29,10 +29,10 @@ from collections.abc import Sequence
 
 from tdiag.evidence.machine import System
 from tdiag.evidence.memory import MemoryGrowth
-from tdiag.evidence.ops import Ops
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, PhaseGrowth, SlowingDown
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold

@@ -25,7 +25,7 @@ a call into another library.
 
 from __future__ import annotations
 
-from tdiag.evidence.compiled import (
+from tdiag.evidence.compiling import (
     BrokenAt,
     Compilation,
     CompiledRegions,

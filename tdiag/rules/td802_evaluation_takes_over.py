@@ -28,10 +28,10 @@ import math
 from msgspec.structs import replace
 
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.ops import Calls
 from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.steps import Budget, Phases, StepHistory, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Calls
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold

@@ -23,10 +23,10 @@ The cost of a slow terminal (over ssh, in a notebook) disappears when output goe
 
 from __future__ import annotations
 
-from tdiag.evidence.ops import Ops
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.examples import budget, stack, stacks

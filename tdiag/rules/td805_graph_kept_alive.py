@@ -36,7 +36,7 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, MB, at, environment, system
 from tdiag.rules.measures import bytes_, count
-from tdiag.rules.memory import device_memory
+from tdiag.rules.memory_in_use import device_memory
 from tdiag.units import size
 
 CODE = "TD805"

@@ -25,16 +25,16 @@ from __future__ import annotations
 
 from tdiag.evidence.machine import Environment, System
 from tdiag.evidence.memory import DeviceMemory
-from tdiag.evidence.ops import CallRow, Calls
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import CallRow, Calls
 from tdiag.evidence.training import Recomputations
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Abstain, Found, Gain, held, where
 from tdiag.rules.examples import GB, MS, at, budget, environment, system
 from tdiag.rules.measures import bytes_, ns
-from tdiag.rules.memory import memory
+from tdiag.rules.memory_in_use import memory
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step, size
 

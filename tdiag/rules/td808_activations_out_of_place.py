@@ -31,7 +31,7 @@ from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.examples import GB, MB, at, environment, system
 from tdiag.rules.measures import bytes_, count
-from tdiag.rules.memory import in_use
+from tdiag.rules.memory_in_use import in_use
 from tdiag.units import percent, size
 
 CODE = "TD808"

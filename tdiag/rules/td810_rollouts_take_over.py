@@ -27,10 +27,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.evidence.ops import CallRow, Calls
 from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import CallRow, Calls
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place

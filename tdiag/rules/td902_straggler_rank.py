@@ -40,10 +40,10 @@ from collections.abc import Iterator
 from tdiag.evidence.device import Syncs, Transfers
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Environment
-from tdiag.evidence.ops import Ops
 from tdiag.evidence.ranks import LateRank, Ranks
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tdiag.evidence.ops import Calls
 from tdiag.evidence.steps import Phases
+from tdiag.evidence.torch_ops import Calls
 from tdiag.evidence.training import Flags, Optimizers
 from tdiag.model.threshold import Threshold
 from tdiag.rules.evaluation import drawn

@@ -24,7 +24,7 @@ THROTTLE = {
 }
 
 
-class _Gpu(NamedTuple):
+class _Handle(NamedTuple):
     """A device, or an instance of one that is divided (MIG). ``whole``: the undivided device, whose
     clocks they share."""
 
@@ -39,7 +39,7 @@ class Gpus:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self.environment = environment
         self.missing = ""
-        self.gpus: list[_Gpu] = []
+        self.gpus: list[_Handle] = []
         self.nvml: Any = None
         try:
             import pynvml
@@ -92,7 +92,7 @@ class Gpus:
             self._ask("nvmlShutdown")
             self.nvml, self.gpus = None, []
 
-    def _allowed(self) -> Iterator[_Gpu]:
+    def _allowed(self) -> Iterator[_Handle]:
         """The devices that this job may ask about. A batch system refuses those of other jobs, one
         by one. Instances of divided devices are numbered after all devices."""
         count = self.nvml.nvmlDeviceGetCount()
@@ -105,10 +105,10 @@ class Gpus:
                 continue
             divided = list(self._instances(whole))
             for handle in divided:
-                yield _Gpu(instances, handle, whole)
+                yield _Handle(instances, handle, whole)
                 instances += 1
             if not divided:
-                yield _Gpu(index, whole, whole)
+                yield _Handle(index, whole, whole)
 
     def _instances(self, whole: Any) -> Iterator[Any]:
         if (self._ask("nvmlDeviceGetMigMode", whole) or [0])[0] != 1:
@@ -118,7 +118,7 @@ class Gpus:
             if handle is not None:
                 yield handle
 
-    def _visible(self, allowed: list[_Gpu]) -> list[_Gpu]:
+    def _visible(self, allowed: list[_Handle]) -> list[_Handle]:
         """Those of them that CUDA shows to the program; of numbers that may mean others, all."""
         wanted = self.environment.get("CUDA_VISIBLE_DEVICES")
         if wanted is None:
@@ -136,7 +136,7 @@ class Gpus:
             chosen.update(gpu.number for gpu in named)
         return [gpu for gpu in allowed if gpu.number in chosen]
 
-    def _ordered(self, allowed: list[_Gpu]) -> bool:
+    def _ordered(self, allowed: list[_Handle]) -> bool:
         """Whether CUDA counts as NVML does. By default it puts the fastest first, and of a divided
         device it counts one instance."""
         if any(gpu.handle is not gpu.whole for gpu in allowed):
@@ -144,7 +144,7 @@ class Gpus:
         by_bus = self.environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
         return by_bus or len({self._text("nvmlDeviceGetName", gpu.whole) for gpu in allowed}) == 1
 
-    def _named(self, gpu: _Gpu, name: str) -> bool:
+    def _named(self, gpu: _Handle, name: str) -> bool:
         """``GPU-…`` or ``MIG-…``, which may be abbreviated."""
         uuid = self._text("nvmlDeviceGetUUID", gpu.handle) or ""
         return name.startswith(("GPU-", "MIG-")) and uuid.startswith(name)

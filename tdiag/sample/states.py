@@ -27,7 +27,7 @@ class _Counters(NamedTuple):
 
 
 @dataclass
-class _Seen:
+class _FirstAndLast:
     """The counters at the first look and now."""
 
     first: _Counters
@@ -40,7 +40,7 @@ class ThreadStates:
     """``look`` some times a second; ``summary`` has a row for each process that was seen twice."""
 
     def __init__(self) -> None:
-        self.seen: dict[int, _Seen] = {}
+        self.seen: dict[int, _FirstAndLast] = {}
 
     def look(self, pids: Iterable[int]) -> None:
         for pid in pids:
@@ -51,7 +51,7 @@ class ThreadStates:
                 process_ns = (int(fields[11]) + int(fields[12])) * _TICK_NS  # utime, stime
                 at = time.perf_counter_ns()
                 now = _Counters(at, int(ran), int(queued), process_ns, _read_bytes(pid))
-                seen = self.seen.setdefault(pid, _Seen(now, now))
+                seen = self.seen.setdefault(pid, _FirstAndLast(now, now))
                 seen.last = now
                 seen.samples += 1
                 seen.on_disk += fields[0] == "D"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tdiag.errors import UsageError
-from tdiag.probe.trial.base import CEILING, Change
+from tdiag.probe.trial.change import CEILING, Change
 from tdiag.probe.trial.changes import load, names
 
 FREEZE = "freeze"

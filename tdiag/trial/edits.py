@@ -15,9 +15,9 @@ import libcst.matchers as m
 from libcst.metadata import Assignment, Scope
 
 from tdiag.model.trials import Applied
-from tdiag.probe.trial.loaders import WITHOUT_WORKERS
+from tdiag.probe.trial.loader_arguments import WITHOUT_WORKERS
 from tdiag.probe.trial.optimizers import FORMS
-from tdiag.trial.source import Callee, Refused, Source, Step
+from tdiag.trial.user_file import Callee, Refused, Step, UserSource
 
 LOADER = Callee("DataLoader", r"torch\.utils\.data\.(dataloader\.)?DataLoader")
 OPTIMIZER = Callee("an optimizer of torch.optim", r"torch\.optim\.(?!lr_)(\w+\.)?[A-Z]\w+")
@@ -35,7 +35,7 @@ MOST_POSITIONAL = 5
 # DataLoader's arguments by position; those that are not here are keywords only.
 AT = {"num_workers": 5, "pin_memory": 7, "timeout": 9, "multiprocessing_context": 11}
 
-Edit = Callable[[Source, Applied, str], list[Step]]
+Edit = Callable[[UserSource, Applied, str], list[Step]]
 
 
 def _literal(node: cst.BaseExpression) -> bool:
@@ -120,7 +120,7 @@ def _argument(
         done = with_argument(cast(cst.Call, call), name, code.format(text), position)
         return also(done, text)
 
-    def edit(source: Source, spot: Applied, text: str) -> list[Step]:
+    def edit(source: UserSource, spot: Applied, text: str) -> list[Step]:
         assert spot.at
         call = callee.at(source, spot.at.line)
         change(text, call)  # or it is refused
@@ -148,7 +148,7 @@ def _form(name: str) -> Edit:
     return _argument(OPTIMIZER, name, "True", also=lambda call, text: _one_form(call, name))
 
 
-def _anomaly(source: Source, spot: Applied, text: str) -> list[Step]:
+def _anomaly(source: UserSource, spot: Applied, text: str) -> list[Step]:
     """``detect_anomaly()`` has no argument for it; its twin does."""
     assert spot.at
     try:
@@ -169,7 +169,7 @@ def _setting(callee: Callee, name: str, code: str) -> Edit:
     """A function of torch's that sets something: its call where the script has one, else a new
     one."""
 
-    def edit(source: Source, spot: Applied, text: str) -> list[Step]:
+    def edit(source: UserSource, spot: Applied, text: str) -> list[Step]:
         assert spot.at
         if spot.at.line:
             return _argument(callee, name, code, 0)(source, spot, text)
@@ -178,7 +178,7 @@ def _setting(callee: Callee, name: str, code: str) -> Edit:
     return edit
 
 
-def _benchmark(source: Source, spot: Applied, text: str) -> list[Step]:
+def _benchmark(source: UserSource, spot: Applied, text: str) -> list[Step]:
     assigned = [
         node
         for node in cast("list[cst.Assign]", list(m.findall(source.module, m.Assign())))
@@ -191,7 +191,7 @@ def _benchmark(source: Source, spot: Applied, text: str) -> list[Step]:
     return [Step(assigned[0], "at", lambda old: old.with_changes(value=cst.Name("True")))]
 
 
-def _after_imports(source: Source, code: str, text: str) -> Step:
+def _after_imports(source: UserSource, code: str, text: str) -> Step:
     """Below the imports that `import torch` stands among."""
     top = source.module.body
     first = next((i for i, statement in enumerate(top) if _imports_torch(statement)), None)
@@ -220,7 +220,7 @@ def _on_model(code: str) -> Edit:
     """A statement in front of the one that calls the model, where it is assigned above: it runs
     as often as the model is made."""
 
-    def edit(source: Source, spot: Applied, text: str) -> list[Step]:
+    def edit(source: UserSource, spot: Applied, text: str) -> list[Step]:
         assert spot.at
         name = spot.variable
         call = Callee(f"`{name}`" if name else "the model", name=name).at(source, spot.at.line)
@@ -246,7 +246,7 @@ def _on_model(code: str) -> Edit:
     return edit
 
 
-def _plain_assignment(source: Source, made: object) -> cst.CSTNode | None:
+def _plain_assignment(source: UserSource, made: object) -> cst.CSTNode | None:
     """Its line where a statement of its own assigns one name."""
     if not isinstance(made, Assignment):
         return None
@@ -264,7 +264,7 @@ _TRAINS = m.Call(func=m.Attribute(attr=m.OneOf(*(
 ))))  # fmt: skip
 
 
-def _no_grad(source: Source, spot: Applied, text: str) -> list[Step]:
+def _no_grad(source: UserSource, spot: Applied, text: str) -> list[Step]:
     """A decorator, where the function switches the model to evaluation itself."""
     assert spot.at
     line = spot.at.line

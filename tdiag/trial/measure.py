@@ -12,7 +12,7 @@ from time import monotonic
 from msgspec.structs import replace
 
 import tdiag
-from tdiag.duel.against import Duel, duel
+from tdiag.duel.duel import Duel, duel
 from tdiag.duel.estimate import Estimate, Looks, Ratios
 from tdiag.duel.group import Pace, Taken
 from tdiag.duel.side import Program, ProgramFailed

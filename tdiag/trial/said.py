@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tdiag.model.place import Place
 from tdiag.model.trials import Applied, Numbers
-from tdiag.probe.trial.base import MOST_SAID
+from tdiag.probe.trial.change import MOST_SAID
 from tdiag.probe.wire import events_files
 from tdiag.units import plural
 

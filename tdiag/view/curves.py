@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tdiag.evidence.from_run.clean import Clean, find_clean
-from tdiag.evidence.from_run.events import Process
-from tdiag.evidence.from_run.phases import PHASES, phases_per_step
+from tdiag.evidence.from_run.event_files import Process
+from tdiag.evidence.from_run.step_phases import PHASES, phases_per_step
 from tdiag.evidence.machine import SystemHistory
 from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence

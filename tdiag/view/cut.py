@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tdiag.evidence.from_trace.view import DEVICE_CATEGORIES, RUNTIME
+from tdiag.evidence.from_trace.sorted_events import DEVICE_CATEGORIES, RUNTIME
 from tdiag.trace import Trace
 from tdiag.trace.columns import ABSENT, Ints, Mask
-from tdiag.view.events import Event
+from tdiag.view.chrome_events import Event
 
 STEP = re.compile(r"ProfilerStep#\d+$")
 _ANNOTATIONS = ("user_annotation", "cpu_op", "operator")  # not gpu_user_annotation, its echo

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from tdiag.evidence.from_run.events import Process, lead_of, workers_of
-from tdiag.evidence.from_run.phases import phase_of_slices
+from tdiag.evidence.from_run.event_files import Process, lead_of, workers_of
 from tdiag.evidence.from_run.records import (
     BoundaryRecord,
     FetchRecord,
@@ -19,10 +18,11 @@ from tdiag.evidence.from_run.records import (
 )
 from tdiag.evidence.from_run.roles import assign_roles
 from tdiag.evidence.from_run.slices import Ints, Slices, cut
+from tdiag.evidence.from_run.step_phases import phase_of_slices
 from tdiag.evidence.from_run.traced import Span, phase_spans
 from tdiag.evidence.machine import SystemHistory
 from tdiag.probe.wire import BY_BATCH
-from tdiag.view.events import Event, complete, counter, named
+from tdiag.view.chrome_events import Event, complete, counter, named
 
 CATEGORY = "tdiag"  # of no tool's own: torch-tb-profiler leaves unknown categories alone
 # Linux gives no process or thread a higher number than 2²² (proc(5), pid_max).

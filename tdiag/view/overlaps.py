@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tdiag.evidence.from_trace.view import DEVICE_CATEGORIES
+from tdiag.evidence.from_trace.sorted_events import DEVICE_CATEGORIES
 from tdiag.trace import Trace
 
 

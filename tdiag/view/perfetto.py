@@ -9,12 +9,12 @@ from pathlib import Path
 
 from tdiag.errors import RunError
 from tdiag.evidence.from_run import read_run
-from tdiag.evidence.from_run.events import Process, read_events
-from tdiag.evidence.from_run.machine import make_history
+from tdiag.evidence.from_run.event_files import Process, read_events
+from tdiag.evidence.from_run.machine_samples import make_history
 from tdiag.evidence.from_run.records import ProcessRecord, TraceRecord
 from tdiag.evidence.from_run.traced import clock_shift, trace_file
 from tdiag.trace import read_trace
-from tdiag.view.events import Event, Reader, Writer, is_number, to_ns
+from tdiag.view.chrome_events import Event, Reader, Writer, is_number, to_ns
 from tdiag.view.lanes import Clock, counters, lanes, unix_offset
 from tdiag.view.overlaps import clipped
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tdiag.evidence.from_trace.view import RUNTIME
+from tdiag.evidence.from_trace.sorted_events import RUNTIME
 from tdiag.trace import Trace
+from tdiag.view.chrome_events import Event, Reader, Writer, is_number, to_ns
 from tdiag.view.cut import STEP, Cut
-from tdiag.view.events import Event, Reader, Writer, is_number, to_ns
 
 # Categories whose events the plugin hangs into the tree of a thread, whose id it takes as a number.
 _IN_TREE = ("cpu_op", "operator", "python_function", "user_annotation", "python")

@@ -11,8 +11,8 @@ import msgspec
 
 from tdiag.errors import RunError
 from tdiag.evidence.from_run import read_run
-from tdiag.evidence.from_run.events import Process, read_events, workers_of
-from tdiag.evidence.from_run.sampled import thread_of
+from tdiag.evidence.from_run.event_files import Process, read_events, workers_of
+from tdiag.evidence.from_run.stack_samples import thread_of
 from tdiag.view.lanes import worker_name
 
 FILE = "stacks.speedscope.json"
@@ -25,11 +25,11 @@ SCHEMA = "https://www.speedscope.app/file-format-schema.json"  # speedscope's im
 TRAINING, WORKER, OTHER = range(3)
 
 
-class _Shared(msgspec.Struct):
+class _FrameTable(msgspec.Struct):
     frames: list[dict[str, Any]]
 
 
-class _Profile(msgspec.Struct):
+class _StackProfile(msgspec.Struct):
     type: str
     samples: list[list[int]]
     weights: list[float]
@@ -38,8 +38,8 @@ class _Profile(msgspec.Struct):
 
 
 class _Stacks(msgspec.Struct):
-    shared: _Shared
-    profiles: list[_Profile]
+    shared: _FrameTable
+    profiles: list[_StackProfile]
 
 
 def write(run_dir: Path) -> tuple[Path, list[str]]:

@@ -19,16 +19,16 @@ from tdiag import __version__
 from tdiag.errors import RunError
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.from_run import read_run
-from tdiag.evidence.from_run.events import Process, lead_of, read_events
-from tdiag.evidence.from_run.machine import make_history
+from tdiag.evidence.from_run.event_files import Process, lead_of, read_events
+from tdiag.evidence.from_run.machine_samples import make_history
 from tdiag.evidence.from_run.records import TraceRecord
 from tdiag.evidence.from_run.traced import clock_shift, trace_file
 from tdiag.evidence.from_trace.trace_files import HANDLER_NAME, TracedFile
 from tdiag.model.diagnosis import Diagnosis
 from tdiag.trace import Trace, read_trace
 from tdiag.view import curves, eventfile
+from tdiag.view.chrome_events import Event
 from tdiag.view.cut import Cut
-from tdiag.view.events import Event
 from tdiag.view.lanes import Clock, counters, lanes, unix_offset
 from tdiag.view.relabel import relabel
 

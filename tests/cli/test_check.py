@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.cli import app, check
-from tdiag.cli.outcome import put
+from tdiag.cli.publish import put
 from tdiag.errors import RunError, UsageError
 from tdiag.gate import against
 from tests.gate.building import regressed

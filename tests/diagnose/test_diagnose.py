@@ -8,9 +8,9 @@ import pytest
 
 from tdiag.diagnose import diagnose
 from tdiag.evidence.device import DevicePart, DeviceParts, DeviceTime
-from tdiag.evidence.ops import HostOp, HostOps
 from tdiag.evidence.steps import Steps, TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import HostOp, HostOps
 from tdiag.model import diagnosis as model
 from tdiag.model.diagnosis import Diagnosis, Verdict
 from tdiag.model.place import Place

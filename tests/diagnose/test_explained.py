@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.costs import FAMILIES
-from tdiag.evidence.ops import Dispatch
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch
 from tdiag.model.diagnosis import Diagnosis
 from tdiag.model.kind import Kind
 from tdiag.rules.examples import (

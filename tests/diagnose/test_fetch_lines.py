@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
-from tdiag.diagnose.places import with_fetch_lines
-from tdiag.evidence.ops import Dispatch
+from tdiag.diagnose.main_line import with_fetch_lines
 from tdiag.evidence.sampled import StackLine
 from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch
 from tdiag.model.diagnosis import Diagnosis
 from tdiag.model.place import Place
 from tdiag.rules.examples import (

@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
-from tdiag.diagnose.roofline import make_roofline
+from tdiag.diagnose.efficiency import make_roofline
 from tdiag.evidence.data_sheets import roof_of
-from tdiag.evidence.ops import Dispatch
 from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch
 from tdiag.model.diagnosis import Roofline
 from tdiag.report import render
 from tdiag.report.of_diagnosis import document

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.verdict import GUESS_CONFIDENCE, judge
 from tdiag.evidence.machine import Environment
-from tdiag.evidence.ops import Dispatch, HostOps
 from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.steps import Steps, TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch, HostOps
 from tdiag.model.diagnosis import Finding, Fix, Speedup, Verdict
 from tdiag.model.kind import Kind
 from tdiag.rules.examples import MS, budget, loaders, op_line, ops, phases, system

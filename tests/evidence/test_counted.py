@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.ops import Ops
+from tdiag.evidence.torch_ops import Ops
 
 from .making import Run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.diagnose import diagnose
-from tdiag.evidence.from_run import events, load_run
+from tdiag.evidence.from_run import event_files, load_run
 from tdiag.probe.wire import DIGEST, EventsFile
 
 from .test_ranks_of_run import append, fetches, job, ranks_of, reduced, step
@@ -29,13 +29,13 @@ def test_the_digest_gives_what_the_records_give_without_reading_them(
     whole = load_run(tmp_path)
     assert (tmp_path / DIGEST).exists()
     read: list[str] = []
-    original = events.read_process
+    original = event_files.read_process
 
-    def counted(file: EventsFile) -> events.Process:
+    def counted(file: EventsFile) -> event_files.Process:
         read.append(file.name)
         return original(file)
 
-    monkeypatch.setattr(events, "read_process", counted)
+    monkeypatch.setattr(event_files, "read_process", counted)
     again = load_run(tmp_path)
     assert again == whole
     judged = {"100", "101"} if name == "late" else {"100"}

@@ -12,8 +12,8 @@ from tdiag.errors import RunError
 from tdiag.evidence.device import SyncLines
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.machine import Environment, System
-from tdiag.evidence.ops import Calls, Dispatch, Ops
 from tdiag.evidence.steps import Phases, Steps
+from tdiag.evidence.torch_ops import Calls, Dispatch, Ops
 from tdiag.evidence.training import Modules, Optimizers
 
 from .making import CRITERION, MS, Run, loader, plain

@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from tdiag.evidence.from_run.phases import phase_of_slices, phases_per_step
 from tdiag.evidence.from_run.records import ModuleRecord
 from tdiag.evidence.from_run.roles import assign_roles
 from tdiag.evidence.from_run.slices import StepTable, cut
+from tdiag.evidence.from_run.step_phases import phase_of_slices, phases_per_step
 
 MODULES = {n: ModuleRecord(id=n, parameters=n % 2, loss=n == 2) for n in range(4)}
 BOUNDARIES = ("optimizer", "backward", "batch")

@@ -12,7 +12,7 @@ import pytest
 from tdiag.evidence.device import DeviceClocks, HeldDown
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.from_run.clean import Clean
-from tdiag.evidence.from_run.machine import make_system
+from tdiag.evidence.from_run.machine_samples import make_system
 from tdiag.evidence.machine import System
 
 from .making import MS, Run, plain

@@ -10,9 +10,9 @@ import pytest
 
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.ops import HostOps
 from tdiag.evidence.steps import StepEvents, TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import HostOps
 from tdiag.model.timeline import Timeline
 
 from .making import MS, TRAIN, Run, loader, plain

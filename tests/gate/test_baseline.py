@@ -10,7 +10,7 @@ import pytest
 from tdiag.errors import RunError
 from tdiag.gate import baseline
 from tdiag.gate.baseline import Entry, StoredCounter
-from tdiag.gate.machine import Hardware
+from tdiag.gate.fingerprint import Hardware
 from tdiag.launch import rundir
 
 from .building import git, repository

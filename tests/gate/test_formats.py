@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from tdiag import report
 from tdiag.errors import UsageError
-from tdiag.gate.document import document
+from tdiag.gate.check_document import document
 from tdiag.gate.judge import judge
 from tdiag.gate.outcome import Outcome
 from tdiag.report import FORMATS

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from tdiag.errors import RunError
-from tdiag.gate.history import CheckRecord, append, read, record_of, series
+from tdiag.gate.history_document import document
+from tdiag.gate.history_file import CheckRecord, append, read, record_of, series
 from tdiag.gate.revision import Head, head
 from tdiag.gate.shifts import FEWEST, shifts
-from tdiag.gate.trend import document
 from tdiag.report import render
 from tdiag.report.page import Page
 from tests.launch.harness import tdiag

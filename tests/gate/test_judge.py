@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tdiag.gate.check_document import advice, summary, title
 from tdiag.gate.counters import TORCH_CALLS, Counter, LineCount
-from tdiag.gate.document import advice, summary, title
 from tdiag.gate.judge import Measured, judge
 from tdiag.gate.outcome import Verdict
 from tdiag.model.place import Place

@@ -15,8 +15,8 @@ from tdiag.duel.side import Program, ProgramFailed
 from tdiag.errors import UsageError
 from tdiag.gate import baseline, stored
 from tdiag.gate.against import CheckOptions
+from tdiag.gate.check_document import summary, title
 from tdiag.gate.counting import Counted, count
-from tdiag.gate.document import summary, title
 from tdiag.gate.judge import Case
 from tdiag.gate.revision import Revision
 from tdiag.gate.stored import check_stored, update

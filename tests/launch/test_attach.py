@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tdiag.launch import attach
+from tdiag.launch import attaching
 from tdiag.sample.running import find
 from tests.launch.harness import TDIAG, latest, script, tdiag, wait_for
 
@@ -360,9 +360,9 @@ def test_what_to_allow_where_the_system_refuses(
 ) -> None:
     target = started(sys.executable, holder(tmp_path))
     why = "the system does not let py-spy read the process; to allow it: `--cap-add SYS_PTRACE`"
-    monkeypatch.setattr(attach, "why_refused", lambda program, pid: why)
-    with pytest.raises(attach.RunError) as error:
-        attach.attach(target.pid, time_budget_s=2, out=tmp_path / "run")
+    monkeypatch.setattr(attaching, "why_refused", lambda program, pid: why)
+    with pytest.raises(attaching.RunError) as error:
+        attaching.attach(target.pid, time_budget_s=2, out=tmp_path / "run")
     assert str(target.pid) in error.value.message and "SYS_PTRACE" in error.value.hint
     assert error.value.exit_code == 2
     assert not (tmp_path / "run").exists()

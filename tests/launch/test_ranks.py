@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tdiag.launch.failed_rank import NO_STEP_S, RankWatch, standing
 from tdiag.launch.progress import Progress
-from tdiag.launch.ranks import NO_STEP_S, RankWatch, standing
 from tdiag.sample.pyspy import Frame
 
 AT = ["/u/train.py", 17, "load"]
@@ -127,7 +127,7 @@ def test_one_process_alone_is_not_called_a_rank(tmp_path: Path) -> None:
 def test_a_job_that_makes_no_steps_is_reported_once(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tdiag.launch.ranks.standing", lambda ranks: "it stands")
+    monkeypatch.setattr("tdiag.launch.failed_rank.standing", lambda ranks: "it stands")
     assert job.ranks.look(0.0) == job.ranks.look(1000.0) == ""  # it has not begun
     job.steps(0, 5)
     assert job.ranks.look(1000.0) == ""

@@ -12,8 +12,8 @@ import pytest
 from tdiag.evidence.from_run.roof import add_roof
 from tdiag.evidence.roofline import OpWork, Roof
 from tdiag.evidence.store import Evidence
-from tdiag.launch import roof
-from tdiag.launch.roof import calibrate
+from tdiag.launch import measured_roof
+from tdiag.launch.measured_roof import calibrate
 
 
 def ran(folder: Path, executable: str = sys.executable, steps: bool = True, **torch: Any) -> Path:
@@ -61,7 +61,7 @@ def test_a_process_of_its_own_measures_with_the_users_torch(tmp_path: Path) -> N
 def test_why_nothing_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, wait_s: float, why: str
 ) -> None:
-    monkeypatch.setattr(roof, "WITHIN_S", 0.2 if wait_s else 10.0)
+    monkeypatch.setattr(measured_roof, "WITHIN_S", 0.2 if wait_s else 10.0)
     calibrate(ran(tmp_path, saying(tmp_path, code=code, wait_s=wait_s)))
     assert why in found(tmp_path)["why"]
     evidence = Evidence()

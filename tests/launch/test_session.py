@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.launch import machine, session
+from tdiag.launch import permissions, session
 from tdiag.launch.session import RunOptions, launch
 from tdiag.launch.target import Target
 from tdiag.sample import pyspy
@@ -120,8 +120,8 @@ def test_doctor_says_what_is_lacking_and_what_to_do(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pyspy, "find_program", lambda: refusing(folder))
-    monkeypatch.setattr(machine, "version", lambda package: None)
-    found = {check.name: check for check in machine.checks(None)}
+    monkeypatch.setattr(permissions, "version", lambda package: None)
+    found = {check.name: check for check in permissions.checks(None)}
     assert found["torch"].ok
     spy = found["py-spy attach"]
     assert spy.ok is False and "no workers" in spy.cost and "SYS_PTRACE" in spy.allow
@@ -134,6 +134,6 @@ def test_doctor_finds_no_place_to_write(folder: Path, monkeypatch: pytest.Monkey
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    found = {check.name: check for check in machine.checks("/nowhere/python")}
+    found = {check.name: check for check in permissions.checks("/nowhere/python")}
     assert found["torch"].ok is False and found["torch"].vital
     assert found["run directory"].ok is False and found["run directory"].vital

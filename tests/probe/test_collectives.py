@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.from_run.events import read_events
+from tdiag.evidence.from_run.event_files import read_events
 from tdiag.evidence.from_run.slices import BACKWARD, COMM
 from tdiag.evidence.ranks import CollectiveLine, Collectives
 from tdiag.evidence.steps import Phases, Steps

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.diagnose import diagnose
-from tdiag.evidence.compiled import Compiles
+from tdiag.evidence.compiling import Compiles
 
 from .harness import watch_code
 

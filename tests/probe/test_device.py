@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tdiag.probe import device
+from tdiag.probe import accelerator
 
 from .harness import watch_code
 
@@ -60,15 +60,15 @@ def test_other_kinds_are_recognised_waited_for_and_their_memory_is_read(
         get_device_name=lambda number: f"{kind} {number}",
     )  # fmt: skip
     monkeypatch.setattr(torch, kind, backend, raising=False)
-    assert device.kind() == kind
-    assert device.synchronised() > 0 and waited == [True]
-    assert device.memory() == {"allocated": 7, "peak": 9, "reserved": None}
-    assert device.names() == [f"{kind} 0"]
-    assert device.describe() == {
+    assert accelerator.kind() == kind
+    assert accelerator.synchronised() > 0 and waited == [True]
+    assert accelerator.memory() == {"allocated": 7, "peak": 9, "reserved": None}
+    assert accelerator.names() == [f"{kind} 0"]
+    assert accelerator.describe() == {
         "kind": kind, "index": 0, "name": f"{kind} 0", "uuid": None, "memory": None,
     }  # fmt: skip
-    assert not device.capturing()
-    assert device.activity() is None  # of a torch that was built without it
+    assert not accelerator.capturing()
+    assert accelerator.activity() is None  # of a torch that was built without it
 
 
 def test_metal_is_in_use_once_memory_of_it_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,11 +79,11 @@ def test_metal_is_in_use_once_memory_of_it_is_held(monkeypatch: pytest.MonkeyPat
         current_allocated_memory=lambda: held[0], synchronize=lambda: None, device_count=lambda: 1
     )
     monkeypatch.setattr(torch, "mps", metal)
-    assert device.kind() == ""
+    assert accelerator.kind() == ""
     held[0] = 5
-    assert device.kind() == "mps"
-    assert device.memory() == {"allocated": 5, "peak": None, "reserved": None}
-    assert device.synchronised() > 0
+    assert accelerator.kind() == "mps"
+    assert accelerator.memory() == {"allocated": 5, "peak": None, "reserved": None}
+    assert accelerator.synchronised() > 0
 
 
 def test_what_a_backend_does_not_implement_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,16 +92,16 @@ def test_what_a_backend_does_not_implement_is_not_known(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(torch, "npu", Backend(synchronize=refuse, memory_allocated=refuse),
                         raising=False)  # fmt: skip
-    assert device.kind() == "npu"
-    assert device.synchronised() == 0
-    assert set(device.memory().values()) == {None}
-    assert device.names() == []
+    assert accelerator.kind() == "npu"
+    assert accelerator.synchronised() == 0
+    assert set(accelerator.memory().values()) == {None}
+    assert accelerator.names() == []
 
 
 def test_without_a_device_there_is_nothing() -> None:
-    assert (device.kind(), device.synchronised(), device.activity()) == ("", 0, None)
-    assert (device.names(), device.describe()) == ([], None)
-    assert not device.capturing()
+    assert (accelerator.kind(), accelerator.synchronised(), accelerator.activity()) == ("", 0, None)
+    assert (accelerator.names(), accelerator.describe()) == ([], None)
+    assert not accelerator.capturing()
 
 
 def test_only_devices_that_the_process_uses_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,5 +115,5 @@ def test_only_devices_that_the_process_uses_are_waited_for(monkeypatch: pytest.M
     }.items():  # fmt: skip
         monkeypatch.setattr(cuda, name, value)
     monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda n: n in (1, 3), raising=False)
-    assert device.synchronised() > 0
+    assert accelerator.synchronised() > 0
     assert sorted(waited) == [1, 3]

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tdiag.evidence.memory import MemoryGrowth
-from tdiag.evidence.ops import Ops
 from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.evidence.training import Activation, ClipCalls, Gradients, Layers, Recomputations
 from tdiag.probe.wire import MOST_GRAPH_NODES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tdiag.evidence.ops import HostOps, Ops
+from tdiag.evidence.torch_ops import HostOps, Ops
 
 from .harness import watch_code
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.compiled import Compiles
+from tdiag.evidence.compiling import Compiles
 from tdiag.evidence.feeding import Inputs
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Modules

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tdiag.evidence.from_run.events import read_events
+from tdiag.evidence.from_run.event_files import read_events
 
 from .harness import watch_code
 

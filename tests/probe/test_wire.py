@@ -12,7 +12,7 @@ import pytest
 
 from tdiag.evidence.from_run.records import Record
 from tdiag.probe import wire
-from tdiag.report.html.charts.steps import WINDOWS as CHARTED
+from tdiag.report.html.charts.step_times import WINDOWS as CHARTED
 
 PROBE = Path(wire.__file__).parent
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from tdiag.evidence.device import DevicePart, DeviceParts
-from tdiag.evidence.ops import OpLine, Ops
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.sources import Excerpt
 from tdiag.evidence.steps import EventLane, StepEvent, StepEvents, StepHistory
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Component, Diagnosis, RankStep
 from tests.tables.building import at, everything
 

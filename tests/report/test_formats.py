@@ -15,9 +15,9 @@ import pytest
 from markdown_it import MarkdownIt
 
 from tdiag import report
-from tdiag.gate import document as checks
-from tdiag.gate import trend
-from tdiag.gate.history import series
+from tdiag.gate import check_document as checks
+from tdiag.gate import history_document
+from tdiag.gate.history_file import series
 from tdiag.model.diagnosis import Diagnosis
 from tdiag.report.document import Document
 from tdiag.report.page import Page
@@ -185,7 +185,9 @@ def test_a_format_is_one_function_and_one_registration(monkeypatch: pytest.Monke
     assert "warning,DataLoader(..., num_workers=3) (1.6–2.4× faster)" in shown("csv", CPU_BOUND)
     checked = report.render("csv", checks.document(regressed()), Page())
     assert "error,.item() per step: 0 → 4,096" in checked
-    assert "warning,+7.8% from" in report.render("csv", trend.document(series(slower(), 100)))
+    assert "warning,+7.8% from" in report.render(
+        "csv", history_document.document(series(slower(), 100))
+    )
 
 
 @pytest.mark.parametrize("format", ["terminal", "markdown", "html", "sarif", "junit", "github"])

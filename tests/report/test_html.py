@@ -17,15 +17,15 @@ import pytest
 
 from tdiag.evidence.device import DevicePart, DeviceParts
 from tdiag.evidence.from_trace.median_step import MOST_EVENTS
-from tdiag.evidence.ops import Calls, HostOp, HostOps
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.steps import EventLane, StepEvent, StepEvents
+from tdiag.evidence.torch_ops import Calls, HostOp, HostOps
 from tdiag.model.diagnosis import Diagnosis
 from tdiag.model.notes import Captured, Note
 from tdiag.model.place import Place
 from tdiag.report.html import fragment as notebook
-from tdiag.report.html.charts.steps import MOST_POINTS, chart
-from tdiag.report.html.text import rgb
+from tdiag.report.html.charts.step_times import MOST_POINTS, chart
+from tdiag.report.html.inert import rgb
 from tdiag.report.of_diagnosis import document
 from tdiag.report.text import inert
 from tdiag.report.words import component

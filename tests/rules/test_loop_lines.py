@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tdiag.diagnose import diagnose
-from tdiag.evidence.ops import Dispatch, Ops
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.steps import Phases, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.rules.examples import MS, at, environment, op_line, ops, stack, stacks
 from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step
 

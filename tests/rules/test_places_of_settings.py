@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.ops import Dispatch
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch
 from tdiag.evidence.training import Flags, Module, Modules, Setting, Settings
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find

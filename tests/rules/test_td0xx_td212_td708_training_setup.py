@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.compiled import Compiles
+from tdiag.evidence.compiling import Compiles
 from tdiag.evidence.feeding import Inputs, InputTensor
 from tdiag.evidence.machine import Startup
 from tdiag.evidence.store import Evidence

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.evidence.feeding import Inputs
-from tdiag.evidence.ops import CallRow, Calls
+from tdiag.evidence.torch_ops import CallRow, Calls
 from tdiag.evidence.training import Gradients, Layers, Optimizers
 from tdiag.model.kind import Kind
 from tdiag.rules.examples import at, flags, loaders, optimizers, phases

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule, run_rules
 from tdiag.diagnose.verdict import judge
-from tdiag.evidence.ops import CallRow, Calls
 from tdiag.evidence.sampled import StackLine
 from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import CallRow, Calls
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.device import Device, DevicePart, DeviceParts, Transfers
-from tdiag.evidence.ops import MatrixOps
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import MatrixOps
 from tdiag.evidence.training import Layers
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find

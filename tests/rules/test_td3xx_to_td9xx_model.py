@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.device import Transfers
 from tdiag.evidence.memory import GrowingGraph, Kept, MemoryGrowth
-from tdiag.evidence.ops import CallRow, Calls
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import CallRow, Calls
 from tdiag.evidence.training import Activation, Clip, ClipCalls, Layers, Recomputations
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.model.kind import Kind

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.device import Syncs
-from tdiag.evidence.ops import Dispatch, HostOps, OpLine
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch, HostOps, OpLine
 from tdiag.evidence.training import Flags, Module, Modules
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tdiag.evidence.ops import OpLine
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import OpLine
 from tdiag.rules.examples import MS, at, budget, op_line, ops, phases
 
 from .test_td4xx_to_td7xx_loss_and_overhead import DISPATCH, finding, loop, result, training

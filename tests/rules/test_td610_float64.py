@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.ops import Dispatch, Ops
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.evidence.training import Layers, Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.device import KernelFamily, Kernels
-from tdiag.evidence.ops import HostOp, HostOps
+from tdiag.evidence.torch_ops import HostOp, HostOps
 from tdiag.evidence.training import Clip, ClipCalls, EmbeddingTables
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.feeding import PaddedLookups
-from tdiag.evidence.ops import Dispatch
+from tdiag.evidence.torch_ops import Dispatch
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, at, budget, host_op, host_ops, loaders, op_line, ops

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.device import DevicePart, DeviceParts
-from tdiag.evidence.ops import FusedAttention, Ops
+from tdiag.evidence.torch_ops import FusedAttention, Ops
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, at, budget, device_time, ops

@@ -6,14 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.diagnose.ranks import of_ranks, with_its_first_finding
+from tdiag.diagnose.straggler import of_ranks, with_its_first_finding
 from tdiag.diagnose.verdict import judge
 from tdiag.evidence.device import Syncs, Transfers
 from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
 from tdiag.evidence.memory import DeviceMemory
-from tdiag.evidence.ops import MatrixOps
 from tdiag.evidence.ranks import Beside, Communication, LateRank, Ranks, RankTime
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import MatrixOps
 from tdiag.model.diagnosis import Abstained, Finding, Fix
 from tdiag.rules.catalogue import Rule, find
 from tdiag.rules.examples import (

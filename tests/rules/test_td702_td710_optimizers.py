@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.ops import Dispatch
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch
 from tdiag.evidence.training import EmbeddingTable, EmbeddingTables, Optimizers
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.ops import OpLine
 from tdiag.evidence.sampled import StackLine
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import OpLine
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks

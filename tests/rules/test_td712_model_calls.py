@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tdiag.diagnose.engine import run_rule, run_rules
-from tdiag.evidence.ops import Dispatch
+from tdiag.evidence.torch_ops import Dispatch
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.rules import td712_model_called_in_a_loop as rule

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rules
 from tdiag.diagnose.verdict import judge
-from tdiag.evidence.ops import CallRow, Calls
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import CallRow, Calls
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Place

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tdiag.probe import device
+from tdiag.probe import accelerator
 from tdiag.probe.control import arrive
 
 DEPTH = 17  # steps of 60 launches that a queue of 1,024 holds
@@ -43,7 +43,7 @@ class Job:
         self.left = [False] * ranks
         self.here = threading.local()
         self.hung: list[int] = []
-        monkeypatch.setattr(device, "synchronised", self._synchronise)
+        monkeypatch.setattr(accelerator, "synchronised", self._synchronise)
 
     def train(self, body: Callable[[Any], bool], most: int = 500) -> list[int]:
         """Steps that each rank had ended when it left."""

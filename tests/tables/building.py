@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from tdiag.evidence.device import DevicePart, DeviceParts
 from tdiag.evidence.machine import Strip, SyscallRow, Syscalls, SystemHistory
-from tdiag.evidence.ops import CallRow, Calls, HostOp, HostOps
 from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import CallRow, Calls, HostOp, HostOps
 from tdiag.model.place import Place
 from tdiag.report import render
 from tdiag.report.document import Document

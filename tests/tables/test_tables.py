@@ -9,8 +9,8 @@ import pytest
 from rich.cells import cell_len
 
 from tdiag.cli import app
-from tdiag.evidence.ops import Calls, HostOps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Calls, HostOps
 from tdiag.report.page import Page
 from tdiag.report.profilers import TABLES
 

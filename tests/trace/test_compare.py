@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.diagnose import diagnose
-from tdiag.diagnose.compare import TracedRun, compare
+from tdiag.diagnose.trace_differences import TracedRun, compare
 from tdiag.evidence.device import DevicePart, DeviceParts
 from tdiag.evidence.from_trace.device_work import TOP
 from tdiag.model.comparison import ChangeTable, Comparison

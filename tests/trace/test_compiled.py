@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.compiled import (
+from tdiag.evidence.compiling import (
     BrokenAt,
     Compilation,
     CompiledRegions,

@@ -19,10 +19,10 @@ import pytest
 
 from tdiag.evidence.device import DeviceTime, Kernels, Syncs, Transfers
 from tdiag.evidence.from_trace import device_evidence
-from tdiag.evidence.ops import HostOps
 from tdiag.evidence.ranks import Communication
 from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import HostOps
 from tdiag.model.kind import Kind
 from tdiag.trace import read_trace
 

@@ -8,8 +8,8 @@ import pytest
 
 from tdiag.evidence.device import DevicePart, DeviceParts, KernelFamily, Kernels
 from tdiag.evidence.memory import DeviceMemory
-from tdiag.evidence.ops import MatrixOps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import MatrixOps
 from tests.trace.making import AUTOGRAD, Event, call, evidence_of, kernel, launched, op, span, step
 
 US = 1000

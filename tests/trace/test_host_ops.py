@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.evidence.from_trace import device_evidence
-from tdiag.evidence.ops import HostOps
+from tdiag.evidence.torch_ops import HostOps
 from tests.trace.making import AUTOGRAD, HOST, Event, evidence_of, op, span, step, trace_of
 
 US = 1000

@@ -9,7 +9,7 @@ from typing import Any
 
 from tdiag.model.place import Place
 from tdiag.model.trials import Applied, Patch, Tried
-from tdiag.trial.patch import write
+from tdiag.trial.winning_patch import write
 
 HEAD = "import torch\nfrom torch.utils.data import DataLoader\n"
 FAR_NS = 1 << 62  # after every file's last change

@@ -8,7 +8,7 @@ import pytest
 
 from tdiag.model.place import Place
 from tdiag.model.trials import Applied, Tried
-from tdiag.trial.patch import write
+from tdiag.trial.winning_patch import write
 
 from .patching import FAR_NS, HEAD, WORKERS, after, applied, refused
 

@@ -21,8 +21,8 @@ from tdiag.trial import measure
 from tdiag.trial.candidate import Candidate
 from tdiag.trial.edits import EDITS
 from tdiag.trial.measure import TrialOptions
-from tdiag.trial.patch import marked, objection, write
 from tdiag.trial.said import heard
+from tdiag.trial.winning_patch import marked, objection, write
 from tests.probe.harness import watch_code
 
 from .patching import FAR_NS, HEAD, WORKERS, applied, patch_of

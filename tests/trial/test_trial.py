@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.cli.trial import in_copy, patched_script
-from tdiag.duel.against import Duel
+from tdiag.duel.duel import Duel
 from tdiag.duel.estimate import Estimate, Ratios
 from tdiag.duel.group import Pace, Taken
 from tdiag.duel.side import ProgramFailed

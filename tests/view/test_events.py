@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tdiag.errors import RunError
-from tdiag.view.events import Reader, Writer
+from tdiag.view.chrome_events import Reader, Writer
 from tests.trace.making import op
 
 

@@ -15,23 +15,23 @@ from tdiag.evidence.from_run.clean import (
     queued_frac,
     why_none,
 )
-from tdiag.evidence.from_run.compiled import make_compiles
 from tdiag.evidence.from_run.counted import make_counted, make_syscalls
 from tdiag.evidence.from_run.digest import Digest, read_digest
-from tdiag.evidence.from_run.events import Process, lead_of, read_events
+from tdiag.evidence.from_run.dynamo_records import make_compiles
+from tdiag.evidence.from_run.event_files import Process, lead_of, read_events
 from tdiag.evidence.from_run.growth import make_slowing_down
-from tdiag.evidence.from_run.loaders import make_loaders
-from tdiag.evidence.from_run.machine import (
+from tdiag.evidence.from_run.loader_fetches import make_loaders
+from tdiag.evidence.from_run.machine_samples import (
     make_history,
     make_system,
     read_storage,
 )
 from tdiag.evidence.from_run.model import make_inputs, make_model
+from tdiag.evidence.from_run.outside_shares import add_watched
 from tdiag.evidence.from_run.pinpoint import pinpoint
 from tdiag.evidence.from_run.ranks_of_run import make_collectives, rank_to_judge
 from tdiag.evidence.from_run.records import TorchRecord, TraceRecord
 from tdiag.evidence.from_run.roof import add_roof
-from tdiag.evidence.from_run.sampled import find_samples, make_call_trees, make_stacks
 from tdiag.evidence.from_run.setting import (
     make_device_facts,
     make_environment,
@@ -39,10 +39,10 @@ from tdiag.evidence.from_run.setting import (
     make_optim,
     make_setting,
 )
+from tdiag.evidence.from_run.stack_samples import find_samples, make_call_trees, make_stacks
 from tdiag.evidence.from_run.startup import make_startup
 from tdiag.evidence.from_run.timed import clean_step, timed
 from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
-from tdiag.evidence.from_run.watched import add_watched
 from tdiag.evidence.machine import SystemHistory
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Steps

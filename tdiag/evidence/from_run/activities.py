@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from tdiag.evidence.from_run.sampled import SampledFrame, Stack
+from tdiag.evidence.from_run.stack_samples import SampledFrame, Stack
 from tdiag.evidence.sampled import WRITERS, WRITES
 from tdiag.probe.wire import is_user_file
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tdiag.evidence.compiled import CompiledRegions, Compiles
+from tdiag.evidence.compiling import CompiledRegions, Compiles
 from tdiag.evidence.device import DeviceTime, Kernels, SyncLines, Syncs, Transfers
 from tdiag.evidence.feeding import Inputs, Loaders, PaddedLookups
-from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.event_files import Process
 from tdiag.evidence.from_run.records import (
     FailureRecord,
     FinishRecord,
@@ -17,11 +17,11 @@ from tdiag.evidence.from_run.records import (
 )
 from tdiag.evidence.machine import DebugVariables, Startup, Syscalls, System, Threads
 from tdiag.evidence.memory import MemoryGrowth
-from tdiag.evidence.ops import Calls, Dispatch, HostOps, Ops
 from tdiag.evidence.ranks import Communication, Ddp
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Phases, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Calls, Dispatch, HostOps, Ops
 from tdiag.evidence.training import (
     ClipCalls,
     EmbeddingTables,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.event_files import Process
 from tdiag.evidence.from_run.records import (
     BoundaryRecord,
     IteratorRecord,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tdiag.evidence.device import SyncLine, SyncLines
-from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.event_files import Process
 from tdiag.evidence.from_run.model import longest
 from tdiag.evidence.from_run.records import (
     NOWHERE,
@@ -19,7 +19,7 @@ from tdiag.evidence.from_run.records import (
     location,
 )
 from tdiag.evidence.machine import SyscallRow, Syscalls
-from tdiag.evidence.ops import (
+from tdiag.evidence.torch_ops import (
     Attention,
     CallRow,
     Calls,

@@ -19,7 +19,7 @@ from tdiag.evidence.from_run.slices import Ints
 from tdiag.probe.wire import DIGEST, events_files
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True):
+class ProcessHead(msgspec.Struct, frozen=True, array_like=True):
     """What one process is asked for before its records are: ``steps``, how many it took, from
     ``began`` to ``ended``; ``clock_ns``: the wall's clock less the monotonic one, and
     ``intra_op``: torch's threads; None = unknown."""
@@ -76,7 +76,7 @@ class Digest(msgspec.Struct):
     step with the lead, and ``batches``, where a late rank was explained."""
 
     key: str = ""
-    heads: dict[str, Head] = {}
+    heads: dict[str, ProcessHead] = {}
     compared: dict[int, RankDigest | None] = {}
     batches: dict[int, Batches] = {}
     fresh: bool = False  # something was added since it was read

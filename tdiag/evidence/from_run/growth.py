@@ -8,7 +8,7 @@ from math import sqrt
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.from_run.phases import PHASES, phases_per_step
+from tdiag.evidence.from_run.step_phases import PHASES, phases_per_step
 from tdiag.evidence.from_run.timed import Timed
 from tdiag.evidence.steps import PhaseGrowth, SlowingDown
 from tdiag.model.threshold import NORMAL_95, Threshold

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tdiag.errors import RunError
 from tdiag.evidence.from_run.digest import Digest
-from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.event_files import Process
 from tdiag.evidence.from_run.records import (
     FetchRecord,
     IteratorRecord,
@@ -21,14 +21,19 @@ from tdiag.evidence.from_run.records import (
     TraceRecord,
     location,
 )
-from tdiag.evidence.from_run.sampled import find_samples, make_stacks, read_stacks, sampled_pids
+from tdiag.evidence.from_run.stack_samples import (
+    find_samples,
+    make_stacks,
+    read_stacks,
+    sampled_pids,
+)
 from tdiag.evidence.from_run.timed import Timed, beside
 from tdiag.evidence.from_run.traced import trace_file
 from tdiag.evidence.from_trace.trace_files import read_files
-from tdiag.evidence.ops import HostOps
 from tdiag.evidence.ranks import CERTAIN_ERRORS, Beside, LateRank
 from tdiag.evidence.roofline import Work
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import HostOps
 from tdiag.model.place import Place
 
 

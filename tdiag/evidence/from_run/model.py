@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from tdiag.evidence.feeding import Inputs, InputTensor, PaddedLookup, PaddedLookups
-from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.event_files import Process
 from tdiag.evidence.from_run.records import (
     At,
     CallsRecord,

@@ -10,9 +10,9 @@ from functools import partial
 from msgspec.structs import replace
 
 from tdiag.evidence.device import Syncs, Transfers
-from tdiag.evidence.ops import OpLine, Ops
 from tdiag.evidence.roofline import OpWork, Work
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.place import Place
 
 # Calls that copy between host and device, by their names in Python.

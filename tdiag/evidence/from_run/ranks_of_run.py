@@ -24,15 +24,15 @@ import numpy.typing as npt
 
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.digest import Digest, RankDigest
-from tdiag.evidence.from_run.events import Process, training_of
+from tdiag.evidence.from_run.event_files import Process, training_of
 from tdiag.evidence.from_run.late_rank import late_rank, traced_together
-from tdiag.evidence.from_run.phases import PHASES, phases_per_step
 from tdiag.evidence.from_run.records import (
     CollectiveRecord,
     DdpRecord,
     location,
 )
 from tdiag.evidence.from_run.slices import COMM, Slices
+from tdiag.evidence.from_run.step_phases import PHASES, phases_per_step
 from tdiag.evidence.from_run.timed import Timed, beside
 from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
 from tdiag.evidence.machine import Environment

@@ -46,7 +46,7 @@ def assign_roles(timeline: Slices, modules: Mapping[int, ModuleRecord], boundary
     """
     kinds = (NEXT, FORWARD, BACKWARD, OPTIMIZER)
     index = np.flatnonzero(np.isin(timeline.kind, kinds) & ~timeline.covered)
-    seen = _Seen(timeline, index, modules)
+    seen = _Regions(timeline, index, modules)
     role = np.full(len(index), UPDATE)
     role[seen.kind == NEXT] = BATCH
     role[seen.kind == BACKWARD] = GRADIENT
@@ -62,7 +62,7 @@ def assign_roles(timeline: Slices, modules: Mapping[int, ModuleRecord], boundary
     return Roles(index, role, loaders)
 
 
-class _Seen:
+class _Regions:
     """The regions that matter, as columns, cut into segments at each batch and step end."""
 
     def __init__(self, timeline: Slices, index: Ints, modules: Mapping[int, ModuleRecord]) -> None:

@@ -22,7 +22,7 @@ class _Rate(msgspec.Struct):
     per_s: float
 
 
-class _File(msgspec.Struct):
+class _RoofFile(msgspec.Struct):
     allowed: int = 0
     used: int = 0
     queued: float = 0.0
@@ -35,7 +35,7 @@ def add_roof(evidence: Evidence, run_dir: Path) -> None:
     if evidence.get(Roof) is not None:
         return
     try:
-        found = msgspec.json.decode((run_dir / ROOF).read_bytes(), type=_File)
+        found = msgspec.json.decode((run_dir / ROOF).read_bytes(), type=_RoofFile)
     except (OSError, msgspec.DecodeError):
         evidence.missing[Roof] = "what this machine reaches was not measured"
         return

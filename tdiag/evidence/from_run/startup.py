@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tdiag.evidence.from_run.events import Process, workers_of
+from tdiag.evidence.from_run.event_files import Process, workers_of
 from tdiag.evidence.from_run.records import (
     BoundaryRecord,
     FetchRecord,

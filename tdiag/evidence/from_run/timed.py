@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tdiag.evidence.from_run.clean import Clean, find_clean
-from tdiag.evidence.from_run.events import Process
-from tdiag.evidence.from_run.phases import PHASES, make_phases, phase_of_slices
+from tdiag.evidence.from_run.event_files import Process
 from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord, Record, WindowRecord
 from tdiag.evidence.from_run.roles import Roles, assign_roles
 from tdiag.evidence.from_run.slices import Ints, Slices, cut
+from tdiag.evidence.from_run.step_phases import PHASES, make_phases, phase_of_slices
 from tdiag.evidence.from_trace.intervals import union
 from tdiag.evidence.from_trace.median_step import lane
 from tdiag.evidence.steps import Phases

@@ -11,10 +11,10 @@ import numpy as np
 
 from tdiag.errors import TdiagError
 from tdiag.evidence.device import FAULT, Device, DeviceTime
-from tdiag.evidence.from_run.events import Process, workers_of
-from tdiag.evidence.from_run.phases import PHASES
+from tdiag.evidence.from_run.event_files import Process, workers_of
 from tdiag.evidence.from_run.records import FetchRecord, ProcessRecord, TraceRecord
 from tdiag.evidence.from_run.slices import Ints, Slices, StepTable
+from tdiag.evidence.from_run.step_phases import PHASES
 from tdiag.evidence.from_trace import device_evidence
 from tdiag.evidence.from_trace.median_step import event_lane
 from tdiag.evidence.steps import StepEvents

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tdiag.evidence.compiled import CompiledRegions
+from tdiag.evidence.compiling import CompiledRegions
 from tdiag.evidence.data_sheets import roof_of
 from tdiag.evidence.device import Device, DeviceParts, DeviceTime, Kernels, Syncs, Transfers
 from tdiag.evidence.feeding import TracedFetches
 from tdiag.evidence.from_trace.allocating import allocator_calls
-from tdiag.evidence.from_trace.compiled import compiled_regions
+from tdiag.evidence.from_trace.compiled_regions import compiled_regions
 from tdiag.evidence.from_trace.copies_and_syncs import syncs, transfers
 from tdiag.evidence.from_trace.device_time import busy_spans, device_time, host_states, idle_causes
 from tdiag.evidence.from_trace.device_work import device_memory, device_of, device_parts, kernels
@@ -21,16 +21,16 @@ from tdiag.evidence.from_trace.nesting import Nested, nest
 from tdiag.evidence.from_trace.python_stacks import PythonStacks
 from tdiag.evidence.from_trace.ranks_of_traces import communication
 from tdiag.evidence.from_trace.replaying import Unexplained, replay
-from tdiag.evidence.from_trace.view import TraceView, one_process, view
+from tdiag.evidence.from_trace.sorted_events import TraceView, one_process, view
 from tdiag.evidence.from_trace.window import TracedWindow, find_window
 from tdiag.evidence.from_trace.work import work
 from tdiag.evidence.memory import AllocatorCalls, DeviceMemory
-from tdiag.evidence.ops import HostOps, MatrixOps
 from tdiag.evidence.ranks import Communication
 from tdiag.evidence.replay import Replay
 from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.steps import StepEvents, TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import HostOps, MatrixOps
 from tdiag.model.kind import Kind
 from tdiag.model.notes import Note
 from tdiag.model.threshold import NOTICEABLE_FRAC

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from tdiag.evidence.from_trace.view import TraceView
+from tdiag.evidence.from_trace.sorted_events import TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
 from tdiag.evidence.memory import AllocatorCalls
 

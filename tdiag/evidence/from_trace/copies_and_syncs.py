@@ -12,7 +12,7 @@ from tdiag.evidence.from_trace.device_time import ITEM, Idle
 from tdiag.evidence.from_trace.intervals import Ints, Spans, clip, minus, total
 from tdiag.evidence.from_trace.nesting import Nested, nest
 from tdiag.evidence.from_trace.python_stacks import PythonStacks
-from tdiag.evidence.from_trace.view import COMPUTE, D2H, H2D, Rows, TraceView
+from tdiag.evidence.from_trace.sorted_events import COMPUTE, D2H, H2D, Rows, TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
 from tdiag.model.place import Place
 

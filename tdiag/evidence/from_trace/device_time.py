@@ -23,7 +23,15 @@ from tdiag.evidence.from_trace.intervals import (
     total,
     union,
 )
-from tdiag.evidence.from_trace.view import COMM, COMPUTE, D2H, H2D, Rows, TraceView, queue_of
+from tdiag.evidence.from_trace.sorted_events import (
+    COMM,
+    COMPUTE,
+    D2H,
+    H2D,
+    Rows,
+    TraceView,
+    queue_of,
+)
 from tdiag.evidence.from_trace.window import NEXT_BATCH, OPTIMIZER_STEP, TracedWindow
 from tdiag.model.threshold import Threshold
 

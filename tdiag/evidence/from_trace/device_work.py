@@ -14,7 +14,7 @@ from tdiag.evidence.device import Device, DevicePart, DeviceParts, KernelFamily,
 from tdiag.evidence.from_trace.intervals import Ints, clip, total
 from tdiag.evidence.from_trace.nesting import Nested
 from tdiag.evidence.from_trace.python_stacks import PythonStacks
-from tdiag.evidence.from_trace.view import COMM, COMPUTE, Rows, TraceView
+from tdiag.evidence.from_trace.sorted_events import COMM, COMPUTE, Rows, TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
 from tdiag.evidence.memory import DeviceMemory
 from tdiag.model.place import Place

@@ -8,7 +8,7 @@ from tdiag.evidence.feeding import FetchPart, TracedFetches
 from tdiag.evidence.from_trace.intervals import covered
 from tdiag.evidence.from_trace.nesting import nest
 from tdiag.evidence.from_trace.python_stacks import FRAME, PythonStacks, python_functions
-from tdiag.evidence.from_trace.view import Rows, TraceView
+from tdiag.evidence.from_trace.sorted_events import Rows, TraceView
 from tdiag.evidence.from_trace.window import NEXT_BATCH, TracedWindow
 
 TOP_PARTS = 3  # as many as a finding lists

@@ -11,9 +11,9 @@ import numpy as np
 from tdiag.evidence.from_trace.device_work import issuing_ops
 from tdiag.evidence.from_trace.intervals import Ints
 from tdiag.evidence.from_trace.nesting import Nested
-from tdiag.evidence.from_trace.view import Rows, TraceView
+from tdiag.evidence.from_trace.sorted_events import Rows, TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
-from tdiag.evidence.ops import HostOp, HostOps, MatrixOp, MatrixOps
+from tdiag.evidence.torch_ops import HostOp, HostOps, MatrixOp, MatrixOps
 from tdiag.trace.columns import Mask
 
 Phase = tuple[str, int, int]  # name, start, end on the trace's clock, ns

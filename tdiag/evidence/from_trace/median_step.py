@@ -10,7 +10,15 @@ import numpy as np
 from tdiag.evidence.from_trace.host_ops import Phase
 from tdiag.evidence.from_trace.intervals import NOTHING, Ints, Spans, clip, covered, minus
 from tdiag.evidence.from_trace.nesting import outermost
-from tdiag.evidence.from_trace.view import COMM, COMPUTE, D2H, H2D, Rows, TraceView, queue_of
+from tdiag.evidence.from_trace.sorted_events import (
+    COMM,
+    COMPUTE,
+    D2H,
+    H2D,
+    Rows,
+    TraceView,
+    queue_of,
+)
 from tdiag.evidence.from_trace.window import TracedWindow
 from tdiag.evidence.steps import EventLane, StepEvent, StepEvents
 from tdiag.model.timeline import CELLS, Lane, Span, Timeline

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tdiag.evidence.from_trace.intervals import Ints
-from tdiag.evidence.from_trace.view import Rows
+from tdiag.evidence.from_trace.sorted_events import Rows
 from tdiag.trace import Trace
 from tdiag.trace.columns import Integers
 

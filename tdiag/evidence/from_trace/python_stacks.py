@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from tdiag.evidence.from_trace.nesting import nest
-from tdiag.evidence.from_trace.view import Rows, TraceView
+from tdiag.evidence.from_trace.sorted_events import Rows, TraceView
 from tdiag.model.place import Place
 from tdiag.trace import Trace
 

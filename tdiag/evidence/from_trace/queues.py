@@ -14,7 +14,7 @@ from tdiag.evidence.from_trace.device_work import (
     is_float32,
 )
 from tdiag.evidence.from_trace.intervals import Ints, Mask
-from tdiag.evidence.from_trace.view import COMM, D2H, H2D, Rows, TraceView, queue_of
+from tdiag.evidence.from_trace.sorted_events import COMM, D2H, H2D, Rows, TraceView, queue_of
 from tdiag.evidence.replay import NONE
 
 # Launching takes 5 to 10 µs; what begins or returns this much later waited for something else.

@@ -10,7 +10,7 @@ import numpy as np
 
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.from_trace.intervals import Ints, clip, covered, minus, total
-from tdiag.evidence.from_trace.view import COMM, COMPUTE, Rows, TraceView
+from tdiag.evidence.from_trace.sorted_events import COMM, COMPUTE, Rows, TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
 from tdiag.evidence.ranks import Communication, Ranks, RankTime
 from tdiag.evidence.steps import TracedSteps

@@ -11,7 +11,7 @@ from tdiag.evidence.from_trace.device_time import ALLOCATION, SYNC_CALL
 from tdiag.evidence.from_trace.intervals import NOTHING, Ints, Spans, covered
 from tdiag.evidence.from_trace.nesting import nest
 from tdiag.evidence.from_trace.queues import CLOCK_NS, NEAR_NS, Queues, queues, tags_of
-from tdiag.evidence.from_trace.view import D2H, H2D, Rows, TraceView
+from tdiag.evidence.from_trace.sorted_events import D2H, H2D, Rows, TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
 from tdiag.evidence.replay import NONE, Replay
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold

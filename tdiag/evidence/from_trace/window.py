@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdiag.evidence.from_trace.intervals import Ints, covered
-from tdiag.evidence.from_trace.view import Rows, TraceView
+from tdiag.evidence.from_trace.sorted_events import Rows, TraceView
 from tdiag.evidence.steps import TracedSteps
 from tdiag.model.threshold import Threshold
 

@@ -20,7 +20,7 @@ from tdiag.evidence.from_trace.host_ops import (
 )
 from tdiag.evidence.from_trace.nesting import Nested
 from tdiag.evidence.from_trace.python_stacks import PythonStacks
-from tdiag.evidence.from_trace.view import Rows, TraceView
+from tdiag.evidence.from_trace.sorted_events import Rows, TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
 from tdiag.evidence.roofline import OpWork, Work
 from tdiag.trace.columns import Mask

@@ -9,7 +9,7 @@ from ..wire import BASELINE, CALLS, OPS, SAMPLE, SYSCALLS, TRACE, TURNS
 if TYPE_CHECKING:
     from ..plan import PlannedWindow
     from ..windows import Windows
-    from .base import Capture
+    from .switched import Capture
 
 
 def make_capture(windows: Windows, window: PlannedWindow, *more: Any) -> Capture | None:

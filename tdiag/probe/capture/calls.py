@@ -8,9 +8,9 @@ import sys
 import threading
 from typing import Any
 
-from .. import device, facts
+from .. import accelerator, facts
 from ..wire import CPROFILE
-from .base import Capture
+from .switched import Capture
 
 MOST_ROWS = 300  # rows kept in the events; cprofile.pstats keeps them all
 ALWAYS = {"checkpoint", "clip_grad_norm_", "clip_grad_value_"}  # kept however little they take
@@ -27,7 +27,7 @@ class CallsCapture(Capture):
         self.profile = cProfile.Profile()
         self.profile.enable()
         monitoring = getattr(sys, "monitoring", None)  # since Python 3.12
-        if monitoring and (device.kind() or threading.active_count() > 1):
+        if monitoring and (accelerator.kind() or threading.active_count() > 1):
             keep_to_thread(monitoring, threading.get_ident())
         # sys.setprofile has one owner: if the script profiles itself, this one ends.
         self.give_way(cProfile.Profile, "enable", "the script profiles itself (cProfile)")

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .. import device, dynamo, places
+from .. import accelerator, dynamo, places
 from ..patches import hidden
-from .base import Capture
 from .flow import MOVES, Flow
 from .lines import Lines
+from .switched import Capture
 
 MESSAGE = "called a synchronizing CUDA operation"
 
@@ -34,7 +34,7 @@ class SyncWarnings:
         self.seen = False
 
     def start(self) -> None:
-        if device.kind() != "cuda" or torch.cuda.get_sync_debug_mode():  # no other kind warns
+        if accelerator.kind() != "cuda" or torch.cuda.get_sync_debug_mode():  # no other kind warns
             return
         with warnings.catch_warnings():  # an error where the script makes all warnings errors
             warnings.filterwarnings("ignore", message=PROTOTYPE)

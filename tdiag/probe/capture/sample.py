@@ -13,7 +13,7 @@ from types import FrameType
 from .. import facts
 from ..control import Request
 from ..wire import IN_PROCESS, PY_SPY, stacks_file
-from .base import Capture
+from .switched import Capture
 
 RATE_HZ = 100
 MOST_RANKS = 8  # py-spy stops each process for each sample in turn; heuristic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..control import Request
 from ..wire import REFUSED
-from .base import Capture
+from .switched import Capture
 
 
 class SyscallsCapture(Capture):

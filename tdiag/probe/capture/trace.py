@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import device, facts
+from .. import accelerator, facts
 from ..core import now_ns
 from ..wire import TENSORBOARD
-from .base import Capture
+from .switched import Capture
 
 if TYPE_CHECKING:
     from ..plan import PlannedWindow
@@ -106,7 +106,7 @@ class TraceCapture(Capture):
         stacks = bool(self.stacks)
         self.faults: list[str] = []  # of Kineto's, as it says them
         activities = [torch.profiler.ProfilerActivity.CPU]
-        self.of_device = device.activity()
+        self.of_device = accelerator.activity()
         if self.of_device is not None:
             activities.append(self.of_device)
         self.profiler: Any = torch.profiler.profile(

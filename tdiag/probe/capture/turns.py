@@ -16,12 +16,12 @@ import os
 import sys
 from typing import Any
 
-from .. import device, facts
+from .. import accelerator, facts
 from ..boundary import BATCH
 from ..control import Agreement
 from ..core import now_ns
 from ..wire import COLD, CONTROL, TURNS_DONE, TURNS_HOLD, TURNS_OWNER, turns_go
-from .base import Capture
+from .switched import Capture
 
 MOST_OUTSIDE = 3  # foreign modules named; one tells already
 
@@ -67,14 +67,14 @@ class TurnsCapture(Capture):
         now = self.probe.marks.start  # where the step that now begins begins
         if self.probe.window == COLD:
             self.probe.window = self.window.name
-            self.last = device.synchronised() or now
+            self.last = accelerator.synchronised() or now
             return
         self.durations.append(now - self.last)
         self.last = now
         if len(self.durations) < self.steps:
             return
         turn = self.durations
-        if end := device.synchronised():
+        if end := accelerator.synchronised():
             turn = [(sum(turn) + end - now) // len(turn)]
         self._tell(self.pipes[1], {"turn": turn})
         self._wait()
@@ -113,7 +113,7 @@ class TurnsCapture(Capture):
         os.set_blocking(done, True)
         message: dict[str, Any] = {"ready": now_ns(), "step": self.probe.step}
         message.update(world_size=self.world, local=self.local, pid=os.getpid(), outside=[])
-        message["device"] = device.kind()
+        message["device"] = accelerator.kind()
         if self.rank == 0:
             message["outside"] = _modules_below(self.probe.config.get("outside") or "")
         if apart:

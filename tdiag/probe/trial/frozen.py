@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..patches import FILE, hidden
-from .base import Trial
+from .change import Trial
 
 MOST_KEPT = 256  # results of different indices; two large batches of samples
 DEEPEST = 4  # of a result, searched for gradients

@@ -8,7 +8,7 @@ import random
 import sys
 from typing import TYPE_CHECKING
 
-from .base import Trial
+from .change import Trial
 from .changes import load
 from .losses import Losses
 

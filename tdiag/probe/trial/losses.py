@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from ..patches import hidden
-from .base import Trial
+from .change import Trial
 
 MOST_LOSSES = 32  # backward passes; enough to see a change of the numbers, before chaos grows it
 

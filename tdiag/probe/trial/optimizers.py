@@ -9,7 +9,7 @@ from typing import Any
 
 from ..patches import hidden
 from ..places import caller
-from .base import Trial, at
+from .change import Trial, at
 
 FORMS = ("foreach", "fused")  # torch refuses both at once
 

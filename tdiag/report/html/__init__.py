@@ -67,13 +67,19 @@ def fragment(document: Document, base_dir: Path | None = None) -> str:
 
 
 def _charts(document: Document) -> Iterator[Chart]:
-    from tdiag.report.html.charts import flame, ranks, steps, system, timeline
+    from tdiag.report.html.charts import (
+        flame,
+        machine_strips,
+        rank_steps,
+        step_timeline,
+        step_times,
+    )
 
     if document.evidence is None:
         return
     if isinstance(document.data, Diagnosis) and document.data.ranks:
-        yield ranks.chart(document.data.ranks)
-    for chart in (steps.chart, timeline.chart, system.chart):
+        yield rank_steps.chart(document.data.ranks)
+    for chart in (step_times.chart, step_timeline.chart, machine_strips.chart):
         if found := chart(document.evidence):
             yield found
     yield from flame.charts(document.evidence)

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tdiag.evidence.ops import Ops
 from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.sources import Excerpt
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.place import Place
 from tdiag.report.document import Document
 from tdiag.report.text import inert, relative

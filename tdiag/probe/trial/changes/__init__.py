@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from ..base import Change
+from ..change import Change
 
 
 def names() -> list[str]:

@@ -4,7 +4,7 @@ import functools
 from typing import Any
 
 from ...patches import hidden
-from ..base import CEILING, TRAINING, Change, Trial, switch
+from ..change import CEILING, TRAINING, Change, Trial, switch
 
 NAME = "ceiling.data"
 KEEP = 4  # batches; heuristic: not always the same one in the caches of the CPU

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...patches import hidden
 from ...wire import is_user_file
-from ..base import CEILING, TRAINING, Change, Trial, switch
+from ..change import CEILING, TRAINING, Change, Trial, switch
 from ..frozen import Frozen
 
 NAME = "ceiling.evaluation"

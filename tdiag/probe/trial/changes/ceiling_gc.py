@@ -4,7 +4,7 @@ import gc
 from typing import Any
 
 from ...patches import hidden
-from ..base import CEILING, SAME, Change, Trial, switch
+from ..change import CEILING, SAME, Change, Trial, switch
 
 NAME = "ceiling.gc"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...patches import hidden
 from ...places import caller
-from ..base import CEILING, TRAINING, Change, Trial, at, function
+from ..change import CEILING, TRAINING, Change, Trial, at, function
 from ..frozen import find, replace, when_code_is_there
 
 NAME = "ceiling.loss"

@@ -4,7 +4,7 @@ import functools
 from typing import Any
 
 from ...patches import hidden
-from ..base import CEILING, TRAINING, Change, Trial, switch
+from ..change import CEILING, TRAINING, Change, Trial, switch
 
 NAME = "ceiling.optimizer"
 FIRST = 2  # steps that are taken: state is made in the first

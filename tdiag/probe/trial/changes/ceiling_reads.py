@@ -7,7 +7,7 @@ from typing import Any
 
 from ...patches import hidden
 from ...places import caller
-from ..base import CEILING, TRAINING, Change, Trial, at, switch
+from ..change import CEILING, TRAINING, Change, Trial, at, switch
 
 NAME = "ceiling.reads"
 READS = ("item", "tolist", "__float__")

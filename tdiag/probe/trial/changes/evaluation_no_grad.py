@@ -5,7 +5,7 @@ from typing import Any
 
 from ...patches import hidden
 from ...places import caller
-from ..base import SAME, Change, Trial, at, switch
+from ..change import SAME, Change, Trial, at, switch
 
 NAME = "evaluation.no_grad"
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..base import CEILING, TRAINING, Change, Trial, function
+from ..change import CEILING, TRAINING, Change, Trial, function
 from ..frozen import freeze_by_name
 
 NAME = "freeze"

@@ -4,7 +4,7 @@ from typing import Any
 
 from ... import fetches
 from ...patches import hidden
-from ..base import TRAINING, Change, Trial, switch
+from ..change import TRAINING, Change, Trial, switch
 
 NAME = "loader.cache"
 MEMORY_FRAC = 0.25  # of the memory free at the start; heuristic: both sides and the page cache fit

@@ -1,7 +1,7 @@
 """DataLoaders start this many worker processes."""
 
-from ..base import DRAWS, Change, number
-from ..loaders import argument
+from ..change import DRAWS, Change, number
+from ..loader_arguments import argument
 
 CHANGE = Change(
     name="loader.num_workers",

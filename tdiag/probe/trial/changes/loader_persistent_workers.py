@@ -1,7 +1,7 @@
 """Workers live on from one epoch to the next."""
 
-from ..base import DRAWS, Change, switch
-from ..loaders import argument
+from ..change import DRAWS, Change, switch
+from ..loader_arguments import argument
 
 CHANGE = Change(
     name="loader.persistent_workers",

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ..base import SAME, Change, Trial, switch
-from ..loaders import argument
+from ..change import SAME, Change, Trial, switch
+from ..loader_arguments import argument
 
 NAME = "loader.pin_memory"
 

@@ -1,7 +1,7 @@
 """Each worker makes this many batches ahead."""
 
-from ..base import SAME, Change, number
-from ..loaders import argument
+from ..change import SAME, Change, number
+from ..loader_arguments import argument
 
 CHANGE = Change(
     name="loader.prefetch_factor",

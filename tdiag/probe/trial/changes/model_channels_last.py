@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ..base import ROUNDING, Change, Trial, switch
-from ..models import called, each_model
+from ..change import ROUNDING, Change, Trial, switch
+from ..trained_models import called, each_model
 
 NAME = "model.channels_last"
 IMAGES = 4  # dimensions of a two-dimensional convolution's weight

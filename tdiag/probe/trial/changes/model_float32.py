@@ -3,8 +3,8 @@
 import functools
 from typing import Any
 
-from ..base import ROUNDING, Change, Trial, switch
-from ..models import each_model, each_tensor
+from ..change import ROUNDING, Change, Trial, switch
+from ..trained_models import each_model, each_tensor
 
 NAME = "model.float32"
 

@@ -1,6 +1,6 @@
 """Optimizers update all their tensors in a few calls."""
 
-from ..base import ROUNDING, Change, switch
+from ..change import ROUNDING, Change, switch
 from ..optimizers import argument
 
 CHANGE = Change(

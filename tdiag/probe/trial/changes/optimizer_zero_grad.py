@@ -5,7 +5,7 @@ from typing import Any
 
 from ...patches import hidden
 from ...places import caller
-from ..base import ROUNDING, Change, Trial, at
+from ..change import ROUNDING, Change, Trial, at
 
 NAME = "optimizer.zero_grad"
 

@@ -3,7 +3,7 @@
 import ctypes.util
 import os
 
-from ..base import SAME, Change, Trial
+from ..change import SAME, Change, Trial
 
 NAME = "process.allocator"
 LIBRARIES = {"jemalloc": ("jemalloc",), "tcmalloc": ("tcmalloc_minimal", "tcmalloc")}

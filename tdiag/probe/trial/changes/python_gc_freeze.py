@@ -2,7 +2,7 @@
 
 import gc
 
-from ..base import SAME, Change, Trial, switch
+from ..change import SAME, Change, Trial, switch
 
 NAME = "python.gc_freeze"
 

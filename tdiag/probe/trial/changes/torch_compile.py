@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ..base import ROUNDING, Change, Trial, switch
-from ..models import called, each_model
+from ..change import ROUNDING, Change, Trial, switch
+from ..trained_models import called, each_model
 
 NAME = "torch.compile"
 

@@ -1,6 +1,6 @@
 """cuDNN tries its convolution algorithms and keeps the fastest."""
 
-from ..base import ROUNDING, Change, Trial, switch
+from ..change import ROUNDING, Change, Trial, switch
 
 NAME = "torch.cudnn_benchmark"
 

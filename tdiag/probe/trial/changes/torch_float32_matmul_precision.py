@@ -4,7 +4,7 @@ import functools
 
 from ...patches import hidden
 from ...places import caller
-from ..base import ROUNDING, Change, Trial, at
+from ..change import ROUNDING, Change, Trial, at
 
 NAME = "torch.float32_matmul_precision"
 

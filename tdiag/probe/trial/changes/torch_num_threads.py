@@ -6,7 +6,7 @@ from typing import Any
 
 from ...patches import hidden
 from ...places import caller
-from ..base import ROUNDING, Change, Trial, number
+from ..change import ROUNDING, Change, Trial, number
 
 NAME = "torch.num_threads"
 WORKER = "_utils/worker.py"  # sets one thread in each DataLoader worker, which stays so

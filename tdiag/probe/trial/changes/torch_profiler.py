@@ -4,7 +4,7 @@ from typing import Any
 
 from ...patches import hidden
 from ...places import caller
-from ..base import SAME, Change, Trial, at
+from ..change import SAME, Change, Trial, at
 from .torch_anomaly import off
 
 NAME = "torch.profiler"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..places import caller
 from ..wire import is_user_file
-from .base import Trial
+from .change import Trial
 
 
 def each_model(trial: Trial, treat: Callable[[Any, Any], Any]) -> None:

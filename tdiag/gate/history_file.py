@@ -54,7 +54,7 @@ class CheckRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return (self.commit[:10] + "+" * self.dirty) or "no commit"
 
 
-class _Version(msgspec.Struct):
+class _HistoryVersion(msgspec.Struct):
     tdiag_history: int = 0
 
 
@@ -134,7 +134,7 @@ def read(path: Path) -> tuple[list[CheckRecord], int]:
 
 def _record(line: bytes, path: Path) -> CheckRecord | None:
     try:
-        if msgspec.json.decode(line, type=_Version).tdiag_history > VERSION:
+        if msgspec.json.decode(line, type=_HistoryVersion).tdiag_history > VERSION:
             raise RunError(f"{path} contains lines of a newer tdiag", "upgrade tdiag")
         return msgspec.json.decode(line, type=CheckRecord)
     except msgspec.MsgspecError:

@@ -8,10 +8,10 @@ import msgspec
 
 from tdiag.diagnose.costs import preparing_line
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.ops import Ops
 from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Finding
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import DATA_WAIT, where

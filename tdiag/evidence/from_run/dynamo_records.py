@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tdiag.evidence.compiled import BrokenAt, Compilation, Compiles, resumed
-from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.compiling import BrokenAt, Compilation, Compiles, resumed
+from tdiag.evidence.from_run.event_files import Process
 from tdiag.evidence.from_run.records import CompiledRecord, WindowRecord, location
 from tdiag.model.compiled import Recompiled
 from tdiag.model.place import Place

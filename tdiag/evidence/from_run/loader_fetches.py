@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from tdiag.evidence.feeding import BatchField, Loader, Loaders
 from tdiag.evidence.from_run.clean import Clean
-from tdiag.evidence.from_run.events import Process, workers_of
+from tdiag.evidence.from_run.event_files import Process, workers_of
 from tdiag.evidence.from_run.records import (
     FetchRecord,
     Field,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdiag.evidence.compiled import CompiledRegions, Compiles, graph_breaks
+from tdiag.evidence.compiling import CompiledRegions, Compiles, graph_breaks
 from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.compiled import CompiledFunction, CompileReport

@@ -34,7 +34,7 @@ class Step(NamedTuple):
     edit: Callable[[cst.CSTNode], cst.CSTNode] | str
 
 
-class Source:
+class UserSource:
     """One file as it is. Raises Refused where libcst cannot give it back byte for byte."""
 
     def __init__(self, data: bytes) -> None:
@@ -102,7 +102,7 @@ class Callee:
     method: str = ""
     name: str = ""
 
-    def is_called(self, source: Source, call: cst.Call) -> bool:
+    def is_called(self, source: UserSource, call: cst.Call) -> bool:
         if self.method:
             return m.matches(call.func, m.Attribute(attr=m.Name(self.method)))
         if not self.pattern:
@@ -110,7 +110,7 @@ class Callee:
         names = source.bound_to(call.func)
         return bool(names) and all(re.fullmatch(self.pattern, name) for name in names)
 
-    def at(self, source: Source, line: int) -> cst.Call:
+    def at(self, source: UserSource, line: int) -> cst.Call:
         """Raises Refused unless exactly one call there is this."""
         found = [
             call

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from tdiag.evidence.from_run.events import Process
+from tdiag.evidence.from_run.event_files import Process
 from tdiag.evidence.from_run.records import TorchRecord
 from tdiag.sample.limits import cores_allowed
 

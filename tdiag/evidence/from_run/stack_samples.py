@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from tdiag.evidence.from_run.events import Process, workers_of
+from tdiag.evidence.from_run.event_files import Process, workers_of
 from tdiag.evidence.sampled import CallFrame, CallTrees, StackLine, Stacks
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold

@@ -14,10 +14,10 @@ from tdiag.evidence.device import DeviceParts, DeviceTime, Kernels, Syncs, Trans
 from tdiag.evidence.from_trace.device_work import TOP
 from tdiag.evidence.from_trace.host_ops import TOP_OPS
 from tdiag.evidence.memory import DeviceMemory
-from tdiag.evidence.ops import HostOps
 from tdiag.evidence.ranks import Communication
 from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import HostOps
 from tdiag.model.comparison import ChangeTable, Comparison, Difference
 from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis
 from tdiag.model.kind import Kind

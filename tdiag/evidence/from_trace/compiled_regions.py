@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 
-from tdiag.evidence.compiled import CompiledRegions
+from tdiag.evidence.compiling import CompiledRegions
 from tdiag.evidence.from_trace.intervals import Ints
 from tdiag.evidence.from_trace.nesting import Nested
-from tdiag.evidence.from_trace.view import Rows, TraceView
+from tdiag.evidence.from_trace.sorted_events import Rows, TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
 from tdiag.trace.columns import Mask
 

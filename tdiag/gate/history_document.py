@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from tdiag.gate.document import TONES
-from tdiag.gate.history import CheckRecord, Series
+from tdiag.gate.check_document import TONES
+from tdiag.gate.history_file import CheckRecord, Series
 from tdiag.gate.shifts import FEWEST, Shift, shifts
 from tdiag.report.document import (
     Annotation,

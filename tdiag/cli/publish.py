@@ -19,7 +19,7 @@ def put(outcome: Outcome, format: str, file: TextIO | None) -> None:
     written."""
     from tdiag.cli.conclude import page_for
     from tdiag.cli.streams import write
-    from tdiag.gate.document import document
+    from tdiag.gate.check_document import document
     from tdiag.report import render
     from tdiag.report.page import Page
 

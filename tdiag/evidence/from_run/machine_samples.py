@@ -21,7 +21,7 @@ BUSY_CORES = Threshold(
 )
 
 
-class _Gpu(msgspec.Struct):
+class _RecordedGpu(msgspec.Struct):
     index: int = 0
     name: str | None = None
     uuid: str | None = None
@@ -39,7 +39,7 @@ class Machine(msgspec.Struct, tag_field="kind", tag="machine"):
     cores_physical: int | None = None
     ram_total: int | None = None
     ram_limit: int | None = None
-    gpus: list[_Gpu] | None = None
+    gpus: list[_RecordedGpu] | None = None
     gpus_missing: str | None = None
 
     def ram(self) -> int | None:
@@ -54,7 +54,7 @@ class Sample(msgspec.Struct, tag_field="kind", tag="sample"):
     others: dict[str, tuple[int, int | None, int, str, bool | None]] = {}
     busy_ns: int = 0
     ram_available: int | None = None
-    gpus: list[_Gpu] | None = None
+    gpus: list[_RecordedGpu] | None = None
 
 
 _decoder: msgspec.json.Decoder[Machine | Sample] = msgspec.json.Decoder(Machine | Sample)
@@ -171,7 +171,7 @@ class _Interval:
         return (self.samples[-1].busy_ns - self.samples[0].busy_ns) / self.wall_ns
 
 
-def _own_gpu(machine: Machine, samples: list[Sample], uuid: str | None) -> list[_Gpu]:
+def _own_gpu(machine: Machine, samples: list[Sample], uuid: str | None) -> list[_RecordedGpu]:
     """The samples of this device; where its uuid is not known, of the one that was used most."""
     if uuid is None:
         return _busiest_gpu(samples)
@@ -179,25 +179,25 @@ def _own_gpu(machine: Machine, samples: list[Sample], uuid: str | None) -> list[
     return [gpu for sample in samples for gpu in sample.gpus or () if gpu.index in mine]
 
 
-def _busiest_gpu(samples: list[Sample]) -> list[_Gpu]:
+def _busiest_gpu(samples: list[Sample]) -> list[_RecordedGpu]:
     """The samples of the device that was used most."""
-    by_index: dict[int, list[_Gpu]] = {}
+    by_index: dict[int, list[_RecordedGpu]] = {}
     for sample in samples:
         for gpu in sample.gpus or ():
             by_index.setdefault(gpu.index, []).append(gpu)
     return max(by_index.values(), key=lambda gpus: sum(g.util or 0.0 for g in gpus), default=[])
 
 
-def _about(machine: Machine, gpu: list[_Gpu]) -> _Gpu:
+def _about(machine: Machine, gpu: list[_RecordedGpu]) -> _RecordedGpu:
     """What never changes of the device of these samples."""
-    return next((g for g in machine.gpus or () if gpu and g.index == gpu[0].index), _Gpu())
+    return next((g for g in machine.gpus or () if gpu and g.index == gpu[0].index), _RecordedGpu())
 
 
-def _clocks(gpu: list[_Gpu], about: _Gpu) -> list[Kind]:
+def _clocks(gpu: list[_RecordedGpu], about: _RecordedGpu) -> list[Kind]:
     known = [g for g in gpu if g.throttle is not None]
     if not known:
         return []
-    by_reason: dict[str, list[_Gpu]] = {}
+    by_reason: dict[str, list[_RecordedGpu]] = {}
     for look in known:
         for reason in look.throttle or ():
             by_reason.setdefault(reason, []).append(look)

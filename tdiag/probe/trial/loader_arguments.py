@@ -9,7 +9,7 @@ from typing import Any
 
 from ..patches import hidden
 from ..places import caller
-from .base import Trial, at
+from .change import Trial, at
 
 NEED_WORKERS = ("prefetch_factor", "persistent_workers")
 # torch refuses these without workers.

@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from tdiag.diagnose.costs import fixed_cost, undisturbed
-from tdiag.evidence.ops import Dispatch
 from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch
 from tdiag.model.diagnosis import Roofline, RooflineLine
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold

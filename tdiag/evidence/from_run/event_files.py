@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from tdiag.evidence.from_run.digest import Head
+from tdiag.evidence.from_run.digest import ProcessHead
 from tdiag.evidence.from_run.records import (
     BoundaryRecord,
     IteratorRecord,
@@ -80,9 +80,9 @@ class Process:
         return about is not None and about.source == BY_BATCH
 
     @property
-    def head(self) -> Head:
+    def head(self) -> ProcessHead:
         about, torch, steps = self.last(ProcessRecord), self.last(TorchRecord), self.steps
-        return Head(
+        return ProcessHead(
             pid=self.pid, rank=self.rank, world_size=self.world_size, evaluates=self.evaluates,
             steps=len(steps),
             began=int(steps.begin[0]) if len(steps) else 0,
@@ -102,7 +102,7 @@ class Process:
 class Unread(Process):
     """A process whose head is known: its file is read when its records are asked for."""
 
-    def __init__(self, file: EventsFile, head: Head) -> None:
+    def __init__(self, file: EventsFile, head: ProcessHead) -> None:
         self.pid, self.name, self.broken_lines = file.pid, file.name, head.broken_lines
         self._file, self._head = file, head
 
@@ -119,7 +119,7 @@ class Unread(Process):
         return getattr(self, name)
 
 
-def read_events(run_dir: Path, heads: Mapping[str, Head] | None = None) -> list[Process]:
+def read_events(run_dir: Path, heads: Mapping[str, ProcessHead] | None = None) -> list[Process]:
     """Every process of the run that wrote events; an unreadable file counts as one broken line.
     ``heads``: those whose records are read only when asked for, by the name of the file."""
     known = heads or {}

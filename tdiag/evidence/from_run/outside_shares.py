@@ -11,8 +11,9 @@ import msgspec
 import numpy as np
 
 from tdiag.evidence.from_run.activities import TRAINING, Activities
-from tdiag.evidence.from_run.machine import make_system, mean_device_use, read_system
-from tdiag.evidence.from_run.sampled import (
+from tdiag.evidence.from_run.machine_samples import make_system, mean_device_use, read_system
+from tdiag.evidence.from_run.setting import make_environment
+from tdiag.evidence.from_run.stack_samples import (
     Samples,
     Speedscope,
     Stack,
@@ -24,7 +25,6 @@ from tdiag.evidence.from_run.sampled import (
     thread_of,
     with_autograd,
 )
-from tdiag.evidence.from_run.setting import make_environment
 from tdiag.evidence.machine import System
 from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Steps
