@@ -16,9 +16,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tdiag.diagnose.proven import ceiling_of
-from tdiag.rules.catalogue import all_rules, example
-
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs"
 CLOSE = 0.10  # of the fix by hand: the target
@@ -221,21 +218,6 @@ def of_samples(rows: list[Row]) -> list[str]:
     return [*lines, "", f"Target: 120 s for all trials of a sample. {idle(done)}"]
 
 
-# Gaps ------------------------------------------------------------------------------------------
-
-
-def of_gaps() -> list[str]:
-    """Rules that predict a gain and name no change that `tdiag try` can switch on."""
-    lines = ["| rule | pattern | ceiling of its class |", "|---|---|---|"]
-    rules = [rule for rule in all_rules() if rule.predicts]
-    gaps = [rule for rule in rules if example(rule).fix.intervention is None]
-    for rule in gaps:
-        ceiling = ceiling_of(rule.cls)
-        lines.append(f"| [{rule.code}](rules/{rule.code}.md) | {rule.title} |"
-                     f" {f'`{ceiling}`' if ceiling else ''} |")  # fmt: skip
-    return [f"{len(gaps)} of the {len(rules)} rules that predict a gain.", "", *lines]
-
-
 def page() -> str:
     predictions = rows_of("accuracy.jsonl")
     parts = {
@@ -258,18 +240,13 @@ def page() -> str:
             " version. A ceiling leaves a part out: it bounds the gain and does not equal it.",
             of_samples(rows_of("trials.jsonl", "samples")),
         ),
-        "Rules without a trial": (
-            "These rules predict a gain, but in their own example they name no change for `tdiag"
-            " try`: the fix is an edit of the code, or the change is not written yet. Measure such"
-            " an edit with `tdiag try --diff`.",
-            of_gaps(),
-        ),
     }
     lines = [
         "# Accuracy",
         "",
         "Written by `python benchmarks/accuracy_page.py` from the benchmarks' results. All on 2"
-        " shared cores without a device. Gains are ratios of step times, 2.00 is twice as fast.",
+        " shared cores without a device. Gains are ratios of step times, 2.00 is twice as fast. The"
+        " [table of rules](rules/README.md) says which gains a trial can measure.",
     ]
     for heading, (what, found) in parts.items():
         lines += ["", f"## {heading}", "", what, "", *found]

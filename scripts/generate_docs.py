@@ -1,11 +1,10 @@
-"""Writes docs/rules/, the thresholds of docs/verdict.md and docs/accuracy.md from the code. A test
-fails while they differ."""
+"""Writes docs/rules/ and the thresholds of docs/verdict.md from the code. A test fails while they
+differ."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-import runpy
 from pathlib import Path
 
 import tdiag.diagnose
@@ -45,8 +44,6 @@ def main() -> None:
     for name, content in wanted.items():
         (RULES / name).write_text(content, encoding="utf-8")
     VERDICT.write_text(verdict_page(), encoding="utf-8")
-    # It lists rules, too.
-    runpy.run_path(str(DOCS.parent / "benchmarks" / "accuracy_page.py"), run_name="__main__")
 
 
 if __name__ == "__main__":

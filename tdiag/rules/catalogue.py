@@ -164,10 +164,30 @@ def page(rule: Rule) -> str:
 
 def index() -> str:
     """The table of all rules and the thresholds that several of them share, Markdown."""
-    rows = [f"| [{r.code}]({r.code}.md) | {r.name} | {r.cls} | {r.title} |" for r in all_rules()]
-    head = ["# Rules", "", "| code | name | class | pattern |", "|---|---|---|---|"]
-    shared = listed(shared_thresholds())
-    return "\n".join([*head, *rows, "", "## Thresholds that rules share", "", *shared]) + "\n"
+    lines = [
+        "# Rules",
+        "",
+        "The last column is what `tdiag try` can switch on to measure the rule's gain. Of `an edit`"
+        " it measures a patch of yours: `tdiag try --diff FILE`. Rules without an entry predict no"
+        " gain.",
+        "",
+        "| code | name | class | pattern | measured by |",
+        "|---|---|---|---|---|",
+        *(
+            f"| [{r.code}]({r.code}.md) | {r.name} | {r.cls} | {r.title} | {_trial(r)} |"
+            for r in all_rules()
+        ),
+        "",
+        "## Thresholds that rules share",
+        "",
+        *listed(shared_thresholds()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _trial(rule: Rule) -> str:
+    change = example(rule).fix.intervention if rule.predicts else None
+    return f"`{change.partition('=')[0]}`" if change else "an edit" if rule.predicts else ""
 
 
 def shared_thresholds() -> dict[str, Threshold]:

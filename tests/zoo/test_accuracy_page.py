@@ -45,9 +45,3 @@ def test_a_trial_is_held_against_the_fix_by_hand() -> None:
     last = accuracy_page.of_twins([row, {**row, "speedup": 2.1}], [PAIR])[-1]
     assert "Within 10 % of the fix by hand: 1 of 2" in last
     assert "As far as the intervals tell: 2. Off by 1.10×" in last
-
-
-def test_rules_that_name_a_change_are_no_gaps() -> None:
-    text = "\n".join(accuracy_page.of_gaps())
-    assert "[TD501]" in text and "`ceiling.loss`" in text
-    assert "[TD201]" not in text and "[TD001]" not in text, "a change; no prediction"
