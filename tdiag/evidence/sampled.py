@@ -15,7 +15,7 @@ WRITERS = re.compile(
 # Built-in functions that write; no sampled frame names them, so the text of the line must.
 WRITES = re.compile(
     r"\bprint\(|\bjson\.dump|\.writerows?\(|\.write\(|\.flush\(|\bfsync\(|\.savefig\(|\blogger\.|\blogging\."
-    r"|\.add_(scalars?|histogram|image|figure)\(|\.set_postfix\(|\bwandb\.log\("
+    r"|\.add_(scalars?|histogram|image|figure)\(|\.set_postfix\(|\bwandb\.log\(|\.commit\("
 )
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
+from tdiag.model.threshold import MAJORITY_FRAC
 
 
 class OpLine(Kind, frozen=True, kw_only=True):
@@ -36,6 +37,11 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # since; and their bytes.
     moved_again: float = 0.0
     moved_bytes: float = 0.0
+
+    @property
+    def constructs(self) -> bool:
+        """Most of its calls make tensors of Python data."""
+        return self.constructions > MAJORITY_FRAC * self.calls
 
 
 class ModuleMove(Kind, frozen=True, kw_only=True):
@@ -120,6 +126,8 @@ class HostOps(Kind, frozen=True, kw_only=True):
     total_per_step: float  # nested ones counted too
     ops: tuple[HostOp, ...]  # largest self time first
     backward_of: dict[str, float]  # ns of backward per phase that issued the forward op
+    # Outermost ops by phase; empty where the phases are not known.
+    calls_of: dict[str, float] = msgspec.field(default_factory=dict)
     # Of a phase's time, 0..1, in ``Optimizer.zero_grad``.
     zero_grad_frac: dict[str, float] = msgspec.field(default_factory=dict)
     # What fills with zeros there, all such ops as one: none of them where the gradients are set to

@@ -12,7 +12,8 @@ class Module(Kind, frozen=True, kw_only=True):
     """One outermost module seen in the run. ``calls_per_step``: by training, in clean steps.
 
     ``trained_at``, ``evaluated_at``: the user's lines that first called it in training mode with
-    gradients recorded, and otherwise."""
+    gradients recorded, and otherwise. ``unused_gradients``: how many of its ``parameters`` have a
+    gradient although no optimizer has them and they do not change."""
 
     name: str
     at: Place | None
@@ -22,6 +23,7 @@ class Module(Kind, frozen=True, kw_only=True):
     calls_per_step: float
     evaluated_at: Place | None = None
     trained_at: Place | None = None
+    unused_gradients: int = 0
 
 
 class Modules(Kind, frozen=True, kw_only=True):

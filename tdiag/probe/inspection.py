@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -75,6 +76,7 @@ class Schedules:
 
 
 MOST_MODULES = 64  # remembered; losses created every step have no parameters
+VALUES_READ = 4  # of as many parameters one, to see whether anything updates them
 MOST_GROUPS = 8  # learning rates written down for one optimizer
 # Reading 512 MB of gradients takes 50–100 ms on one core; a model with more is left alone there.
 MOST_BYTES_ON_CPU = 1 << 29
@@ -89,7 +91,10 @@ class Inspection:
         self.schedules, self.settings = Schedules(probe), SettingsWatch(probe)
         self.written: set[str] = set()  # records written once
         self.optimizers: dict[int, Any] = {}
-        self.modules: list[Any] = []  # weak references to the outermost ones with parameters
+        # Weak references to the outermost ones with parameters, by number.
+        self.modules: dict[int, Any] = {}
+        # Of each, the parameters with a gradient that no optimizer has: how many, and a few values.
+        self.without_optimizer: dict[int, tuple[int, list[float]]] = {}
         self.with_parameters: set[int] = set()
         self.looked: dict[int, int] = {}  # module → calls whose inputs were looked at
         self.ddp: Any = None
@@ -111,7 +116,7 @@ class Inspection:
         """An outermost module with parameters is called for the first time; what it is made of."""
         self.with_parameters.add(number)
         if len(self.modules) < MOST_MODULES:
-            self.modules.append(weakref.ref(module))
+            self.modules[number] = weakref.ref(module)
         if (ddp := find_ddp(module)) is not None:
             self.ddp = weakref.ref(ddp)
         return scan(module)
@@ -127,11 +132,34 @@ class Inspection:
     def weight_names(self) -> dict[int, tuple[str, str]]:
         """id of each layer's weight → the layer's name in its outermost module, and its class."""
         names: dict[int, tuple[str, str]] = {}
-        for module in [m for m in (reference() for reference in self.modules) if m is not None]:
+        for _, module in self._alive():
             for name, layer in module.named_modules():
                 if isinstance(weight := layer._parameters.get("weight"), torch.Tensor):
                     names.setdefault(id(weight), (name, type(layer).__name__))
         return names
+
+    def _alive(self) -> list[tuple[int, torch.nn.Module]]:
+        known = [(number, reference()) for number, reference in self.modules.items()]
+        return [(number, module) for number, module in known if module is not None]
+
+    def _unused_gradients(self, optimizers: Iterable[Any]) -> list[tuple[int, int]]:
+        """``[module, numbers]``, for each module the numbers in parameters that have a gradient and
+        belong to no optimizer. Those that a script updates by hand change: they are left out, and
+        so is what was not yet there at the last look. Parameters of 16 bits, or where no module's
+        are in an optimizer, may have copies there."""
+        held = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+        models = [(number, list(module.parameters())) for number, module in self._alive()]
+        if watched_by_script() or not any(id(p) in held for _, all_of in models for p in all_of):
+            return []
+        rows = []
+        for number, parameters in models:
+            mine = [p for p in parameters if id(p) not in held and _has_gradient(p)]
+            held |= {id(p) for p in mine}
+            state = len(mine), [float(p.detach()[(0,) * p.dim()]) for p in mine[:VALUES_READ]]
+            if mine and self.without_optimizer.get(number) == state:
+                rows.append((number, sum(p.numel() for p in mine)))
+            self.without_optimizer[number] = state
+        return rows
 
     def look(self, window: str) -> None:
         """Write the `inspection` record at the end of ``window``."""
@@ -146,6 +174,8 @@ class Inspection:
             for optimizer in alive.values():
                 if id(optimizer) == self.boundary.lead:
                     record["gradient"] = gradient_norm(optimizer)
+            with torch._C.DisableTorchFunction():
+                record["unused_gradients"] = self._unused_gradients(alive.values())
         if self.kept[2]:
             record.update(self._kept())
         if self.ddp is not None and (ddp := self.ddp()) is not None:
@@ -173,6 +203,16 @@ class Inspection:
             storages.add(storage)
         rows = [[place, *line] for place, line in lines.items()]
         return {"kept": rows, "kept_of": steps, "kept_since": self.probe.step - step}
+
+
+def _has_gradient(parameter: Any) -> bool:
+    """Of a parameter whose values can be read, and which has no copy in another precision."""
+    return (
+        plain(parameter)
+        and parameter.grad is not None
+        and parameter.numel() > 0
+        and parameter.dtype in (torch.float32, torch.float64)
+    )
 
 
 def _rates(optimizer: Any) -> list[float | None]:

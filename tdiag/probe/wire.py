@@ -187,10 +187,15 @@ def request(window: str, pid: int, number: int) -> str:
 
 # --- whose code a file holds ----------------------------------------------------------------------
 
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|/tdiag/probe/|/tdiag_probe/")
+_LIBRARY = re.compile(
+    r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|/tdiag/probe/|/tdiag_probe/"
+    # What inductor generates: a file named by the hash of its code (torch/_inductor/codecache.py).
+    r"|/([a-z2-7]{2})/c\3[a-z2-7]{49}\.py$"
+)
 
 
 @lru_cache(maxsize=4096)
 def is_user_file(name: str) -> bool:
-    """False for torch, installed packages, the standard library, tdiag's probe and built-ins."""
+    """False for torch, installed packages, the standard library, tdiag's probe, code that inductor
+    generated and built-ins."""
     return bool(name) and not name.startswith("<") and not _LIBRARY.search(name)

@@ -35,7 +35,6 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
-from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import MS, budget, op_line, ops
 from tdiag.rules.feed import feed_of
@@ -97,7 +96,7 @@ def _constructing(ops: Ops, loaders: Loaders | None) -> list[OpLine]:
     return [
         line
         for line in ops.lines
-        if line.constructions > MAJORITY_FRAC * line.calls
+        if line.constructs
         and not (line.phase == "data_wait" and takes_batches(line.at, loader, training))
     ]
 

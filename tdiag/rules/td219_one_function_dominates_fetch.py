@@ -77,7 +77,10 @@ def check(
     trees: CallTrees | None,
 ) -> Found | None:
     wall = by_hand_ns(budget, phases, environment, loaders)
-    if wall >= NOTICEABLE_FRAC * budget.step_ns:
+    if phases and wall >= NOTICEABLE_FRAC * budget.step_ns:
+        whole, cpu = (x.get("prepare", 0.0) for x in (phases.wall_ns, phases.cpu_ns))
+        if cpu <= MAJORITY_FRAC * whole:
+            return None  # it waits
         return _by_hand(wall, budget, stacks, ops, trees)
     if loaders is None or system is None:
         return None
@@ -95,7 +98,8 @@ def _by_hand(
 ) -> Found | None:
     """Batches that the loop makes itself, in ``wall`` ns per step; a single line will do here."""
     found = beside_the_step(BEFORE, stacks, ops, trees)
-    whole = sum(line.self_frac for line in found)
+    # Samples of libraries' threads and the like belong to no line.
+    whole = max(sum(line.self_frac for line in found), wall / budget.step_ns)
     lines = largest_function(found)
     share = sum(line.self_frac for line in lines) / whole if whole else 0.0
     seen = round(whole * stacks.samples)

@@ -2,7 +2,8 @@
 
 ## What it measures
 Lines of the loss that do not loop but issue many torch calls per step, each of little more than the
-fixed cost of a call; their clean time and that of their backward.
+fixed cost of a call; their clean time and that of their backward. Beside compiled graphs, where
+calls cannot be counted by line, the calls of the whole loss in the trace.
 
 ## Why it is slow
 Every call pays dispatch, and on a device a launch, and reads and writes its data once. A chain of
@@ -22,13 +23,16 @@ Compiling takes seconds to minutes at the start and for every new shape: do not 
 
 from __future__ import annotations
 
+from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, HostOps, Ops
 from tdiag.evidence.training import Flags, Modules
 from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, where
+from tdiag.probe.wire import is_user_file
+from tdiag.rules.base import Abstain, Found, Gain, same_function, where
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
 from tdiag.rules.loops import in_loss, loop_time
@@ -53,35 +57,85 @@ MAX_LINE_CALLS = Threshold(
 
 def check(
     budget: Budget,
-    ops: Ops,
+    phases: Phases,
+    dispatch: Dispatch,
+    ops: Ops | None,
+    modules: Modules | None,
+    host_ops: HostOps | None,
+    flags: Flags | None,
+    stacks: Stacks | None,
+) -> Found | None:
+    if flags is not None and flags.compiled:
+        return _beside_compiled(budget, phases, dispatch, modules, host_ops, stacks)
+    if ops is None:
+        raise Abstain("torch calls were not counted (window ops)")
+    lines = [x for x in ops.lines if in_loss(x, modules) and x.calls < MAX_LINE_CALLS]
+    time = loop_time(lines, ops, phases, modules, host_ops)
+    if any(line.conversions for line in lines):
+        return None
+    worst = max(lines, key=lambda line: line.elapsed_ns, default=None)
+    at = worst.at if worst else None
+    return _found(budget, dispatch, time.calls, time.forward_ns, time.backward_ns, at)
+
+
+def _beside_compiled(
+    budget: Budget,
     phases: Phases,
     dispatch: Dispatch,
     modules: Modules | None,
     host_ops: HostOps | None,
-    flags: Flags | None,
+    stacks: Stacks | None,
 ) -> Found | None:
-    if flags is not None and flags.compiled:
+    """A loss that is not compiled, as its model is: a compiled one makes few calls."""
+    if host_ops is None or not host_ops.calls_of:
+        raise Abstain("torch calls were not counted: compiled graphs are alive, and no trace")
+    of_loss = host_ops.backward_of.get("loss", 0.0) / (sum(host_ops.backward_of.values()) or 1.0)
+    return _found(
+        budget,
+        dispatch,
+        host_ops.calls_of.get("loss", 0.0),
+        phases.wall_ns.get("loss", 0.0),
+        phases.wall_ns.get("backward", 0.0) * of_loss,
+        _loss_place(modules, stacks),
+        "trace",
+    )
+
+
+def _loss_place(modules: Modules | None, stacks: Stacks | None) -> Place | None:
+    """The sampled line of a loss module's forward that has most samples, or the module."""
+    losses = [x.at for x in modules.modules if x.is_loss and x.at] if modules else []
+    lines = stacks.training if stacks else ()
+    inside = [line for line in lines if any(same_function(line.at, at) for at in losses)]
+    inside = inside or [line for line in lines if line.phase == "loss"]
+    most = max(inside, key=lambda line: line.self_frac, default=None)
+    mine = [at for at in losses if is_user_file(at.file)]
+    return most.at if most else mine[0] if mine else None
+
+
+def _found(
+    budget: Budget,
+    dispatch: Dispatch,
+    calls: float,
+    forward_ns: float,
+    backward_ns: float,
+    at: Place | None,
+    source: str = "ops",
+) -> Found | None:
+    total = forward_ns + backward_ns
+    if calls < MIN_CALLS or total > FIXED_COST_FACTOR * calls * dispatch.grad_op_ns:
         return None
-    lines = [x for x in ops.lines if in_loss(x, modules) and x.calls < MAX_LINE_CALLS]
-    time = loop_time(lines, ops, phases, modules, host_ops)
-    if time.calls < MIN_CALLS or any(line.conversions for line in lines):
-        return None
-    total = time.forward_ns + time.backward_ns
-    if total > FIXED_COST_FACTOR * time.calls * dispatch.grad_op_ns:
-        return None
-    worst = max(lines, key=lambda line: line.elapsed_ns)
     return Found(
         summary=(
-            f"The loss{where(worst.at)} makes {time.calls:.0f} small torch calls per step. With"
+            f"The loss{where(at)} makes {calls:.0f} small torch calls per step. With"
             f" their backward they take {duration(total)} ({percent(total / budget.step_ns)})."
         ),
         evidence=(
-            count("torch calls in the loss", time.calls, "ops", "per_step"),
-            ns("their time in the loss", time.forward_ns, "baseline"),
-            ns("their time in backward", time.backward_ns, "baseline"),
+            count("torch calls in the loss", calls, source, "per_step"),
+            ns("their time in the loss", forward_ns, "baseline"),
+            ns("their time in backward", backward_ns, "baseline"),
         ),
         fix=Fix(
-            f"Compile the loss{where(worst.at)}, or use the torch.nn.functional loss that computes"
+            f"Compile the loss{where(at)}, or use the torch.nn.functional loss that computes"
             " the same.",
             "review",
             None,
@@ -94,7 +148,7 @@ def check(
             "high end: four calls become one; low end: a quarter of the calls disappears.",
             ("loss", "python_loss", "backward", "launch"),
         ),
-        at=worst.at,
+        at=at,
     )
 
 

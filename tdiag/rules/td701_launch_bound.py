@@ -82,6 +82,7 @@ def check(
     loader = loaders.train() if loaders else None
     if not budget.has_device:
         apart = [*value_loops(ops, modules), *(loop.lines if loop else ())] if ops else []
+        apart += [line for line in ops.lines if line.constructs] if ops else []  # TD207's
         return _on_cpu(budget, phases, ops, dispatch, loader, apart, agent)
     if device is None:
         raise Abstain("no device activity was traced")

@@ -12,8 +12,8 @@ result is dropped. This takes time, and memory that could hold a larger batch.
 Evaluate under `torch.no_grad()` or `torch.inference_mode()`.
 
 ## How the gain is computed
-Evaluation time with recording on × the measured cost of recording: nothing for an LSTM, up to a
-fifth for a small network. If that is too little time to report, the advice stands for its memory.
+Evaluation time with recording on × the measured cost of recording: nothing for an LSTM, up to two
+fifths for a small network. If that is too little time to report, the advice stands for its memory.
 
 ## When this advice is wrong
 Evaluations that need gradients (adversarial examples, saliency maps) must record them.
@@ -74,8 +74,8 @@ def check(
     gain = Gain(
         recording * RECORDING_LOW_FRAC,
         recording * RECORDING_HIGH_FRAC,
-        "recording cost between nothing (LSTM) and a fifth (small MLP) of a forward pass in"
-        " measurements; the saved memory comes on top.",
+        f"recording cost between nothing (LSTM) and {percent(RECORDING_HIGH_FRAC)} (small MLP) of a"
+        " forward pass in measurements; the saved memory comes on top.",
         ("evaluation",),
     )
     return Found(

@@ -190,6 +190,43 @@ def test_what_comes_between_two_calls_of_the_model_is_the_forward_pass(tmp_path:
     assert (loss["phase"], loss["turns"], loss["in_loop"]) == ("loss", steps, True)
 
 
+# A conditional random field: the loss has weights, and is a child of the model beside it.
+CRF = """
+import torch
+class Field(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.transitions = torch.nn.Parameter(torch.zeros(3, 3))
+    def forward(self, scores):
+        total = scores.sum() * 0
+        for row in scores:
+            total = total + (row @ self.transitions).logsumexp(0)  # FIELD
+        return total
+class Tagger(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scores, self.field = torch.nn.Linear(4, 3), Field()
+    def forward(self, x):
+        return self.scores(x)
+    def negative_log_likelihood(self, x):
+        scores = self(x)
+        return self.field(scores * 2)  # BETWEEN
+model = Tagger()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+for step in range(40):
+    optimizer.zero_grad()
+    model.negative_log_likelihood(torch.randn(8, 4)).backward()
+    optimizer.step()
+"""
+
+
+def test_a_module_that_returns_a_number_after_another_is_the_loss(tmp_path: Path) -> None:
+    """As in the clean steps, weights or not."""
+    _, lines = counted(tmp_path, CRF)
+    assert lines[line_of("FIELD", CRF)]["phase"] == "loss"
+    assert lines[line_of("BETWEEN", CRF)]["phase"] == "loss"
+
+
 def test_a_criterion_called_in_a_loop_begins_no_turn(tmp_path: Path) -> None:
     steps, lines = counted(tmp_path, CRITERION)
     pairs = lines[line_of("PAIRS", CRITERION)]

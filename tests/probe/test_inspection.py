@@ -7,7 +7,7 @@ import pytest
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Flags, Gradients, Optimizers, Schedulers
+from tdiag.evidence.training import Flags, Gradients, Modules, Optimizers, Schedulers
 
 from .harness import watch_code
 
@@ -98,3 +98,41 @@ def test_rates_set_by_hand_gradients_that_burst_and_a_model_left_in_eval_mode(
     assert gradients.norms == () and gradients.not_finite
     assert flags.grad_scaler is False
     assert (phases.eval_train_mode_frac, phases.train_eval_mode_frac) == (None, 1.0)
+
+
+OTHERS = """
+import torch
+
+torch.manual_seed(0)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)
+    def forward(self, x):
+        return self.head(self.body(x))
+class Teacher(Net): pass
+class ByHand(Net): pass
+class Quiet(Net): pass
+net, teacher, by_hand, quiet = Net(), Teacher(), ByHand(), Quiet()
+optimizer = torch.optim.SGD(net.head.parameters(), lr=0.01)  # its body was forgotten
+for step in range(400):
+    x = torch.randn(8, 4)
+    with torch.no_grad():
+        calm = quiet(x)
+    loss = (net(x) - teacher(x) - by_hand(x) - calm).square().mean()
+    optimizer.zero_grad()
+    for p in by_hand.parameters():
+        p.grad = None
+    loss.backward()
+    optimizer.step()
+    for p in by_hand.parameters():
+        p.data -= 0.01 * p.grad
+"""
+
+
+def test_gradients_of_parameters_that_nothing_updates(tmp_path: Path) -> None:
+    evidence, _ = seen(tmp_path, OTHERS)
+    modules = evidence.get(Modules)
+    assert modules
+    unused = {module.name: module.unused_gradients for module in modules.modules}
+    assert unused == {"Net": 40, "Teacher": 49, "ByHand": 0, "Quiet": 0}

@@ -78,3 +78,21 @@ def test_it_takes_neither_torch_nor_the_rest_of_the_probe_to_be_read() -> None:
     code = "import sys, tdiag.probe.wire; print(sorted(m for m in sys.modules if 'probe' in m))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['tdiag.probe', 'tdiag.probe.wire']"
+
+
+@pytest.mark.parametrize(
+    ("file", "of_user"),
+    [
+        ("/home/me/train.py", True),
+        ("/home/me/venv/lib/python3.12/site-packages/timm/data.py", False),
+        (
+            "/tmp/torchinductor_me/xw/cxw" + "dib5dcuhnysm7ohzfvh6mna3nwag4hgteviokerrz3eecfgh6.py",
+            False,
+        ),
+        ("/home/me/xw/cxw.py", True),
+        ("<string>", False),
+    ],
+)
+def test_whose_code_a_file_holds(file: str, of_user: bool) -> None:
+    """Code that inductor generated is not the user's, wherever its cache lies."""
+    assert wire.is_user_file(file) is of_user

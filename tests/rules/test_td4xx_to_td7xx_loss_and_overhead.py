@@ -109,6 +109,32 @@ def test_backward_is_blamed_on_the_loop_by_what_the_trace_saw() -> None:
     assert values == [round(12 * MS * 0.96 / 3.96), round(12 * MS * 0.9)]
 
 
+@pytest.mark.parametrize(("calls", "found"), [(400.0, True), (30.0, False)])
+def test_beside_a_compiled_model_the_trace_counts_the_calls_of_the_loss(
+    calls: float, found: bool
+) -> None:
+    """Calls cannot be counted by line where compiled graphs are alive."""
+    traced = HostOps(
+        per_step=500, total_per_step=900, ops=(), backward_of={"forward": 3 * MS, "loss": 9 * MS},
+        calls_of={"loss": calls},
+    )  # fmt: skip
+    loss = Module(name="Ordinal", at=at(45, "forward"), parameters=0, parameter_bytes=0,
+                  is_loss=True, calls_per_step=1.0)  # fmt: skip
+    lines = (stack(90, 0.4, phase="backward"), stack(52, 0.2, function="Ordinal.forward"))
+    step = budget(forward=4, loss=6, backward=12, optimizer=1)
+    clean = phases(forward=4, loss=6, backward=12, optimizer=1)
+    evidence = Evidence().add(step, clean, DISPATCH, flags(compiled=True), stacks(lines))
+    without_trace = result("TD502", evidence)
+    assert isinstance(without_trace, Abstained) and "compiled graphs" in without_trace.missing
+    evidence.add(traced, Modules(modules=(loss,)))
+    if not found:
+        assert result("TD502", evidence) is None
+        return
+    blamed = finding("TD502", evidence)
+    assert blamed.location is not None and blamed.location.line == 52
+    assert "makes 400 small torch calls per step" in blamed.summary
+
+
 @pytest.mark.parametrize(("beside_ms", "whole"), [(0.05, True), (0.5, False)])
 def test_a_loss_that_is_nearly_all_loop_can_go_as_a_whole(beside_ms: float, whole: bool) -> None:
     """The loop takes 0.96 ms of the calls' time; what else the loss does is little, or is not."""

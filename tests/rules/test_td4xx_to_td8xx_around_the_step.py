@@ -113,6 +113,19 @@ def test_print_is_found_by_the_text_of_its_line(tmp_path: Path) -> None:
     assert found.at_best_ns < 15 * MS / 3
 
 
+@pytest.mark.parametrize(
+    "text", ["os.fsync(file.fileno())", "self.db.commit()", "rows.writerow(r)"]
+)
+def test_a_built_in_function_that_writes_is_known_by_the_lines_text(
+    text: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "log.py"
+    script.write_text(f"{text}\n")
+    lines = (replace(stack(1, 0.5), at=at(1, "write", str(script))),)
+    found = result("TD804", Evidence().add(budget(forward=10, other=10), stacks(lines)))
+    assert isinstance(found, Finding)
+
+
 @pytest.mark.parametrize("device", [False, True])
 @pytest.mark.parametrize(
     ("text", "leaf", "waits"),

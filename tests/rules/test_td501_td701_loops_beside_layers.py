@@ -33,6 +33,15 @@ def test_a_few_large_calls_beside_a_loop_of_small_ones_are_no_overhead() -> None
     assert told["small calls and their backward"] == pytest.approx(2 * MS)
 
 
+def test_tensors_made_one_by_one_are_no_small_calls_of_the_model() -> None:
+    """As an agent takes a batch from its memory, between two calls of its model."""
+    made = op_line(20, "forward", 512, elapsed_ns=3 * MS, in_loop=True, names={"tensor": 512.0})
+    evidence = in_forward(replace(made, constructions=512.0), forward=3, backward=1)
+    assert result("TD701", in_forward(made, forward=3, backward=1)) is not None
+    assert result("TD701", evidence) is None
+    assert result("TD207", evidence) is not None
+
+
 def test_a_loss_inside_the_models_forward_has_all_lines_of_its_loop() -> None:
     """As models that return their loss do it. The lines that read no value belong to the loop."""
     looping = {"in_loop": True, "at": at(37, "loss_of")}

@@ -109,6 +109,7 @@ def test_each_step_finds_its_own_forward(tmp_path: Path) -> None:
     found = device_evidence(trace_of(tmp_path, events), phases=spans).get(HostOps)
     assert found is not None
     assert found.backward_of == {"forward": 15 * US, "loss": 15 * US}  # per step, of two
+    assert found.calls_of == {"forward": 0.5, "loss": 0.5}
 
 
 def test_without_phases_nothing_is_said_of_backward(tmp_path: Path) -> None:

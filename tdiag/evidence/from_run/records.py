@@ -269,6 +269,7 @@ class InspectionRecord(Record):
     scheduled: list[int | None] = []  # steps of each scheduler
     gradient: float | str | None = None  # total norm, or "not finite"
     unused: int | None = None  # parameters of the DDP without a gradient
+    unused_gradients: list[tuple[int, int]] = []  # module, numbers: no optimizer has them
     kept: list[tuple[At, int, int, int]] = []  # place, tensors, bytes, with a graph
     kept_of: int = 0  # steps that made them
     kept_since: int = 0  # steps ago

@@ -112,6 +112,8 @@ def make_modules(lead: Process, timeline: Slices, roles: Roles, clean: Clean) ->
     calls = lead.all(CalledRecord)[::-1]  # the first one counts
     evaluated = {c.module: c.at for c in calls if c.mode != TRAINING_MODE | GRAD_ON}
     trained = {c.module: c.at for c in calls if c.mode == TRAINING_MODE | GRAD_ON}
+    look = lead.last(InspectionRecord)
+    unused = dict(look.unused_gradients) if look else {}
     return Modules(
         modules=tuple(
             Module(
@@ -123,6 +125,7 @@ def make_modules(lead: Process, timeline: Slices, roles: Roles, clean: Clean) ->
                 calls_per_step=per_step.get(m.id, 0.0),
                 evaluated_at=location(evaluated.get(m.id)),
                 trained_at=location(trained.get(m.id)),
+                unused_gradients=unused.get(m.id, 0),
             )
             for m in lead.all(ModuleRecord)
         )

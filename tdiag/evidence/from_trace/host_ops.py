@@ -37,6 +37,9 @@ def host_ops(
         total_per_step=len(nested.rows) / window.count,
         ops=_by_name(view, nested, window.count),
         backward_of=_backward_of(view, nested, phases, window.count),
+        calls_of=_by_phase(nested.start[outermost], np.ones_like(outermost), phases, window.count)
+        if phases
+        else {},
         zero_grad_frac=_zero_grad_frac(view, window, phases),
         zeroing=_zeroing(view, nested, window),
     )

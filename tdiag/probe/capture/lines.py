@@ -82,14 +82,17 @@ class LineCalls:
 
 class Lines:
     """What follows a module's call is the loss, unless a module is called again before any
-    backward: then it belonged to the forward pass, as in the clean steps (docs/phases.md). What
-    follows an update is work after the step where a loader is asked next, else it prepares."""
+    backward: then it belonged to the forward pass, as in the clean steps (docs/phases.md). Another
+    module that returns a single number is the loss itself. What follows an update is work after the
+    step where a loader is asked next, else it prepares."""
 
     def __init__(self, probe: Probe, boundary: Boundary) -> None:
         self.probe, self.boundary = probe, boundary
         self.rows: dict[tuple[Any, str], LineCalls] = {}
         self.open: dict[Any, LineCalls] = {}  # of this turn, phase not known yet
-        self.phase, self.turn, self.called = "prepare", 0, False
+        self.phase, self.turn = "prepare", 0
+        self.called: set[int] = set()  # modules with parameters, since the last batch or backward
+        self.deciding: int | None = None  # a module that is the loss if it returns a single number
         self.updated = False  # what is open follows an optimizer's step
         self.uses: Counter[int] = Counter()  # of weights, since the last batch or backward
         self.step, self.read = probe.step, 0  # how far the step's log has been followed
@@ -148,23 +151,42 @@ class Lines:
             self._mark(code, argument)
 
     def _mark(self, code: int, argument: int) -> None:
-        if code == FORWARD_BEGIN and argument >> MODULE_SHIFT in self.boundary.losses:
-            if self.called:
-                self._settle("loss")
-                self.phase = "loss"
-        elif code == FORWARD_BEGIN:
-            self._begin("prepare" if self.updated else "forward")
-            self.phase, self.called, self.updated = "forward", True, False
+        if code == FORWARD_BEGIN:
+            self._call(argument >> MODULE_SHIFT)
         elif code == FORWARD_END:
             self.phase = _OPEN
+            if self.deciding is not None:
+                self._decide(self.deciding, is_loss=argument == 1)
         elif code in _BEGINS:
             after = "after_step" if code == NEXT_BEGIN else "prepare"
             self._begin(after if self.updated else "loss")
             # Where an update ends a step, its own mark is cut off with the step.
             by_update = code == STEP_END and self.boundary.rank == OPTIMIZER
             self.updated = code == OPTIMIZER_END or (by_update and not self.boundary.divided)
-            self.phase, self.called = _OPEN if self.updated else _BEGINS[code], False
+            self.phase, self.deciding = _OPEN if self.updated else _BEGINS[code], None
+            self.called.clear()
             self.uses.clear()
+
+    def _call(self, module: int) -> None:
+        if module in self.boundary.losses:
+            if self.called:
+                self._settle("loss")
+                self.phase = "loss"
+        elif self.called - {module}:
+            self.phase, self.deciding = _OPEN, module
+            self.turn += 1
+        else:
+            self._begin("prepare" if self.updated else "forward")
+            self.phase, self.updated = "forward", False
+            self.called.add(module)
+
+    def _decide(self, module: int, is_loss: bool) -> None:
+        self._settle("loss" if is_loss else "forward")
+        self.deciding = None
+        if is_loss:
+            self.phase = "loss"
+        else:
+            self.called.add(module)
 
     def _begin(self, before: str) -> None:
         """A turn begins; what is open of the last one was of this phase."""

@@ -1,0 +1,101 @@
+"""Gradients are computed that no optimizer uses
+
+## What it measures
+Parameters that have a gradient at the end of a step, belong to no optimizer, and do not change
+between two looks: a teacher, a perceptual loss or a backbone that is meant to be frozen. Parameters
+of 16 bits are left out, since an optimizer may have copies of them.
+
+## Why it is slow
+Backward computes these gradients in every step, and the forward pass keeps the activations that
+they need.
+
+## What to do
+Freeze what is not trained: `module.requires_grad_(False)`, once before training. Gradients still
+flow through it to what lies before it. If nothing trained lies before it, call it under
+`torch.no_grad()`, which also saves its graph. If it is meant to be trained, its parameters are
+missing in the optimizer: add them.
+
+## How the gain is computed
+High end: of the time of backward, the share of these parameters in all parameters of the models
+that are called. It is an estimate: a convolution computes more with each parameter than a dense
+layer. Low end: nothing.
+
+## When this advice is wrong
+The gradients are read by the script itself, for a saliency map or to be logged.
+"""
+
+from __future__ import annotations
+
+from tdiag.evidence.steps import Budget
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Module, Modules
+from tdiag.model.diagnosis import Fix
+from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.examples import budget, module
+from tdiag.rules.measures import count, ns
+from tdiag.units import duration, percent
+
+CODE = "TD717"
+NAME = "gradients-nobody-uses"
+CLASS = "compute"
+
+
+def check(budget: Budget, modules: Modules) -> Found | None:
+    idle = [module for module in modules.modules if module.unused_gradients]
+    if not idle:
+        return None
+    most = max(idle, key=lambda module: module.unused_gradients)
+    unused = sum(module.unused_gradients for module in idle)
+    all_of_them = sum(module.parameters for module in modules.modules)
+    share = min(1.0, unused / max(all_of_them, 1))
+    backward = 0.0 if budget.has_device else held(budget, "backward")
+    at = most.trained_at or most.at
+    return Found(
+        summary=(
+            f"{unused:,} parameters get gradients in every step that no optimizer uses"
+            f" ({percent(share)} of all): {_how_many(most)} of {most.name}{where(at)}."
+        ),
+        evidence=(
+            count("parameters with unused gradients", unused, "probe"),
+            count("parameters of all models", all_of_them, "probe"),
+            ns("backward", backward, "budget"),
+        ),
+        fix=Fix(
+            f"If {most.name}{where(at)} is not to be trained, freeze it once before training:"
+            " requires_grad_(False); and if nothing trained lies before it, call it under"
+            " torch.no_grad(). If it is to be trained, add its parameters to the optimizer.",
+            "review",
+            action=f"Freeze {most.name}, or add its parameters to the optimizer",
+            code="frozen.requires_grad_(False)  # a module, once before training",
+        ),
+        gain=Gain(
+            0.0,
+            backward * share,
+            f"high end: {percent(share)} of backward's {duration(backward)}, by the share of the"
+            " parameters; low end: their gradients cost next to nothing.",
+            ("backward",),
+        )
+        if backward
+        else None,
+        at=at,
+    )
+
+
+def _how_many(idle: Module) -> str:
+    return "all" if idle.unused_gradients >= idle.parameters else "some"
+
+
+def fires() -> Evidence:
+    return _teaching(50_000)
+
+
+def clear() -> Evidence:
+    """The teacher's parameters have no gradients."""
+    return _teaching(0)
+
+
+def _teaching(unused: int) -> Evidence:
+    student = module("Student", 12, parameters=10_000)
+    teacher = module("Teacher", 30, parameters=50_000, unused_gradients=unused)
+    step = budget(data_wait=1, forward=8, backward=20, optimizer=1)
+    return Evidence().add(step, Modules(modules=(student, teacher)))
