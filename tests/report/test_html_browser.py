@@ -52,10 +52,29 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("page"))
 
 
-@pytest.fixture
-def desk(browser: Browser, file: Path) -> Iterator[Tab]:
+# A page draws for seconds: tests share one and leave it as it was opened.
+REMEMBER = "document.querySelectorAll('details').forEach((d) => { d.asOpened = d.open; })"
+RESTORE = """() => {
+    document.querySelectorAll('details').forEach((d) => { d.open = d.asOpened; });
+    document.querySelectorAll('input').forEach((field) => {
+        if (field.value) { field.value = ''; field.dispatchEvent(new Event('input')); }
+    });
+    scrollTo(0, 0);
+}"""
+
+
+@pytest.fixture(scope="module")
+def shared(browser: Browser, file: Path) -> Iterator[Tab]:
     with tab(browser, file, viewport=DESK) as shown:
+        js(shown.page, REMEMBER)
         yield shown
+
+
+@pytest.fixture
+def desk(shared: Tab) -> Iterator[Tab]:
+    yield shared
+    js(shared.page, RESTORE)
+    assert shared.quiet(), (shared.said, shared.asked, shared.opened)
 
 
 def drawn(page: Page, *charts: str) -> None:
@@ -79,7 +98,6 @@ def test_the_whole_page_draws_without_a_request_or_a_word_on_the_console(desk: T
         marks = "path.surface, path.point, .point path, .js-line"
         assert desk.page.locator(f"#{name} svg").first.is_visible()
         assert js(desk.page, f"document.querySelectorAll('#{name} :is({marks})').length") > 0, name
-    assert desk.quiet(), (desk.said, desk.asked)
 
 
 def test_verdict_and_findings_are_on_the_first_screen(desk: Tab) -> None:
@@ -162,17 +180,19 @@ def test_hostile_names_do_nothing_in_any_chart_or_table(browser: Browser, tmp_pa
         assert shown.quiet(), (shown.said, shown.asked, shown.opened)
 
 
-def test_the_policy_stops_a_script_that_gets_in_all_the_same(desk: Tab) -> None:
-    js(desk.page, """() => {
-        const script = document.createElement("script");
-        script.textContent = "window.owned = true";
-        document.body.append(script);
-        document.body.insertAdjacentHTML("beforeend", "<img src=/x onerror='window.owned = 1'>");
-        document.body.append(Object.assign(new Image(), {src: "https://example.org/x"}));
-    }""")  # fmt: skip
-    desk.page.wait_for_timeout(200)
-    assert js(desk.page, "window.owned") is None
-    assert all("Content Security Policy" in said for said in desk.said) and desk.said
+def test_the_policy_stops_a_script_that_gets_in_all_the_same(browser: Browser, file: Path) -> None:
+    with tab(browser, file, viewport=DESK) as shown:
+        js(shown.page, """() => {
+            const script = document.createElement("script");
+            script.textContent = "window.owned = true";
+            document.body.append(script);
+            const broken = "<img src=/x onerror='window.owned = 1'>";
+            document.body.insertAdjacentHTML("beforeend", broken);
+            document.body.append(Object.assign(new Image(), {src: "https://example.org/x"}));
+        }""")  # fmt: skip
+        shown.page.wait_for_timeout(200)
+        assert js(shown.page, "window.owned") is None
+        assert all("Content Security Policy" in said for said in shown.said) and shown.said
 
 
 @pytest.mark.parametrize(("scheme", "viewport"), [("light", PHONE), ("dark", DESK)])

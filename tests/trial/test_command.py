@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 SCRIPT = "def metric(): pass\n"
 
 
 def tdiag(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "tdiag", *words], cwd=folder, text=True,
-                          capture_output=True, stdin=subprocess.DEVNULL, env={**os.environ},
-                          timeout=290, check=False)  # fmt: skip
+    return warm.run(
+        ["-m", "tdiag", *words], folder, {**os.environ}, modules=warm.TDIAG, timeout_s=290
+    )
 
 
 def try_(folder: Path, *words: str) -> tuple[int, str, str]:

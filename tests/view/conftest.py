@@ -1,4 +1,4 @@
-"""One TensorBoard for all tests of this folder: it takes seconds to start."""
+"""One TensorBoard and one browser for all tests of this folder: they take seconds to start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .plugin_page import Plugin
 from .serving import DEVICE, RANKS, RUN, TORCH, Shown, loaded, shown
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page, Route
+    from playwright.sync_api import Browser, Page, Route
 
 PATIENCE_MS = 60_000  # only so that a broken test ends
 
@@ -93,14 +93,21 @@ def page(here: Path) -> Iterator[Shown]:
         yield page
 
 
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """One for this folder: it takes more than a second to start."""
+    with chromium() as started:
+        yield started
+
+
 @pytest.fixture(scope="module")
-def tab() -> Iterator[Page]:
-    """A browser that reaches nothing but this machine."""
-    with chromium() as browser:
-        made = browser.new_page(viewport={"width": 1600, "height": 2400})
-        made.set_default_timeout(PATIENCE_MS)
-        made.route("**/*", _only_here)
-        yield made
+def tab(browser: Browser) -> Iterator[Page]:
+    """A page that reaches nothing but this machine, with a storage of its own."""
+    made = browser.new_page(viewport={"width": 1600, "height": 2400})
+    made.set_default_timeout(PATIENCE_MS)
+    made.route("**/*", _only_here)
+    yield made
+    made.close()
 
 
 def _only_here(route: Route) -> None:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tdiag.view.charts import STATIC
-from tests.report.browsing import chromium
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 PAGE = f"""<!doctype html><x-early><x-late></x-late></x-early><div id="here"></div>
 <script>
@@ -33,11 +32,11 @@ window.since = () => new Promise((done) => setTimeout(() => done(heard.splice(0)
 
 
 @pytest.fixture
-def tab() -> Iterator[Page]:
-    with chromium() as browser:
-        page = browser.new_page()
-        page.set_content(PAGE)
-        yield page
+def tab(browser: Browser) -> Iterator[Page]:
+    page = browser.new_page()
+    page.set_content(PAGE)
+    yield page
+    page.close()
 
 
 def heard(tab: Page, script: str) -> list[str]:
