@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
-from IPython.display import HTML, display
+from IPython.display import display
 
 from tdiag.errors import TdiagError
 
@@ -115,10 +115,12 @@ class Magic(Magics):
             if page:
                 text = html.escape(page_text(diagnosis, evidence, watched.run_dir))
                 style = "width: 100%; height: 80vh; border: 0"
-                display(HTML(f'<iframe style="{style}" srcdoc="{text}"></iframe>'))
+                frame = f'<iframe style="{style}" srcdoc="{text}"></iframe>'
+                display({"text/html": frame}, raw=True)
         except TdiagError as error:
             print(f"tdiag: {error.message}", error.hint, sep="\n", file=sys.stderr)
             return
-        windows = ", ".join(f"{name} {said}" for name, said in diagnosis.capture.items())
-        print(f"tdiag: {windows}", file=sys.stderr)
+        seen = [name for name, said in diagnosis.capture.items() if said.state == "captured"]
+        if seen:
+            print(f"tdiag: captured {', '.join(seen)}", file=sys.stderr)
         print(f"tdiag: as a page: {os.path.relpath(path, Path.cwd())}", file=sys.stderr)
