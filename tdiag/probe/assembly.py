@@ -23,7 +23,7 @@ from .phases import ModuleWatch
 from .saves import SaveWatch
 from .trial.install import install as install_trial
 from .windows import Windows
-from .wire import KERNEL
+from .wire import CONTROL, KERNEL, OVER
 
 _parts: list[Callable[[], None]] = []  # what ends the watching of a cell
 
@@ -65,8 +65,15 @@ def install(run_dir: str, *times: int) -> None:
         probe.detach()
         unfilter()
         facts.allow_sampling(by=0)
+        probe.guard(write_over)(run_dir)
 
     _parts.append(remove)
+
+
+def write_over(run_dir: str) -> None:
+    """Workers that outlive the cell find it, and measure no more."""
+    with open(os.path.join(run_dir, CONTROL, OVER), "wb"):
+        pass
 
 
 def leave() -> None:

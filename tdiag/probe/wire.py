@@ -166,6 +166,7 @@ def syscalls_file(pid: int | str) -> str:
 # --- control/ -------------------------------------------------------------------------------------
 
 FINISH = "finish"  # the parent asks the probe to stop at the next step
+OVER = "over"  # a notebook's cell has ended: for workers that outlive it
 RANK = "rank-"  # and its number: this rank sees the run directory
 STOP_AT = "stop-at"  # the step at which all ranks stop
 TRACE_AT = "trace-at"  # the steps that all ranks trace

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("IPython")
 
 SESSION = r'''
-import io, json, os, sys
+import io, json, os, sys, time
 from contextlib import redirect_stdout
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -126,6 +126,11 @@ seen["runs after"] = len(os.listdir(".tdiag/runs"))
 seen["no torch steps"] = run("%%tdiag\n6 * 7;")
 seen["after all"] = run(TRAIN)
 seen["as it was after all"] = state() == before
+run("loader = DataLoader(Numbers(), batch_size=16, num_workers=1, persistent_workers=True)")
+seen["workers"] = run("%%tdiag --steps 5\n" + TRAIN)
+seen["workers' run"], seen["workers' end"] = latest(), time.perf_counter_ns()
+run(TRAIN)
+run("del loader")
 print("SEEN" + json.dumps(seen))
 '''
 
@@ -210,3 +215,15 @@ def test_a_cell_without_steps_says_so(seen: Any) -> None:
     success, _, printed = seen["no torch steps"]
     assert success and "no training step" in printed
     assert "Out[" not in printed, "of an expression with a semicolon nothing is shown"
+
+
+def test_workers_that_outlive_the_cell_measure_no_more(seen: Any) -> None:
+    """Their fetches went on to be written into the run of a cell long over."""
+    assert seen["workers"][0]
+    fetches = [
+        record["t"]
+        for file in (Path(seen["workers' run"]) / "events").iterdir()
+        for record in map(json.loads, file.read_text().splitlines())
+        if record["kind"] == "fetch"
+    ]
+    assert fetches and max(fetches) < seen["workers' end"]
