@@ -15,6 +15,13 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext tdiag`` in a notebook."""
+    from tdiag.magic import Magic
+
+    shell.register_magics(Magic)
+
+
 def __getattr__(name: str) -> Any:
     """``load`` is imported when it is asked for, so that ``import tdiag`` stays cheap."""
     if name == "load":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,6 +21,12 @@ class Shown(Diagnosis, frozen=True, kw_only=True):
 
         return fragment(document(self), Path.cwd())
 
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """IPython without a notebook."""
+        from tdiag.cli import conclude
+
+        printer.text(conclude.shown("terminal", conclude.documented(self), sys.stdout))
+
 
 def load(run_or_trace: str | os.PathLike[str] = "latest") -> Diagnosis:
     """The diagnosis of a run (its directory, its name below ``.tdiag/runs``, or ``latest``), of a
@@ -27,7 +35,12 @@ def load(run_or_trace: str | os.PathLike[str] = "latest") -> Diagnosis:
     Raises :class:`~tdiag.errors.TdiagError` for anything else; its ``hint`` says what to do.
     """
     found = _load(os.fspath(run_or_trace))
-    return Shown(**msgspec.structs.asdict(found))
+    return shown(found)
+
+
+def shown(diagnosis: Diagnosis) -> Shown:
+    """The same, as a notebook shows it."""
+    return Shown(**msgspec.structs.asdict(diagnosis))
 
 
 def _load(name: str) -> Diagnosis:

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "probe": set(),
     # What the probe and the others must agree on, `probe.wire`, is all that they may take of it.
     "sample": {"errors", "probe.wire"},
-    "launch": {"errors", "sample", "model", "probe.wire"},
+    "launch": {"errors", "children", "sample", "model", "probe.wire"},
     "trace": {"errors", "children"},
     "evidence": {"errors", "children", "model", "trace", "probe.wire"},
     "rules": {"errors", "units", "evidence", "model", "probe.wire"},

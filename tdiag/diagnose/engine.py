@@ -98,7 +98,7 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
         at_best_ns=high,
         speedup=speedup,
         why_gain="" if found.gain is None else found.gain.why,
-        fix=in_its_terms(found.fix, rule.code, _driver(evidence)),
+        fix=in_its_terms(found.fix, rule.code, "" if found.own else _driver(evidence)),
         advisory=found.gain is None or _perhaps(low, high, budget),
         components=() if found.gain is None else _present(found.gain, budget),
     )

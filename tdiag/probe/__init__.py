@@ -10,6 +10,7 @@ only watches (what it does cost: ``benchmarks/README.md``). What it writes is de
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 
@@ -19,6 +20,17 @@ def start(run_dir: str) -> None:
 
     started = time.perf_counter_ns()
     imports.when_imported("torch", lambda began: _watch(run_dir, started, began))
+
+
+def stop(error: BaseException | None) -> None:
+    """Leave the process, which goes on: a notebook's cell has ended, by ``error`` if not None."""
+    from . import imports, patches
+
+    imports.stop_waiting()
+    assembly = sys.modules.get(f"{__name__}.assembly")  # not there before torch is
+    if assembly is not None:
+        assembly.leave()
+    patches.strip(error)
 
 
 def _watch(run_dir: str, *times: int) -> None:

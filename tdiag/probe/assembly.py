@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Callable
 
-from . import facts
+from . import existing, facts
 from .boundary import Boundary
 from .capture import make_capture
 from .collectives import CollectiveWatch
@@ -22,12 +23,15 @@ from .phases import ModuleWatch
 from .saves import SaveWatch
 from .trial.install import install as install_trial
 from .windows import Windows
+from .wire import CONTROL, KERNEL, OVER
+
+_parts: list[Callable[[], None]] = []  # what ends the watching of a cell
 
 
 def install(run_dir: str, *times: int) -> None:
     """Put every hook in place. A hook that fails to install is recorded and left out."""
     probe = Probe(run_dir, *times)
-    install_filter()
+    unfilter = install_filter().undo
     facts.write_process(probe)
     boundary = Boundary(probe)
     inspection = Inspection(probe, boundary)
@@ -47,7 +51,33 @@ def install(run_dir: str, *times: int) -> None:
     probe.guard(facts.watch_profiler)(probe)
     probe.guard(install_trial)(probe, boundary)
     probe.guard(hide_from_dynamo)(__name__.rpartition(".")[0])
+    if probe.config.get(KERNEL):
+        probe.guard(existing.adopt)(boundary, inspection)
     probe.marks.watch_gc()
     os.register_at_fork(after_in_child=probe.after_fork)
     os.register_at_fork(after_in_child=windows.leave)
     atexit.register(windows.at_exit)
+
+    def remove() -> None:
+        if probe.training:
+            probe.guard(windows.finish)("exit")
+        atexit.unregister(windows.at_exit)
+        probe.detach()
+        unfilter()
+        facts.allow_sampling(by=0)
+        probe.guard(write_over)(run_dir)
+
+    _parts.append(remove)
+
+
+def write_over(run_dir: str) -> None:
+    """Workers that outlive the cell find it, and measure no more."""
+    with open(os.path.join(run_dir, CONTROL, OVER), "wb"):
+        pass
+
+
+def leave() -> None:
+    """The cell of a notebook that was watched has ended. Nothing stays in its kernel but what waits
+    for a fork, and does nothing then."""
+    while _parts:
+        _parts.pop()()

@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -153,11 +154,28 @@ class Boundary:
     def _created(self, optimizer: Any) -> None:
         kind = type(optimizer)
         if id(optimizer) not in self.known:
-            number = len(self.known)
-            self.known[id(optimizer)] = (number, places.caller())
-            self.made(number, optimizer)
+            self._know(optimizer, places.caller())
         if not getattr(kind.step, "tdiag_watched", False):
             self.probe.patches.set(kind, "step", self._watched(kind.step))
+
+    def _know(self, optimizer: Any, at: Any) -> None:
+        number = len(self.known)
+        self.known[id(optimizer)] = (number, at)
+        self.made(number, optimizer)
+
+    def adopt(self, optimizer: Any) -> None:
+        """One that was made before the probe came. A scheduler has put a ``step`` of its own on it,
+        which calls the class's as it was then."""
+        self._know(optimizer, None)
+        self._created(optimizer)
+        if own := vars(optimizer).get("step"):
+
+            @functools.wraps(own)
+            def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+                return own(*args, **kwargs)
+
+            watched = MethodType(self._watched(hidden(step)), optimizer)
+            self.probe.patches.set(optimizer, "step", watched)
 
     def _watched(self, original: Any) -> Any:
         boundary, marks, put = self, self.probe.marks, self.probe.marks.put

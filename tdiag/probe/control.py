@@ -20,6 +20,7 @@ from .wire import (
     ATTACHED,
     CONTROL,
     FINISH,
+    KERNEL,
     RANK,
     REFUSED,
     STATE,
@@ -196,7 +197,7 @@ class StopSign:
             accelerator.synchronised()  # no collective is left behind that other ranks wait for
         if self.tries <= SWALLOWED_BEFORE_FORCE:
             raise SystemExit(0)
-        if self.tries == SWALLOWED_BEFORE_FORCE + 1:
+        if self.tries == SWALLOWED_BEFORE_FORCE + 1 and not self.probe.config.get(KERNEL):
             self.probe.recorder.write("forced", t=time.perf_counter_ns())
             self.probe.recorder.flush()
             for stream in (sys.stdout, sys.stderr):  # the signal would lose what they hold

@@ -120,7 +120,8 @@ class Probe:
         self.recorder.flush()
 
     def after_fork(self) -> None:
-        self.marks.thread = None
+        if self.patches.made:  # else it has left, and nobody would take up the marks
+            self.marks.thread = None
         self.marks.due_ns = 0
         self.marks.log.clear()
         self.recorder.forget_parent()

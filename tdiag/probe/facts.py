@@ -181,13 +181,14 @@ def config_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def allow_sampling() -> None:
-    """Let py-spy, a sibling, attach under Yama's ptrace_scope 1 without root."""
+def allow_sampling(by: int = PR_SET_PTRACER_ANY) -> None:
+    """Let py-spy, a sibling, attach under Yama's ptrace_scope 1 without root; ``by`` 0: nobody any
+    more but what started this process."""
     if sys.platform.startswith("linux"):
         import ctypes
 
         libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY), 0, 0, 0)
+        libc.prctl(PR_SET_PTRACER, ctypes.c_ulong(by), 0, 0, 0)
 
 
 def profiled_by() -> str:

@@ -173,13 +173,19 @@ def _parts(value: Any) -> list[Any]:
     if issubclass(type(value), (type, types.ModuleType)):
         return []
     for cls in type(value).__mro__:
-        if not is_user_file(getattr(sys.modules.get(cls.__module__), "__file__", None) or ""):
+        if not _users(cls.__module__):
             continue
         for name, own in vars(cls).items():
             if name == "__init__":
                 continue  # it ran before the fetches; what it keeps is among the attributes
             parts += _globals_of(own) if type(own) is types.FunctionType else [own]
     return parts
+
+
+def _users(module: str) -> bool:
+    """Its code is the user's. A ``__main__`` without a file was typed in, into a notebook."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return is_user_file(file) if file else module == "__main__"
 
 
 def _globals_of(function: types.FunctionType) -> list[Any]:

@@ -30,6 +30,11 @@ def when_imported(name: str, action: Action) -> None:
         sys.meta_path.insert(0, _Finder(name, action))
 
 
+def stop_waiting() -> None:
+    """Forget every function that waits for its module."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+
+
 def _executed(name: str) -> bool:
     """The module is there, and neither half executed nor waiting for its first use (a
     ``LazyLoader``'s module is a subclass until then)."""

@@ -64,10 +64,18 @@ class Schedules:
         known = any(scheduler is reference() for reference in self.alive)
         if known or len(self.alive) >= MOST_SCHEDULERS:
             return
+        self._know(scheduler, places.caller())
+
+    def _know(self, scheduler: Any, at: Any) -> None:
         self.probe.recorder.write(
-            "scheduler", id=len(self.alive), name=type(scheduler).__name__, at=places.caller()
+            "scheduler", id=len(self.alive), name=type(scheduler).__name__, at=at
         )
         self.alive.append(weakref.ref(scheduler))
+
+    def adopt(self, scheduler: Any) -> None:
+        """One that was made before the probe came."""
+        if len(self.alive) < MOST_SCHEDULERS:
+            self._know(scheduler, None)
 
     def steps(self) -> list[int | None]:
         """By number: how often each has stepped; None for one that is gone or does not count."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 import time
 import weakref
@@ -25,7 +26,7 @@ from .fetches import count_bytes, describe_loader
 from .patches import hidden
 from .procfs import ThreadCounters, kernel_ns, pool_threads
 from .record import MOST_VALUES, here
-from .wire import ITERATOR_MADE, NEXT_BEGIN, NEXT_END
+from .wire import CONTROL, ITERATOR_MADE, KERNEL, NEXT_BEGIN, NEXT_END, OVER
 
 if TYPE_CHECKING:
     from .boundary import Boundary
@@ -201,7 +202,15 @@ class LoaderWatch:
             if vars(kind).get("fetch") is original:
                 kind.fetch = wrapper
 
-    def before_fetch(self, fetcher: Any) -> dict[str, Any]:
+    def over(self) -> bool:
+        """This is a worker of a notebook's cell that has ended."""
+        control = os.path.join(self.probe.run_dir, CONTROL, OVER)
+        return bool(self.probe.config.get(KERNEL)) and os.path.exists(control)
+
+    def before_fetch(self, fetcher: Any) -> dict[str, Any] | None:
+        if self.over():
+            self.due_ns, self.fetches = sys.maxsize, WEIGH_FIRST
+            return None
         if self.pid != os.getpid():
             self._enter_process()
         timing = getattr(fetcher, "tdiag_timing", None)

@@ -89,10 +89,12 @@ def _without_hidden(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def install_filter() -> None:
-    """Filter where tracebacks come to light: the except hooks and the ``traceback`` module."""
-    sys.excepthook = _filtered_hook(sys.excepthook)
-    threading.excepthook = _filtered_thread_hook(threading.excepthook)
+def install_filter() -> Patches:
+    """Filter where tracebacks come to light: the except hooks and the ``traceback`` module. What is
+    returned undoes it, once no frame of a wrapper can be left."""
+    patches = Patches()
+    patches.set(sys, "excepthook", _filtered_hook(sys.excepthook))
+    patches.set(threading, "excepthook", _filtered_thread_hook(threading.excepthook))
     original = traceback.TracebackException.__init__
 
     @functools.wraps(original)
@@ -102,7 +104,8 @@ def install_filter() -> None:
             exc_traceback = _without_hidden(exc_traceback)
         original(self, exc_type, exc_value, exc_traceback, **kwargs)
 
-    traceback.TracebackException.__init__ = hidden(init)  # type: ignore[method-assign]
+    patches.set(traceback.TracebackException, "__init__", hidden(init))
+    return patches
 
 
 def _filtered_hook(original: Any) -> Any:

@@ -115,6 +115,8 @@ PROBE_ERROR = "probe-error.txt"
 CPROFILE = "cprofile.pstats"
 DIGEST = "digest.msgpack"  # of the ranks, by tdiag.evidence.from_run.digest
 ROOF = "roof.json"  # what the machine reaches, by tdiag.launch.measured_roof
+CELLS = "cells"  # the sources of a notebook's cells
+KERNEL = "kernel"  # of the configuration: watches a cell in a process that goes on afterwards
 PY_SPY, IN_PROCESS, OFF = "py-spy", "in-process", "off"  # `sampler` of the configuration
 
 
@@ -164,6 +166,7 @@ def syscalls_file(pid: int | str) -> str:
 # --- control/ -------------------------------------------------------------------------------------
 
 FINISH = "finish"  # the parent asks the probe to stop at the next step
+OVER = "over"  # a notebook's cell has ended: for workers that outlive it
 RANK = "rank-"  # and its number: this rank sees the run directory
 STOP_AT = "stop-at"  # the step at which all ranks stop
 TRACE_AT = "trace-at"  # the steps that all ranks trace
@@ -194,8 +197,13 @@ _LIBRARY = re.compile(
 )
 
 
+CELL = "<ipython-input-"  # how IPython outside Jupyter names the code of a cell
+
+
 @lru_cache(maxsize=4096)
 def is_user_file(name: str) -> bool:
     """False for torch, installed packages, the standard library, tdiag's probe, code that inductor
     generated and built-ins."""
-    return bool(name) and not name.startswith("<") and not _LIBRARY.search(name)
+    if name.startswith("<"):
+        return name.startswith(CELL)  # typed into a notebook
+    return bool(name) and not _LIBRARY.search(name)

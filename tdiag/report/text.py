@@ -11,6 +11,7 @@ from rich.style import Style
 from rich.text import Text
 
 from tdiag.model.place import Place
+from tdiag.probe.wire import CELLS
 
 #: Stands for a space at which no line may break. Private use, so :func:`inert` lets none in.
 GLUE = "\ue000"
@@ -102,6 +103,8 @@ def kernel_name(name: str, room: int) -> str:
 def relative(file: str, base: Path | None) -> str:
     """``file`` as seen from ``base``; unchanged where it does not lie below it."""
     path = Path(file)
+    if path.parent.name == CELLS:
+        return path.stem  # In[5]
     return str(path.relative_to(base)) if base and path.is_relative_to(base) else file
 
 

@@ -56,13 +56,15 @@ class Gain:
 
 @dataclass(frozen=True)
 class Found:
-    """A pattern that was found; without a gain, an advisory."""
+    """A pattern that was found; without a gain, an advisory. ``own``: the user's code does it by
+    itself, so no setting of a framework that drives the loop changes it."""
 
     summary: str
     evidence: tuple[Measure, ...]
     fix: Fix
     gain: Gain | None = None
     at: Place | None = None
+    own: bool = False
 
 
 def where(at: Place | None) -> str:

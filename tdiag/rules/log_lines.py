@@ -18,8 +18,12 @@ def logs(line: StackLine) -> bool:
     """The line writes a log, by the function called or by its own text."""
     if line.phase in NOT_LOGGING:
         return False
-    text = linecache.getline(line.at.file, line.at.line)
-    return bool(WRITERS.search(line.leaf) or WRITES.search(text))
+    return bool(WRITERS.search(line.leaf) or writes(line))
+
+
+def writes(line: StackLine) -> bool:
+    """The line's own text writes, no library on its behalf."""
+    return bool(WRITES.search(linecache.getline(line.at.file, line.at.line)))
 
 
 def made_for_logs(stacks: Stacks, ops: Ops | None, trees: CallTrees | None) -> list[StackLine]:

@@ -24,6 +24,9 @@ with the time between two.
 
 from __future__ import annotations
 
+import linecache
+import re
+
 from msgspec.structs import replace
 
 from tdiag.evidence.sampled import Stacks
@@ -44,6 +47,7 @@ CODE = "TD803"
 NAME = "checkpoint-blocks-training"
 CLASS = "checkpoint"
 
+_SAVES = re.compile(r"\bsave\w*\(")  # not `trainer.fit(`, within which a framework saves
 DISTRIBUTED = "torch.distributed.checkpoint."
 
 AFFORDABLE_FRAC = Threshold(
@@ -92,6 +96,7 @@ def check(
             ("checkpoint",),
         ),
         at=at,
+        own=at is not None and _SAVES.search(linecache.getline(at.file, at.line)) is not None,
     )
 
 

@@ -30,7 +30,7 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.examples import budget, stack, stacks
-from tdiag.rules.log_lines import logs, made_for_logs
+from tdiag.rules.log_lines import logs, made_for_logs, writes
 from tdiag.rules.measures import count, frac, known_to
 from tdiag.rules.phase_lines import waits_for_device
 from tdiag.rules.thresholds import LOG_EVERY, MIN_SAMPLES, RARER_LOW_FRAC
@@ -78,6 +78,7 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | No
             ("other", "unattributed", "prepare", "loss", "optimizer", "forward", "evaluation"),
         ),
         at=top.at,
+        own=writes(top),
     )
 
 

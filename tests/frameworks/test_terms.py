@@ -7,14 +7,18 @@ import re
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.machine import Environment
+from tdiag.evidence.sampled import Stacks
 from tdiag.frameworks import FRAMEWORKS, Framework, in_its_terms
 from tdiag.model.diagnosis import Finding, Fix
+from tdiag.model.place import Place
 from tdiag.probe.frameworks import PACKAGES, driver
 from tdiag.rules.catalogue import all_rules, example, find
 
@@ -54,6 +58,37 @@ def test_a_finding_of_a_run_speaks_as_its_framework_does() -> None:
     found = run_rule(rule, evidence.add(environment))
     assert isinstance(found, Finding)
     assert "TrainingArguments(dataloader_num_workers=3)" in found.fix.text
+
+
+@pytest.mark.parametrize(
+    ("code", "by_itself", "through_it", "setting"),
+    [
+        ("TD803", "torch.save(state, path)", "trainer.fit(module, loader)", "ModelCheckpoint("),
+        ("TD804", "log.write(text)", "trainer.fit(module, loader)", "log_every_n_steps="),
+    ],
+)
+def test_what_the_users_code_does_by_itself_is_no_setting_of_the_frameworks(
+    tmp_path: Path, code: str, by_itself: str, through_it: str, setting: str
+) -> None:
+    """A callback that writes every step is not quieter with ``log_every_n_steps``."""
+    script = tmp_path / "fit.py"
+    script.write_text(f"{by_itself}\n{through_it}\n")
+    environment = Environment(
+        torch="2.13.0", python="3.11", device="cpu", device_count=0, tdiag="0.1.0", command=(),
+        script="fit.py", hostname="", platform="", framework=("lightning", "2.6.6"),
+    )  # fmt: skip
+    rule = find(code)
+    evidence = rule.fires().add(environment)
+    stacks = evidence.get(Stacks)
+    assert stacks is not None
+    fixes = []
+    for line in (1, 2):
+        at = Place(file=str(script), line=line)
+        lines = tuple(msgspec.structs.replace(x, at=at) for x in stacks.training)
+        found = run_rule(rule, evidence.add(msgspec.structs.replace(stacks, training=lines)))
+        assert isinstance(found, Finding)
+        fixes.append(found.fix.text)
+    assert setting not in fixes[0] and setting in fixes[1]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,148 @@
+"""One cell of a notebook, watched: the probe inside its kernel, py-spy and the system beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tdiag
+from tdiag.children import program
+from tdiag.errors import UsageError
+from tdiag.launch import rundir
+from tdiag.launch.process import Ended
+from tdiag.launch.progress import Progress
+from tdiag.launch.session import RunOptions, closing_notes, not_watched
+from tdiag.probe import wire
+from tdiag.sample.pyspy import allow_hint, find_program
+
+PROBE = "tdiag_probe"
+
+
+class CellSource(NamedTuple):
+    """A cell that has run: ``name`` as its code is called, ``label`` as the notebook shows it;
+    empty where that is not the user's code but the call of the magic."""
+
+    name: str
+    label: str
+    text: str
+
+
+class WatchedCell:
+    """From ``begin`` to ``end``, which is called whatever the cell did. Raises TdiagError only
+    before anything is watched."""
+
+    def __init__(self, label: str, options: RunOptions) -> None:
+        if PROBE in sys.modules or os.environ.get(wire.RUN_VARIABLE):
+            raise UsageError("tdiag watches this process already")
+        self.run_dir = rundir.create(label)
+        self.record: dict[str, Any] = {
+            "schema": rundir.SCHEMA,
+            "command": ["%%tdiag", label],
+            "script": label,
+            "cwd": str(Path.cwd()),
+            "start_unix_ns": time.time_ns(),
+            "end_unix_ns": None,
+            "exit_code": None,
+            "signal": None,
+            "options": asdict(options),
+            "python": sys.executable,
+            "python_version": platform.python_version(),
+            "torch_version": None,
+            "tdiag": tdiag.__version__,
+            "hostname": platform.node(),
+            "platform": platform.platform(),
+            "notes": [],
+        }
+        found = find_program()
+        config = {
+            "profiling": options.profiling,
+            "steps": options.steps,
+            "time_budget_s": options.time_budget_s,
+            "windows": wire.STANDARD,
+            "sampler": wire.PY_SPY if found else wire.IN_PROCESS,
+            "sampler_hint": allow_hint() if found else "py-spy is not installed beside tdiag",
+            wire.KERNEL: True,
+        }
+        rundir.write_json(self.run_dir / wire.CONFIG, config)
+        rundir.write_json(self.run_dir / wire.RUN, self.record)
+
+    def begin(self) -> None:
+        self.beside = subprocess.Popen(
+            [*program("tdiag.launch.beside"), str(self.run_dir), str(os.getpid())],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        folder = Path(tdiag.__file__).parent / "probe"
+        spec = spec_from_file_location(
+            PROBE, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        assert spec is not None and spec.loader is not None
+        sys.modules[PROBE] = module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.start(str(self.run_dir))
+
+    def end(self, error: BaseException | None, sources: Iterable[CellSource]) -> bool:
+        """Nothing of tdiag is left in the kernel afterwards. ``error``: what ended the cell.
+        Returns whether that was tdiag's own doing, the evidence being complete."""
+        sys.modules[PROBE].stop(error)
+        for name in [name for name in sys.modules if name.partition(".")[0] == PROBE]:
+            del sys.modules[name]
+        assert self.beside.stdin is not None and self.beside.stdout is not None
+        with self.beside.stdout as over, contextlib.suppress(OSError):  # it may have failed
+            self.beside.stdin.write(b".")  # loader workers that live on hold the pipe open
+            self.beside.stdin.close()
+            over.read()
+        self.beside.wait()  # it went on as nobody's child
+        name_cells(self.run_dir, sources, self.record["start_unix_ns"])
+        progress = Progress(self.run_dir)
+        progress.look()
+        stopped = isinstance(error, SystemExit) and progress.stopped()
+        notes = closing_notes(Ended(0, None, int(isinstance(error, KeyboardInterrupt))), progress)
+        if error is not None and not stopped and not isinstance(error, KeyboardInterrupt):
+            notes.append(f"the cell ended with {type(error).__name__}: {str(error)[:200]}")
+        notes += not_watched(self.run_dir)
+        self.record.update(end_unix_ns=time.time_ns(), exit_code=0, notes=notes)
+        rundir.write_json(self.run_dir / wire.RUN, self.record)
+        return stopped
+
+
+def name_cells(run_dir: Path, sources: Iterable[CellSource], before_unix_ns: int) -> None:
+    """Keep the sources of the cells that the evidence names, and let it name those files, dated
+    before the run. A cell's code is called ``<ipython-input-5-0a1b>``, or as a file of a temporary
+    folder which does not exist: nobody could look up a line there."""
+    folder = run_dir / wire.CELLS
+    recorded = [*run_dir.glob(f"{wire.EVENTS}/*.jsonl"), *run_dir.glob(wire.stacks_file("*")),
+                *run_dir.glob(f"{wire.TENSORBOARD}/*.json")]  # fmt: skip
+    sources = list(sources)
+    for path in recorded:
+        text = before = path.read_bytes()
+        # The probe makes every name absolute.
+        text = re.sub(rb'"/[^"\n]*/(' + wire.CELL.encode() + b")", rb'"\1', text)
+        for source in sources:
+            if (name := _json(source.name)) not in text:
+                continue
+            if not source.label:
+                text = text.replace(name, b"<%%tdiag>")
+                continue
+            file = folder / f"{source.label}.py"
+            text = text.replace(name, _json(str(file)))
+            if not file.exists():
+                folder.mkdir(exist_ok=True)
+                file.write_text(source.text, encoding="utf-8")
+                os.utime(file, ns=(before_unix_ns, before_unix_ns))
+        if text != before:
+            path.write_bytes(text)
+
+
+def _json(text: str) -> bytes:
+    return json.dumps(text, ensure_ascii=False)[1:-1].encode()
