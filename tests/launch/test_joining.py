@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.errors import OccupiedError
+from tdiag.cli.tried import options
+from tdiag.errors import OccupiedError, UsageError
 from tdiag.launch import rundir
 from tdiag.launch.joining import SILENT_S, awaited, has_parts, open_run, shared
 from tdiag.launch.target import Target
@@ -134,6 +135,14 @@ def test_a_program_that_is_no_part_of_a_job_joins_none(monkeypatch: pytest.Monke
     begun(run, ["python", "train.py"])
     with pytest.raises(OccupiedError, match="not empty"):
         open_run(alone, ["python", "train.py"], Path("run"))
+
+
+def test_a_job_on_several_machines_is_not_started_again_from_one() -> None:
+    """`tdiag try` and `--try` would wait for the other machines."""
+    run = first()
+    begun(open_run(JOB, OTHER_NODE, Path("run")), OTHER_NODE)
+    with pytest.raises(UsageError, match="ran on several machines"):
+        options(run, 10.0, print)
 
 
 CODE = """
