@@ -30,6 +30,10 @@ class RunError(TdiagError):
     """A run directory, trace or report cannot be read or written."""
 
 
+class OccupiedError(RunError):
+    """The run directory asked for holds something already."""
+
+
 class LaunchError(TdiagError):
     """The user's program could not be started; exit codes follow the shell (127, 126)."""
 

@@ -58,6 +58,14 @@ def analyze(
         bool,
         typer.Option("--all", help="Show every finding and every rule that could not be checked."),
     ] = False,
+    executor: Annotated[
+        str,
+        typer.Option(
+            metavar="WHERE",
+            help="Where several files are read: processes (here), or dask://HOST:PORT or"
+            " ray://HOST:PORT, a cluster whose workers see the files under the same paths.",
+        ),
+    ] = "processes",
     hourly_cost: HourlyCost = None,
     output: Output = None,
 ) -> None:
@@ -82,7 +90,7 @@ def analyze(
     if name == "html" and output is None:
         named = output = Path(f"{paths[0].resolve().name.partition('.')[0] or 'trace'}.html")
     with open_output(output) as file:
-        now = _read(paths)
+        now = _read(paths, executor)
         stream = file or sys.stdout
         text = ""
         if not against or name == "terminal":
@@ -90,7 +98,7 @@ def analyze(
             document = documented(now.diagnosis, hourly_cost=hourly_cost, evidence=evidence)
             text = shown(name, document, stream, all_findings=all_findings)
         if against:
-            difference = compared(compare(_read([against]), now))
+            difference = compared(compare(_read([against], executor), now))
             text += shown(name, difference, stream, all_findings=all_findings)
         if file is not None:
             file.truncate(0)
@@ -99,26 +107,32 @@ def analyze(
         say_where(named)
 
 
-def _read(paths: list[Path]) -> TracedRun:
+def _read(paths: list[Path], executor: str) -> TracedRun:
     from tdiag.diagnose import diagnose
     from tdiag.diagnose.trace_differences import TracedRun
 
-    evidence = read_ranks(paths)[1]
+    evidence = read_ranks(paths, executor)[1]
     return TracedRun(diagnose(evidence), evidence)
 
 
-def read_ranks(paths: list[Path]) -> tuple[dict[int, TracedFile], Evidence]:
+def read_ranks(
+    paths: list[Path], executor: str = "processes"
+) -> tuple[dict[int, TracedFile], Evidence]:
     """The readable ones of these traces by rank, and the evidence of their job.
 
     Raises RunError where none can be read, UsageError where they are not the ranks of one job.
     """
     from tdiag.errors import RunError, UsageError
+    from tdiag.evidence.from_trace.executors import PROCESSES, read_many
     from tdiag.evidence.from_trace.ranks_of_traces import merge_ranks
-    from tdiag.evidence.from_trace.trace_files import find_traces, read_files, unrelated
+    from tdiag.evidence.from_trace.trace_files import find_traces, or_error, unrelated
 
     files = find_traces(paths)
     with _progress(files) as progress:
-        results = read_files(files, progress)
+        if len(files) == 1 and executor == PROCESSES:
+            results = [or_error(files[0], progress)]
+        else:
+            results = read_many(files, executor, progress)
     errors = [found for found in results if isinstance(found, RunError)]
     read = [found for found in results if not isinstance(found, RunError)]
     if not read:
@@ -154,19 +168,21 @@ def _rank(found: TracedFile, index: int) -> int:
 
 @contextmanager
 def _progress(files: list[Path]) -> Iterator[Progress | None]:
-    """A bar of bytes read on stderr, for one large file in a terminal."""
-    small = len(files) > 1 or not files[0].is_file() or files[0].stat().st_size < SHOWN_BYTES
+    """A bar on stderr, in a terminal: of bytes read of one large file, of several files read."""
+    many = len(files) > 1
+    small = not many and (not files[0].is_file() or files[0].stat().st_size < SHOWN_BYTES)
     if small or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.table import Column
 
     # The name comes last and takes what room there is, so that a long one hides nothing.
     name = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))
-    columns = (TextColumn("reading"), BarColumn(bar_width=24), DownloadColumn(), name)
+    done = MofNCompleteColumn() if many else DownloadColumn()
+    columns = (TextColumn("reading"), BarColumn(bar_width=24), done, name)
     with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as bar:
-        task = bar.add_task(escape(files[0].name), total=None)
+        task = bar.add_task("files" if many else escape(files[0].name), total=None)
         yield lambda done, size: bar.update(task, completed=done, total=size)

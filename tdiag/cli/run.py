@@ -83,7 +83,11 @@ def run(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Run directory to write, instead of a new one in .tdiag/runs."
+            "--out",
+            "--run-dir",
+            metavar="DIR",
+            help="Run directory to write, instead of a new one in .tdiag/runs. On several machines"
+            " the same shared folder for all.",
         ),
     ] = None,
     json: Annotated[
@@ -197,6 +201,14 @@ def _report(
     again = f"the run is kept: tdiag report {os.path.relpath(outcome.run_dir)}"
     if not outcome.report_wanted:
         complain(TdiagError("interrupted twice: no report", again))
+        return
+    if outcome.awaited:
+        for note in outcome.notes:
+            say(f"tdiag: {note}")
+        say(
+            f"tdiag: the job still runs on {', '.join(outcome.awaited)}, and the last to end makes"
+            f" the report; what there is so far: tdiag report {os.path.relpath(outcome.run_dir)}"
+        )
         return
     try:
         from tdiag.evidence.from_run import load_run

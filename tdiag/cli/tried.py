@@ -42,10 +42,13 @@ def proposals(diagnosis: Diagnosis) -> tuple[list[Candidate], tuple[str, ...]]:
 
 def options(run_dir: Path, time_budget_s: float, progress: Callable[[str], None]) -> TrialOptions:
     """The run's own program."""
+    from tdiag.errors import UsageError
     from tdiag.launch import rundir
-    from tdiag.probe.wire import RUN
+    from tdiag.probe.wire import RUN, parts
     from tdiag.trial.measure import TrialOptions
 
+    if len(parts(run_dir)) > 1:
+        raise UsageError("the job ran on several machines: it cannot be started again from one")
     record = json.loads((run_dir / RUN).read_text())
     label = Path(str(record.get("script") or record["command"][0])).stem
     return TrialOptions(

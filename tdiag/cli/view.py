@@ -88,12 +88,13 @@ def _write(run: str | None, write: Callable[[Path], tuple[Path, list[str]]], ope
     """Write one file into a run directory, and say how to open it."""
     from tdiag.cli.streams import say
     from tdiag.errors import UsageError
+    from tdiag.evidence.from_run.machines import home_of
     from tdiag.launch.rundir import find
 
     if _is_trace(run):
         hint = "open the trace in the viewer directly"
         raise UsageError(f"{run} is a trace, not a run: there is nothing to merge", hint)
-    run_dir = find(run)
+    run_dir = home_of(find(run))
     try:
         path, notes = write(run_dir)
     except OSError as error:
@@ -153,6 +154,7 @@ def _view(run: str | None, scratch: Path, steps: int | None) -> View:
     from tdiag.cli.analyze import read_ranks
     from tdiag.cli.conclude import conclude
     from tdiag.diagnose import diagnose
+    from tdiag.evidence.from_run.machines import home_of
     from tdiag.launch.rundir import find
     from tdiag.report.load import load_diagnosis
     from tdiag.view import tensorboard
@@ -165,7 +167,7 @@ def _view(run: str | None, scratch: Path, steps: int | None) -> View:
         run_dir = find(run)
         kept = (run_dir / "diagnosis.json").is_file()
         diagnosis = load_diagnosis(run_dir) if kept else conclude(run_dir)
-        return tensorboard.of_run(run_dir, diagnosis, scratch, steps)
+        return tensorboard.of_run(home_of(run_dir), diagnosis, scratch, steps)
     except OSError as error:
         raise _unwritable(scratch, error) from None
 

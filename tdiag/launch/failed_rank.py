@@ -55,10 +55,15 @@ class RankWatch:
         if steps != self.steps or not steps or any(r.finish for r in ranks) or self.stands:
             self.steps, self.stepped_s = steps, now_s
             return ""
-        if now_s - self.stepped_s < NO_STEP_S or len(ranks) < 2:
+        if now_s - self.stepped_s < NO_STEP_S or not ranks:
             return ""
         self.stands = standing(ranks)
         return self.stands
+
+    def hangs(self) -> bool:
+        """The job makes no steps, and all of its ranks are on this machine: one elsewhere may work
+        while those here wait for it."""
+        return bool(self.stands) and not _absent(self.progress.ranks())
 
     def close(self) -> None:
         for descriptor in self.pid_of:
@@ -70,9 +75,12 @@ class RankWatch:
         found = [
             (when, rank) for rank in self.progress.ranks() if (when := self._when(rank)) is not None
         ]
-        if len(self.progress.ranks()) < 2 or not found:
+        if not found:
             return ""
         _, first = min(found, key=lambda pair: pair[0])
+        absent = _absent(self.progress.ranks())
+        if absent and first.died is None:
+            return ""  # the launcher may have ended it, since a rank on another machine failed
         steps = first.died["step"] if first.died else first.steps
         # The very first step only starts the clock and is not recorded.
         after = f"after {_steps(steps + 1)}" if steps else "before its second step"
@@ -80,7 +88,8 @@ class RankWatch:
         if first.died is not None:
             at = first.died.get("at")
             place = f" at {Path(at[0]).name}:{at[1]}" if at else ""
-            return f"{who} failed first, {after}: {first.died['what']}{place}"
+            among = " of the ranks on this machine" if absent else ""
+            return f"{who} failed first{among}, {after}: {first.died['what']}{place}"
         if first.finish == "exit":
             return (
                 f"{who} ended first, {after}, without an exception: it called exit, or had no more"
@@ -112,9 +121,15 @@ def standing(ranks: list[Reported], dump: Callable[[int], list[Frame]] = dump) -
     late = [rank.rank for rank, stack in known if not _waits(stack)]
     said = [f"rank {rank.rank} {_place(rank, stack)}" for rank, stack in places]
     who = ""
-    if len(late) == 1 and len(known) == len(ranks):
+    if len(late) == 1 and len(known) == len(ranks) and not _absent(ranks):
         who = f"the others wait for rank {late[0]}; "
-    return f"no rank has ended a step for {NO_STEP_S:.0f} s: {who}{'; '.join(said)}"
+    here = " on this machine" if _absent(ranks) else ""
+    return f"no rank{here} has ended a step for {NO_STEP_S:.0f} s: {who}{'; '.join(said)}"
+
+
+def _absent(ranks: list[Reported]) -> bool:
+    """Ranks of the job are on other machines, or have not joined it."""
+    return len({rank.rank for rank in ranks}) < max((rank.world_size for rank in ranks), default=0)
 
 
 def _steps(count: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tdiag.errors import RunError
+from tdiag.errors import OccupiedError, RunError
 from tdiag.model.threshold import Threshold
 from tdiag.probe.wire import CONFIG, CONTROL, EVENTS, RUN, TENSORBOARD
 
@@ -49,22 +50,33 @@ def create(label: str, out: Path | None = None) -> Path:
             raise OSError(errno.ENOSPC, f"only {free >> 20} MB free")
         if out is None:
             _ignore(path.parent.parent)
-            path = _fresh(path)
-        elif path.is_dir() and any(path.iterdir()):
-            raise RunError(
-                f"--out {out}: the directory is not empty",
-                "name a new directory; tdiag never overwrites a run",
-            )
-        path.mkdir(mode=0o700, exist_ok=True)
-        path.chmod(0o700)
-        for folder in (EVENTS, CONTROL, TENSORBOARD):
-            (path / folder).mkdir()
-        (path / CONFIG).write_text("{}\n")
+            path = fresh(path)
+        else:
+            path.mkdir(mode=0o700, exist_ok=True)
+            path.chmod(0o700)
+            if any(path.iterdir()):
+                raise OccupiedError(
+                    f"--out {out}: the directory is not empty",
+                    "name a new directory; tdiag never overwrites a run",
+                )
+        furnish(path)
     except OSError as error:
         raise unwritable(path, error) from None
     if out is None:
         _link(path)
     return path
+
+
+def furnish(path: Path) -> None:
+    """What a run directory has from the beginning. Raises OccupiedError where another tdiag was
+    faster, OSError where it cannot be written."""
+    try:
+        (path / EVENTS).mkdir()
+    except FileExistsError:
+        raise OccupiedError(f"{path}: another run began in it just now") from None
+    for folder in (CONTROL, TENSORBOARD):
+        (path / folder).mkdir()
+    (path / CONFIG).write_text("{}\n")
 
 
 def create_check(label: str, among: Path = CHECKS) -> Path:
@@ -77,8 +89,7 @@ def create_check(label: str, among: Path = CHECKS) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _ignore(path.parent.parent)
-        path = _fresh(path)
-        path.mkdir(mode=0o700)
+        path = fresh(path)
     except OSError as error:
         raise unwritable(path, error) from None
     return path
@@ -148,13 +159,15 @@ def _name(label: str) -> str:
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + safe
 
 
-def _fresh(path: Path) -> Path:
-    """The path, numbered if a run of the same second already has it."""
-    number, fresh = 1, path
-    while fresh.exists():
-        number += 1
-        fresh = path.with_name(f"{path.name}-{number}")
-    return fresh
+def fresh(path: Path) -> Path:
+    """Make this folder, numbered if there is one already (a run of the same second), whoever else
+    does so at the same time. Raises OSError."""
+    for number in itertools.count(1):
+        made = path.with_name(f"{path.name}-{number}") if number > 1 else path
+        with contextlib.suppress(FileExistsError):
+            made.mkdir(mode=0o700)
+            break
+    return made
 
 
 def _ignore(folder: Path) -> None:

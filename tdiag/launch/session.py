@@ -13,7 +13,7 @@ from typing import Any
 
 import tdiag
 from tdiag.errors import RunError
-from tdiag.launch import process, rundir
+from tdiag.launch import joining, process, rundir
 from tdiag.launch.display import Display
 from tdiag.launch.failed_rank import RankWatch
 from tdiag.launch.measured_roof import calibrate
@@ -50,12 +50,14 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Finished:
-    """``notes``: what the user should know about how the run ended; also in ``run.json``."""
+    """``notes``: what the user should know about how the run ended; also in ``run.json``.
+    ``awaited``: other machines on which the job is still under way."""
 
     run_dir: Path
     code: int
     report_wanted: bool
     notes: tuple[str, ...]
+    awaited: tuple[str, ...] = ()
 
 
 def environment(run_dir: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -68,7 +70,7 @@ def environment(run_dir: Path, base: Mapping[str, str] = os.environ) -> dict[str
 def launch(target: Target, options: RunOptions, out: Path | None = None) -> Finished:
     """Run the program under the probe. Raises TdiagError only before it was started."""
     checked = check(target, options.python)
-    run_dir = rundir.create(target.label(), out)
+    run_dir = joining.open_run(target, target.command(checked.python or "python"), out)
     return _Session(target, options, checked, run_dir).run()
 
 
@@ -173,7 +175,7 @@ class _Session:
                 self.system.sample()
             self.progress.look()
             if self.system:
-                hangs = bool(self.ranks.stands) and self.options.profiling
+                hangs = self.ranks.hangs() and self.options.profiling
                 self.watchdog.look(now, self.system.processes, hangs=hangs)
             if stands := self.ranks.look(now):
                 for part in stands.split("; "):
@@ -207,7 +209,8 @@ class _Session:
             rundir.write_json(self.run_dir / wire.RUN, self.record)
         except RunError as error:  # a disk that filled up meanwhile must not hide the exit code
             notes.append(error.message)
-        return Finished(self.run_dir, ended.code, ended.report_wanted, tuple(notes))
+        shared, awaited = joining.shared(self.run_dir), joining.awaited(self.run_dir)
+        return Finished(shared, ended.code, ended.report_wanted, tuple(notes), awaited)
 
 
 def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:
@@ -233,9 +236,9 @@ def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:
     lead = progress.lead()
     if lead is not None and lead.absent:
         notes.append(
-            f"{lead.absent} rank{'s' * (lead.absent > 1)} of the job did not see this run directory"
-            " (another machine?) and would have failed had the others stopped: so the program was"
-            " not ended"
+            f"{lead.absent} rank{'s' * (lead.absent > 1)} of the job could not be asked to stop"
+            " with the others (another machine?) and would have failed without them: so the program"
+            " was not ended"
         )
     if progress.forced():
         notes.append("the script catches SystemExit, so it was ended with SIGTERM")

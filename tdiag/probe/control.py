@@ -98,11 +98,12 @@ class Agreement:
 
     def _settle(self, question: dict[str, Any]) -> None:
         accelerator.synchronised()
-        found = (_read(f"{self.file}.{rank}") for rank in range(1, self.probe.ranks))
+        asked = [rank for rank in range(1, self.probe.ranks) if arrived(self.probe, rank)]
+        found = (_read(f"{self.file}.{rank}") for rank in asked)
         answers = [answer["step"] for answer in found if answer and answer["id"] == question["id"]]
-        # One that never answers makes no steps, or is on a machine that does not see the file.
+        # One that never answers makes no steps.
         late = time.perf_counter_ns() - question["id"] > ANSWER_WITHIN_S * 1e9
-        if len(answers) == self.probe.ranks - 1 or late:
+        if len(answers) == len(asked) or late:
             self.at = max(self.probe.step, *answers, 0) + STEPS_UNTIL_ALL_STOP
             _write(self.file, {**question, "at": self.at})
 
@@ -128,6 +129,11 @@ def arrive(probe: Probe) -> None:
     """Tell rank 0 that this rank sees the run directory; ranks on other machines may not."""
     with open(os.path.join(probe.run_dir, CONTROL, f"{RANK}{probe.rank}"), "wb"):
         pass
+
+
+def arrived(probe: Probe, rank: int) -> bool:
+    """Whether this rank sees the run directory."""
+    return os.path.exists(os.path.join(probe.run_dir, CONTROL, f"{RANK}{rank}"))
 
 
 class StopSign:
@@ -172,9 +178,7 @@ class StopSign:
         """All ranks stop at the same step, so that none waits for ever. Where one does not see the
         run directory (another machine's), none stops: it would fail for want of the others."""
         if self.probe.ranks > 1 and self.probe.leads:
-            control = os.path.dirname(self.parent_file)
-            here = (os.path.exists(os.path.join(control, f"{RANK}{r}")) for r in self._others())
-            absent = sum(not seen for seen in here)
+            absent = sum(not arrived(self.probe, rank) for rank in range(1, self.probe.ranks))
             self.agreement.ask(at=None if self.wanted() and not absent else DETACH)
             if self.wanted() and absent:
                 self.probe.recorder.write("unstopped", t=time.perf_counter_ns(), absent=absent)
@@ -205,9 +209,6 @@ class StopSign:
                     self.probe.guard(stream.flush)()
             os.kill(os.getpid(), signal.SIGTERM)
         self.probe.detach()  # it ignores that too: leave it alone
-
-    def _others(self) -> range:
-        return range(1, self.probe.ranks)
 
     def _read_shared(self) -> bool:
         if self.agreement.at is None and self.agreement.look() is not None:

@@ -120,6 +120,15 @@ KERNEL = "kernel"  # of the configuration: watches a cell in a process that goes
 PY_SPY, IN_PROCESS, OFF = "py-spy", "in-process", "off"  # `sampler` of the configuration
 
 
+NODES = "nodes"  # a run directory for each machine that joined the run, beside the first's
+
+
+def parts(run_dir: str | os.PathLike[str]) -> list[str]:
+    """The run directory itself, then those in it of machines that joined the run."""
+    joined = glob.glob(os.path.join(glob.escape(os.fspath(run_dir)), NODES, "*", RUN))
+    return [os.fspath(run_dir), *sorted(map(os.path.dirname, joined))]
+
+
 def events_file(pid: int) -> str:
     return f"{EVENTS}/{pid}.jsonl"
 

@@ -20,9 +20,11 @@ AT = ["/u/train.py", 17, "load"]
 
 
 class Job:
-    """Of two ranks, each a process that lives until it is killed."""
+    """Of two ranks, each a process that lives until it is killed. ``world``: ranks of the job, of
+    which others are on other machines."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, world: int = 2) -> None:
+        self.world = world
         (folder / "events").mkdir()
         self.folder = folder
         self.progress = Progress(folder)
@@ -32,7 +34,7 @@ class Job:
             for _ in range(2)
         ]
         for rank in range(2):
-            self.write(rank, "role", role="training", tid=1, rank=rank, world_size=2)
+            self.write(rank, "role", role="training", tid=1, rank=rank, world_size=world)
         self.ranks.tick()
 
     def write(self, which: int, kind: str, **fields: object) -> None:
@@ -46,8 +48,8 @@ class Job:
 
     def died(self, rank: int, what: str, peers: bool) -> None:
         self.write(
-            rank, "died", t=time.perf_counter_ns(), step=59, rank=rank, world_size=2, what=what,
-            at=AT, peers=peers,
+            rank, "died", t=time.perf_counter_ns(), step=59, rank=rank, world_size=self.world,
+            what=what, at=AT, peers=peers,
         )  # fmt: skip
 
     def end(self, rank: int) -> None:
@@ -56,9 +58,9 @@ class Job:
         self.ranks.tick()
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    found = Job(tmp_path)
+@pytest.fixture(params=[2])
+def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
+    found = Job(tmp_path, request.param)
     yield found
     for process in found.processes:
         process.kill()
@@ -113,6 +115,50 @@ def test_a_rank_that_leaves_early_is_no_crash(job: Job) -> None:
     assert "without an exception: it called exit, or had no more data while others had" in (
         job.ranks.first_failure()
     )
+
+
+several_machines = pytest.mark.parametrize("job", [4], indirect=True)
+
+
+@several_machines
+def test_on_several_machines_the_first_of_this_one_is_named(job: Job) -> None:
+    job.steps(1, 59)
+    job.died(1, "ValueError", peers=False)
+    job.died(0, "RuntimeError", peers=True)
+    job.end(1)
+    assert job.ranks.first_failure().startswith(
+        "rank 1 failed first of the ranks on this machine, after 60 steps: ValueError"
+    )
+
+
+@several_machines
+def test_a_silent_end_may_be_the_doing_of_another_machine(job: Job) -> None:
+    """The launcher ends all of its ranks when one elsewhere has failed."""
+    job.steps(1, 59)
+    job.end(1)
+    assert job.ranks.first_failure() == ""
+
+
+@several_machines
+def test_ranks_that_wait_for_another_machine_are_not_called_hung(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rank that works may be there, so nothing here is ended."""
+    monkeypatch.setattr(standing, "__defaults__", (lambda pid: READS,))
+    job.steps(0, 5)
+    assert job.ranks.look(0.0) == ""
+    said = job.ranks.look(float(NO_STEP_S))
+    assert said.startswith("no rank on this machine has ended a step for 60 s: rank 0 after 6")
+    assert not job.ranks.hangs()
+
+
+def test_a_job_of_this_machine_alone_hangs(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdiag.launch.failed_rank.standing", lambda ranks: "it stands")
+    job.steps(0, 5)
+    job.ranks.look(0.0)
+    assert not job.ranks.hangs()
+    job.ranks.look(float(NO_STEP_S))
+    assert job.ranks.hangs()
 
 
 def test_one_process_alone_is_not_called_a_rank(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ def joints(tmp_path: Path) -> tuple[Joint, Joint]:
             guard=lambda f: f,
         )  # fmt: skip
         windows: Any = SimpleNamespace(probe=probe, boundary=None, inspection=None)
+        arrive(probe)
         return Joint(probe, lambda window, stacks: TraceCapture(windows, window, stacks))
 
     return joint(0), joint(1)

@@ -104,6 +104,18 @@ def test_a_rank_that_never_answers_is_not_waited_for(
     assert not lead.reached() and lead.at is not None
 
 
+def test_a_rank_that_does_not_see_the_directory_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is on another machine: a trace of the others need not wait for it."""
+    job = Job(tmp_path, 2, monkeypatch)
+    (tmp_path / "control" / "rank-1").unlink()
+    lead = Agreement(job.probes[0], "trace-at")  # type: ignore[arg-type]
+    job.here.rank = 0
+    lead.ask()
+    assert not lead.reached() and lead.at is not None
+
+
 def test_a_trace_that_the_script_ends_is_withdrawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

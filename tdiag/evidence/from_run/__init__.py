@@ -18,7 +18,7 @@ from tdiag.evidence.from_run.clean import (
 from tdiag.evidence.from_run.counted import make_counted, make_syscalls
 from tdiag.evidence.from_run.digest import Digest, read_digest
 from tdiag.evidence.from_run.dynamo_records import make_compiles
-from tdiag.evidence.from_run.event_files import Process, lead_of, read_events
+from tdiag.evidence.from_run.event_files import Process, lead_of
 from tdiag.evidence.from_run.growth import make_slowing_down
 from tdiag.evidence.from_run.loader_fetches import make_loaders
 from tdiag.evidence.from_run.machine_samples import (
@@ -26,6 +26,7 @@ from tdiag.evidence.from_run.machine_samples import (
     make_system,
     read_storage,
 )
+from tdiag.evidence.from_run.machines import Job, host_of, read_job
 from tdiag.evidence.from_run.model import make_inputs, make_model
 from tdiag.evidence.from_run.outside_shares import add_watched
 from tdiag.evidence.from_run.pinpoint import pinpoint
@@ -48,7 +49,7 @@ from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.notes import Note
-from tdiag.probe.wire import BY_CLOSURE, BY_MICRO_BATCH, CONFIG, RUN, SAMPLE
+from tdiag.probe.wire import BY_CLOSURE, BY_MICRO_BATCH, CONFIG, NODES, RUN, SAMPLE
 
 SCHEMA = 1
 DIVIDED = {
@@ -79,12 +80,14 @@ def load_run(run_dir: Path) -> Evidence:
     ranks on a CPU, the one that the others wait for.
     Raises RunError if this is no run directory, or one of a newer tdiag.
     """
+    read_run(run_dir)
+    kept = read_digest(run_dir)
+    job = read_job(run_dir, kept)
+    run_dir, processes = job.home, job.processes
     run = read_run(run_dir)
     config = _read_json(run_dir / CONFIG)
-    kept = read_digest(run_dir)
-    processes = read_events(run_dir, kept.heads)
     lead = lead_of(processes)
-    evidence = Evidence(notes=[Note("program", str(text)) for text in run.get("notes") or ()])
+    evidence = Evidence(notes=_notes(job))
     evidence.add(make_environment(run, lead))
     torch = lead.last(TorchRecord) if lead else None
     allowed = torch.cpus_allowed if torch else None
@@ -98,7 +101,7 @@ def load_run(run_dir: Path) -> Evidence:
     if lead is None:
         evidence.missing[Steps] = why_none(None, processes)
     else:
-        judged, traced, spans = _add_steps(evidence, run_dir, lead, processes, allowed, kept)
+        judged, traced, spans = _add_steps(evidence, job, lead, allowed, kept)
         evidence.add(
             *make_device_facts(judged),
             *make_setting(lead, processes),
@@ -122,11 +125,11 @@ def load_run(run_dir: Path) -> Evidence:
             evidence.missing[Stacks] = f"stacks were not sampled in rank {judged.rank}"
         add_trace(evidence, run_dir, traced, processes, spans)
         pinpoint(evidence)
-        add_roof(evidence, run_dir)
+        add_roof(evidence, judged.away.part if judged.away else run_dir)
     if run.get("exit_code") and evidence.get(Steps) is None and evidence.notes:
         evidence.missing[Steps] = evidence.notes.pop(0).text  # how the program failed is the reason
     say_capture(evidence, lead, config)
-    if kept.fresh:
+    if kept.fresh and not job.elsewhere:
         kept.heads = {process.name: process.head for process in processes}
         kept.write(run_dir)
     if broken := sum(process.broken_lines for process in processes):
@@ -137,9 +140,8 @@ def load_run(run_dir: Path) -> Evidence:
 
 def _add_steps(
     evidence: Evidence,
-    run_dir: Path,
+    job: Job,
     lead: Process,
-    processes: list[Process],
     allowed: int | None,
     kept: Digest,
 ) -> tuple[Process, Process, list[Span]]:
@@ -148,12 +150,13 @@ def _add_steps(
 
     ``allowed``: cores that the training process may run on, None = unknown.
     """
+    everyone = job.processes + job.elsewhere
     mine = timed(lead)
     if mine is None:
         evidence.missing[Steps] = why_none(lead)
         evidence.add(make_step_history(lead, None, {}))
         return lead, lead, []
-    judged = rank_to_judge(evidence, run_dir, mine, processes, kept)
+    judged = rank_to_judge(evidence, job.home, mine, everyone, kept)
     clean, process = judged.clean, judged.process
     if note := DIVIDED.get(judged.boundary):
         evidence.note("step-boundary", note)
@@ -164,7 +167,7 @@ def _add_steps(
         make_step_history(process, clean, judged.roles.loaders),
         judged.phases,
         make_modules(process, judged.timeline, judged.roles, clean),
-        make_loaders(process, processes, judged.roles.loaders, clean),
+        make_loaders(process, everyone, judged.roles.loaders, clean),
         clean_step(judged.timeline, judged.slices, clean),
     )
     if slowing := make_slowing_down(judged):
@@ -174,7 +177,9 @@ def _add_steps(
     queued = queued_frac(process, clean)
     about = process.last(TorchRecord)
     uuid = about.device.uuid if about and about.device else None
-    evidence.add(*make_system(run_dir / "system.jsonl", clean.spans, allowed, queued, uuid))
+    at, shift = (process.away.part, process.away.shift_ns) if process.away else (job.home, 0)
+    spans = [(begin - shift, end - shift) for begin, end in clean.spans]
+    evidence.add(*make_system(at / "system.jsonl", spans, allowed, queued, uuid))
     evidence.perturbation.update(perturbation(lead, mine.clean))
     traced = judged if process.last(TraceRecord) else mine
     return (
@@ -182,6 +187,19 @@ def _add_steps(
         traced.process,
         phase_spans(traced.process.steps, traced.timeline, traced.slices),
     )
+
+
+def _notes(job: Job) -> list[Note]:
+    """How the program ended, of several machines on each; and what was left out."""
+    notes = []
+    for part in job.members:
+        who = f"{host_of(part)}: " if len(job.members) > 1 else ""
+        texts = _read_json(part / RUN).get("notes") or ()
+        notes += [Note("program", f"{who}{text}") for text in texts]
+    for part in job.foreign:
+        why = "its ranks are not further ranks of this job, or it has no clock"
+        notes.append(Note("machine-left-out", f"{NODES}/{part.name} is left out: {why}", "warning"))
+    return notes
 
 
 def _read_json(path: Path, required: bool = False) -> dict[str, Any]:

@@ -36,6 +36,16 @@ _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(
 )
 
 
+@dataclass(frozen=True)
+class Away:
+    """Another machine than the one that speaks for the run: its name, its run directory, and what
+    was added to its times."""
+
+    host: str
+    part: Path
+    shift_ns: int
+
+
 @dataclass
 class Process:
     """One process's records, in the order written.
@@ -49,6 +59,7 @@ class Process:
     steps: StepTable = field(default_factory=lambda: step_table([]))
     broken_lines: int = 0
     name: str = ""  # of its file
+    away: Away | None = None
 
     def all(self, kind: type[R]) -> list[R]:
         return self.records.get(kind, [])  # type: ignore[return-value]
@@ -104,6 +115,7 @@ class Unread(Process):
 
     def __init__(self, file: EventsFile, head: ProcessHead) -> None:
         self.pid, self.name, self.broken_lines = file.pid, file.name, head.broken_lines
+        self.away = None
         self._file, self._head = file, head
 
     head = property(lambda self: self._head)

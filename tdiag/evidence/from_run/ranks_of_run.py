@@ -71,6 +71,10 @@ def rank_to_judge(
             everybody = {lead.process.rank: lead.process, **_others(lead.process, training)}
             evidence.add(late_rank(run_dir, lead, judged, everybody, processes, kept))
     who, more = f"rank {judged.process.rank}", f"{others} more process{'es' * (others > 1)} trained"
+    if away := [p.away.host for p in training if p.away]:
+        more += f", {len(away)} of them on {', '.join(sorted(set(away)))}"
+    if judged.process.away:
+        who += f" on {judged.process.away.host}"
     if not any(p.rank for p in training):  # no ranks: processes that share a model, or a sweep
         who = f"process {judged.process.pid}, which took most steps"
     if judged is not lead:

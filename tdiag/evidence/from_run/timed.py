@@ -64,7 +64,8 @@ def in_windows_of(lead: Process, other: Process) -> Process:
     windows = np.where(held, lead.steps.window[place], SETTLE)
     records: dict[type[Record], list[Record]] = {**other.records}
     records[WindowRecord] = list(lead.all(WindowRecord))
-    return Process(other.pid, records, replace(other.steps, window=windows), name=other.name)
+    steps = replace(other.steps, window=windows)
+    return Process(other.pid, records, steps, name=other.name, away=other.away)
 
 
 RENAMED = {"after_step": "other"}  # as in the budget

@@ -7,9 +7,9 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +47,10 @@ class TracedFile:
     evidence: Evidence
     world: int | None = None
 
+    def at(self, path: Path) -> TracedFile:
+        """The same, by the name that the user gave the file."""
+        return replace(self, path=path)
+
 
 def find_traces(paths: Sequence[Path]) -> list[Path]:
     """The trace files that these files and folders mean.
@@ -82,9 +86,15 @@ def read_files(
 ) -> list[TracedFile | RunError]:
     """The evidence of each file, in order, or why it has none; several files by a process each."""
     if len(paths) == 1:
-        return [_or_error(paths[0], progress)]
+        return [or_error(paths[0], progress)]
+    return list(in_children(paths))
+
+
+def in_children(paths: Sequence[Path]) -> Iterator[TracedFile | RunError]:
+    """In the order of the files, each read by a process of its own, as many at once as there are
+    cores."""
     with ThreadPoolExecutor(cores()) as pool:
-        return list(pool.map(_in_child, paths))
+        yield from pool.map(_in_child, paths)
 
 
 def read_file(path: Path, progress: Progress | None = None, *, alone: bool = True) -> TracedFile:
@@ -148,7 +158,7 @@ def _work(file: TracedFile) -> set[str]:
     return {part.name for part in parts.kernels}
 
 
-def _or_error(
+def or_error(
     path: Path, progress: Progress | None = None, *, alone: bool = True
 ) -> TracedFile | RunError:
     try:
@@ -158,11 +168,15 @@ def _or_error(
 
 
 def _in_child(path: Path) -> TracedFile | RunError:
-    child = subprocess.run(
-        [*program("tdiag.evidence.from_trace.trace_files"), os.fspath(path)],
-        capture_output=True,
-        check=False,
-    )
+    """One that was killed is started once more: memory may be short but for a moment."""
+    for _ in range(2):
+        child = subprocess.run(
+            [*program("tdiag.evidence.from_trace.trace_files"), os.fspath(path)],
+            capture_output=True,
+            check=False,
+        )
+        if child.returncode >= 0:
+            break
     try:
         found: TracedFile | RunError = pickle.loads(child.stdout)
     except (EOFError, pickle.UnpicklingError):
@@ -205,4 +219,4 @@ if __name__ == "__main__":
     # Imported by its own name, so that what is pickled can be found again.
     from tdiag.evidence.from_trace import trace_files
 
-    sys.stdout.buffer.write(pickle.dumps(trace_files._or_error(Path(sys.argv[1]), alone=False)))
+    sys.stdout.buffer.write(pickle.dumps(trace_files.or_error(Path(sys.argv[1]), alone=False)))
