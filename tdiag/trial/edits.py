@@ -20,6 +20,9 @@ from tdiag.probe.trial.optimizers import FORMS
 from tdiag.trial.user_file import Callee, Refused, Step, UserSource
 
 LOADER = Callee("DataLoader", r"torch\.utils\.data\.(dataloader\.)?DataLoader")
+DDP = Callee(
+    "DistributedDataParallel", r"torch\.nn\.parallel\.(distributed\.)?DistributedDataParallel"
+)
 OPTIMIZER = Callee("an optimizer of torch.optim", r"torch\.optim\.(?!lr_)(\w+\.)?[A-Z]\w+")
 ZERO_GRAD = Callee("zero_grad", method="zero_grad")
 THREADS = Callee("torch.set_num_threads", r"torch\.set_num_threads")
@@ -34,6 +37,8 @@ BENCHMARK = "torch.backends.cudnn.benchmark"
 MOST_POSITIONAL = 5
 # DataLoader's arguments by position; those that are not here are keywords only.
 AT = {"num_workers": 5, "pin_memory": 7, "timeout": 9, "multiprocessing_context": 11}
+DDP_AT = {"bucket_cap_mb": 7, "find_unused_parameters": 8, "gradient_as_bucket_view": 10,
+          "static_graph": 11}  # fmt: skip
 
 Edit = Callable[[UserSource, Applied, str], list[Step]]
 
@@ -294,6 +299,12 @@ def _no_grad(source: UserSource, spot: Applied, text: str) -> list[Step]:
 
 
 EDITS: dict[str, Edit] = {
+    "ddp.bucket_cap_mb": _argument(DDP, "bucket_cap_mb", "{}", DDP_AT["bucket_cap_mb"]),
+    "ddp.find_unused_parameters": _argument(DDP, "find_unused_parameters", "False",
+                                            DDP_AT["find_unused_parameters"]),
+    "ddp.gradient_as_bucket_view": _argument(DDP, "gradient_as_bucket_view", "True",
+                                             DDP_AT["gradient_as_bucket_view"]),
+    "ddp.static_graph": _argument(DDP, "static_graph", "True", DDP_AT["static_graph"]),
     "evaluation.no_grad": _no_grad,
     "loader.num_workers": _argument(LOADER, "num_workers", "{}", AT["num_workers"],
                                     _without_workers),

@@ -143,6 +143,11 @@ def switch(text: str) -> bool:
     return True
 
 
+def off(text: str) -> bool:
+    """The parser of a change that switches something off."""
+    return switch("" if text == "off" else text)
+
+
 def function(text: str) -> str:
     """``FILE.py:FUNCTION``, or a dotted name, of a function of the user's."""
     file, colon, name = text.rpartition(":")
