@@ -31,7 +31,7 @@ class Change(NamedTuple):
     kept; a ceiling leaves a part of the step out to measure its cost. ``takes``: what stands behind
     ``=``, "" for a switch. ``absent``: why it did not apply where nothing else is known.
     ``cannot``: its limits. ``edit``: what makes it permanent. ``rare``: it concerns some
-    steps only.
+    steps, or some scripts, only.
 
     ``parse`` turns the text behind ``=`` into the value and raises ValueError; it runs in both
     processes. ``environment`` gives variables for the start of the program; ValueError where that

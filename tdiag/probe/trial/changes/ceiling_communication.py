@@ -50,6 +50,7 @@ CHANGE = Change(
     does="DistributedDataParallel's gradients are not exchanged between ranks.",
     safety=TRAINING,
     kind=CEILING,
+    rare=True,
     parse=switch,
     absent="no gradients of a DistributedDataParallel were reduced",
     cannot="buffers that are broadcast before a forward, collectives that the script calls itself,"

@@ -89,6 +89,7 @@ CHANGE = Change(
     does="Batches stay on the device: what a line copied there first, it gets again.",
     safety=TRAINING,
     kind=CEILING,
+    rare=True,
     parse=switch,
     absent="nothing was copied to a device after warm-up",
     cannot="tensors made from numbers (torch.tensor(..., device=...)) are still copied; reads back"

@@ -17,7 +17,8 @@ class Accumulation:
     0 until that is known; ``reason``: why all of them exchange gradients after all."""
 
     def __init__(self, trial: Trial, model: Any) -> None:
-        self.trial, self.model = trial, weakref.ref(model)
+        self.trial = trial
+        self.model: Any = weakref.ref(model)
         self.steps = self.backwards = 0  # when this accumulation began
         self.index = 0  # forward passes since
         self.lengths: list[int] = []
@@ -77,9 +78,10 @@ class Accumulation:
         if not self.unreduced or model is None:
             return
         self.unreduced = False
+        reduce: Any = torch.distributed.all_reduce
         for parameter in model.parameters():
             if parameter.grad is not None:
-                torch.distributed.all_reduce(parameter.grad, group=model.process_group)
+                reduce(parameter.grad, group=model.process_group)
                 parameter.grad /= model.process_group.size()
 
     def give_up(self, why: str) -> None:
@@ -93,7 +95,7 @@ def install(trial: Trial, value: bool) -> None:
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     known: Any = weakref.WeakKeyDictionary()  # model → its accumulation
-    original = DistributedDataParallel.forward
+    original: Any = DistributedDataParallel.forward
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
