@@ -112,6 +112,12 @@ def _loss_place(modules: Modules | None, stacks: Stacks | None) -> Place | None:
     return most.at if most else mine[0] if mine else None
 
 
+def _intervention(at: Place | None) -> str | None:
+    """A function by its name; a method's class is not known, nor is a loss inside of a loop."""
+    named = at is not None and at.file.endswith(".py") and at.function.isidentifier()
+    return f"torch.compile={at.file}:{at.function}" if at and named else None
+
+
 def _found(
     budget: Budget,
     dispatch: Dispatch,
@@ -138,7 +144,7 @@ def _found(
             f"Compile the loss{where(at)}, or use the torch.nn.functional loss that computes"
             " the same.",
             "review",
-            None,
+            _intervention(at),
             action="Compile the loss function",
             code="loss_fn = torch.compile(loss_fn)  # once, before the training loop",
         ),

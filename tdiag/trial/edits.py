@@ -27,6 +27,8 @@ OPTIMIZER = Callee("an optimizer of torch.optim", r"torch\.optim\.(?!lr_)(\w+\.)
 ZERO_GRAD = Callee("zero_grad", method="zero_grad")
 THREADS = Callee("torch.set_num_threads", r"torch\.set_num_threads")
 PRECISION = Callee("torch.set_float32_matmul_precision", r"torch\.set_float32_matmul_precision")
+DETERMINISTIC = Callee("torch.use_deterministic_algorithms", r"torch\.use_deterministic_algorithms")
+MOVES = Callee("a call of .to()", method="to")
 ANOMALY = Callee(
     "set_detect_anomaly",
     r"torch\.(autograd\.(anomaly_mode\.)?set_detect_anomaly|set_anomaly_enabled)",
@@ -269,33 +271,37 @@ _TRAINS = m.Call(func=m.Attribute(attr=m.OneOf(*(
 ))))  # fmt: skip
 
 
-def _no_grad(source: UserSource, spot: Applied, text: str) -> list[Step]:
+def _evaluation(code: str) -> Edit:
     """A decorator, where the function switches the model to evaluation itself."""
-    assert spot.at
-    line = spot.at.line
-    around = [
-        f
-        for f in cast("list[cst.FunctionDef]", list(m.findall(source.module, m.FunctionDef())))
-        if source.spans[f].start.line <= line <= source.spans[f].end.line
-    ]
-    # The innermost begins last.
-    function = max(around, key=lambda f: source.spans[f].start.line, default=None)
-    if function is None or function.name.value != spot.at.function:
-        raise Refused("it is not written in a function of its own")
-    evaluates = m.Call(func=m.Attribute(attr=m.Name("eval")), args=[])
-    if m.findall(function, _TRAINS) or not m.findall(function, evaluates):
-        raise Refused(f"{function.name.value}() may be more than an evaluation: it calls no"
-                      " .eval(), or it trains")  # fmt: skip
-    if function.asynchronous or m.findall(function, m.Yield()):
-        raise Refused(f"{function.name.value}() is a generator or a coroutine")
-    if not source.has_torch():
-        raise Refused("it has no plain `import torch` at its top")
-    decorator = cst.Decorator(cst.parse_expression("torch.no_grad()"))
 
-    def decorated(old: cst.CSTNode) -> cst.CSTNode:
-        return old.with_changes(decorators=[*cast(cst.FunctionDef, old).decorators, decorator])
+    def edit(source: UserSource, spot: Applied, text: str) -> list[Step]:
+        assert spot.at
+        line = spot.at.line
+        around = [
+            f
+            for f in cast("list[cst.FunctionDef]", list(m.findall(source.module, m.FunctionDef())))
+            if source.spans[f].start.line <= line <= source.spans[f].end.line
+        ]
+        # The innermost begins last.
+        function = max(around, key=lambda f: source.spans[f].start.line, default=None)
+        if function is None or function.name.value != spot.at.function:
+            raise Refused("it is not written in a function of its own")
+        evaluates = m.Call(func=m.Attribute(attr=m.Name("eval")), args=[])
+        if m.findall(function, _TRAINS) or not m.findall(function, evaluates):
+            raise Refused(f"{function.name.value}() may be more than an evaluation: it calls no"
+                          " .eval(), or it trains")  # fmt: skip
+        if function.asynchronous or m.findall(function, m.Yield()):
+            raise Refused(f"{function.name.value}() is a generator or a coroutine")
+        if not source.has_torch():
+            raise Refused("it has no plain `import torch` at its top")
+        decorator = cst.Decorator(cst.parse_expression(code))
 
-    return [Step(function, "at", decorated)]
+        def decorated(old: cst.CSTNode) -> cst.CSTNode:
+            return old.with_changes(decorators=[*cast(cst.FunctionDef, old).decorators, decorator])
+
+        return [Step(function, "at", decorated)]
+
+    return edit
 
 
 EDITS: dict[str, Edit] = {
@@ -305,7 +311,9 @@ EDITS: dict[str, Edit] = {
     "ddp.gradient_as_bucket_view": _argument(DDP, "gradient_as_bucket_view", "True",
                                              DDP_AT["gradient_as_bucket_view"]),
     "ddp.static_graph": _argument(DDP, "static_graph", "True", DDP_AT["static_graph"]),
-    "evaluation.no_grad": _no_grad,
+    "copies.non_blocking": _argument(MOVES, "non_blocking", "True"),
+    "evaluation.inference_mode": _evaluation("torch.inference_mode()"),
+    "evaluation.no_grad": _evaluation("torch.no_grad()"),
     "loader.num_workers": _argument(LOADER, "num_workers", "{}", AT["num_workers"],
                                     _without_workers),
     "loader.persistent_workers": _argument(LOADER, "persistent_workers", "True"),
@@ -318,6 +326,7 @@ EDITS: dict[str, Edit] = {
     "torch.anomaly": _anomaly,
     "torch.compile": _on_model("{}.compile()"),
     "torch.cudnn_benchmark": _benchmark,
+    "torch.deterministic": _argument(DETERMINISTIC, "mode", "False", 0),
     "torch.float32_matmul_precision": _setting(PRECISION, "precision", '"{}"'),
     "torch.num_threads": _setting(THREADS, "int", "{}"),
 }  # fmt: skip

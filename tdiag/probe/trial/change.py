@@ -155,3 +155,7 @@ def function(text: str) -> str:
     if not right:
         raise ValueError("takes FILE.py:FUNCTION, FILE.py:Class.method or module.function")
     return text
+
+
+def function_or_nothing(text: str) -> str:
+    return function(text) if text else ""
