@@ -13,8 +13,8 @@ Return arrays or tensors from the dataset, allocate the batch once, and fill or 
 tensor call per field (`torch.stack`, `pad_sequence`, `torch.from_numpy`). Or index whole batches.
 
 ## How the gain is computed
-From the collate time beyond copying the batch once. High end: all of it. Low end: half, as if the
-new collate still touched each sample once.
+From the collate time beyond copying the batch once. High end: all of it. Low end: three
+quarters of it.
 
 ## When this advice is wrong
 Large batches of large samples are bound by memory bandwidth: smaller dtypes help, another collate
@@ -36,7 +36,7 @@ from tdiag.rules.examples import at, budget, loaders, system
 from tdiag.rules.feed import Feed, feed_of
 from tdiag.rules.fetch_lines import collate_place, dataset_place, top_fetch_lines
 from tdiag.rules.measures import bytes_, frac, ns
-from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.rules.thresholds import REPLACED_LOW_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD206"
@@ -83,9 +83,10 @@ def check(
             action="Build each field of the batch with one tensor call",
         ),
         gain=Gain(
-            high * LOW_END_FRAC,
+            high * REPLACED_LOW_FRAC,
             high,
-            f"high end: all but copying the batch once ({duration(fed.copying)}); low end: half.",
+            f"high end: all but copying the batch once ({duration(fed.copying)}); low end: three"
+            " quarters of it.",
             DATA_WAIT,
         ),
         at=_place(fed, stacks),

@@ -13,8 +13,8 @@ trains.
 Do it every N steps or once an epoch, or keep the tensors and compute on many of them at once.
 
 ## How the gain is computed
-The lines' share of the samples as time of the step, within the sampling error. Low end: half as
-often. High end: one step in fifty. With a device the low end is nothing, because it may work
+The lines' share of the samples as time of the step, within the sampling error. Low end: a quarter
+as often. High end: one step in fifty. With a device the low end is nothing, because it may work
 meanwhile.
 
 ## When this advice is wrong
@@ -78,8 +78,8 @@ def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> 
         gain=Gain(
             0.0 if budget.has_device else least * budget.step_ns * RARER_LOW_FRAC,
             most * budget.step_ns * (1 - 1 / LOG_EVERY),
-            f"low end: half as often; high end: one step in {LOG_EVERY}; {stacks.samples:,} samples"
-            f" put the share between {percent(least)} and {percent(most)}.",
+            f"low end: a quarter as often; high end: one step in {LOG_EVERY}; {stacks.samples:,}"
+            f" samples put the share between {percent(least)} and {percent(most)}.",
             ("other", "unattributed", "prepare"),
         ),
         at=top.at,

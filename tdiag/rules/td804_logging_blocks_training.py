@@ -13,8 +13,8 @@ time every step.
 Log every N steps, collect values and write them together, or leave writing to a thread.
 
 ## How the gain is computed
-The lines' share of the samples as time of the step, within the sampling error. Low end: half as
-much logging; with a device nothing, because it may work meanwhile. High end: one step in fifty
+The lines' share of the samples as time of the step, within the sampling error. Low end: a quarter
+as much logging; with a device nothing, because it may work meanwhile. High end: one step in fifty
 logs.
 
 ## When this advice is wrong
@@ -70,9 +70,9 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None) -> Found | None:
         gain=Gain(
             0.0 if budget.has_device else least * budget.step_ns * RARER_LOW_FRAC,
             most * budget.step_ns * (1 - 1 / LOG_EVERY),
-            "low end: half as much logging, or nothing while a device works; high end: one step in"
-            f" {LOG_EVERY} logs; {stacks.samples:,} samples put the share between {percent(least)}"
-            f" and {percent(most)}.",
+            "low end: a quarter as much logging, or nothing while a device works; high end: one"
+            f" step in {LOG_EVERY} logs; {stacks.samples:,} samples put the share between"
+            f" {percent(least)} and {percent(most)}.",
             ("other", "unattributed", "prepare", "loss", "optimizer", "forward", "evaluation"),
         ),
         at=top.at,
