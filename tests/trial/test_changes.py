@@ -113,6 +113,13 @@ for batch in DataLoader(Data(), batch_size=8):
             "the DataLoader at script.py:5 has no workers",
         ),
         (
+            [("loader.persistent_workers", "")],
+            LOADER_OF.format(workers=1),
+            "loader.persistent_workers",
+            "True",
+            "DataLoader at script.py:5: persistent_workers False → True",
+        ),
+        (
             [("loader.num_workers", "2")],
             LOADER_OF.format(workers=2),
             "loader.num_workers",
