@@ -2,8 +2,9 @@
 
 ## What it measures
 Samples of the training thread in the user's lines that run between the optimizer's step and the
-next batch: those below `optimizer.step()` in the loop, and what they call. Lines that write logs
-are TD804's. On a device, lines that read a value wait for the work before them and do not count.
+next batch: those below `optimizer.step()` in the loop, and what they call. Lines that write logs,
+and those that make what is written, are TD804's. On a device, lines that read a value wait for the
+work before them and do not count.
 
 ## Why it is slow
 Histograms, metrics and callbacks run on the training thread, one after the other, while nothing
@@ -31,7 +32,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.examples import at, budget, op_line, ops, stack, stacks
-from tdiag.rules.log_lines import logs
+from tdiag.rules.log_lines import logs, made_for_logs
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import beside_the_step
 from tdiag.rules.measures import count, frac, known_to
@@ -48,10 +49,11 @@ AFTER = {"TD714": "work that grows with the run grows as well if it is done less
 def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> Found | None:
     if stacks.samples < MIN_SAMPLES:
         raise Abstain(f"only {stacks.samples} samples of the training thread were taken")
+    others = made_for_logs(stacks, ops, trees)
     lines = [
         x
         for x in beside_the_step(AFTER_THE_STEP, stacks, ops, trees)
-        if not logs(x) and not waits_for_device(x, budget, ops)
+        if not logs(x) and x not in others and not waits_for_device(x, budget, ops)
     ]
     share = sum(line.self_frac for line in lines)
     cost = share * budget.step_ns

@@ -15,7 +15,7 @@ Log every N steps, collect values and write them together, or leave writing to a
 ## How the gain is computed
 The lines' share of the samples as time of the step, within the sampling error. Low end: a quarter
 as much logging; with a device nothing, because it may work meanwhile. High end: one step in fifty
-logs.
+logs, and what its function does beside writing is rarer, too.
 
 ## When this advice is wrong
 The cost of a slow terminal (over ssh, in a notebook) disappears when output goes to a file.
@@ -23,14 +23,14 @@ The cost of a slow terminal (over ssh, in a notebook) disappears when output goe
 
 from __future__ import annotations
 
-from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, where
 from tdiag.rules.examples import budget, stack, stacks
-from tdiag.rules.log_lines import logs
+from tdiag.rules.log_lines import logs, made_for_logs
 from tdiag.rules.measures import count, frac, known_to
 from tdiag.rules.phase_lines import waits_for_device
 from tdiag.rules.thresholds import LOG_EVERY, MIN_SAMPLES, RARER_LOW_FRAC
@@ -41,7 +41,7 @@ NAME = "logging-blocks-training"
 CLASS = "logging"
 
 
-def check(budget: Budget, stacks: Stacks, ops: Ops | None) -> Found | None:
+def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | None) -> Found | None:
     if stacks.samples < MIN_SAMPLES:
         raise Abstain(f"only {stacks.samples} samples of the training thread were taken")
     writing = [x for x in stacks.training if logs(x) and not waits_for_device(x, budget, ops)]
@@ -51,7 +51,9 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None) -> Found | None:
     share = sum(line.self_frac for line in lines)
     top = lines[0]
     cost = share * budget.step_ns
-    least, most = known_to(share, stacks.samples)
+    made = sum(line.self_frac for line in made_for_logs(stacks, ops, trees))
+    least, _ = known_to(share, stacks.samples)
+    _, most = known_to(min(1.0, share + made), stacks.samples)
     return Found(
         summary=(
             f"Writing logs takes {percent(share)} of the training thread's time ({duration(cost)}"
