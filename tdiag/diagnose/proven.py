@@ -22,9 +22,13 @@ _CEILINGS = {
     "sync": "ceiling.reads",
     "eval": "ceiling.evaluation",
     "checkpoint": "ceiling.checkpoint",
+    "h2d": "ceiling.copies",
+    "comm": "ceiling.communication",
+    "logging": "ceiling.logging",
 }
 # Those that leave out nothing but their own class can name it. (A loss that is expensive need not
-# be Python; a read may be a print.)
+# be Python; a read may be a print, and a print a read; ranks that exchange
+# gradients also wait for the slowest; a copy may be where the host waits for the device.)
 _CLASS_OF: dict[str, VerdictClass] = {
     "ceiling.data": "input", "ceiling.evaluation": "eval", "ceiling.checkpoint": "checkpoint"
 }  # fmt: skip
@@ -34,6 +38,9 @@ _LEFT_OUT = {
     "ceiling.reads": "reading values back",
     "ceiling.evaluation": "evaluation",
     "ceiling.checkpoint": "saving checkpoints",
+    "ceiling.copies": "copies to the device",
+    "ceiling.communication": "exchanging gradients",
+    "ceiling.logging": "logging",
 }
 PROVEN_CONFIDENCE = Threshold(
     0.95, "confidence", "By definition: the level of a trial's interval (tdiag.duel.estimate)."

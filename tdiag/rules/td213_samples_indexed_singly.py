@@ -119,6 +119,7 @@ def _fix(loader: Loader) -> Fix:
         f"{index} whole batches{where(loader.created_at)}: a BatchSampler as the sampler, and"
         f" batch_size=None.{mine}",
         "review" if loader.dataset_at else "safe",
+        "loader.whole_batches" if index == "Index" else None,
         action="Index whole batches instead of single samples",
         code=_code(loader),
     )

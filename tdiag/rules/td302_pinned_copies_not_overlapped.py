@@ -54,7 +54,7 @@ def check(
             f"Use batch.to(device, non_blocking=True){where(copy.at)}. Copy the next batch on its"
             " own torch.cuda.Stream during the compute.",
             "review",
-            None,
+            "copies.non_blocking" if beyond else None,
             action="Copy the next batch during the compute",
             code=batches_ahead(),
         ),

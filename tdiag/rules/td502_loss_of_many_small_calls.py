@@ -33,7 +33,7 @@ from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.probe.wire import is_user_file
 from tdiag.rules.base import Abstain, Found, Gain, same_function, where
-from tdiag.rules.examples import budget, op_line, ops, phases
+from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
 from tdiag.rules.loops import in_loss, loop_time
 from tdiag.rules.measures import count, ns
@@ -112,6 +112,14 @@ def _loss_place(modules: Modules | None, stacks: Stacks | None) -> Place | None:
     return most.at if most else mine[0] if mine else None
 
 
+def _intervention(at: Place | None) -> str | None:
+    """A function by its name, a method where its class is known."""
+    if at is None or not at.file.endswith(".py") or at.function in ("forward", "__call__"):
+        return None
+    named = all(part.isidentifier() for part in at.function.split("."))
+    return f"torch.compile={at.file}:{at.function}" if named else None
+
+
 def _found(
     budget: Budget,
     dispatch: Dispatch,
@@ -138,7 +146,7 @@ def _found(
             f"Compile the loss{where(at)}, or use the torch.nn.functional loss that computes"
             " the same.",
             "review",
-            None,
+            _intervention(at),
             action="Compile the loss function",
             code="loss_fn = torch.compile(loss_fn)  # once, before the training loop",
         ),
@@ -163,7 +171,8 @@ def clear() -> Evidence:
 
 def _loss(call_us: float) -> Evidence:
     lines = [
-        op_line(n, "loss", 4, grad_calls=4.0, elapsed_ns=4000 * call_us) for n in range(50, 70)
+        op_line(n, "loss", 4, grad_calls=4.0, elapsed_ns=4000 * call_us, at=at(n, "loss_of"))
+        for n in range(50, 70)
     ]
     step = budget(forward=3, loss=0.02 * call_us, backward=0.06 * call_us)
     clean = phases(forward=3, loss=0.02 * call_us, backward=0.06 * call_us)

@@ -103,7 +103,8 @@ COMPONENTS = (
 @dataclass(frozen=True)
 class _Switch:
     """Something that is on. ``off``: how to switch it off. ``low_ns``, ``high_ns``: what it costs a
-    step, and ``why``; both 0 where that was not measured."""
+    step, and ``why``; both 0 where that was not measured. ``change``: what switches it off in a
+    trial, "" for nothing."""
 
     name: str
     off: str
@@ -112,6 +113,7 @@ class _Switch:
     high_ns: float = 0.0
     why: str = ""
     evidence: tuple[Measure, ...] = ()
+    change: str = ""
 
 
 def check(
@@ -151,7 +153,7 @@ def check(
         fix=Fix(
             " ".join(switch.off for switch in on),
             "review" if flags.deterministic else "safe",
-            "torch.anomaly=off" if flags.anomaly_mode else None,
+            "+".join(f"{x.change}=off" for x in on if x.change) or None,
             action=f"Switch off {on[0].name}",
             code="torch.autograd.set_detect_anomaly(False)" if flags.anomaly_mode else "",
         ),
@@ -175,6 +177,7 @@ def _anomaly(
         "anomaly detection",
         f"Call torch.autograd.set_detect_anomaly(False), or remove detect_anomaly(){where(at)}.",
         at,
+        change="torch.anomaly",
     )
     if ops is None or dispatch is None:
         return switch
@@ -238,6 +241,7 @@ def _profiler(
         "The profiler's own functions by their samples, and each torch call that it records: one"
         f" event a call, up to {EVENTS_OF_A_CALL}.",
         tuple(evidence),
+        change="torch.profiler",
     )
 
 
@@ -273,6 +277,7 @@ def _deterministic(settings: Settings) -> _Switch:
         f"Call torch.use_deterministic_algorithms(False){where(at)}, unless results must repeat bit"
         " by bit.",
         at,
+        change="torch.deterministic",
     )
 
 

@@ -142,6 +142,7 @@ def _advice(communication: Communication, ddp: Ddp | None, steps: Steps | None) 
             "Set gradient_as_bucket_view=True and try smaller and larger bucket_cap_mb; use"
             " no_sync() while accumulating, or a bf16 compression hook.",
             "review",
+            _intervention(ddp),
             action="Overlap communication with backward",
             code="model = torch.nn.parallel.DistributedDataParallel(\n"
             "    model, gradient_as_bucket_view=True, bucket_cap_mb=50\n"
@@ -149,6 +150,12 @@ def _advice(communication: Communication, ddp: Ddp | None, steps: Steps | None) 
         )
     own = _OWN_WORDS.get(communication.most)
     return Fix(own[1], "review", action=own[0]) if own else _by_hand("")
+
+
+def _intervention(ddp: Ddp | None) -> str | None:
+    return (
+        None if ddp is not None and ddp.gradient_as_bucket_view else "ddp.gradient_as_bucket_view"
+    )
 
 
 def _of_ddp(communication: Communication) -> bool:
@@ -220,6 +227,7 @@ def _fix(most: CollectiveLine, ddp: Ddp | None) -> Fix:
         f" last. Try {f'{view} and ' if view else ''}smaller and larger bucket_cap_mb in"
         f" DistributedDataParallel.{hook}",
         "review",
+        _intervention(ddp),
         action="Reduce gradients less often",
         code="with model.no_sync():  # all micro-batches but the last\n    loss.backward()",
     )

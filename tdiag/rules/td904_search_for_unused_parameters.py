@@ -65,6 +65,7 @@ def check(
             "Remove find_unused_parameters=True from DistributedDataParallel. If each step uses"
             " the same parameters in the same order, set static_graph=True.",
             "review",
+            "ddp.find_unused_parameters=off",
             action="Remove find_unused_parameters=True",
         ),
         at=made.at if made else None,

@@ -73,6 +73,7 @@ def check(
             "Run forward and backward of all micro-batches but the last under model.no_sync()."
             f" The last of {times} reduces the sum.",
             "review",
+            "ddp.no_sync",
             action="Reduce gradients on the last micro-batch only",
             code="for i, batch in enumerate(micro_batches):\n"
             "    last = i == len(micro_batches) - 1\n"

@@ -6,7 +6,7 @@ import ast
 import difflib
 import tokenize
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tdiag.errors import UsageError
@@ -31,10 +31,12 @@ class Patched:
 
 @dataclass(frozen=True)
 class Candidate:
-    """``changes``: (name, text of the value), all in one program. ``patched``: a patch instead."""
+    """``changes``: (name, text of the value), all in one program. ``patched``: a patch instead.
+    ``sweep``: what it is a value of, where values have an order."""
 
     changes: tuple[tuple[str, str], ...]
     patched: Patched | None = None
+    sweep: str = field(default="", compare=False)
 
     @property
     def label(self) -> str:
@@ -81,7 +83,9 @@ def sweep(text: str) -> list[Candidate]:
     if not equals or not values:
         raise UsageError(f"--sweep {text} has no values", "tdiag try train.py --sweep"
                          " loader.num_workers=0,1,2,4")  # fmt: skip
-    return [parse(f"{name}={value.strip()}") for value in values.split(",")]
+    found = [parse(f"{name}={value.strip()}") for value in dict.fromkeys(values.split(","))]
+    numbers = all(one.changes[0][1].isdigit() for one in found)
+    return [replace(one, sweep=name) for one in found] if numbers else found
 
 
 def freeze(spec: str) -> Candidate:

@@ -20,10 +20,15 @@ from tdiag.probe.trial.optimizers import FORMS
 from tdiag.trial.user_file import Callee, Refused, Step, UserSource
 
 LOADER = Callee("DataLoader", r"torch\.utils\.data\.(dataloader\.)?DataLoader")
+DDP = Callee(
+    "DistributedDataParallel", r"torch\.nn\.parallel\.(distributed\.)?DistributedDataParallel"
+)
 OPTIMIZER = Callee("an optimizer of torch.optim", r"torch\.optim\.(?!lr_)(\w+\.)?[A-Z]\w+")
 ZERO_GRAD = Callee("zero_grad", method="zero_grad")
 THREADS = Callee("torch.set_num_threads", r"torch\.set_num_threads")
 PRECISION = Callee("torch.set_float32_matmul_precision", r"torch\.set_float32_matmul_precision")
+DETERMINISTIC = Callee("torch.use_deterministic_algorithms", r"torch\.use_deterministic_algorithms")
+MOVES = Callee("a call of .to()", method="to")
 ANOMALY = Callee(
     "set_detect_anomaly",
     r"torch\.(autograd\.(anomaly_mode\.)?set_detect_anomaly|set_anomaly_enabled)",
@@ -34,6 +39,8 @@ BENCHMARK = "torch.backends.cudnn.benchmark"
 MOST_POSITIONAL = 5
 # DataLoader's arguments by position; those that are not here are keywords only.
 AT = {"num_workers": 5, "pin_memory": 7, "timeout": 9, "multiprocessing_context": 11}
+DDP_AT = {"bucket_cap_mb": 7, "find_unused_parameters": 8, "gradient_as_bucket_view": 10,
+          "static_graph": 11}  # fmt: skip
 
 Edit = Callable[[UserSource, Applied, str], list[Step]]
 
@@ -264,37 +271,49 @@ _TRAINS = m.Call(func=m.Attribute(attr=m.OneOf(*(
 ))))  # fmt: skip
 
 
-def _no_grad(source: UserSource, spot: Applied, text: str) -> list[Step]:
+def _evaluation(code: str) -> Edit:
     """A decorator, where the function switches the model to evaluation itself."""
-    assert spot.at
-    line = spot.at.line
-    around = [
-        f
-        for f in cast("list[cst.FunctionDef]", list(m.findall(source.module, m.FunctionDef())))
-        if source.spans[f].start.line <= line <= source.spans[f].end.line
-    ]
-    # The innermost begins last.
-    function = max(around, key=lambda f: source.spans[f].start.line, default=None)
-    if function is None or function.name.value != spot.at.function:
-        raise Refused("it is not written in a function of its own")
-    evaluates = m.Call(func=m.Attribute(attr=m.Name("eval")), args=[])
-    if m.findall(function, _TRAINS) or not m.findall(function, evaluates):
-        raise Refused(f"{function.name.value}() may be more than an evaluation: it calls no"
-                      " .eval(), or it trains")  # fmt: skip
-    if function.asynchronous or m.findall(function, m.Yield()):
-        raise Refused(f"{function.name.value}() is a generator or a coroutine")
-    if not source.has_torch():
-        raise Refused("it has no plain `import torch` at its top")
-    decorator = cst.Decorator(cst.parse_expression("torch.no_grad()"))
 
-    def decorated(old: cst.CSTNode) -> cst.CSTNode:
-        return old.with_changes(decorators=[*cast(cst.FunctionDef, old).decorators, decorator])
+    def edit(source: UserSource, spot: Applied, text: str) -> list[Step]:
+        assert spot.at
+        line = spot.at.line
+        around = [
+            f
+            for f in cast("list[cst.FunctionDef]", list(m.findall(source.module, m.FunctionDef())))
+            if source.spans[f].start.line <= line <= source.spans[f].end.line
+        ]
+        # The innermost begins last.
+        function = max(around, key=lambda f: source.spans[f].start.line, default=None)
+        if function is None or function.name.value != spot.at.function:
+            raise Refused("it is not written in a function of its own")
+        evaluates = m.Call(func=m.Attribute(attr=m.Name("eval")), args=[])
+        if m.findall(function, _TRAINS) or not m.findall(function, evaluates):
+            raise Refused(f"{function.name.value}() may be more than an evaluation: it calls no"
+                          " .eval(), or it trains")  # fmt: skip
+        if function.asynchronous or m.findall(function, m.Yield()):
+            raise Refused(f"{function.name.value}() is a generator or a coroutine")
+        if not source.has_torch():
+            raise Refused("it has no plain `import torch` at its top")
+        decorator = cst.Decorator(cst.parse_expression(code))
 
-    return [Step(function, "at", decorated)]
+        def decorated(old: cst.CSTNode) -> cst.CSTNode:
+            return old.with_changes(decorators=[*cast(cst.FunctionDef, old).decorators, decorator])
+
+        return [Step(function, "at", decorated)]
+
+    return edit
 
 
 EDITS: dict[str, Edit] = {
-    "evaluation.no_grad": _no_grad,
+    "ddp.bucket_cap_mb": _argument(DDP, "bucket_cap_mb", "{}", DDP_AT["bucket_cap_mb"]),
+    "ddp.find_unused_parameters": _argument(DDP, "find_unused_parameters", "False",
+                                            DDP_AT["find_unused_parameters"]),
+    "ddp.gradient_as_bucket_view": _argument(DDP, "gradient_as_bucket_view", "True",
+                                             DDP_AT["gradient_as_bucket_view"]),
+    "ddp.static_graph": _argument(DDP, "static_graph", "True", DDP_AT["static_graph"]),
+    "copies.non_blocking": _argument(MOVES, "non_blocking", "True"),
+    "evaluation.inference_mode": _evaluation("torch.inference_mode()"),
+    "evaluation.no_grad": _evaluation("torch.no_grad()"),
     "loader.num_workers": _argument(LOADER, "num_workers", "{}", AT["num_workers"],
                                     _without_workers),
     "loader.persistent_workers": _argument(LOADER, "persistent_workers", "True"),
@@ -307,6 +326,7 @@ EDITS: dict[str, Edit] = {
     "torch.anomaly": _anomaly,
     "torch.compile": _on_model("{}.compile()"),
     "torch.cudnn_benchmark": _benchmark,
+    "torch.deterministic": _argument(DETERMINISTIC, "mode", "False", 0),
     "torch.float32_matmul_precision": _setting(PRECISION, "precision", '"{}"'),
     "torch.num_threads": _setting(THREADS, "int", "{}"),
 }  # fmt: skip

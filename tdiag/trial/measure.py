@@ -20,6 +20,7 @@ from tdiag.errors import TdiagError
 from tdiag.model.trials import Answer, Applied, Trials, Tried
 from tdiag.trial.candidate import Candidate, together
 from tdiag.trial.said import BROKEN, Compared, Said, compared, heard
+from tdiag.trial.sweeping import pick
 from tdiag.trial.written import written
 
 # Twice what the check can tell apart (tdiag/gate/against.py): a smaller gain is worth no edit.
@@ -80,7 +81,16 @@ def try_all(candidates: Sequence[Candidate], options: TrialOptions) -> Trials:
     untried: list[str] = []
     notes: list[str] = []
     least_s = 0.0  # that a trial takes
-    for number, candidate in enumerate(candidates):
+    failed = False  # the script itself
+    done: list[tuple[Candidate, Tried]] = []
+    waiting = list(candidates)
+    while waiting:
+        candidate = pick(waiting, done)
+        if candidate is None:
+            notes.append(_turned(waiting, done))
+            waiting = [one for one in waiting if one.sweep != waiting[0].sweep]
+            continue
+        waiting.remove(candidate)
         began = monotonic()
         left = until - began
         won_any = any(one.answer == "faster" and not one.ceiling for one in tried)
@@ -89,25 +99,27 @@ def try_all(candidates: Sequence[Candidate], options: TrialOptions) -> Trials:
             untried.append(candidate.label)
             continue
         # One more: those that won together.
-        share = max(0.0, left) / (len(candidates) - number + (len(candidates) > 1))
+        share = max(0.0, left) / (len(waiting) + 1 + (len(candidates) > 1))
         options.progress(f"trying {candidate.label}")
         try:
-            one = try_one(candidate, options, f"{number + 1}", began + share)
+            one = try_one(candidate, options, f"{len(tried) + 1}", began + share)
         except TdiagError as error:  # the script itself, which had run before
             if not tried:
                 raise
             notes.append(f"stopped at {candidate.label}: {error.message}")
+            failed = True
             break
         tried.append(one)
+        done.append((candidate, one))
         if one.groups:
             a_group_s = (monotonic() - began) / one.groups
             least_s = max(least_s, options.looks_at[0] * a_group_s)
     won = sorted(
-        (pair for pair in zip(candidates, tried, strict=False) if pair[1].answer == "faster"),
+        (pair for pair in done if pair[1].answer == "faster"),
         key=lambda pair: -pair[1].speedup,
     )
     combined = None
-    if not notes:  # else the script itself has failed
+    if not failed:
         kept = [(candidate, result) for candidate, result in won if not result.ceiling]
         combined = _combined(kept, candidates, options, until, notes)
     if left_behind := written(options.cwd, began_unix_ns):
@@ -116,6 +128,14 @@ def try_all(candidates: Sequence[Candidate], options: TrialOptions) -> Trials:
         command=" ".join(options.command), tried=tuple(tried), together=combined,
         untried=tuple(untried), notes=tuple(notes), tdiag=tdiag.__version__,
     )  # fmt: skip
+
+
+def _turned(waiting: Sequence[Candidate], done: Sequence[tuple[Candidate, Tried]]) -> str:
+    """Why the other values of this sweep are not measured."""
+    sweep = waiting[0].sweep
+    values = ", ".join(one.changes[0][1] for one in waiting if one.sweep == sweep)
+    near = ", ".join(one.changes[0][1] for one, _ in done if one.sweep == sweep)
+    return f"{sweep}: of {near} the fastest lies between slower ones: not measured: {values}"
 
 
 def _combined(

@@ -133,6 +133,17 @@ def test_beside_a_compiled_model_the_trace_counts_the_calls_of_the_loss(
     blamed = finding("TD502", evidence)
     assert blamed.location is not None and blamed.location.line == 52
     assert "makes 400 small torch calls per step" in blamed.summary
+    assert blamed.fix.intervention == "torch.compile=/home/me/train.py:Ordinal.forward"
+
+
+@pytest.mark.parametrize("function", ["<module>", "forward", "main.<locals>.loss"])
+def test_a_loss_that_cannot_be_named_is_not_compiled_in_a_trial(function: str) -> None:
+    lines = [
+        op_line(n, "loss", 4, grad_calls=4.0, elapsed_ns=60_000, at=at(n, function))
+        for n in range(50, 70)
+    ]
+    evidence = find("TD502").fires().add(ops(*lines))
+    assert finding("TD502", evidence).fix.intervention is None
 
 
 @pytest.mark.parametrize(("beside_ms", "whole"), [(0.05, True), (0.5, False)])
@@ -259,18 +270,25 @@ def test_conversions_on_a_cpu_are_no_syncs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "named", "advisory"),
+    ("change", "named", "advisory", "tried"),
     [
-        ({"anomaly_mode": True}, "anomaly detection", False),
-        ({"user_profiler": True}, "torch profiler", True),
-        ({"user_trace": "cProfile"}, "cProfile", True),
-        ({"deterministic": True}, "deterministic algorithms", True),
+        ({"anomaly_mode": True}, "anomaly detection", False, "torch.anomaly=off"),
+        ({"user_profiler": True}, "torch profiler", True, "torch.profiler=off"),
+        ({"user_trace": "cProfile"}, "cProfile", True, None),
+        ({"deterministic": True}, "deterministic algorithms", True, "torch.deterministic=off"),
+        (
+            {"anomaly_mode": True, "deterministic": True},
+            "deterministic algorithms",
+            False,
+            "torch.anomaly=off+torch.deterministic=off",
+        ),
     ],
 )
 def test_each_debugging_switch_is_named_and_costs_only_what_was_measured(
-    change: dict[str, object], named: str, advisory: bool
+    change: dict[str, object], named: str, advisory: bool, tried: str | None
 ) -> None:
     found = finding("TD704", find("TD704").fires().add(flags(**change)))
+    assert found.fix.intervention == tried
     assert named in found.summary
     assert found.advisory is advisory
 

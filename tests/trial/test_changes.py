@@ -62,6 +62,39 @@ loader = DataLoader(data, num_workers={workers})
 """
 
 
+MOVED = """
+import torch
+from torch.overrides import TorchFunctionMode
+seen = []
+class Watch(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func.__name__ == "to": seen.append(kwargs)
+        return func(*args, **kwargs or {{}})
+def move(x):
+    return x.to("meta")
+x = torch.ones(2)
+{pinned}
+with Watch():
+    move(x)
+"""
+# Which batches came of 8 samples one by one, and how often the dataset was asked for each.
+INDEXED = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+DATA = torch.arange(40.0)
+class Data(Dataset):
+    calls = 0
+    def __len__(self): return 40
+    def __getitem__(self, index):
+        Data.calls += 1
+        return {result}
+asked = []
+for batch in DataLoader(Data(), batch_size=8):
+    asked.append(Data.calls)
+    Data.calls = 0
+"""
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "show", "shown", "told"),
     [
@@ -78,6 +111,13 @@ loader = DataLoader(data, num_workers={workers})
             "(loader.num_workers, loader.prefetch_factor)",
             "(0, None)",
             "the DataLoader at script.py:5 has no workers",
+        ),
+        (
+            [("loader.persistent_workers", "")],
+            LOADER_OF.format(workers=1),
+            "loader.persistent_workers",
+            "True",
+            "DataLoader at script.py:5: persistent_workers False → True",
         ),
         (
             [("loader.num_workers", "2")],
@@ -120,6 +160,66 @@ loader = DataLoader(data, num_workers={workers})
             "m._compiled_call_impl is None",
             "False",
             "compiled Linear",
+        ),
+        (
+            [("torch.compile", "script.py:loss_of")],
+            "import torch\nframes = []\ndef loss_of(y):\n"
+            "    frames.append(torch.compiler.is_compiling())\n    return (y * 2).sum()\n"
+            "x = torch.ones(2, requires_grad=True)\ntorch.optim.SGD([x], lr=0.1)\n"
+            "values = [loss_of(x).item() for _ in range(3)]",
+            "(values, frames)",
+            "([4.0, 4.0, 4.0], [False, True, True])",
+            "compiled script.py:loss_of",
+        ),
+        (
+            [("torch.deterministic", "off")],
+            "import torch\ntorch.use_deterministic_algorithms(True)",
+            "torch.are_deterministic_algorithms_enabled()",
+            "False",
+            "use_deterministic_algorithms() at script.py:2 stays off",
+        ),
+        (
+            [("copies.non_blocking", "")],
+            MOVED.format(pinned="x.is_pinned = lambda: True"),
+            "seen",
+            "[{'non_blocking': True}]",
+            "to() at script.py:10 does not wait",
+        ),
+        (
+            [("copies.non_blocking", "")],
+            MOVED.format(pinned="pass"),
+            "seen",
+            "[{'non_blocking': True}]",
+            "to() at script.py:10 copies from pageable memory; add loader.pin_memory",
+        ),
+        (
+            [("evaluation.inference_mode", "")],
+            "import torch\nm = torch.nn.Linear(2, 2).eval()\nx = torch.ones(1, 2)\n"
+            "with torch.no_grad():\n    y = m(x)\nz = m.train()(x)",
+            "(y.is_inference(), z.is_inference(), z.requires_grad)",
+            "(True, False, True)",
+            "Linear called at script.py:5 under inference_mode",
+        ),
+        (
+            [("loader.whole_batches", "")],
+            INDEXED.format(result="torch.as_tensor(index) * 2, {'x': DATA[index]}"),
+            "asked",
+            "[9, 9, 9, 1, 1]",
+            "Data is indexed once a batch",
+        ),
+        (
+            [("loader.whole_batches", "")],
+            INDEXED.format(result="torch.rand(len(index) if type(index) is list else ())"),
+            "asked",
+            "[9, 8, 8, 8, 8]",
+            "Data gives other values for a list of indices",
+        ),
+        (
+            [("loader.whole_batches", "")],
+            INDEXED.format(result="DATA[index + 0]"),
+            "asked",
+            "[9, 8, 8, 8, 8]",
+            "Data takes no list of indices: TypeError",
         ),
         (
             [("torch.autocast", "bfloat16")],

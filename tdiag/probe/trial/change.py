@@ -31,7 +31,7 @@ class Change(NamedTuple):
     kept; a ceiling leaves a part of the step out to measure its cost. ``takes``: what stands behind
     ``=``, "" for a switch. ``absent``: why it did not apply where nothing else is known.
     ``cannot``: its limits. ``edit``: what makes it permanent. ``rare``: it concerns some
-    steps only.
+    steps, or some scripts, only.
 
     ``parse`` turns the text behind ``=`` into the value and raises ValueError; it runs in both
     processes. ``environment`` gives variables for the start of the program; ValueError where that
@@ -143,6 +143,11 @@ def switch(text: str) -> bool:
     return True
 
 
+def off(text: str) -> bool:
+    """The parser of a change that switches something off."""
+    return switch("" if text == "off" else text)
+
+
 def function(text: str) -> str:
     """``FILE.py:FUNCTION``, or a dotted name, of a function of the user's."""
     file, colon, name = text.rpartition(":")
@@ -150,3 +155,7 @@ def function(text: str) -> str:
     if not right:
         raise ValueError("takes FILE.py:FUNCTION, FILE.py:Class.method or module.function")
     return text
+
+
+def function_or_nothing(text: str) -> str:
+    return function(text) if text else ""

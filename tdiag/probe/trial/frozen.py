@@ -99,6 +99,24 @@ def replace(function: Any, answer: Callable[[Any, Any, Any], Any]) -> str:
     return ""
 
 
+def replace_by_name(
+    trial: Trial, change: str, spec: str, answer: Callable[[Any, Any, Any], Any]
+) -> Callable[[], bool]:
+    """:func:`replace` the function as soon as it is there. Returns what says whether it is."""
+    done: list[str] = []
+
+    def look() -> bool:
+        function = None if done else find(spec)
+        if function is not None:
+            done.append(replace(function, answer))
+            if done[0]:
+                trial.refused(change, f"{spec} {done[0]}")
+        return bool(done)
+
+    when_code_is_there(trial, look)
+    return look
+
+
 def freeze_by_name(trial: Trial, change: str, spec: str) -> None:
     """Freeze the function as soon as it is there: at the end of each step, when a DataLoader is
     read, before its workers start, and when an optimizer is made."""

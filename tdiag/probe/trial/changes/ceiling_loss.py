@@ -5,14 +5,10 @@ from typing import Any
 
 from ...patches import hidden
 from ...places import caller
-from ..change import CEILING, TRAINING, Change, Trial, at, function
-from ..frozen import find, replace, when_code_is_there
+from ..change import CEILING, TRAINING, Change, Trial, at, function_or_nothing
+from ..frozen import replace_by_name
 
 NAME = "ceiling.loss"
-
-
-def of_torch_or_named(text: str) -> str:
-    return function(text) if text else ""
 
 
 def install(trial: Trial, value: str) -> None:
@@ -54,19 +50,7 @@ def _named(trial: Trial, spec: str) -> None:
         trial.applied(NAME, f"{spec} is a sum of its inputs")
         return total
 
-    done: list[bool] = []
-
-    def look() -> bool:
-        found = None if done else find(spec)
-        if found is not None:
-            done.append(True)
-            why = replace(found, answer)
-            if why:
-                trial.refused(NAME, f"{spec} {why}")
-        return bool(done)
-
-    when_code_is_there(trial, look)
-    trial.waits[NAME] = look
+    trial.waits[NAME] = replace_by_name(trial, NAME, spec, answer)
 
 
 def _sum(torch: Any, values: Any) -> Any:
@@ -81,7 +65,7 @@ CHANGE = Change(
     safety=TRAINING,
     kind=CEILING,
     takes="FILE.py:FUNCTION, or nothing for torch's own losses",
-    parse=of_torch_or_named,
+    parse=function_or_nothing,
     absent="no loss function of torch was called; name one of yours: ceiling.loss=FILE.py:FUNCTION",
     cannot="a loss written in the loop itself; one whose result is more than a number",
     install=install,

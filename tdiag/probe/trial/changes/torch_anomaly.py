@@ -5,13 +5,9 @@ from typing import Any
 
 from ...patches import hidden
 from ...places import caller
-from ..change import SAME, Change, Trial, at, switch
+from ..change import SAME, Change, Trial, at, off
 
 NAME = "torch.anomaly"
-
-
-def off(text: str) -> bool:
-    return switch("" if text == "off" else text)
 
 
 def install(trial: Trial, value: bool) -> None:

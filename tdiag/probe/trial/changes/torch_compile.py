@@ -1,14 +1,19 @@
-"""The model is compiled by torch.compile."""
+"""The model, or a function of the user's, is compiled by torch.compile."""
 
 from typing import Any
 
-from ..change import ROUNDING, Change, Trial, switch
+from ..change import ROUNDING, Change, Trial, function_or_nothing
+from ..frozen import replace_by_name
 from ..trained_models import called, each_model
 
 NAME = "torch.compile"
 
 
-def install(trial: Trial, value: bool) -> None:
+def install(trial: Trial, value: str) -> None:
+    if value:
+        _function(trial, value)
+        return
+
     def compiled(module: Any, args: Any) -> None:
         if module._compiled_call_impl is None:
             module.compile()  # in place, from its next call on
@@ -19,13 +24,41 @@ def install(trial: Trial, value: bool) -> None:
     each_model(trial, compiled)
 
 
+def _function(trial: Trial, spec: str) -> None:
+    """From its second call on: in the first it shows whether training steps happen inside it."""
+    import torch
+
+    forms: list[Any] = []  # the function as it is called from now on
+
+    def answer(original: Any, args: Any, kwargs: Any) -> Any:
+        if forms:
+            return forms[0](*args, **kwargs)
+        before = trial.boundary.optimizer_steps, trial.backwards
+        result = original(*args, **kwargs)
+        if forms:  # it calls itself
+            return result
+        if (trial.boundary.optimizer_steps, trial.backwards) != before:
+            forms.append(original)
+            trial.refused(NAME, f"{spec} trains: training steps happen inside it")
+        else:
+            forms.append(torch.compile(original))
+            trial.applied(NAME, f"compiled {spec}")
+        return result
+
+    look = replace_by_name(trial, NAME, spec, answer)
+    trial.waits[NAME] = lambda: look() and bool(forms)
+
+
 CHANGE = Change(
     name=NAME,
-    does="The model is compiled by torch.compile.",
+    does="The model is compiled by torch.compile, or a function or method that is named.",
     safety=ROUNDING,
-    parse=switch,
-    absent="no module was called in training mode with gradients on",
-    cannot="code outside of modules (a loss function, an optimizer) is not compiled",
-    edit="model.compile() before the training loop",
+    takes="FILE.py:FUNCTION, or nothing for the model",
+    parse=function_or_nothing,
+    absent="no module was called in training mode with gradients on; by name: no such function, or"
+    " it was not called",
+    cannot="without a name, code outside of modules (a loss function, an optimizer) stays as it is;"
+    " what dynamo does not understand stays Python",
+    edit="model.compile(), or loss_fn = torch.compile(loss_fn), before the training loop",
     install=install,
 )

@@ -4,8 +4,7 @@ from typing import Any
 
 from ...patches import hidden
 from ...places import caller
-from ..change import SAME, Change, Trial, at
-from .torch_anomaly import off
+from ..change import SAME, Change, Trial, at, off
 
 NAME = "torch.profiler"
 

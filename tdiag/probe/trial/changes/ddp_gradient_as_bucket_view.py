@@ -1,0 +1,15 @@
+"""Gradients lie in the buckets that ranks exchange."""
+
+from ..change import SAME, Change, switch
+from ..ddp_arguments import argument
+
+CHANGE = Change(
+    name="ddp.gradient_as_bucket_view",
+    does="DistributedDataParallel copies no gradients: they lie in the buckets that are reduced.",
+    safety=SAME,
+    parse=switch,
+    absent="no DistributedDataParallel was made",
+    cannot="a script that calls detach_() on a gradient fails",
+    edit="DistributedDataParallel(model, gradient_as_bucket_view=True)",
+    install=argument("gradient_as_bucket_view"),
+)

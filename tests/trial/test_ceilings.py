@@ -1,0 +1,87 @@
+"""Ceilings that leave out what other files test no script of: copies to a device, and logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .scripts import run
+
+# torch's meta device stands in for one: what comes there is another tensor, without values.
+SENT = """
+there, buffer = [], torch.empty(4, 4, device="meta")
+def sent(x):
+    pair = [part.to("meta", non_blocking=True) for part in (x, x + 1)]
+    there.append(pair)
+    buffer.copy_(x)
+"""
+BOTH = "(sent(x), loss_of(model(x), t))[1]"
+
+
+def test_batches_stay_on_the_device(tmp_path: Path) -> None:
+    show = "(len(there), len({id(a) for a, _ in there}) < 16, all(a is not b for a, b in there))"
+    plain, said = run(tmp_path / "plain", [], show, code=SENT, loss=BOTH)
+    assert plain == "(16, False, True)" and not said
+    changes = [("ceiling.copies", "")]
+    changed, said = run(tmp_path / "changed", changes, show, code=SENT, loss=BOTH)
+    assert changed == "(16, True, True)"
+    assert {(name, state) for name, state, _ in said} == {("ceiling.copies", "applied")}
+    told = " ".join(what for _, _, what in said)
+    assert "to() at script.py:" in told and "copy_() at script.py:" in told
+
+
+def test_what_stays_on_the_host_is_no_copy(tmp_path: Path) -> None:
+    """A change of the type only; a model that moves; its weights, read from a checkpoint."""
+    code = """
+other, kept = torch.nn.Linear(4, 4), []
+def sent(x):
+    kept.append(x.to(torch.float64))
+    moved = torch.nn.Linear(4, 4).to("meta")
+    kept.append(moved.weight)
+    other.load_state_dict(torch.nn.Linear(4, 4).state_dict())
+"""
+    show = "len({id(x) for x in kept})"
+    changed, said = run(tmp_path, [("ceiling.copies", "")], show, code=code, loss=BOTH)
+    assert (changed, said) == ("32", [])
+
+
+LOGS = """
+import csv, logging, os, sys
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+logging.basicConfig(stream=open("log.txt", "w"), level="INFO")
+rows = csv.writer(open("rows.csv", "w"))
+named = csv.DictWriter(open("named.csv", "w"), ["step"])
+board = SummaryWriter("board")
+bar = tqdm(total=16, file=open("bar.txt", "w"), mininterval=0)
+def write(x):
+    logging.info("step")
+    rows.writerow([1])
+    named.writerow({"step": 1})
+    board.add_scalar("x", 1.0)
+    bar.update()
+    print("step")
+"""
+SIZES = (
+    "(bar.close(), board.close(), [os.path.getsize(f'{name}') for name in ('log.txt', 'rows.csv',"
+    " 'named.csv', 'bar.txt')], sum(entry.stat().st_size for entry in os.scandir('board')))[2:]"
+)
+
+
+def test_logs_are_not_written(tmp_path: Path) -> None:
+    code, loss = LOGS.replace('"w")', '"w", buffering=1)'), BOTH.replace("sent", "write")
+    written, said = run(tmp_path / "plain", [], SIZES, code=code, loss=loss)
+    files, board = eval(written)
+    assert min(files) > 16 and not said
+    changes = [("ceiling.logging", "")]
+    left, said = run(tmp_path / "changed", changes, SIZES, code=code, loss=loss)
+    files_left, board_left = eval(left)
+    # A bar that begins and ends is drawn by tqdm before it was known.
+    assert files_left[:3] == [0, 0, 0] and files_left[3] < files[3] and board_left < board
+    for what in ("Logger._log", "writer.writerow", "DictWriter.writerow", "SummaryWriter.add_",
+                 "tqdm.display", "print"):  # fmt: skip
+        assert any(what in told for _, _, told in said), (what, said)
+
+
+def test_a_script_that_writes_nothing_is_left_alone(tmp_path: Path) -> None:
+    _, said = run(tmp_path, [("ceiling.logging", "")], "0")
+    assert said == []
