@@ -19,8 +19,9 @@ from tdiag.model.threshold import Threshold
 from tdiag.probe.wire import is_user_file
 
 DATA_WAIT = ("data_wait", "data_wait_io", "data_wait_cpu")
+MODEL_PHASES = ("forward", "loss", "backward", "optimizer")
 # Computing: phases of a run on the CPU, and what the device and its launches take.
-COMPUTE = ("forward", "loss", "backward", "optimizer", "compute", "launch", "python_loss")
+COMPUTE = (*MODEL_PHASES, "compute", "launch", "python_loss")
 
 # A predicted gain whose high end is below this is not reported.
 NOISE_FLOOR_FRAC = Threshold(

@@ -6,6 +6,7 @@ from math import sqrt
 
 from tdiag.model.diagnosis import Measure
 from tdiag.model.threshold import NORMAL_95
+from tdiag.units import percent
 
 # Units a Measure may carry; reports know how to print each.
 UNITS = frozenset(
@@ -34,6 +35,11 @@ def count(name: str, value: float, source: str, unit: str = "count") -> Measure:
 
 def text(name: str, value: str, source: str) -> Measure:
     return Measure(name, value, "text", source)
+
+
+def sampling_range(samples: int, least: float, most: float) -> str:
+    """``2,000 samples put the share between 59% and 63%``: the range of :func:`known_to`."""
+    return f"{samples:,} samples put the share between {percent(least)} and {percent(most)}"
 
 
 def known_to(share: float, samples: int) -> tuple[float, float]:

@@ -101,8 +101,8 @@ def check(
         gain=Gain(
             fed.gain_of_saving(opening),
             fed.gain_of_saving(min(fed.wall, opening + fed.blocked)),
-            f"low end: {duration(OPEN_NS)} for each file that is not opened; high end: fetches no"
-            " longer block either.",
+            f"low end: {duration(OPEN_NS)} for each file that is no longer opened; high end:"
+            " fetches no longer wait for storage either.",
             DATA_WAIT,
         ),
         at=at,

@@ -13,8 +13,8 @@ Copy the data to the local disk before training if it fits. Otherwise pack it in
 that fewer requests are made.
 
 ## How the gain is computed
-From the blocked time of fetches and the ratio of the two trials. Low end: half of that, since a
-disk may serve each of several workers later.
+From the blocked time of fetches and the ratio of the two trials. Low end: half of that, since
+several workers share the disk.
 
 ## When this advice is wrong
 Copying takes time once per machine, which a short run may not recover. The server's cache may
@@ -91,8 +91,8 @@ def check(
         gain=Gain(
             fed.gain_of_saving(saved * LOW_END_FRAC),
             fed.gain_of_saving(saved),
-            "high end: blocked time shrinks as in the trial; low end: half of that, with several"
-            " workers at once.",
+            "high end: waits shrink as much as the trial's reads did; low end: half of that, since"
+            " several workers share the disk.",
             DATA_WAIT,
         ),
         at=at,

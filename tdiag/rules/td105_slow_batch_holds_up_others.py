@@ -89,8 +89,8 @@ def check(budget: Budget, loaders: Loaders, phases: Phases, system: System) -> F
         gain=Gain(
             0.0,
             fed.wait * burst,
-            "high end: ready batches fill the slowest tenth of the waits; low end: slow batches"
-            " come together.",
+            "high end: ready batches fill the slowest tenth of the waits; low end: nothing, if slow"
+            " batches come close together.",
             DATA_WAIT,
         ),
         at=fed.loader.created_at,

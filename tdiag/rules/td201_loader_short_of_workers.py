@@ -100,8 +100,9 @@ def check(
         gain=Gain(
             low,
             high,
-            f"{duration(fed.wall)} of fetching ÷ {duration(fed.rest)} for the rest of the step,"
-            f" on {system.cores_allowed:g} cores; low end: a further core adds little.",
+            f"high end: workers fetch ({duration(fed.wall)}) beside the rest of the step"
+            f" ({duration(fed.rest)}), on {system.cores_allowed:g} cores; low end: a further core"
+            " adds little.",
             DATA_WAIT,
         ),
         at=fed.loader.created_at,

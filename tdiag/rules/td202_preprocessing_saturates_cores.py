@@ -93,7 +93,7 @@ def check(
         gain=Gain(
             fed.gain_of_saving(saved),
             fed.wait,
-            "low end: the most expensive line at half its cost; high end: preprocessed offline.",
+            "high end: no data wait is left; low end: the most expensive line costs half.",
             DATA_WAIT,
         ),
         at=fetch_place(fed, lines),

@@ -77,8 +77,8 @@ def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
         gain=Gain(
             starting * REFILL_FRAC,
             max(starting, held(budget, *DATA_WAIT) - _unavoidable(loader, budget, phases)),
-            "high end: workers start only once, and wait only where fetching is slower than"
-            " training; low end: the queue is still filled at the start of each epoch.",
+            "high end: workers start only once; low end: half of that, since each epoch still"
+            " begins with an empty queue.",
             DATA_WAIT,
         ),
         at=loader.created_at,

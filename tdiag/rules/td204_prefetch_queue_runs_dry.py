@@ -93,7 +93,8 @@ def check(budget: Budget, loaders: Loaders, phases: Phases, system: System) -> F
         gain=Gain(
             0.0,
             fed.wait,
-            "high end: the queue outlasts every slow batch; low end: slow batches come together.",
+            "high end: the longer queue never runs empty; low end: nothing, if slow batches come"
+            " close together.",
             DATA_WAIT,
         ),
         at=fed.loader.created_at,

@@ -85,7 +85,8 @@ def check(
         gain=Gain(
             high * LOW_END_FRAC,
             high,
-            f"high end: all but copying the batch once ({duration(fed.copying)}); low end: half.",
+            f"high end: only copying the batch once is left ({duration(fed.copying)}); low end:"
+            " half of that is saved.",
             DATA_WAIT,
         ),
         at=_place(fed, stacks),

@@ -83,9 +83,9 @@ def check(
 
 def _sampled(lines: list[OpLine], stacks: Stacks | None) -> float:
     """The share of the training thread's samples on these lines."""
-    places = {(line.at.file, line.at.line) for line in lines}
+    places = {line.at.spot for line in lines}
     training = stacks.training if stacks else ()
-    return sum(x.self_frac for x in training if (x.at.file, x.at.line) in places)
+    return sum(x.self_frac for x in training if x.at.spot in places)
 
 
 def _constructing(ops: Ops, loaders: Loaders | None) -> list[OpLine]:
@@ -106,7 +106,10 @@ def _found(
 ) -> Found:
     """``one_ns``, ``other_ns``: two measurements of the time in the calls, per step; 0 if none."""
     low, high = sorted((one_ns, other_ns or one_ns))
-    why = "high end: the time in the calls; low end: half, to gather the values into an array."
+    why = (
+        "high end: all of the time in these calls; low end: half, since the values must still be"
+        " gathered into an array."
+    )
     return Found(
         summary=summary,
         evidence=evidence,
@@ -138,7 +141,7 @@ def _in_workers(
         line
         for line in top_fetch_lines(fed.loader, stacks)
         if line.at != fed.loader.created_at  # that line stands for a library's dataset
-        and CONSTRUCTS.search(linecache.getline(line.at.file, line.at.line))
+        and CONSTRUCTS.search(linecache.getline(*line.at.spot))
     ]
     if not lines:
         return None

@@ -115,8 +115,8 @@ def check(
         gain=Gain(
             0.0,
             (collating + copying) * saved / total,
-            "high end: the saved bytes are neither collated nor copied; low end: other work hides"
-            " them.",
+            "high end: the saved bytes are neither collated nor copied; low end: nothing, if other"
+            " work already hides that time.",
             (*DATA_WAIT, "h2d"),
         ),
         at=at,

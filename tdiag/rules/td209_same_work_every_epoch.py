@@ -111,8 +111,8 @@ def check(
         gain=Gain(
             fed.gain_of_saving(saved * TWO_EPOCHS_FRAC) if fits else 0.0,
             fed.gain_of_saving(saved),
-            "high end: a training of many epochs; low end: two epochs, or a disk that is no"
-            " faster.",
+            "high end: a training of many epochs; low end: "
+            + ("a training of two epochs." if fits else "nothing, if reading them takes as long."),
             DATA_WAIT,
         ),
         at=at,

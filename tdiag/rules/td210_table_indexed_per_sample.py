@@ -35,7 +35,7 @@ from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
 from tdiag.rules.examples import budget, loaders, stack, stacks, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import fetch_samples, top_fetch_lines
-from tdiag.rules.measures import frac, known_to, ns, text
+from tdiag.rules.measures import frac, known_to, ns, sampling_range, text
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 
@@ -109,8 +109,7 @@ def check(
             fed.gain_of_saving(fed.wall * least * LOW_END_FRAC),
             fed.gain_of_saving(fed.wall * most * (1 - 1 / TENSOR_SPEEDUP)),
             f"high end: indexing a tensor takes 1/{TENSOR_SPEEDUP} of the time; low end: half of"
-            f" it is work that stays. {seen:,} samples put the share between {percent(least)} and"
-            f" {percent(most)}.",
+            f" the time is other work. {sampling_range(seen, least, most)}.",
             DATA_WAIT,
         ),
         at=at,

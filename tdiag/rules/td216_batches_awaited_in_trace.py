@@ -50,7 +50,7 @@ def check(budget: Budget, fetches: TracedFetches, loaders: Loaders | None) -> Fo
     rest = budget.step_ns - waiting
     workers = math.ceil(waiting / rest) if rest > 0 else 1
     part = fetches.parts[0] if fetches.parts and fetches.workers is False else None
-    low, why = 0.0, "a trace does not tell what the workers need"
+    low, why = 0.0, "nothing, since a trace does not show what the workers do"
     makes = "batches"
     if fetches.workers is False:
         makes = "batches that the training process makes itself (num_workers=0)"

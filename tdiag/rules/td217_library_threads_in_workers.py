@@ -7,7 +7,7 @@ how many threads it has that Python did not start; with the number of workers an
 ## Why it is slow
 torch limits its own threads to one in each worker. OpenCV, NumPy's OpenBLAS, MKL and numexpr do not
 follow: each starts a pool of as many threads as the machine has cores, in every worker. The pools
-take turns on the cores, and a call ends only with its last thread; meanwhile the others spin.
+share the cores, and a call ends only with its last thread; meanwhile the others spin.
 
 ## What to do
 Give every library one thread in each worker: the workers already use all cores.
@@ -18,7 +18,8 @@ threads that spin. Low end: half of the pools' share of the workers' CPU time.
 
 ## When this advice is wrong
 With few workers on many cores, pools may use cores that would idle: reported only if the threads
-together outnumber the cores. Threads of the user's own that wait for a service are not meant.
+together outnumber the cores. Your own threads that wait for a service use no CPU time: they do not
+count.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def check(
     waiting = held(budget, *DATA_WAIT)
     return Found(
         summary=(
-            f"{plural(loader.num_workers, 'worker')} compute with {each} threads each,"
-            f" {together} on {plural(round(system.cores_allowed, 2), 'available core')}:"
+            f"{plural(loader.num_workers, 'worker')} run {each} threads each,"
+            f" {together} threads on {plural(round(system.cores_allowed, 2), 'available core')}:"
             f" {percent(share)} of their CPU time is spent in threads that a library started."
         ),
         evidence=(
@@ -97,8 +98,8 @@ def check(
         gain=Gain(
             waiting * share * LOW_END_FRAC,
             waiting,
-            "high end: one thread needs little of what threads need that spin; low end: half of"
-            " the pools' share of the CPU time.",
+            "high end: no data wait is left, if the threads mostly spin; low end: half of the"
+            " pools' share of the CPU time.",
             DATA_WAIT,
         ),
         at=place,

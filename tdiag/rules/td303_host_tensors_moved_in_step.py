@@ -79,7 +79,7 @@ def check(budget: Budget, transfers: Transfers, ops: Ops, device: DeviceTime) ->
         gain=Gain(
             0.0,
             cost,
-            "high end: their share of the copies by number; low end: they are the small ones.",
+            "high end: each costs as much as the mean copy; low end: nothing, if they are small.",
             ("h2d", "sync", "launch", "python_loss"),
         ),
         at=worst.at,

@@ -89,7 +89,7 @@ def _gain(
     return Gain(
         low * held(budget, "h2d"),
         high * held(budget, "h2d"),
-        "from these copies' share of the bytes to their share of the number of copies.",
+        "the two ends are these copies' share of all copied bytes and their share of all copies.",
         ("h2d",),
     )
 

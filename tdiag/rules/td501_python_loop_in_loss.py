@@ -104,7 +104,7 @@ def check(
             most.forward_ns + most.backward_ns,
             f"high end: {'the whole loss' if nearly_all else 'the loop'}"
             f" ({duration(most.forward_ns)}) and its backward ({duration(most.backward_ns)}); low"
-            " end: the fixed cost of small calls.",
+            f" end: {'half of the loop' if small else 'nothing, since its calls do work'}.",
             ("loss", "python_loss", "forward", "backward", "sync", "launch"),
         ),
         at=at,
@@ -114,8 +114,8 @@ def check(
 def _measures(time: LoopTime) -> list[Measure]:
     kinds = sorted(time.conversions.items())
     return [
-        ns("loss time of the looping lines", time.forward_ns, "baseline"),
-        ns("backward of what they recorded", time.backward_ns, "baseline"),
+        ns("loss time of these lines", time.forward_ns, "baseline"),
+        ns("backward time of these lines", time.backward_ns, "baseline"),
         count("torch calls", time.calls, "ops", "per_step"),
         count("calls that record gradients", time.grad_calls, "ops", "per_step"),
         *(count(f"conversions: {kind}", times, "ops", "per_step") for kind, times in kinds),

@@ -145,7 +145,7 @@ def _found(
         gain=Gain(
             total * FUSED_LOW_FRAC,
             total * FUSED_HIGH_FRAC,
-            "high end: four calls become one; low end: a quarter of the calls disappears.",
+            "high end: four calls become one; low end: a quarter of the calls is gone.",
             ("loss", "python_loss", "backward", "launch"),
         ),
         at=at,

@@ -103,8 +103,8 @@ def check(
         gain=Gain(
             cost * (1 - 1 / FASTER_LOW) if units else 0.0,
             cost * (1 - 1 / FASTER_HIGH),
-            "high end: three times as fast on matrix units; low end: 1.5 times, if they are in"
-            " use.",
+            "high end: three times as fast on matrix units; low end: "
+            + ("1.5 times." if units else "nothing, since none were seen in use."),
             ("compute",),
             {f"{family} float32": 1 / FASTER_LOW for family in MATRIX if units},
             {f"{family} float32": 1 / FASTER_HIGH for family in MATRIX},

@@ -85,7 +85,8 @@ def check(
         gain=Gain(
             0.0,
             cost * TUNED_HIGH_FRAC,
-            "high end: a fifth of the convolutions' time; low end: cuDNN's choice was right.",
+            "high end: a fifth of the convolutions' time; low end: nothing, if cuDNN's own choice"
+            " is the fastest.",
             ("compute",),
             high_cuts=dict.fromkeys(("conv", "conv float32"), 1 - TUNED_HIGH_FRAC),
         ),

@@ -81,7 +81,7 @@ def check(
         gain=Gain(
             0.0,
             cost * FUSED_HIGH_FRAC,
-            "high end: chains of four become one kernel; low end: none stand next to each other.",
+            "high end: chains of four become one kernel; low end: nothing, if no two are adjacent.",
             ("compute",),
             high_cuts={"elementwise": 1 - FUSED_HIGH_FRAC},
         ),

@@ -9,7 +9,7 @@ Launching a kernel costs the host the same for few samples as for many. If a bat
 busy for less time than the launches take, the device idles every step.
 
 ## What to do
-Use a larger batch, with a matching learning rate.
+Use a larger batch, and adjust the learning rate.
 
 ## How the gain is computed
 No gain is claimed here: the rule for launch-bound steps claims the launch time. The largest batch
@@ -74,8 +74,8 @@ def check(
         ),
         fix=Fix(
             f"Set batch_size={2 * loader.batch_size} instead of"
-            f" {loader.batch_size}{where(loader.created_at)}, with a matching learning rate."
-            f" Double it again, up to {largest}, while samples per second grow.",
+            f" {loader.batch_size}{where(loader.created_at)}, and adjust the learning rate."
+            f" Keep doubling, up to {largest}, while samples per second grow.",
             "review",
             action=f"Double the batch size to {2 * loader.batch_size}",
         ),

@@ -125,8 +125,8 @@ def check(
 
 def _gain(low: float, high: float) -> Gain:
     why = (
-        "low end: rows looked up cost seven times as much, plus a millisecond; high end: they cost"
-        " the same, and no dense gradient is made or freed."
+        "low end: a sparse update of a row costs seven dense ones, plus 1 ms in all; high end: it"
+        " costs one, and no dense gradient is made or freed."
     )
     return Gain(low, high, why, HELD_IN)
 

@@ -77,8 +77,8 @@ def check(budget: Budget, clocks: DeviceClocks | None) -> Found | None:
         gain=Gain(
             0.0,
             lost,
-            "high end: compute kernels follow the clock to its maximum; low end: they wait for"
-            " memory, or the power limit prevents the maximum.",
+            "high end: compute kernels follow the clock to its maximum; low end: nothing, if"
+            " they wait for memory or the power limit prevents the maximum.",
             ("compute",),
         ),
     )

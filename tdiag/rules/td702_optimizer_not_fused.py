@@ -20,8 +20,8 @@ over memory save (replayed where the trace allows it); at worst nothing.
 
 ## When this advice is wrong
 Torch before 2.4 has no fused form on a CPU, and before 2.3 none of SGD. Results differ in the last
-bits. Optimizers without such a switch are not meant, whatever their name: TD710. Nor are those of
-sparse gradients, which no fused form accepts.
+bits. Optimizers without such a switch are TD710's. Those of sparse gradients are left out: no
+fused form accepts them.
 """
 
 from __future__ import annotations
@@ -144,8 +144,10 @@ def check(
         ),
         gain=Gain(
             *gain,
-            f"fused {largest.name} was {low} to {high} times as fast in measurements on a CPU; on"
-            " a device, its idle time during the optimizer and passes over memory.",
+            "high end: no device idle time during the optimizer, and fewer passes over memory; low"
+            " end: nothing, if the device idles for other reasons."
+            if budget.has_device
+            else f"fused {largest.name} was {low} to {high} times as fast in measurements.",
             ("optimizer", "compute") if working else ("optimizer",),
             high_cuts=cuts,
         ),

@@ -126,8 +126,8 @@ def _training(budget: Budget, threads: Threads, system: System, cores: int, shar
         gain=Gain(
             0.0,
             held(budget, *PARALLEL) * share,
-            f"high end: computing time falls in proportion as {threads.intra_op} threads become"
-            f" {cores}; low end: threads were not the limit.",
+            f"high end: computing time changes with the threads, from {threads.intra_op} to"
+            f" {cores}; low end: nothing, if threads are not the limit.",
             PARALLEL,
         ),
         at=threads.set_at,
@@ -191,8 +191,8 @@ def _crowded(
         gain=Gain(
             0.0,
             held(budget, *PARALLEL) * share * (1 - 1 / CROWDED_TIMES),
-            f"high end: every call took {CROWDED_TIMES} times as long, the worst measured; low"
-            " end: threads were not the limit.",
+            f"high end: {CROWDED_TIMES} times as fast, the largest difference measured; low end:"
+            " nothing, if threads are not the limit.",
             PARALLEL,
         ),
         at=threads.set_at,
@@ -221,7 +221,7 @@ def _workers_too_many(
         gain=Gain(
             0.0,
             held(budget, *DATA_WAIT) * (1 - cores / wanted),
-            "high end: fetches no longer share cores; low end: they hardly did.",
+            "high end: fetches no longer share cores; low end: nothing, if they hardly did.",
             DATA_WAIT,
         ),
         at=loader.created_at,

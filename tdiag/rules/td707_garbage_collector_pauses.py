@@ -48,8 +48,8 @@ def check(budget: Budget, phases: Phases, settings: Settings | None) -> Found | 
         called = None  # most collections are Python's own
     return Found(
         summary=(
-            f"Garbage collection takes {per_step(collecting, budget.step_ns)} in"
-            f" {plural(often, 'collection')}."
+            f"Garbage collection takes {per_step(collecting, budget.step_ns)}:"
+            f" {plural(often, 'collection')} per step."
         ),
         evidence=(
             ns("garbage collection, per step", collecting, "baseline"),

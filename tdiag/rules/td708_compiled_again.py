@@ -71,7 +71,7 @@ def check(budget: Budget, compiles: Compiles | None) -> Found | None:
         gain=None if not compiles.clean_ns else Gain(
             0.0,
             compiles.clean_ns,
-            "high end: no recompilation in a step; low end: it ends by itself.",
+            "high end: no step recompiles; low end: nothing, if all shapes are soon compiled.",
             COMPILING,
         ),
         at=at,

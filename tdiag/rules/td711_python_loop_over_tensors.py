@@ -85,7 +85,7 @@ def check(
             f" step, most of their time{where(worst.at)} ({duration(spent)})."
         ),
         evidence=(
-            ns("time of the looping lines", spent, "baseline"),
+            ns("time of these lines", spent, "baseline"),
             count("torch calls", calls, "ops", "per_step"),
             count("conversions", converted, "ops", "per_step"),
         ),
@@ -93,7 +93,8 @@ def check(
         gain=Gain(
             spent * (1 - WORK_IN_SMALL_CALL_FRAC) if sure else 0.0,
             spent,
-            f"high end: the loop's {duration(spent)}; low end: the fixed cost of small calls.",
+            f"high end: the loop's {duration(spent)}; low end:"
+            f" {'half of it' if sure else 'nothing, if its calls do work or a device hides them'}.",
             (*named, *WITH_DEVICE) if budget.has_device else named,
         ),
         at=worst.at,
@@ -115,11 +116,11 @@ def _clean(lines: Sequence[OpLine], phase: str, ops: Ops, phases: Phases) -> flo
 
 def _sampled(lines: Sequence[OpLine], stacks: Stacks) -> float:
     """Share of the training thread's samples in the functions of these lines."""
-    places = {(y.at.file, y.at.line) for y in lines}  # a comprehension has its function's line
+    places = {y.at.spot for y in lines}  # a comprehension has its function's line
     return sum(
         x.self_frac
         for x in stacks.training
-        if (x.at.file, x.at.line) in places or any(same_function(x.at, y.at) for y in lines)
+        if x.at.spot in places or any(same_function(x.at, y.at) for y in lines)
     )
 
 

@@ -29,15 +29,13 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC
-from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.base import Found, Gain, where
 from tdiag.rules.examples import at, budget, op_line, ops, stack, stacks
-from tdiag.rules.log_lines import logs
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
-from tdiag.rules.loop_lines import beside_the_step
-from tdiag.rules.measures import count, frac, known_to
-from tdiag.rules.phase_lines import waits_for_device
-from tdiag.rules.thresholds import LOG_EVERY, MIN_SAMPLES, RARER_LOW_FRAC
-from tdiag.units import per_step, percent
+from tdiag.rules.loop_lines import beside_the_step, check_samples, logs, waits_for_device
+from tdiag.rules.measures import count, frac, known_to, sampling_range
+from tdiag.rules.thresholds import LOG_EVERY, RARER_LOW_FRAC
+from tdiag.units import per_step
 
 CODE = "TD713"
 NAME = "work-after-the-step"
@@ -46,8 +44,7 @@ AFTER = {"TD714": "work that grows with the run grows as well if it is done less
 
 
 def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> Found | None:
-    if stacks.samples < MIN_SAMPLES:
-        raise Abstain(f"only {stacks.samples} samples of the training thread were taken")
+    check_samples(stacks)
     lines = [
         x
         for x in beside_the_step(AFTER_THE_STEP, stacks, ops, trees)
@@ -78,8 +75,8 @@ def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> 
         gain=Gain(
             0.0 if budget.has_device else least * budget.step_ns * RARER_LOW_FRAC,
             most * budget.step_ns * (1 - 1 / LOG_EVERY),
-            f"low end: half as often; high end: one step in {LOG_EVERY}; {stacks.samples:,} samples"
-            f" put the share between {percent(least)} and {percent(most)}.",
+            f"low end: {'nothing' if budget.has_device else 'half as often'}; high end: one step in"
+            f" {LOG_EVERY}. {sampling_range(stacks.samples, least, most)}.",
             ("other", "unattributed", "prepare"),
         ),
         at=top.at,

@@ -66,7 +66,7 @@ def check(
         0.0,
         held(budget, *OF_PYTHON) * (1 - 1 / ALLOCATOR_TIMES),
         f"high end: Python's own work takes {ALLOCATOR_TIMES} times as long with the debug"
-        " allocator; low end: what torch does hardly notices.",
+        " allocator; low end: nothing, since torch itself is hardly slower.",
         OF_PYTHON,
     )
     return Found(

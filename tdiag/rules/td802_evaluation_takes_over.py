@@ -102,8 +102,8 @@ def check(
         gain=Gain(
             0.0 if once else evaluating * RARER_LOW_FRAC,
             evaluating - usual,
-            f"low end: {SEEN_ONCE if once else 'half as many evaluations'}; high end:"
-            f" {percent(USUAL_FRAC)} of the time.",
+            f"low end: {SEEN_ONCE if once else 'half as many evaluations'}; high end: it"
+            f" takes {percent(USUAL_FRAC)} of the time.",
             ("evaluation",),
         ),
         at=at,

@@ -85,7 +85,7 @@ def check(
         gain=Gain(
             0.0,
             stalled,
-            "high end: no call allocates in a step; low end: they continue with memory free.",
+            "high end: no call allocates in a step; low end: nothing, if calls still allocate.",
             ("alloc",),
             high_cuts={"alloc": 0.0},
         ),

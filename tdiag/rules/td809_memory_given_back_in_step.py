@@ -75,7 +75,7 @@ def check(
         gain=Gain(
             0.0,
             stalled,
-            "high end: no call allocates in a step; low end: they are not empty_cache()'s.",
+            "high end: no call allocates in a step; low end: nothing, if empty_cache() is not why.",
             ("alloc",),
         ),
         at=at,

@@ -88,7 +88,7 @@ def check(
         gain=Gain(
             0.0,
             gathering * (1 - 1 / EIGHT_AT_ONCE),
-            "high end: eight times as many at once; low end: the environment does the work.",
+            "high end: eight environments at once; low end: nothing, if the time is their own.",
             ("evaluation",),
         ),
         at=at,

@@ -52,7 +52,7 @@ AFTER = {
 }
 
 
-_OVERLAP = "high end: all of it overlaps with backward; low end: it is waiting for a slower rank."
+_OVERLAP = "high end: all of it overlaps with backward; low end: nothing, if a rank is late."
 _ASYNC = (
     "work = torch.distributed.all_reduce(tensor, async_op=True)\n"
     "...  # work that does not need the result\n"

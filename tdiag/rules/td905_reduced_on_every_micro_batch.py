@@ -96,7 +96,7 @@ def _gain(exposed: float, times: int) -> Gain | None:
     return Gain(
         0.0,
         exposed * (1 - 1 / times),
-        f"high end: one reduction of {times} is left; low end: only the last is not overlapped.",
+        f"high end: one reduction of {times} is left; low end: nothing, if the others overlap.",
         ("comm",),
     )
 
