@@ -17,9 +17,19 @@ from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.probe.wire import is_user_file
-from tdiag.rules.base import DATA_WAIT, Found, Gain, held, same_function, where
+from tdiag.rules.base import (
+    DATA_WAIT,
+    Found,
+    Gain,
+    count,
+    frac,
+    held,
+    known_to,
+    same_function,
+    sampling_range,
+    where,
+)
 from tdiag.rules.feed import Feed
-from tdiag.rules.measures import count, frac, known_to, sampling_range
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 

@@ -29,11 +29,10 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, bytes_, count, ns, text, where
 from tdiag.rules.examples import GB, MB, MS, budget, loaders, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import dataset_place
-from tdiag.rules.measures import bytes_, count, ns, text
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, significant, size
 

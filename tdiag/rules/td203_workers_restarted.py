@@ -31,10 +31,9 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, count, held, ns, where
 from tdiag.rules.examples import MS, budget, loaders, phases
 from tdiag.rules.feed import batches_per_step
-from tdiag.rules.measures import count, ns
 from tdiag.units import duration, percent, plural
 
 CODE = "TD203"

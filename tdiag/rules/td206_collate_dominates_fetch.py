@@ -31,11 +31,10 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Found, Gain, same_function, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, bytes_, frac, ns, same_function, where
 from tdiag.rules.examples import at, budget, loaders, system
 from tdiag.rules.feed import Feed, feed_of
 from tdiag.rules.fetch_lines import collate_place, dataset_place, top_fetch_lines
-from tdiag.rules.measures import bytes_, frac, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 

@@ -35,11 +35,10 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, count, known_to, ns, where
 from tdiag.rules.examples import MS, budget, op_line, ops
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import fetch_samples, takes_batches, top_fetch_lines
-from tdiag.rules.measures import count, known_to, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step, percent, plural
 

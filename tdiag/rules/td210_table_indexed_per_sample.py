@@ -31,11 +31,21 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
+from tdiag.rules.base import (
+    DATA_WAIT,
+    Abstain,
+    Found,
+    Gain,
+    frac,
+    known_to,
+    ns,
+    sampling_range,
+    text,
+    where,
+)
 from tdiag.rules.examples import budget, loaders, stack, stacks, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import fetch_samples, top_fetch_lines
-from tdiag.rules.measures import frac, known_to, ns, sampling_range, text
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 

@@ -35,10 +35,9 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, bytes_, count, ns, where
 from tdiag.rules.examples import budget, loaders, system
 from tdiag.rules.feed import feed_of
-from tdiag.rules.measures import bytes_, count, ns
 from tdiag.units import duration, percent, size
 
 CODE = "TD213"

@@ -32,9 +32,8 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
-from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, count, held, ns, where
 from tdiag.rules.examples import budget, traced_fetches
-from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import percent, plural
 

@@ -32,11 +32,10 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, held, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, count, held, ns, where
 from tdiag.rules.examples import MS, at, budget, loaders, stack, stacks, system
 from tdiag.rules.feed import feed_of, share_of_rank
 from tdiag.rules.fetch_lines import fetch_place, top_fetch_lines
-from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import percent, plural
 

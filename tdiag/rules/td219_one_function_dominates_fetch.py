@@ -38,7 +38,17 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
-from tdiag.rules.base import Found, Gain, same_function, where
+from tdiag.rules.base import (
+    Found,
+    Gain,
+    count,
+    frac,
+    known_to,
+    ns,
+    same_function,
+    sampling_range,
+    where,
+)
 from tdiag.rules.examples import budget, loaders, phases, stack, stacks, system
 from tdiag.rules.feed import feed_of, share_of_rank
 from tdiag.rules.fetch_lines import (
@@ -49,7 +59,6 @@ from tdiag.rules.fetch_lines import (
     main_function,
 )
 from tdiag.rules.loop_lines import BEFORE, beside_the_step
-from tdiag.rules.measures import count, frac, known_to, ns, sampling_range
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 

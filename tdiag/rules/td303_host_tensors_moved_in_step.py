@@ -29,10 +29,9 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, where
+from tdiag.rules.base import Found, Gain, count, where
 from tdiag.rules.device_waits import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, budget, copy, device_time, op_line, ops
-from tdiag.rules.measures import count
 from tdiag.units import per_step, plural
 
 CODE = "TD303"

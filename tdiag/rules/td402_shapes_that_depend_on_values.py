@@ -27,10 +27,9 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, where
+from tdiag.rules.base import Found, count, where
 from tdiag.rules.device_waits import drains, waits
 from tdiag.rules.examples import at, budget, device_time, op_line, ops, sync
-from tdiag.rules.measures import count
 from tdiag.units import per_step, plural
 
 CODE = "TD402"

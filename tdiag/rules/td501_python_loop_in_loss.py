@@ -35,7 +35,7 @@ from tdiag.evidence.torch_ops import Dispatch, HostOps, OpLine, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Measure
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, where
+from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.loops import (
     MIN_CALLS,
@@ -49,7 +49,6 @@ from tdiag.rules.loops import (
     rewriting,
     value_loops,
 )
-from tdiag.rules.measures import count, ns
 from tdiag.units import duration, percent
 
 CODE = "TD501"

@@ -35,9 +35,8 @@ from tdiag.evidence.training import Flags, Settings
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, version
+from tdiag.rules.base import Found, Gain, ns, version
 from tdiag.rules.examples import MS, budget, device_time, family, kernels
-from tdiag.rules.measures import ns
 from tdiag.units import per_step
 
 CODE = "TD601"

@@ -30,9 +30,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import HostOps
 from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain
+from tdiag.rules.base import Found, Gain, count, ns
 from tdiag.rules.examples import budget, device_time, family, flags, kernels
-from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import FUSED_HIGH_FRAC
 from tdiag.units import per_step
 

@@ -30,10 +30,9 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import NOTICEABLE_FRAC
-from tdiag.rules.base import Found, where
+from tdiag.rules.base import Found, bytes_, count, frac, ns, where
 from tdiag.rules.device_waits import starved_ns
 from tdiag.rules.examples import GB, MS, budget, device_holds, device_time, loaders
-from tdiag.rules.measures import bytes_, count, frac, ns
 from tdiag.rules.memory_in_use import PEAK, device_memory
 from tdiag.rules.thresholds import USABLE_MEMORY_FRAC
 from tdiag.units import duration, percent, size

@@ -36,9 +36,8 @@ from tdiag.evidence.torch_ops import Attention, FusedAttention, HostOps, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
 from tdiag.rules.examples import MS, at, budget, host_op, host_ops, ops, traced
-from tdiag.rules.measures import count, ns
 
 CODE = "TD608"
 NAME = "attention-written-out"

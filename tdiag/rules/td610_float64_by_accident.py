@@ -37,11 +37,10 @@ from tdiag.evidence.training import Layers, Module, Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import MODEL_PHASES, Abstain, Found, Gain, held, where
+from tdiag.rules.base import MODEL_PHASES, Abstain, Found, Gain, count, frac, held, ns, text, where
 from tdiag.rules.examples import MB, MS, at, budget, loaders, module, op_line, ops, phases
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
-from tdiag.rules.measures import count, frac, ns, text
 from tdiag.units import per_step
 
 CODE = "TD610"

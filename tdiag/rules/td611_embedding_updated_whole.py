@@ -44,9 +44,8 @@ from tdiag.evidence.training import (
 )
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, bytes_, count, frac, held, ns, where
 from tdiag.rules.examples import MB, at, budget, optimizers
-from tdiag.rules.measures import bytes_, count, frac, ns
 from tdiag.units import count as counted
 from tdiag.units import per_step
 

@@ -30,9 +30,8 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
-from tdiag.rules.base import Abstain, Found, Gain, held
+from tdiag.rules.base import Abstain, Found, Gain, count, frac, held
 from tdiag.rules.examples import budget
-from tdiag.rules.measures import count, frac
 from tdiag.units import percent
 
 CODE = "TD612"

@@ -35,10 +35,9 @@ from tdiag.evidence.torch_ops import Dispatch, HostOps, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, count, frac, held, text, where
 from tdiag.rules.examples import at, budget, loaders
 from tdiag.rules.fetch_lines import collate_place
-from tdiag.rules.measures import count, frac, text
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import percent
 

@@ -37,9 +37,8 @@ from tdiag.evidence.torch_ops import FusedAttention, HostOps, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, count, held, ns, text, where
 from tdiag.rules.examples import MS, at, budget, host_op, host_ops, ops, traced
-from tdiag.rules.measures import count, ns, text
 from tdiag.rules.td608_attention_written_out import attention_kernels_ns, gain_on_device
 from tdiag.units import plural
 

@@ -40,13 +40,12 @@ from tdiag.evidence.torch_ops import Calls, Dispatch, OpLine, Ops
 from tdiag.evidence.training import Flags, Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
 from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
 from tdiag.rules.evaluation import acts
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost, fixed_cost_of_small
 from tdiag.rules.loops import LAYERS, MIN_LINE_CALLS, rewriting, value_loops
-from tdiag.rules.measures import count, ns
 from tdiag.rules.model_calls import model_loop
 from tdiag.units import duration, per_step, percent
 

@@ -33,9 +33,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import EmbeddingTables, Optimizer, Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, held, version, where
+from tdiag.rules.base import Found, Gain, count, held, ns, text, version, where
 from tdiag.rules.examples import budget, environment, optimizers
-from tdiag.rules.measures import count, ns, text
 from tdiag.rules.thresholds import MIN_OPTIMIZER_FRAC
 from tdiag.units import per_step
 

@@ -37,9 +37,8 @@ from tdiag.evidence.training import PROFILERS, Flags, Modules, Optimizers, Setti
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, where
+from tdiag.rules.base import Found, Gain, count, frac, known_to, ns, text, where
 from tdiag.rules.examples import budget, flags, op_line, ops
-from tdiag.rules.measures import count, frac, known_to, ns, text
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 CODE = "TD704"

@@ -30,9 +30,8 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.evidence.training import Clip, ClipCalls
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, count, held, ns, text, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops
-from tdiag.rules.measures import count, ns, text
 from tdiag.units import per_step
 
 CODE = "TD705"

@@ -40,9 +40,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, count, held, text, where
 from tdiag.rules.examples import MS, budget, op_line, ops, system, threads
-from tdiag.rules.measures import count, text
 from tdiag.units import plural
 
 CODE = "TD706"

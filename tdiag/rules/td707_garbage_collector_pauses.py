@@ -27,9 +27,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Setting, Settings
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.examples import budget, phases
-from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step, plural
 

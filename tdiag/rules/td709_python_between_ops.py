@@ -35,11 +35,10 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
-from tdiag.rules.base import Abstain, Found, Gain, same_function, where
+from tdiag.rules.base import Abstain, Found, Gain, count, known_to, ns, same_function, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import beside_the_step, check_samples, logs
-from tdiag.rules.measures import count, known_to, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, per_step
 

@@ -30,7 +30,7 @@ from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
-from tdiag.rules.base import Found, Gain, same_function, where
+from tdiag.rules.base import Found, Gain, count, ns, same_function, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases, stack, stacks
 from tdiag.rules.loops import (
     MIN_CALLS,
@@ -41,7 +41,6 @@ from tdiag.rules.loops import (
     conversions,
     rewriting,
 )
-from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import MIN_SAMPLES
 from tdiag.units import duration, percent
 

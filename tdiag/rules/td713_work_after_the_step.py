@@ -29,11 +29,10 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC
-from tdiag.rules.base import Found, Gain, where
+from tdiag.rules.base import Found, Gain, count, frac, known_to, sampling_range, where
 from tdiag.rules.examples import at, budget, op_line, ops, stack, stacks
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import beside_the_step, check_samples, logs, waits_for_device
-from tdiag.rules.measures import count, frac, known_to, sampling_range
 from tdiag.rules.thresholds import LOG_EVERY, RARER_LOW_FRAC
 from tdiag.units import per_step
 

@@ -34,12 +34,11 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
-from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import BEFORE, beside_the_step, main_line, most_sampled
-from tdiag.rules.measures import count, ns
 from tdiag.units import duration
 
 CODE = "TD714"

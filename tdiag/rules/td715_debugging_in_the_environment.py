@@ -31,9 +31,8 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Found, Gain, held
+from tdiag.rules.base import DATA_WAIT, Found, Gain, held, text
 from tdiag.rules.examples import budget, environment
-from tdiag.rules.measures import text
 
 CODE = "TD715"
 NAME = "debugging-in-the-environment"

@@ -36,9 +36,8 @@ from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC
-from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.base import Abstain, Found, Gain, count, ns, text, where
 from tdiag.rules.examples import MS, at, budget, traced
-from tdiag.rules.measures import count, ns, text
 from tdiag.units import per_step, plural
 
 CODE = "TD716"

@@ -30,9 +30,8 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Module, Modules
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.examples import budget, module
-from tdiag.rules.measures import count, ns
 from tdiag.units import duration, percent
 
 CODE = "TD717"

@@ -28,10 +28,9 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, where
+from tdiag.rules.base import Found, Gain, count, frac, known_to, sampling_range, where
 from tdiag.rules.examples import budget, stack, stacks
 from tdiag.rules.loop_lines import check_samples, logs, waits_for_device
-from tdiag.rules.measures import count, frac, known_to, sampling_range
 from tdiag.rules.thresholds import LOG_EVERY, RARER_LOW_FRAC
 from tdiag.units import duration, percent
 

@@ -33,9 +33,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Abstain, Found, where
+from tdiag.rules.base import Abstain, Found, bytes_, count, where
 from tdiag.rules.examples import GB, MB, at, environment, system
-from tdiag.rules.measures import bytes_, count
 from tdiag.rules.memory_in_use import device_memory
 from tdiag.units import size
 

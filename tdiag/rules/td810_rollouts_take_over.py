@@ -35,10 +35,9 @@ from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, count, frac, held, ns, where
 from tdiag.rules.evaluation import LARGE_FRAC, drawing_frac, drawn, evaluation_place, gathers
 from tdiag.rules.examples import budget, phases
-from tdiag.rules.measures import count, frac, ns
 from tdiag.units import duration, percent, plural
 
 CODE = "TD810"

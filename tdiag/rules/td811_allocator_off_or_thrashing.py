@@ -32,9 +32,8 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
-from tdiag.rules.base import Found, Gain, held
+from tdiag.rules.base import Found, Gain, count, held, ns
 from tdiag.rules.examples import allocator_calls, budget, device_time, system
-from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import percent, plural
 

@@ -37,9 +37,8 @@ from tdiag.evidence.ranks import REDUCER, CollectiveLine, Collectives, Communica
 from tdiag.evidence.steps import Budget, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, bytes_, count, held, ns, text, where
 from tdiag.rules.examples import MS, at, budget, ddp_settings, device_time
-from tdiag.rules.measures import bytes_, count, ns, text
 from tdiag.rules.stragglers import abstain_unless_alone
 from tdiag.units import duration, per_step, percent
 

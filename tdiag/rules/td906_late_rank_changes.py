@@ -33,9 +33,8 @@ from tdiag.evidence.ranks import Communication, Ranks
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Abstain, Found, Gain, held
+from tdiag.rules.base import Abstain, Found, Gain, count, held, ns
 from tdiag.rules.examples import MS, budget, changing_late_rank, device_time
-from tdiag.rules.measures import count, ns
 from tdiag.rules.stragglers import abstain_unless_alone, changing_waits
 
 CODE = "TD906"
