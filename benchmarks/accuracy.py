@@ -73,24 +73,25 @@ def judge(case: Case, diagnosis: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(case: Case, base: Path, speed: bool) -> dict[str, Any]:
-    """A case of the table; ``span``: the least and the largest ratio of a pair."""
+    """A case of the table."""
     began = time.monotonic()
     slow = write(case.files(False), base / case.name / "slow")
     try:
         result = judge(case, diagnose(case, slow))
         if speed and case.waste.fixed and result["step_ms"]:
             fixed = write(case.files(True), base / case.name / "fixed")
-            sides = {"slow_ms": slow, "fixed_ms": fixed}
-            taken = in_turns(case, sides, result["step_ms"], SECONDS)
-            ratios = [a / b for a, b in zip(*taken.values(), strict=True)]
-            result |= {
-                **taken,
-                "measured": statistics.median(ratios),
-                "span": [min(ratios), max(ratios)],
-            }
+            result |= measure(case, slow, fixed, result["step_ms"])
     except (RuntimeError, AssertionError, subprocess.SubprocessError) as error:
         result = {"name": case.name, "failed": str(error)[-600:]}
     return result | {"seconds": round(time.monotonic() - began), "load": os.getloadavg()[0]}
+
+
+def measure(case: Case, slow: Path, fixed: Path, slow_ms: float) -> dict[str, Any]:
+    """What the twin wins, bare; ``span``: the least and the largest ratio of a pair."""
+    taken = in_turns(case, {"slow_ms": slow, "fixed_ms": fixed}, slow_ms, SECONDS)
+    ratios = [a / b for a, b in zip(*taken.values(), strict=True)]
+    span = [min(ratios), max(ratios)]
+    return {**taken, "measured": statistics.median(ratios), "span": span}
 
 
 def run_drawn(

@@ -33,8 +33,9 @@ from pathlib import Path
 from typing import Any
 
 import sample_pairs
-from accuracy import measure, start, write
+from accuracy import measure
 from planted.cases import CASES, Case
+from planted.running import start, write
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "trials.jsonl"
@@ -115,8 +116,8 @@ def nothings(rows: list[Row], rounds: int) -> Iterator[Task]:
 
 def twin(case: Case, base: Path) -> Row:
     """The bare runs first: they write the files that a case reads, which two at once would not."""
-    slow = write(case, base / case.name / "slow", fixed=False)
-    fixed = write(case, base / case.name / "fixed", fixed=True)
+    slow = write(case.files(False), base / case.name / "slow")
+    fixed = write(case.files(True), base / case.name / "fixed")
     recorded = {row["name"]: row for row in rows_of(HERE / "accuracy.jsonl")}
     bare = measure(case, slow, fixed, recorded[case.name]["step_ms"])
     change = case.waste.change.replace("$CORES", str(len(os.sched_getaffinity(0))))
