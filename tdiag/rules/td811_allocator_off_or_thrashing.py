@@ -78,7 +78,7 @@ def check(
     elif system is not None:
         return None  # a run knows how much memory was free: TD806, TD809
     else:
-        cause = "Something empties torch's cache of memory"
+        cause = "Something empties the cache of torch's allocator"
         fix = Fix(
             "Remove torch.cuda.empty_cache() from the loop.",
             "safe",
