@@ -96,6 +96,21 @@ def beside_the_step(
     return found
 
 
+def made_for_logs(stacks: Stacks, ops: Ops | None, trees: CallTrees | None) -> list[StackLine]:
+    """Lines after the step that write nothing, in functions that spend most of their time there on
+    writing: whoever logs less often runs them less often, too."""
+    functions: dict[tuple[str, str], list[StackLine]] = defaultdict(list)
+    for line in beside_the_step(AFTER, stacks, ops, trees):
+        functions[line.at.file, line.at.function].append(line)
+    found = []
+    for lines in functions.values():
+        others = [line for line in lines if not logs(line)]
+        rest = sum(line.self_frac for line in others)
+        if rest < (1 - MAJORITY_FRAC) * sum(line.self_frac for line in lines):
+            found += others
+    return found
+
+
 def _side(
     phase: str,
     line: StackLine,

@@ -13,8 +13,8 @@ Return arrays or tensors from the dataset, allocate the batch once, and fill or 
 tensor call per field (`torch.stack`, `pad_sequence`, `torch.from_numpy`). Or index whole batches.
 
 ## How the gain is computed
-From the collate time beyond copying the batch once. High end: all of it. Low end: half, as if the
-new collate still touched each sample once.
+From the collate time beyond copying the batch once. High end: all of it. Low end: three
+quarters of it.
 
 ## When this advice is wrong
 Large batches of large samples are bound by memory bandwidth: smaller dtypes help, another collate
@@ -35,7 +35,7 @@ from tdiag.rules.base import DATA_WAIT, Found, Gain, bytes_, frac, ns, same_func
 from tdiag.rules.examples import at, budget, loaders, system
 from tdiag.rules.feed import Feed, feed_of
 from tdiag.rules.fetch_lines import collate_place, dataset_place, top_fetch_lines
-from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.rules.thresholds import REPLACED_LOW_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD206"
@@ -82,10 +82,10 @@ def check(
             action="Build each field of the batch with one tensor call",
         ),
         gain=Gain(
-            high * LOW_END_FRAC,
+            high * REPLACED_LOW_FRAC,
             high,
             f"high end: only copying the batch once is left ({duration(fed.copying)}); low end:"
-            " half of that is saved.",
+            " three quarters of that is saved.",
             DATA_WAIT,
         ),
         at=_place(fed, stacks),

@@ -14,8 +14,8 @@ Keep data as arrays or tensors from the start: `torch.from_numpy(array)`, `torch
 or fill a tensor that is created once.
 
 ## How the gain is computed
-The time in the calls, or of the samples on their lines, whichever is more. Low end: half of the
-lesser, if the values must be gathered into an array first.
+The time in the calls, or of the samples on their lines, whichever is more. Low end: three
+quarters of the lesser, since gathering the values into an array takes time, too.
 
 ## When this advice is wrong
 `from_numpy` shares memory: a later write to the array changes the tensor. Conversions by torch's
@@ -39,7 +39,7 @@ from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, count, known_to, n
 from tdiag.rules.examples import MS, budget, op_line, ops
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import fetch_samples, takes_batches, top_fetch_lines
-from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.rules.thresholds import REPLACED_LOW_FRAC
 from tdiag.units import per_step, percent, plural
 
 CODE = "TD207"
@@ -105,10 +105,7 @@ def _found(
 ) -> Found:
     """``one_ns``, ``other_ns``: two measurements of the time in the calls, per step; 0 if none."""
     low, high = sorted((one_ns, other_ns or one_ns))
-    why = (
-        "high end: all of the time in these calls; low end: half, since the values must still be"
-        " gathered into an array."
-    )
+    why = "high end: all of the time in these calls; low end: three quarters of it."
     return Found(
         summary=summary,
         evidence=evidence,
@@ -118,7 +115,7 @@ def _found(
             "safe",
             action="Build tensors from arrays instead of Python lists",
         ),
-        gain=Gain(low * LOW_END_FRAC, high, why, (*DATA_WAIT, "prepare", "forward", "loss")),
+        gain=Gain(low * REPLACED_LOW_FRAC, high, why, (*DATA_WAIT, "prepare", "forward", "loss")),
         at=at,
     )
 

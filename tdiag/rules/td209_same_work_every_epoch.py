@@ -15,7 +15,8 @@ Only random augmentation stays in the epochs.
 ## How the gain is computed
 From the CPU time of loading samples, less that of copying kept results; and the time that fetches
 wait for storage, if the results fit in memory. High end: all of it, in a long training. Low end:
-half, in a training of two epochs; nothing if the results only fit on disk, which may be no faster.
+two thirds, in a training of three epochs; nothing if the results only fit on disk, which may be no
+faster.
 
 ## When this advice is wrong
 A training of one epoch repeats nothing: a run that ended within its first one is not reported, and
@@ -49,8 +50,11 @@ AFTER = {
     "TD210": "a tensor instead of the table may make a cache unnecessary",
 }
 
-TWO_EPOCHS_FRAC = Threshold(
-    0.5, "of the work", "By arithmetic: of two epochs, the first still does all the work."
+FIRST_EPOCH_FRAC = Threshold(
+    1 / 3,
+    "of the work",
+    "By arithmetic: of three epochs (Hugging Face's num_train_epochs by default), the first still"
+    " does all the work.",
 )
 
 
@@ -108,10 +112,12 @@ def check(
         ),
         fix=_fix(fed.loader, whole, free or 0, fits, where(at)),
         gain=Gain(
-            fed.gain_of_saving(saved * TWO_EPOCHS_FRAC) if fits else 0.0,
+            fed.gain_of_saving(saved * (1 - FIRST_EPOCH_FRAC)) if fits else 0.0,
             fed.gain_of_saving(saved),
             "high end: a training of many epochs; low end: "
-            + ("a training of two epochs." if fits else "nothing, if reading them takes as long."),
+            + (
+                "a training of three epochs." if fits else "nothing, if reading them takes as long."
+            ),
             DATA_WAIT,
         ),
         at=at,

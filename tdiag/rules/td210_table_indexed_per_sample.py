@@ -13,7 +13,7 @@ Convert each needed column to a tensor once, in the dataset's constructor, and i
 
 ## How the gain is computed
 From the time sampled in the library during fetches. High end: all but what indexing a tensor takes.
-Low end: half, if part of it is work that stays (parsing, joining).
+Low end: three quarters of it.
 
 ## When this advice is wrong
 Columns that do not fit into memory as tensors, or text that is tokenised per sample: convert the
@@ -46,7 +46,7 @@ from tdiag.rules.base import (
 from tdiag.rules.examples import budget, loaders, stack, stacks, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import fetch_samples, top_fetch_lines
-from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.rules.thresholds import REPLACED_LOW_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD210"
@@ -116,10 +116,10 @@ def check(
             code=CONVERSIONS[name],
         ),
         gain=Gain(
-            fed.gain_of_saving(fed.wall * least * LOW_END_FRAC),
+            fed.gain_of_saving(fed.wall * least * REPLACED_LOW_FRAC),
             fed.gain_of_saving(fed.wall * most * (1 - 1 / TENSOR_SPEEDUP)),
-            f"high end: indexing a tensor takes 1/{TENSOR_SPEEDUP} of the time; low end: half of"
-            f" the time is other work. {sampling_range(seen, least, most)}.",
+            f"high end: indexing a tensor takes 1/{TENSOR_SPEEDUP} of the time; low end: a quarter"
+            f" of the time is other work. {sampling_range(seen, least, most)}.",
             DATA_WAIT,
         ),
         at=at,

@@ -11,7 +11,8 @@ nothing new is launched.
 Keep results on the device (`.detach()`), reduce them there, and copy every N steps.
 
 ## How the gain is computed
-High end: all copy time that no compute overlaps. Low end: half, if every second step still copies.
+High end: all copy time that no compute overlaps. Low end: three quarters, if every fourth step
+still copies.
 
 ## When this advice is wrong
 Outputs that the run must store (predictions) have to be copied: on a side stream, into pinned
@@ -64,7 +65,7 @@ def check(
         gain=Gain(
             cost * RARER_LOW_FRAC,
             cost,
-            "high end: no copy in the step; low end: half as many.",
+            "high end: no copy in the step; low end: a quarter as many.",
             ("d2h",),
             {f"d2h {x.memory}": 1 - RARER_LOW_FRAC for x in copies},
             {f"d2h {x.memory}": 0.0 for x in copies},

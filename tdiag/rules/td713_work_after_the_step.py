@@ -2,8 +2,9 @@
 
 ## What it measures
 Samples of the training thread in the user's lines that run between the optimizer's step and the
-next batch: those below `optimizer.step()` in the loop, and what they call. Lines that write logs
-are TD804's. On a device, lines that read a value wait for the work before them and do not count.
+next batch: those below `optimizer.step()` in the loop, and what they call. Lines that write logs,
+and those that make what is written, are TD804's. On a device, lines that read a value wait for the
+work before them and do not count.
 
 ## Why it is slow
 Histograms, metrics and callbacks run on the training thread, one after the other, while nothing
@@ -13,8 +14,8 @@ trains.
 Do it every N steps or once an epoch, or keep the tensors and compute on many of them at once.
 
 ## How the gain is computed
-The lines' share of the samples as time of the step, within the sampling error. Low end: half as
-often. High end: one step in fifty. With a device the low end is nothing, because it may work
+The lines' share of the samples as time of the step, within the sampling error. Low end: a quarter
+as often. High end: one step in fifty. With a device the low end is nothing, because it may work
 meanwhile.
 
 ## When this advice is wrong
@@ -32,7 +33,13 @@ from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.rules.base import Found, Gain, count, frac, known_to, sampling_range, where
 from tdiag.rules.examples import at, budget, op_line, ops, stack, stacks
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
-from tdiag.rules.loop_lines import beside_the_step, check_samples, logs, waits_for_device
+from tdiag.rules.loop_lines import (
+    beside_the_step,
+    check_samples,
+    logs,
+    made_for_logs,
+    waits_for_device,
+)
 from tdiag.rules.thresholds import LOG_EVERY, RARER_LOW_FRAC
 from tdiag.units import per_step
 
@@ -44,10 +51,11 @@ AFTER = {"TD714": "work that grows with the run grows as well if it is done less
 
 def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> Found | None:
     check_samples(stacks)
+    others = made_for_logs(stacks, ops, trees)
     lines = [
         x
         for x in beside_the_step(AFTER_THE_STEP, stacks, ops, trees)
-        if not logs(x) and not waits_for_device(x, budget, ops)
+        if not logs(x) and x not in others and not waits_for_device(x, budget, ops)
     ]
     share = sum(line.self_frac for line in lines)
     cost = share * budget.step_ns
@@ -74,8 +82,8 @@ def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> 
         gain=Gain(
             0.0 if budget.has_device else least * budget.step_ns * RARER_LOW_FRAC,
             most * budget.step_ns * (1 - 1 / LOG_EVERY),
-            f"low end: {'nothing' if budget.has_device else 'half as often'}; high end: one step in"
-            f" {LOG_EVERY}. {sampling_range(stacks.samples, least, most)}.",
+            f"low end: {'nothing' if budget.has_device else 'a quarter as often'}; high end: one"
+            f" step in {LOG_EVERY}. {sampling_range(stacks.samples, least, most)}.",
             ("other", "unattributed", "prepare"),
         ),
         at=top.at,

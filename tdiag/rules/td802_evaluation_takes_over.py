@@ -12,8 +12,8 @@ Evaluate less often, or on a fixed part of the validation set. Use a larger batc
 gradients take memory.
 
 ## How the gain is computed
-Low end: half as many evaluations; nothing, if one was seen and no end of an epoch: it may be rare.
-High end: so few that they take five percent of the time.
+Low end: a quarter as many evaluations; nothing, if one was seen and no end of an epoch: it may be
+rare. High end: so few that they take five percent of the time.
 
 ## When this advice is wrong
 An agent's rollouts, and generation, which gather training data, are not evaluation: where actions
@@ -101,7 +101,7 @@ def check(
         gain=Gain(
             0.0 if once else evaluating * RARER_LOW_FRAC,
             evaluating - usual,
-            f"low end: {SEEN_ONCE if once else 'half as many evaluations'}; high end: it"
+            f"low end: {SEEN_ONCE if once else 'a quarter as many evaluations'}; high end: it"
             f" takes {percent(USUAL_FRAC)} of the time.",
             ("evaluation",),
         ),

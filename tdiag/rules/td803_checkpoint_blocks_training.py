@@ -14,8 +14,8 @@ weights to a thread that writes while training continues. `torch.distributed.che
 does that.
 
 ## How the gain is computed
-High end: saving runs beside training. Low end: half as many checkpoints; nothing, if one was seen
-and no end of an epoch: it may be rare.
+High end: saving runs beside training. Low end: a quarter as many checkpoints; nothing, if one was
+seen and no end of an epoch: it may be rare.
 
 ## When this advice is wrong
 In a short run one checkpoint weighs more than in the full one: compare the time of one checkpoint
@@ -86,7 +86,7 @@ def check(
         gain=Gain(
             0.0 if once else saving * RARER_LOW_FRAC,
             saving,
-            f"low end: {SEEN_ONCE if once else 'half as many checkpoints'}; high end: they are"
+            f"low end: {SEEN_ONCE if once else 'a quarter as many checkpoints'}; high end: they are"
             " written beside training.",
             ("checkpoint",),
         ),

@@ -13,9 +13,9 @@ time every step.
 Log every N steps, collect values and write them together, or leave writing to a thread.
 
 ## How the gain is computed
-The lines' share of the samples as time of the step, within the sampling error. Low end: half as
-much logging; with a device nothing, because it may work meanwhile. High end: one step in fifty
-logs.
+The lines' share of the samples as time of the step, within the sampling error. Low end: a quarter
+as much logging; with a device nothing, because it may work meanwhile. High end: one step in fifty
+logs, and what its function does beside writing is rarer, too.
 
 ## When this advice is wrong
 The cost of a slow terminal (over ssh, in a notebook) disappears when output goes to a file.
@@ -23,14 +23,14 @@ The cost of a slow terminal (over ssh, in a notebook) disappears when output goe
 
 from __future__ import annotations
 
-from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, frac, known_to, sampling_range, where
 from tdiag.rules.examples import budget, stack, stacks
-from tdiag.rules.loop_lines import check_samples, logs, waits_for_device
+from tdiag.rules.loop_lines import check_samples, logs, made_for_logs, waits_for_device
 from tdiag.rules.thresholds import LOG_EVERY, RARER_LOW_FRAC
 from tdiag.units import duration, percent
 
@@ -39,7 +39,7 @@ NAME = "logging-blocks-training"
 CLASS = "logging"
 
 
-def check(budget: Budget, stacks: Stacks, ops: Ops | None) -> Found | None:
+def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | None) -> Found | None:
     check_samples(stacks)
     writing = [x for x in stacks.training if logs(x) and not waits_for_device(x, budget, ops)]
     lines = sorted(writing, key=lambda line: -line.self_frac)
@@ -48,7 +48,9 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None) -> Found | None:
     share = sum(line.self_frac for line in lines)
     top = lines[0]
     cost = share * budget.step_ns
-    least, most = known_to(share, stacks.samples)
+    made = sum(line.self_frac for line in made_for_logs(stacks, ops, trees))
+    least, _ = known_to(share, stacks.samples)
+    _, most = known_to(min(1.0, share + made), stacks.samples)
     return Found(
         summary=(
             f"Writing logs takes {percent(share)} of the training thread's time ({duration(cost)}"
@@ -67,8 +69,8 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None) -> Found | None:
         gain=Gain(
             0.0 if budget.has_device else least * budget.step_ns * RARER_LOW_FRAC,
             most * budget.step_ns * (1 - 1 / LOG_EVERY),
-            f"low end: {'nothing' if budget.has_device else 'half as much logging'}; high end: one"
-            f" step in {LOG_EVERY} logs. {sampling_range(stacks.samples, least, most)}.",
+            f"low end: {'nothing' if budget.has_device else 'a quarter as much logging'}; high end:"
+            f" one step in {LOG_EVERY} logs. {sampling_range(stacks.samples, least, most)}.",
             ("other", "unattributed", "prepare", "loss", "optimizer", "forward", "evaluation"),
         ),
         at=top.at,

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
 from tdiag.diagnose import diagnose
+from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.steps import Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
-from tdiag.rules.examples import MS, at, environment, op_line, ops, stack, stacks
+from tdiag.model.diagnosis import Finding
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import MS, at, budget, environment, op_line, ops, stack, stacks
 from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step
 
 FILE = "/home/me/train.py"
@@ -116,6 +124,25 @@ def test_a_verdict_on_time_after_the_step_follows_its_lines() -> None:
     assert cls == "overhead"
     assert budget["other"] == 16 * MS
     assert first == [("TD713", 60)]
+
+
+@pytest.mark.parametrize(("writing", "merged"), [(0.6, True), (0.1, False)])
+def test_what_is_made_to_be_logged_goes_with_the_log(
+    writing: float, merged: bool, tmp_path: Path
+) -> None:
+    """One remedy, one finding: unless the function has more to do than to write."""
+    script = tmp_path / "notes.py"
+    script.write_text("state = packed(weights)\nfile.write(state)\n")
+    lines = tuple(
+        replace(stack(line, share, phase="after_step"), at=at(line, "note", str(script)))
+        for line, share in ((1, 0.2), (2, writing))
+    )
+    evidence = Evidence().add(budget(forward=10, other=40), stacks(lines), in_loop())
+    wrote, worked = (run_rule(find(code), evidence) for code in ("TD804", "TD713"))
+    assert isinstance(wrote, Finding)
+    assert isinstance(worked, Finding) is not merged
+    share = writing + 0.2 * merged
+    assert wrote.at_best_ns / (50 * MS) == pytest.approx(share, abs=0.05)
 
 
 def test_work_above_the_forward_makes_the_batch() -> None:

@@ -27,7 +27,8 @@ def thresholds() -> dict[str, Threshold]:
     """`module.CONSTANT` → threshold, of all stages; imported ones once, where they are made."""
     found: dict[int, tuple[str, Threshold]] = {}
     for package in (tdiag.launch, tdiag.evidence, tdiag.rules, tdiag.diagnose):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        modules = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        for module in sorted(modules, key=lambda module: "threshold" not in module.name):
             if not module.name.endswith(("calibrate", "__main__")):  # a program of its own
                 for name, value in vars(importlib.import_module(module.name)).items():
                     if isinstance(value, Threshold) and id(value) not in found:
