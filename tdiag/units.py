@@ -69,6 +69,11 @@ def change(frac: float) -> str:
     return ("+" if frac > 0 else "-") + percent(abs(frac))
 
 
+def change_interval(ratio: float, low: float, high: float) -> str:
+    """Ratios of a time to the one before, as changes: ``+4.1% [+2.9%, +5.5%]``."""
+    return f"{ratio - 1:+.1%} [{low - 1:+.1%}, {high - 1:+.1%}]"
+
+
 def disturbance(frac: float) -> str:
     """What a profiler cost: ``within noise``, ``+38%``, ``12× slower``."""
     if frac < NOISE_FRAC:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tdiag.rules.measures import known_to
+from tdiag.rules.base import known_to
 
 from .drawn import Drawn
 

@@ -104,8 +104,8 @@ def _too_little(watched: Watched) -> str:
     """Why nothing can be said; "" where there is enough."""
     if watched.samples < MIN_SAMPLES:
         return (
-            f"only {plural(watched.samples, 'sample')} of the training thread were taken; less than"
-            f" {MIN_SAMPLES:.0f} tell nothing: watch it longer (--time-budget)"
+            f"only {plural(watched.samples, 'sample')} of the training thread were taken;"
+            f" {MIN_SAMPLES:.0f} are needed: watch it longer (--time-budget)"
         )
     if (starting := watched.frac(*_STARTING)) >= MAJORITY_FRAC:
         return f"the process is starting: {percent(starting)} of its samples import or compile"
@@ -171,7 +171,7 @@ def _cause(fetching: Fetching | None, waits: float) -> _Cause:
     kernel's counters.
 
     A worker that is not in a fetch waits for one, so that all its time on a core is a fetch's. The
-    training process fetches and computes by turns: there only bounds are known.
+    training process fetches and computes alternately: there only bounds are known.
     """
     undecided = _Cause("input", WORDS["input"], 1.0)
     if fetching is None or not fetching.fetch_frac:
@@ -229,13 +229,12 @@ def _compute(watched: Watched, compute: float, evidence: Evidence) -> Verdict:
 
 
 def _computing(said: str, share: float, certain: float, watched: Watched) -> Verdict:
-    most = max((a for a in watched.activities), key=lambda a: a.frac)
     return Verdict(
         cls="compute",
         share=round(share, 6),
         confidence=round(min(GUESS_CONFIDENCE, certain), 2),
         runner_up=None,
-        summary=f"{said}; most samples: {_most(watched)}" if most else said,
+        summary=f"{said}; most samples: {_most(watched)}",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tdiag import units
 from tdiag.evidence.device import Device, DeviceTime
 from tdiag.evidence.feeding import Loader, Loaders
 from tdiag.evidence.sampled import CallTrees, Stacks
@@ -155,20 +156,14 @@ def starting_workers(phases: Phases, train: Loader | None) -> float:
 
 
 def apportion(parts: Mapping[str, float], total: int) -> dict[str, int]:
-    """Round to integers that add up to ``total`` (largest remainders; Hamilton's method).
+    """Round to integers that add up to ``total`` (:func:`tdiag.units.apportion`).
 
     A shortfall becomes ``unattributed``; parts beyond the total are scaled down.
     """
     known = {name: max(0.0, ns) for name, ns in parts.items()}
-    held = sum(known.values())
+    short = total - sum(known.values())
     # Means of integers agree to half a nanosecond per part; a larger shortfall is missing time.
-    if held < total - len(known) - 1:
-        known["unattributed"] = known.get("unattributed", 0.0) + total - held
-        held = total
-    scale = total / held if held else 0.0
-    exact = {name: ns * scale for name, ns in known.items()}
-    whole = {name: int(ns) for name, ns in exact.items()}
-    by_remainder = sorted(exact, key=lambda name: whole[name] - exact[name])
-    for name in by_remainder[: total - sum(whole.values())]:
-        whole[name] += 1
-    return {name: ns for name, ns in whole.items() if ns}
+    if short > len(known) + 1:
+        known["unattributed"] = known.get("unattributed", 0.0) + short
+    whole = zip(known, units.apportion(list(known.values()), total), strict=True)
+    return {name: ns for name, ns in whole if ns}

@@ -11,10 +11,10 @@ from tdiag.evidence.machine import Environment, System
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Calls, Dispatch, HostOps, OpLine, Ops
+from tdiag.evidence.torch_ops import Calls, Dispatch, HostOps, Ops
 from tdiag.model.diagnosis import Finding
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import same_function
+from tdiag.rules.base import MODEL_PHASES, held, same_function
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
@@ -58,7 +58,6 @@ NO_OVERHEAD_NS = Threshold(
     "A one-element layer with its backward takes up to 42 µs (FIXED_COST_FACTOR × 7 µs); doubled"
     " and rounded up for slower cores. Longer calls do work on any machine.",
 )
-_COMPUTE = ("forward", "loss", "backward", "optimizer")
 
 
 @dataclass
@@ -161,11 +160,11 @@ def _unattributed_by_line(costs: Costs, evidence: Evidence, budget: Budget) -> N
     line, dispatch = _unattributed_line(evidence, budget), evidence.get(Dispatch)
     if line is None or not left or left < MAJORITY_FRAC * budget.components_ns["unattributed"]:
         return
-    ops, place = evidence.get(Ops), (line.at.file, line.at.line)
-    here = [x for x in ops.lines if (x.at.file, x.at.line) == place] if ops else []
+    ops, place = evidence.get(Ops), line.at.spot
+    here = [x for x in ops.lines if x.at.spot == place] if ops else []
     if here and dispatch is None:
         return
-    least = _least(here, dispatch) if dispatch else 0.0
+    least = dispatch.least_ns(here) if dispatch else 0.0
     works = bool(here) and line.self_frac * budget.step_ns > FIXED_COST_FACTOR * least
     costs.by_line = "compute" if works else "overhead", line
     if works:
@@ -196,10 +195,10 @@ def _unattributed_line(evidence: Evidence, budget: Budget) -> StackLine | None:
 
 def _in_preparing(finding: Finding, evidence: Evidence, budget: Budget) -> float:
     """Share of the finding's time that makes batches by hand, and so already has a class."""
-    held = sum(budget.components_ns.get(name, 0) for name in finding.components)
-    if not held or "prepare" not in finding.components or not _prepared_by(evidence):
+    spent = held(budget, *finding.components)
+    if not spent or "prepare" not in finding.components or not _prepared_by(evidence):
         return 0.0
-    return budget.components_ns.get("prepare", 0) / held
+    return held(budget, "prepare") / spent
 
 
 def _explain(costs: Costs, finding: Finding, evidence: Evidence, budget: Budget) -> float:
@@ -207,10 +206,10 @@ def _explain(costs: Costs, finding: Finding, evidence: Evidence, budget: Budget)
 
     Its cost is split over its components in proportion to their time.
     """
-    held = sum(budget.components_ns.get(name, 0) for name in finding.components)
-    if not held:
+    spent = held(budget, *finding.components)
+    if not spent:
         return 0.0
-    share = min(1.0, _cost_of(finding, evidence, budget) / held)
+    share = min(1.0, _cost_of(finding, evidence, budget) / spent)
     explained = 0.0
     for name in costs.unknown.keys() & set(finding.components):
         claimed = min(costs.unknown[name], share * budget.components_ns.get(name, 0))
@@ -245,7 +244,7 @@ def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     if budget.has_device:
         costs.compute = parts.get("compute", 0)
     else:
-        costs.compute = sum(parts.get(name, 0) for name in _COMPUTE)
+        costs.compute = sum(parts.get(name, 0) for name in MODEL_PHASES)
     unknown = {name: float(parts.get(name, 0)) for name in ("unattributed", "other", "prepare")}
     if budget.has_device:
         unknown["other"] = 0.0
@@ -304,13 +303,7 @@ def fixed_cost(evidence: Evidence, phases: set[str]) -> float:
     ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
     if ops is None or dispatch is None:
         return 0.0
-    return _least([x for x in ops.lines if x.phase in phases], dispatch)
-
-
-def _least(lines: Sequence[OpLine], dispatch: Dispatch) -> float:
-    plain = sum(x.calls - x.grad_calls for x in lines)
-    recording = sum(x.grad_calls for x in lines)
-    return plain * dispatch.op_ns + recording * dispatch.grad_op_ns
+    return dispatch.least_ns(x for x in ops.lines if x.phase in phases)
 
 
 def _doubt(costs: Costs, evidence: Evidence, findings: Sequence[Finding]) -> None:

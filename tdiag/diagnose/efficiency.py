@@ -17,6 +17,7 @@ from tdiag.evidence.torch_ops import Dispatch
 from tdiag.model.diagnosis import Roofline, RooflineLine
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
+from tdiag.rules.base import MODEL_PHASES
 
 EFFICIENT_FRAC = Threshold(
     0.4,
@@ -29,7 +30,6 @@ EFFICIENT_FRAC = Threshold(
 MOST_LINES = Threshold(
     5, "lines", "Heuristic: what is not among the first five takes too little to matter."
 )
-_COMPUTING = ("forward", "loss", "backward", "optimizer")
 
 
 def make_roofline(evidence: Evidence, budget: Budget | None) -> Roofline | None:
@@ -39,7 +39,7 @@ def make_roofline(evidence: Evidence, budget: Budget | None) -> Roofline | None:
         return None
     device = budget.has_device
     parts = budget.components_ns
-    spent = parts.get("compute", 0) if device else sum(parts.get(x, 0) for x in _COMPUTING)
+    spent = parts.get("compute", 0) if device else sum(parts.get(x, 0) for x in MODEL_PHASES)
     alone = spent * (1.0 if device else undisturbed(evidence))
     best = {"compute": 0.0, "memory": 0.0}
     for op in work.ops:

@@ -16,7 +16,7 @@ from tdiag.model.diagnosis import Finding
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import DATA_WAIT, where
 from tdiag.rules.fetch_lines import FETCH_SAMPLES, fetch_measure, top_fetch_lines
-from tdiag.rules.phase_lines import phase_of
+from tdiag.rules.loop_lines import phase_of
 from tdiag.rules.thresholds import MIN_SAMPLES
 from tdiag.units import percent
 

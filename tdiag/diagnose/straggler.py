@@ -8,7 +8,7 @@ from tdiag.evidence.ranks import LateRank, Ranks
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Component, Finding, RankStep, Verdict
 from tdiag.rules.base import DATA_WAIT, Abstain, where
-from tdiag.rules.stragglers import Straggler, straggler_of, waits_by_turns
+from tdiag.rules.stragglers import Straggler, changing_waits, straggler_of
 
 STRAGGLER = "TD902"
 
@@ -73,7 +73,7 @@ def of_ranks(verdict: Verdict, evidence: Evidence, step_ns: float | None = None)
     """
     straggler = known_straggler(evidence)
     if straggler is None:
-        return _by_turns(verdict, evidence.get(Ranks), step_ns)
+        return _changing(verdict, evidence.get(Ranks), step_ns)
     summary = f"{straggler.sentence} In rank {straggler.rank.rank}, {verdict.summary}"
     if verdict.cls != "compute":
         return msgspec.structs.replace(verdict, summary=summary)
@@ -87,10 +87,10 @@ def of_ranks(verdict: Verdict, evidence: Evidence, step_ns: float | None = None)
     )
 
 
-def _by_turns(verdict: Verdict, ranks: Ranks | None, step_ns: float | None) -> Verdict:
+def _changing(verdict: Verdict, ranks: Ranks | None, step_ns: float | None) -> Verdict:
     if verdict.cls != "comm" or ranks is None or step_ns is None:
         return verdict
-    sentence = waits_by_turns(ranks, step_ns)
+    sentence = changing_waits(ranks, step_ns)
     if not sentence:
         return verdict
     return msgspec.structs.replace(verdict, summary=f"{sentence} {_begun(verdict.summary)}")

@@ -1,4 +1,5 @@
-"""Two programs against each other: groups of fresh processes until it is clear, or enough."""
+"""Two programs compared in groups of fresh processes, until the answer is clear or the limit is
+reached."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Pace:
 class Taken:
     """One program's turns. ``typical_ns``: the median step of each turn; ``mean_ns``: the mean.
     ``start_ns``: from its start until it was warm; ``peak_bytes``: of its main process. ``alone``:
-    the others were not alive meanwhile."""
+    no other program was alive at the same time."""
 
     run_dir: Path
     start_ns: int = 0
@@ -104,7 +104,7 @@ def _together(programs: Sequence[Program], folder: Path, pace: Pace) -> list[Tak
 
 
 def _cut(taken: Sequence[Taken]) -> None:
-    """The turn in which one ended has no counterpart."""
+    """Remove the turn in which one program ended: it has no counterpart."""
     shortest = min(len(mine.typical_ns) for mine in taken)
     for mine in taken:
         del mine.typical_ns[shortest:], mine.mean_ns[shortest:]

@@ -24,10 +24,8 @@ RANKS_WITHIN_S = 60.0
 
 
 class Talk:
-    """``alive()`` is asked while nothing is heard, and raises what has become of the program.
-
-    ``pids``: of the ranks, by rank, once they have been heard; of one process, rank 0.
-    """
+    """``alive()`` is called while no message comes, and raises how the program ended. ``pids``: of
+    the ranks, by rank, once each has answered; of one process, rank 0."""
 
     def __init__(self, control: Path, alive: Callable[[], None]) -> None:
         self.control, self.alive = control, alive

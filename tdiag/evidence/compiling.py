@@ -12,9 +12,9 @@ _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")
 
 
 class Compilation(Kind, frozen=True, kw_only=True):
-    """One version of one function. ``number``: in the names of its regions in a trace ("2/0").
-    ``ops``: in its graph. ``resumed_at``: the line behind whose graph break it begins; ``at`` is
-    then the function that broke, not what dynamo calls the rest of it."""
+    """One version of one function. ``number``: as the trace names its regions ("2/0"). ``ops``: in
+    its graph. ``resumed_at``: the line after the graph break at which it begins; ``at`` is then the
+    function that broke, not dynamo's name for the rest of it."""
 
     number: str
     at: Place
@@ -73,15 +73,15 @@ class CompiledRegions(Kind, frozen=True, kw_only=True):
 
 
 def resumed(function: str) -> tuple[str, int | None]:
-    """Of dynamo's name for the rest of a function behind a graph break: the function, and the line
-    of the break. Other names stay."""
+    """Function and line of the break, from dynamo's name for the rest of a function. Other names
+    are returned as they are."""
     found = _RESUMED.fullmatch(function)
     return (found[1], int(found[2])) if found else (function, None)
 
 
 def graph_breaks(compiles: Compiles, regions: CompiledRegions | None) -> tuple[GraphBreak, ...]:
-    """One for each line and reason, the longest gap first. A break in a called function ends the
-    graphs of its callers as well: that counts where it happened."""
+    """One for each line and reason, the longest gap first. A break in a called function also ends
+    the graphs of its callers; it counts once, where it happened."""
     causes: dict[tuple[Place, str], list[BrokenAt]] = {}
     for broken in compiles.breaks:
         causes.setdefault((broken.lines[0], broken.reason), []).append(broken)
@@ -100,8 +100,8 @@ def _behind(compilation: Compilation, breaks: list[BrokenAt]) -> bool:
 def _with_hits(
     at: Place, reason: str, times: int, behind: list[Compilation], regions: CompiledRegions | None
 ) -> GraphBreak:
-    """``behind``: what follows the break. Where nothing does, it is not known how often the line
-    was met."""
+    """``behind``: what follows the break. If nothing does, how often the line was reached is
+    unknown."""
     per_step = ns = None
     if regions is not None and behind:
         hits: dict[tuple[str, int | None], float] = {}

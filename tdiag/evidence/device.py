@@ -33,10 +33,10 @@ class DeviceTime(Kind, frozen=True, kw_only=True):
 
     An instant is ``compute`` if a compute kernel runs; else ``comm``; else ``h2d`` / ``d2h``
     (device-side copies count as compute). With the device idle it belongs to what the host did:
-    ``data_wait``, ``sync``, ``alloc``, ``python_loss``, ``evaluation``, ``optimizer``,
-    ``launch`` (issuing work), ``other``. A wait (``sync``, ``data_wait``) also has the idle gaps
-    that follow it for as long as the lead that it cost the host explains. ``unattributed``: idle
-    in a sampled trace.
+    ``data_wait``, ``sync``, ``alloc``, ``python_loss``, ``evaluation``, ``optimizer``, ``launch``
+    (issuing work), ``other``. A wait (``sync``, ``data_wait``) is also charged with the idle gaps
+    after it, up to the lead over the device that it cost the host. ``unattributed``: idle in a
+    sampled trace.
     """
 
     step_ns: float
@@ -168,11 +168,9 @@ class HeldDown(Kind, frozen=True, kw_only=True):
 
 
 class DeviceClocks(Kind, frozen=True, kw_only=True):
-    """What NVML said of the most used device in the clean window.
-
-    ``held_down``: all reasons that were seen, the most frequent first; a sample may have several.
-    ``sm_max_mhz``: the highest clock that the processors can take, None: unknown.
-    """
+    """What NVML reported of the most used device in the clean window. ``held_down``: all reasons
+    that reduced the clocks, the most frequent first; a sample may have several. ``sm_max_mhz``: the
+    highest clock of the processors, None: unknown."""
 
     samples: int
     held_down: tuple[HeldDown, ...]

@@ -52,8 +52,8 @@ class PaddedLookup(Kind, frozen=True, kw_only=True):
 
 
 class PaddedLookups(Kind, frozen=True, kw_only=True):
-    """Lookups of which something tells padding; those without any padding are not among them.
-    ``packed``: some sequences were packed after it, so that padding was not computed."""
+    """Lookups whose padding can be recognised; those without padding are not listed. ``packed``:
+    some sequences were packed afterwards, so that their padding was not computed."""
 
     lookups: tuple[PaddedLookup, ...]
     packed: bool
@@ -142,9 +142,9 @@ class Loader(Kind, frozen=True, kw_only=True):
 
     @property
     def epoch_samples(self) -> int | None:
-        """Samples of one epoch, on this rank. None where there is no epoch: in a stream, and where
-        a sampler gives more samples than there are (``num_samples=10**10``, so that the loop over
-        the loader never ends)."""
+        """Samples of one epoch, on this rank. None without epochs: for a stream, and for a sampler
+        that gives more samples than the dataset has (``num_samples=10**10`` for an endless loop
+        over the loader)."""
         if self.sampler_len is None or self.dataset_len is None:
             return None
         endless = self.sampler_len > self.dataset_len or self.sampler_len >= ENDLESS_SAMPLES
@@ -160,8 +160,8 @@ class Loader(Kind, frozen=True, kw_only=True):
         return max(0.0, 1.0 - busy / wall) if wall else None
 
     def awaited_cpu_ns(self) -> float:
-        """Of a fetch: CPU time of the worker's other threads, as far as the fetching thread was off
-        its core meanwhile. It waits for them (a pool of threads that decodes), not for storage."""
+        """CPU time of the worker's other threads during a fetch, at most the time that the fetching
+        thread was off its core: it waits for them (a pool of decoding threads), not for storage."""
         wall = (self.load_ns or 0.0) + (self.collate_ns or 0.0)
         busy = (self.load_cpu_ns or 0.0) + (self.collate_cpu_ns or 0.0)
         return min(self.pool_cpu_ns or 0.0, max(0.0, wall - busy - (self.runqueue_ns or 0.0)))

@@ -36,7 +36,7 @@ class Ranks(Kind, frozen=True, kw_only=True):
     communication was measured.
 
     ``shortest_ns``: exposed communication per step, of each collective that of the rank where it
-    was shortest, which came last to it: what is left if all ranks arrive together. ``by_turns_ns``:
+    was shortest, which came last to it: what is left if all ranks arrive together. ``changing_ns``:
     the ranks' mean wait for whichever came last, per step, beyond that for the rank that is late on
     the whole. None where the ranks' collectives could not be paired.
     """
@@ -45,7 +45,7 @@ class Ranks(Kind, frozen=True, kw_only=True):
     slowest: int | None
     waited_ns: float | None
     shortest_ns: float | None = None
-    by_turns_ns: float | None = None
+    changing_ns: float | None = None
     source: Literal["trace", "baseline"] = "trace"
 
 
@@ -59,11 +59,10 @@ class Beside(Kind, frozen=True, kw_only=True):
 
 
 class LateRank(Kind, frozen=True, kw_only=True):
-    """What the rank that the others wait for has to do, beside what they have to do; None where
-    unknown.
+    """The rank that the others wait for, compared with them; None where unknown.
 
     ``samples``, ``batch_bytes``: of one training batch, bytes of its tensors, padding included.
-    ``dealt_at``: the line that deals the batches out: a sampler of the user's own, else where the
+    ``dealt_at``: the line that distributes the batches: a sampler of the user's own, else where the
     DataLoader is made. ``calls``: torch calls per traced step; ``flops``: floating-point operations
     of its matrix products and convolutions, per traced step. ``line``: the user's own line in which
     this rank spends most time beyond the others, and ``line_ns``: that time per step, of sampled

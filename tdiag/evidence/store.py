@@ -13,12 +13,9 @@ K = TypeVar("K", bound=Kind)
 
 @dataclass
 class Evidence:
-    """``missing`` gives the reason, in the user's words, why a kind is not there; ``otherwise``
-    that of all kinds which it does not name.
-
-    ``capture``: source → how far it was captured.
-    ``perturbation``: window → its median step ÷ the baseline's − 1.
-    """
+    """``missing``: the reason, for the report, why a kind is absent; ``otherwise``: the reason for
+    kinds that it does not list. ``capture``: source → how far it was captured. ``perturbation``:
+    window → its median step ÷ the baseline's − 1."""
 
     facts: dict[type[Kind], Kind] = field(default_factory=dict)
     missing: dict[type[Kind], str] = field(default_factory=dict)

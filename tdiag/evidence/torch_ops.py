@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from tdiag.model.kind import Kind
@@ -37,6 +39,11 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # since; and their bytes.
     moved_again: float = 0.0
     moved_bytes: float = 0.0
+
+    @property
+    def recording_ns(self) -> float:
+        """Time of its calls that record gradients, ns per step."""
+        return self.elapsed_ns * self.grad_calls / self.calls if self.calls else 0.0
 
     @property
     def constructs(self) -> bool:
@@ -92,6 +99,12 @@ class Dispatch(Kind, frozen=True, kw_only=True):
     op_ns: float
     grad_op_ns: float
     profiled_ns: float | None = None
+
+    def least_ns(self, lines: Iterable[OpLine]) -> float:
+        """What the calls of these lines and their backward cost before any work, ns per step."""
+        return sum(
+            (x.calls - x.grad_calls) * self.op_ns + x.grad_calls * self.grad_op_ns for x in lines
+        )
 
 
 class CallRow(Kind, frozen=True, kw_only=True):

@@ -1,1 +1,1 @@
-"""The regression gate: has a training step become slower, or does it do more than it did?"""
+"""The regression gate: is a training step slower, or does it do more work, than before?"""

@@ -73,9 +73,9 @@ def check_against(target: Target, revision: str, options: CheckOptions) -> Outco
 def both(
     target: Target, revision: str, python: str | None
 ) -> Iterator[tuple[Revision, Program, Program]]:
-    """The script at ``revision``, checked out for as long, and here.
+    """The script at ``revision``, checked out for the duration, and in the working tree.
 
-    Raises UsageError where the revision, or the script in it, is not there.
+    Raises UsageError if the revision, or the script in it, does not exist.
     """
     found = interpreter(target, python)
     with checked_out(revision) as other:
@@ -96,7 +96,7 @@ def here(target: Target, python: str) -> Program:
 def timed(
     case: Case, other: Revision, before: Program, now: Program, options: CheckOptions
 ) -> Case:
-    """With the step's time on both sides, which take turns. Raises what :func:`duel` raises."""
+    """The case with the step time of both sides, interleaved. Raises what :func:`duel` raises."""
     looks = options.looks
     if grown(case):  # the time then only explains
         looks = replace(looks, at=looks.at[:1])
@@ -127,7 +127,7 @@ def timed(
 
 
 def side(counted: Counted, root: Path) -> SideCounts:
-    """What a side's counting run tells."""
+    """The counts and findings of a side's counting run."""
     return SideCounts(
         root=root,
         counters=counters(counted.run_dir, counted.evidence, root),
@@ -136,7 +136,7 @@ def side(counted: Counted, root: Path) -> SideCounts:
 
 
 def _costs(side: SideCounts, taken: Sequence[Taken]) -> SideCounts:
-    """With what its turns tell beside the ratio."""
+    """The side with its budget, start-up time and peak memory."""
     return replace(
         side,
         components_ns=components([t.run_dir for t in taken[-MOST_GROUPS_READ:]]),
@@ -156,7 +156,7 @@ def components(run_dirs: Sequence[Path]) -> Mapping[str, float]:
 
 
 def interpreter(target: Target, python: str | None) -> str:
-    """The script's Python, as a path that holds in any folder."""
+    """The script's Python, as an absolute path."""
     checked = preflight.check(target, python)
     return os.path.abspath(checked.python) if checked.python else "python"  # noqa: PTH100
 
@@ -180,7 +180,7 @@ def uncounted(counted: Sequence[Counted]) -> list[str]:
 
 
 def grown(case: Case) -> bool:
-    """Whether the counters have already decided."""
+    """Whether a counter has grown, which decides the check."""
     moved = compare(case.before.counters, case.now.counters, case.tolerance)
     return any(one.grew for one in moved)
 

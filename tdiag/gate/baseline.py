@@ -1,7 +1,7 @@
-"""The baseline file: what a script did when somebody said "no worse than this".
+"""The baseline file: the work of a script's step that later checks are compared with.
 
-JSON, sorted, one value a line, so that a diff reads and two branches merge; one entry a script
-and its arguments. Written in one step: a crash leaves the old file.
+JSON, sorted, one value a line, so that diffs are readable and branches merge; one entry per script
+and arguments. Written atomically: a crash leaves the old file.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def stored(counter: Counter) -> StoredCounter:
 
 
 def _rounded(value: Any) -> Any:
-    """Numbers as a person would write them: six digits tell any two apart that differ."""
+    """Numbers with six digits, enough to tell any two apart that differ."""
     if isinstance(value, float):
         short = float(f"{value:.6g}")
         return int(short) if short.is_integer() else short

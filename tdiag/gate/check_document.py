@@ -25,7 +25,7 @@ from tdiag.report.document import (
 )
 from tdiag.report.of_comparison import change_table
 from tdiag.report.of_finding import finding_annotation, item
-from tdiag.units import count, duration, percent, plural, size
+from tdiag.units import change_interval, count, duration, percent, plural, size
 
 TITLES = {"pass": "Pass", "regressed": "Regressed", "inconclusive": "Inconclusive"}
 TONES: dict[str, Tone] = {"pass": "good", "regressed": "bad", "inconclusive": "unsure"}
@@ -163,7 +163,8 @@ def title(outcome: Outcome) -> str:
 
 
 def summary(outcome: Outcome) -> str:
-    """One sentence: the most decisive reason, or what was found not to be the case."""
+    """One sentence: the most decisive reason; without one, what was measured and is within the
+    limits."""
     if outcome.reasons:
         return outcome.reasons[0] + _beside(outcome)
     step, limit = outcome.step, percent(outcome.threshold)
@@ -176,7 +177,7 @@ def summary(outcome: Outcome) -> str:
 
 
 def _beside(outcome: Outcome) -> str:
-    """What is known of the time where something else decided."""
+    """What is known of the step time if something else decided."""
     step = outcome.step
     if step is None:
         return f"; step time not compared: {outcome.why_no_step}"
@@ -187,12 +188,12 @@ def _beside(outcome: Outcome) -> str:
 
 def interval(step: StepChange) -> str:
     """``+4.1% [+2.9%, +5.5%]`` of the typical step."""
-    return f"{step.ratio - 1:+.1%} [{step.low - 1:+.1%}, {step.high - 1:+.1%}]"
+    return change_interval(step.ratio, step.low, step.high)
 
 
 def mean_interval(step: StepChange) -> str:
     """The same of the mean step."""
-    return f"{step.mean_ratio - 1:+.1%} [{step.mean_low - 1:+.1%}, {step.mean_high - 1:+.1%}]"
+    return change_interval(step.mean_ratio, step.mean_low, step.mean_high)
 
 
 def advice(outcome: Outcome) -> Iterator[str]:
@@ -204,7 +205,7 @@ def advice(outcome: Outcome) -> Iterator[str]:
 
 
 def method(outcome: Outcome) -> Iterator[str]:
-    """How the figures came about."""
+    """How the numbers were measured."""
     if step := outcome.step:
         yield (
             f"{step.how}; clean steps only; 95% interval over all interim tests, rank test p ="

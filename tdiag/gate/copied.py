@@ -1,7 +1,7 @@
-"""The user's files in a copy beside the working tree, with a patch applied or whole.
+"""A copy of the user's files, with or without a patch applied.
 
-The copy is of the whole repository, so that paths in it and imports hold; outside of one, of the
-folder we are in. It is the working tree as it stands, uncommitted and untracked files included.
+It is of the whole repository, so that its paths and imports work; outside of a repository, of the
+current folder. It is the working tree as it is, uncommitted and untracked files included.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ STRIPS = 1, 0  # folders that names of files begin with: a/ and b/, or none (git
 def patched(
     patch: Path, target: Target | None, *, here: Path | None = None, whole: bool = False
 ) -> Iterator[Revision]:
-    """A copy with the patch applied, gone afterwards. ``changed``: the files that the patch names.
-    ``here``: the folder that the program runs in, if that is not this one.
+    """A temporary copy with the patch applied. ``changed``: the files that the patch names.
+    ``here``: the folder that the program runs in, if not the current one.
 
-    Python files, the script and what the patch names are copied, with the folders that hold them;
-    everything else, data above all, is linked, unless ``whole``. Raises UsageError where the patch
-    is not there or does not apply, and without git.
+    Python files, the script and what the patch names are copied, with their folders; everything
+    else (data above all) is linked, unless ``whole``. Raises UsageError if the patch does not exist
+    or does not apply, and without git.
     """
     patch, here = patch.absolute(), here or Path.cwd()
     if not patch.is_file():
@@ -52,8 +52,8 @@ def patched(
 
 @contextmanager
 def copied(here: Path) -> Iterator[Revision]:
-    """All files, so that what is written there stays apart; gone afterwards. What is a link stays
-    one, and so do virtual environments. Raises UsageError where there is no room."""
+    """A temporary copy of all files, so that what the program writes stays apart. Links and virtual
+    environments are linked. Raises UsageError if there is no space."""
     root = root_of(here)
     with _folder() as folder:
         tree = folder / (root.name or "root")
@@ -62,7 +62,7 @@ def copied(here: Path) -> Iterator[Revision]:
 
 
 def root_of(here: Path) -> Path:
-    """What is copied, and what the names of a patch are relative to."""
+    """The folder that is copied; names in a patch are relative to it."""
     found = git(here, "rev-parse", "--show-toplevel")
     return here if found.returncode else Path(found.stdout.rstrip("\n"))
 
@@ -120,7 +120,8 @@ def _holds_code(folder: os.DirEntry[str]) -> bool:
 
 
 def _apply(patch: Path, folders: list[Path]) -> int:
-    """From the first folder where it applies: how many folders of its names were left out."""
+    """Apply the patch in the first folder where it fits; returns how many leading folders of its
+    names were stripped."""
     said: list[str] = []
     for folder, strip in product(folders, STRIPS):
         done = _git_apply(folder, patch, strip)

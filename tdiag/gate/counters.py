@@ -1,9 +1,9 @@
-"""Work counters: how much a step does, which no other program on the machine can change.
+"""Work counters: how much a step does, independent of what else runs on the machine.
 
 Counted per step in the windows of a short run (probe/plan.py, COUNTS). A count that varies from
-step to step, or from batch to batch, is kept as its range: it has moved only where the ranges lie
-apart. Lines are identified by file, function and their own text, since their numbers change with
-every edit above them. Where the source of then is gone (two finished runs), the function must do.
+step to step, or from batch to batch, is kept as a range: it has changed only if the ranges do not
+overlap. Lines are identified by file, function and text, since their numbers change with every edit
+above them; if the source of that time is gone (two finished runs), by file and function.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Counter:
 
 @dataclass(frozen=True)
 class Moved:
-    """A counter that differs. ``lines``: those that grew most (or shrank), before → now; empty
-    where the counter is not counted by line."""
+    """A counter that differs. ``lines``: those that grew (or shrank) most, before → now; empty if
+    the counter is not counted by line."""
 
     name: str
     unit: Unit
@@ -77,10 +77,9 @@ class Moved:
 def counters(
     run_dir: Path, evidence: Evidence, root: Path, source: bool = True
 ) -> dict[str, Counter]:
-    """Every counter of a run, by name. ``root``: files are named relative to it. ``source``: they
-    are what they were when it ran.
+    """Every counter of a run, by name; counters whose window did not finish are absent.
 
-    One whose window did not come to an end is absent.
+    ``root``: files are named relative to it. ``source``: the files are unchanged since the run.
     """
     found: dict[str, Counter] = {}
     processes = read_events(run_dir)

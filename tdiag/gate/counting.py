@@ -1,4 +1,4 @@
-"""A short watched run of each side for what noise cannot touch: counts, and which rules fire."""
+"""A short run of each side for what noise cannot change: counts, and which rules fire."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Counted:
 
 
 def count(programs: Sequence[Program], folder: Path) -> list[Counted]:
-    """Run the programs beside each other, since nothing is timed, each into its own run directory;
-    one after the other where the device has no room for all.
+    """Run the programs at the same time, since nothing is timed, each into its own run directory;
+    one after the other if the device has no memory for all.
 
     Raises ProgramFailed where one fails.
     """
@@ -71,7 +71,7 @@ def _start(program: Program, run_dir: Path) -> subprocess.Popen[bytes]:
 
 
 def _forced(run_dir: Path) -> bool:
-    """The script swallowed SystemExit, so the probe ended it: our doing, not its failure."""
+    """The script swallowed SystemExit, so the probe ended it: not a failure of the script."""
     return any(kind == "forced" for file in events_files(run_dir) for kind, _ in file.read())
 
 

@@ -23,7 +23,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     python: str
 
     def same_hardware(self, other: Hardware) -> bool:
-        """Another torch is a change to be judged, not another machine."""
+        """Another version of torch is a change to be judged, not another machine."""
         mine = (self.processor, self.cores, self.device)
         return mine == (other.processor, other.cores, other.device)
 

@@ -32,7 +32,7 @@ SHIFT = AnnotationRule(
 
 
 def document(found: Sequence[Series]) -> Document:
-    """A section a series; its json has the records and the changes, which index them."""
+    """One section per series. The JSON has the records, and the changes as indices into them."""
     trends = [(series, _trend(number, series)) for number, series in enumerate(found)]
     brief = "; ".join(f"{trend.title}: {trend.summary}" for _, trend in trends)
     nothing = Section(id="nothing", title="", blocks=(Line(NOTHING),))

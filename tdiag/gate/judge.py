@@ -1,4 +1,4 @@
-"""From what was measured and counted to the outcome: one place decides."""
+"""The outcome of a check, from what was measured and counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tdiag.model.comparison import Difference
 from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis, Finding
 from tdiag.model.place import Place
 from tdiag.report.text import relative
-from tdiag.units import count, duration, percent, plural, size
+from tdiag.units import change_interval, count, duration, percent, plural, size
 
 MOST_LINES = 5  # of a counter; the first explains it as a rule
 
@@ -113,9 +113,8 @@ def findings_of(diagnosis: Diagnosis) -> list[Finding]:
     return [found for found in diagnosis.findings if found.speedup is not None]
 
 
-def interval(estimate: Estimate) -> str:
-    """``+4.1% [+2.9%, +5.5%]``."""
-    return f"{estimate.ratio - 1:+.1%} [{estimate.low - 1:+.1%}, {estimate.high - 1:+.1%}]"
+def _change(found: Estimate) -> str:
+    return change_interval(found.ratio, found.low, found.high)
 
 
 def _of_time(case: Case, answer: Answer) -> Iterable[str]:
@@ -125,16 +124,16 @@ def _of_time(case: Case, answer: Answer) -> Iterable[str]:
     typical, mean, limit = step.ratios.typical, step.ratios.mean, percent(case.threshold)
     times = f"{duration(step.before_ns)} → {duration(step.now_ns)}"
     if answer == "slower" and typical.answer(case.threshold) == "slower":
-        yield f"step time {interval(typical)}, {times}; allowed is +{limit}"
+        yield f"step time {_change(typical)}, {times}; allowed is +{limit}"
     elif answer == "slower":
         few = typical.answer(case.threshold) == "same"
         yield (
-            f"mean step time {interval(mean)}, the typical step's {interval(typical)}"
+            f"mean step time {_change(mean)}, the typical step's {_change(typical)}"
             f"{': few steps became slow' if few else ''}; allowed is +{limit}"
         )
     elif answer == "unclear":
         yield (
-            f"step time {interval(typical)}, {times}: too noisy to decide whether that is more"
+            f"step time {_change(typical)}, {times}: too noisy to decide whether that is more"
             f" than the +{limit} allowed"
         )
 
@@ -206,7 +205,7 @@ def _side_costs(case: Case) -> Iterable[Difference]:
 
 
 def _settle(case: Case) -> str:
-    """What would make the answer clear."""
+    """What would decide an open question."""
     if case.settle or not case.step:
         return case.settle
     more = case.step.ratios.typical.more_groups(case.threshold)

@@ -1,8 +1,8 @@
-"""`tdiag compare RUN_A RUN_B`: two finished runs, whenever and wherever they ran.
+"""`tdiag compare RUN_A RUN_B`: two finished runs, from any time and machine.
 
-Counts are compared as `tdiag check` does. Step times come from one process each: what a process
-and its hour add by themselves is in neither run, so a difference counts only beyond what two runs
-of one program differ by.
+Counts are compared as `tdiag check` does. Step times come from one process each, so they also
+differ by the process and by the time of day: a difference counts only beyond what two runs of one
+program differ by.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def compare_runs(before: Path, now: Path, threshold: float, tolerance: float) ->
 
 
 def _step(evidence: Sequence[Evidence]) -> tuple[Measured | None, str]:
-    """The clean steps side by side, and why they cannot be ("" if they can)."""
+    """The clean steps of both runs, or why they cannot be compared."""
     found = [one.get(Steps) for one in evidence]
     before, now = found
     if before is None or now is None or min(before.count, now.count) < FEWEST_STEPS:

@@ -8,7 +8,7 @@ from tdiag.model.place import Place
 
 
 class CompiledFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """A function and what continues it behind graph breaks. ``compilations``: of either, each
+    """A function and what continues it after graph breaks. ``compilations``: of either, each
     version counted, and ``graphs``: those of them with ops in their graph; ``ns``: what compiling
     took, without backward graphs that were compiled later."""
 
@@ -21,7 +21,7 @@ class CompiledFunction(msgspec.Struct, frozen=True, kw_only=True):
 class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
     """A graph ended at this line, before its function did, in so many compilations (``times``).
 
-    Per traced step: ``per_step``, how often the program went on behind it, and ``ns``, the host's
+    Per traced step: ``per_step``, how often the program continued after it, and ``ns``, the host's
     time from the end of the graph before to there. None: the trace does not tell."""
 
     at: Place

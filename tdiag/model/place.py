@@ -12,3 +12,8 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     file: str
     line: int
     function: str = ""
+
+    @property
+    def spot(self) -> tuple[str, int]:
+        """File and line: sources name the function differently (``forward``, ``Net.forward``)."""
+        return self.file, self.line

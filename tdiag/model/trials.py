@@ -28,7 +28,7 @@ class Applied(msgspec.Struct, frozen=True, omit_defaults=True):
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
     """``change``: as ``tdiag try --set`` takes it, or the name of a patch; several with " + "
     between them. ``speedup``: step time without ÷ with the change, ``low`` to ``high`` its 95 %
-    interval, over all looks; 0 where nothing was measured. ``step``: which step that is of, the
+    interval, over all interim tests; 0 where nothing was measured. ``step``: which step: the
     ``typical`` (median) or the ``mean`` one, which holds what only some steps do. Times in ns.
     ``extra_start_ns``: how much longer until it was warm, once. ``losses``: of both sides compared,
     "" where none was seen or the training is not meant to go on; ``numbers``: how alike they are
@@ -96,7 +96,7 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
 
 class Trials(msgspec.Struct, frozen=True, kw_only=True):
     """``together``: those that won, measured at once; None where fewer than two did. ``untried``:
-    for which the time did not suffice. ``patch``: None where none was asked for."""
+    not reached within the time budget. ``patch``: None where none was asked for."""
 
     schema_version: int = SCHEMA_VERSION
     command: str
@@ -109,5 +109,5 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def all(self) -> tuple[Tried, ...]:
-        """Those that won together last."""
+        """Every trial; those that won, measured together, last."""
         return (*self.tried, *([self.together] if self.together else []))

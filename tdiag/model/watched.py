@@ -24,7 +24,7 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
 class Fetching(msgspec.Struct, frozen=True, kw_only=True):
     """The processes that fetch. ``workers``: DataLoader workers, 0 = the training process itself.
     ``fetch_frac``: of their samples, in a fetch. ``cpu_frac``, ``queued_frac``: of the time, their
-    main threads were on a core, or waited for one; ``disk_frac``: of the looks, waited for a disk.
+    main threads were on a core, or waited for one; ``disk_frac``: of the readings, for a disk.
     Means over the processes. ``read_bytes_per_s``: from storage, all together; None = not counted.
     ``at``: the line with most samples of the fetches, and ``at_frac`` its share of them."""
 

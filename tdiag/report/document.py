@@ -27,8 +27,8 @@ Level = Literal["error", "warning", "note", "skipped", "passed"]
 
 @dataclass(frozen=True)
 class Line:
-    """A sentence, with what it is about before it (``Not sure``). ``minor``: shown where all is
-    asked for or there is room. ``place``: where, and ``gain`` what it wins."""
+    """A sentence. ``label``: shown before it (``Not sure``). ``minor``: shown with ``--all`` only.
+    ``place``: the line of code that it is about; ``gain``: what the change there saves."""
 
     text: str
     label: str = ""
@@ -64,7 +64,7 @@ class Headline:
 
 class Cell(NamedTuple):
     """``text`` is shown; ``value`` (None for a text) is what it is sorted by. A ``place`` is shown
-    in place of the text."""
+    instead of the text."""
 
     text: str
     value: float | None = None
@@ -73,7 +73,7 @@ class Cell(NamedTuple):
 
 class Column(NamedTuple):
     """``kind``: a number is never cut; a text is cut at its ``start`` or ``end``, a ``kernel``'s
-    name where it says least. ``wide``: for wide pages only, since another column tells it too."""
+    name in its middle. ``wide``: shown on wide pages only; another column says the same."""
 
     title: str
     kind: Literal["number", "start", "end", "kernel"] = "number"
@@ -85,7 +85,7 @@ class Column(NamedTuple):
 class Table:
     """``first``: rows shown unless all are asked for, ``what`` one of them is. ``note``: what its
     numbers are parts of. Without rows, ``absent`` says why, and how to get them. ``minor``: shown
-    where all is asked for."""
+    with ``--all`` only."""
 
     title: str
     columns: tuple[Column, ...]
@@ -178,8 +178,8 @@ Block: TypeAlias = Line | Facts | Table | Parts | Item | Code | Trend | Timeline
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """``first``: items shown unless all are asked for, ``what`` (one, many) names them. ``folded``:
-    for who asks. ``page_only``: too much for a terminal or a comment. ``beside``: its tables are
-    narrow enough to stand side by side on a wide page."""
+    opened on request. ``page_only``: too long for a terminal or a comment. ``beside``: its tables
+    are narrow enough to stand side by side on a wide page."""
 
     id: str
     title: str
@@ -206,8 +206,8 @@ class AnnotationRule:
 @dataclass(frozen=True, kw_only=True)
 class Annotation:
     """A message for programs, at a line of the user's. ``level``: ``skipped`` could not be checked,
-    ``passed`` is only counted. ``title``: one line; ``lines``: more. ``places``: each with what is
-    said of it besides. ``share``: of the step, what it wins. ``edits``: a patch that fixes it."""
+    ``passed`` is only counted. ``title``: one line; ``lines``: more. ``places``: each with a
+    text of its own. ``share``: of the step, what the fix saves. ``edits``: a patch for it."""
 
     rule: AnnotationRule
     level: Level

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tdiag.model.diagnosis import Diagnosis, Finding
+from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.report.document import Cell, Column, Table
 from tdiag.report.summary import gain, ranked
 from tdiag.units import between, duration, only_from_below, significant
@@ -25,8 +26,6 @@ _ON_CPU = (
     ("twice the cores for loading", ("data_wait_cpu",)),
     ("storage twice as fast", ("data_wait_io",)),
 )
-# As for the verdict, what takes less than 5 % of the step is not worth a machine.
-_WORTH_FRAC = 0.05
 
 
 def money(diagnosis: Diagnosis, price: float | None) -> Table | None:
@@ -79,7 +78,7 @@ def _bigger(diagnosis: Diagnosis, step: int) -> Iterator[tuple[str, float]]:
     held = {part.component: part.ns for part in diagnosis.budget}
     for name, components in _ON_DEVICE if "compute" in held else _ON_CPU:
         spent = _sum(held, components)
-        if spent >= _WORTH_FRAC * step:
+        if spent >= NOTICEABLE_FRAC * step:
             yield name, step - spent * (1 - 1 / BIGGER)
 
 

@@ -51,7 +51,7 @@ LAST = ("other", "unattributed")  # what is not a named activity closes the budg
 FIRST_FINDINGS = 5  # shown in full unless all are asked for; nobody acts on more at a time
 FIRST_ADVISORIES = 3
 FIRST_PARTS = 5
-_SOURCES = {"baseline": "no profiler running", "trace": "traced, which slows its host"}
+_SOURCES = {"baseline": "no profiler running", "trace": "traced: the profiler slows the host"}
 _ALWAYS = ("kernels", "ops", "functions")  # on a device those say what to change
 _TOPS = {
     "kernels": "kernels and copies",
@@ -163,7 +163,7 @@ def _what_to_do(diagnosis: Diagnosis) -> Iterator[Line]:
     if _nothing_checked(diagnosis):
         (reason, codes), *_ = unchecked(diagnosis)
         because = "" if reason == said else f": {reason}"
-        yield Line(f"No check could be made (of {len(codes)}){because}.", tone="quiet")
+        yield Line(f"None of the {len(codes)} rules could be checked{because}.", tone="quiet")
     if need := what_to_do(diagnosis):
         yield Line(need, "What to do")
 

@@ -29,7 +29,7 @@ SMALL_MEMORY_FRAC = 0.05  # heuristic: below this a difference of memory is not 
 
 
 def document(trials: Trials) -> Document:
-    """What won, then every trial with its numbers, then what else there is to know of each."""
+    """The best change, every trial with its numbers, then the details of each."""
     return Document(
         name="tdiag try",
         title=trials.command,
@@ -105,7 +105,7 @@ def _sections(trials: Trials) -> Iterator[Section]:
             Table(title="", columns=left_out, rows=cells, what="part"),))  # fmt: skip
     details: list[Block] = [facts for one in trials.all if (facts := _details(one)).rows]
     if details:
-        yield Section(id="details", title="Besides", blocks=tuple(details))
+        yield Section(id="details", title="Details", blocks=tuple(details))
 
 
 def patch_section(trials: Trials) -> Iterator[Section]:
@@ -186,7 +186,7 @@ def _notes(trials: Trials) -> Iterator[str]:
             " speedup is of the typical (median) step unless the mean step is named"
         )
     if trials.untried:
-        yield f"not tried, the time was over: {', '.join(trials.untried)} (raise the time budget)"
+        yield f"not tried, out of time: {', '.join(trials.untried)} (raise it)"
     yield from trials.notes
 
 

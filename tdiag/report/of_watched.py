@@ -9,11 +9,11 @@ from tdiag.report.document import Cell, Column, Facts, Line, Section, Table
 from tdiag.report.words import component
 from tdiag.units import percent, plural, quantity
 
-NEXT = "step times, rules and gains need the probe from the start: `tdiag run SCRIPT --profiling`."
+NEXT = "for step times, findings and gains: `tdiag run SCRIPT --profiling`."
 
 
 def sections(watched: Watched) -> Iterator[Section]:
-    """What the training thread did, and those that it waits for."""
+    """What the training thread did, and the processes and the device that it waits for."""
     aside = f"{plural(watched.samples, 'sample')} in {watched.seconds:.0f} s"
     if not watched.activities:
         return
@@ -29,7 +29,7 @@ def sections(watched: Watched) -> Iterator[Section]:
                   note="Shares of the training thread's time.")  # fmt: skip
     yield Section(id="watched", title="Where the time goes", aside=aside, blocks=(table,))
     if lines := list(_beside(watched)):
-        title = "Who fetches, and the device" if watched.device else "Who fetches"
+        title = "Data loading and the device" if watched.device else "Data loading"
         yield Section(id="beside", title=title, blocks=(Facts(tuple(lines)),))
     if watched.ranks:
         yield Section(id="watched-ranks", title="Ranks", aside="shares of the time",
@@ -91,5 +91,6 @@ def _ranks(watched: Watched) -> Table:
     return Table(
         title="", columns=tuple(Column(title) for title in titles), rows=tuple(rows), first=64,
         what="rank",
-        note="◄ judged: least in backward and communication, where the ranks meet",
+        note="◄ the verdict is of this rank: it spends least time in backward and communication,"
+        " in which ranks wait for each other",
     )  # fmt: skip

@@ -73,8 +73,8 @@ def _lines(evidence: Evidence) -> Iterator[Block]:
         )
     note = (
         f"Sampled {'by' if stacks.source == 'py-spy' else 'from'} {stacks.source}"
-        f" ({_cost('sample', evidence)}). Waiting counts like work. {unseen} What is missing to"
-        " 100% was under no line of yours."
+        f" ({_cost('sample', evidence)}). Waiting counts like work. {unseen} The rest, up to"
+        " 100%, was under no line of yours."
     )
     workers = bool(stacks.worker_samples)
     yield _line_table("lines-training", "Training process", stacks.training, stacks.samples,
@@ -141,7 +141,7 @@ def _ops(evidence: Evidence) -> Iterator[Block]:
         id="host-ops",
         aside=f"{plural(steps.count, 'traced step')}, {duration(steps.mean_ns)} each",
         note="Own CPU time is without the ops called inside. Shares are of the traced step. All"
-        f" times hold what torch.profiler adds ({_cost('trace', evidence)})."
+        f" times include what torch.profiler adds ({_cost('trace', evidence)})."
         + (" Device time is of what the op itself launched." if device else ""),
         what="op",
     )
@@ -264,7 +264,7 @@ def _syscalls(evidence: Evidence) -> Iterator[Block]:
         title="System calls, per step", columns=columns, rows=rows, id="syscalls",
         aside=f"{plural(found.steps, 'step')} in strace", what="call",
         note="Times are by the clock, of every thread and worker, waiting included: futex, poll"
-        " and epoll_wait are threads without work. strace stops the program at every call"
+        " and epoll_wait are idle threads. strace stops the program at every call"
         f" ({_cost('syscalls', evidence)}): compare these times with each other.",
     )  # fmt: skip
 
@@ -280,8 +280,9 @@ def _system(evidence: Evidence) -> Iterator[Block]:
     yield history
     no_gpu = f" No GPU: {history.no_gpu}." if history.no_gpu else ""
     yield Line(
-        'The whole run, profiled steps too. A full bar is the limit under "of", without one the'
-        " most seen. Memory shared by several processes counts once for each." + no_gpu,
+        'The whole run, profiled steps included. A full bar is the limit in column "of", or'
+        " the maximum if there is none. Memory shared by several processes counts for each."
+        + no_gpu,
         tone="quiet",
     )
 

@@ -107,11 +107,7 @@ def why(finding: Finding, diagnosis: Diagnosis) -> str:
         said = (
             f"Saves about {duration(finding.recoverable_ns)} a step"
             if gain(finding)
-            else (
-                "Measured without gain"
-                if found.answer == "no effect"
-                else "Costs more than it wins"
-            )
+            else ("No gain measured" if found.answer == "no effect" else "Costs more than it wins")
         )
         before = finding.speedup
         predicted = f"; predicted: {faster(before.low, before.high)}" if before else ""

@@ -49,7 +49,7 @@ COMPONENTS = {
     "data_wait_io": Words("data wait: blocked", "loader blocked (storage)", "color(166)"),
     "data_wait_cpu": Words("data wait: CPU", "loader busy preprocessing", "color(136)"),
     "data_wait": Words("data wait", "loop waits for a batch", "color(130)"),
-    "prepare": Words("prepare batch", "batch in hand to forward", "color(101)"),
+    "prepare": Words("prepare batch", "from the batch to forward", "color(101)"),
     "h2d": Words("host-to-device copy", "device only copies", "color(133)"),
     "forward": Words("forward", "the model's forward pass", "color(32)"),
     "loss": Words("loss", "end of forward to backward", "color(168)"),

@@ -1,4 +1,4 @@
-"""What a rule returns, and the few helpers that all rules share.
+"""What a rule returns, the numbers that it shows, and the helpers that all rules share.
 
 A rule is a module ``tdnnn_pattern.py`` with a docstring under the headings of
 :data:`tdiag.rules.catalogue.HEADINGS`, the constants ``CODE``, ``NAME`` and ``CLASS``, its
@@ -11,16 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import sqrt
 
 from tdiag.evidence.steps import Budget
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import NORMAL_95, Threshold
 from tdiag.probe.wire import is_user_file
+from tdiag.units import percent
 
 DATA_WAIT = ("data_wait", "data_wait_io", "data_wait_cpu")
+MODEL_PHASES = ("forward", "loss", "backward", "optimizer")
 # Computing: phases of a run on the CPU, and what the device and its launches take.
-COMPUTE = ("forward", "loss", "backward", "optimizer", "compute", "launch", "python_loss")
+COMPUTE = (*MODEL_PHASES, "compute", "launch", "python_loss")
 
 # A predicted gain whose high end is below this is not reported.
 NOISE_FLOOR_FRAC = Threshold(
@@ -89,3 +92,52 @@ def held(budget: Budget, *components: str) -> float:
 def version(torch: str) -> tuple[int, ...]:
     """``2.13.0+cpu`` → (2, 13)."""
     return tuple(int(part) for part in torch.split("+")[0].split(".")[:2] if part.isdigit())
+
+
+# Units a Measure may carry; reports know how to print each.
+UNITS = frozenset(
+    {"ns", "bytes", "frac", "count", "per_step", "gb_per_s", "bytes_per_s", "cores", "text"}
+)
+SOURCES = frozenset(
+    {"baseline", "sample", "trace", "calls", "ops", "fetch", "system", "probe", "budget"}
+)
+
+
+def ns(name: str, value: float, source: str) -> Measure:
+    return Measure(name, round(value), "ns", source)
+
+
+def bytes_(name: str, value: float, source: str) -> Measure:
+    return Measure(name, round(value), "bytes", source)
+
+
+def frac(name: str, value: float, source: str) -> Measure:
+    return Measure(name, round(value, 4), "frac", source)
+
+
+def count(name: str, value: float, source: str, unit: str = "count") -> Measure:
+    return Measure(name, round(value, 2), unit, source)
+
+
+def text(name: str, value: str, source: str) -> Measure:
+    return Measure(name, value, "text", source)
+
+
+def sampling_range(samples: int, least: float, most: float) -> str:
+    """``2,000 samples put the share between 59% and 63%``: the range of :func:`known_to`."""
+    return f"{samples:,} samples put the share between {percent(least)} and {percent(most)}"
+
+
+def known_to(share: float, samples: int) -> tuple[float, float]:
+    """Least and greatest share of time, 0..1, for ``share`` of so many samples: 95 % confidence.
+
+    Wilson's score interval for a proportion, which holds for few samples and for shares near 0 or
+    1 (Brown, Cai, DasGupta 2001, "Interval estimation for a binomial proportion"). Not scipy's:
+    importing it would cost a diagnosis a second.
+    """
+    if samples <= 0:
+        return 0.0, 1.0
+    share, z2 = min(1.0, share), NORMAL_95**2 / samples
+    centre = (share + z2 / 2) / (1 + z2)
+    half = sqrt(z2 * share * (1 - share) + z2 * z2 / 4) / (1 + z2)
+    return max(0.0, centre - half), min(1.0, centre + half)

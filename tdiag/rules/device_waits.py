@@ -11,8 +11,7 @@ from tdiag.evidence.device import Copy, DeviceTime, Sync, SyncLines, Syncs
 from tdiag.evidence.steps import Budget
 from tdiag.model.diagnosis import Measure
 from tdiag.model.place import Place
-from tdiag.rules.base import Gain, held
-from tdiag.rules.measures import bytes_, count, ns
+from tdiag.rules.base import Gain, bytes_, count, held, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 
 # Budget components in which the device is idle while the host issues work. Waiting for data and

@@ -1,4 +1,4 @@
-"""Where the user's evaluation is, and whether it is one."""
+"""The kind of training (one objective, an agent, models against each other), and its evaluation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.steps import Phases, StepHistory, Steps
 from tdiag.evidence.torch_ops import Calls
-from tdiag.evidence.training import Modules
+from tdiag.evidence.training import Flags, Modules, Optimizers
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, where
@@ -20,8 +20,34 @@ LARGE_FRAC = Threshold(
 # Methods and functions that draw an action or a token.
 DRAWS = ("sample", "sample_n")
 DRAWN_WITH = ("torch.multinomial", "torch.bernoulli", "torch.normal")
+DRAWS_A_STEP = Threshold(
+    1.0,
+    "draws per step",
+    "By definition: an agent chooses an action for each thing it learns from. A sampler that"
+    " draws an epoch's indices at once does so in one step of many.",
+)
 
-SEEN_ONCE = "one was seen, so it may be rare"  # of a gain's low end
+SEEN_ONCE = "nothing, since one was seen and it may be rare"  # of a gain's low end
+
+
+def fits_data(
+    flags: Flags | None, calls: Calls | None, optimizers: Optimizers | None, phases: Phases | None
+) -> bool:
+    """The training fits one objective to given data. False for an agent, which gathers its own
+    data, and for models trained against each other, whose targets keep moving."""
+    return not (acts(flags, calls) or adversarial(optimizers, phases))
+
+
+def acts(flags: Flags | None, calls: Calls | None) -> bool:
+    """An agent is trained: actions are drawn, or a library of environments is imported."""
+    return bool(flags and flags.agent_library) or drawn(calls) >= DRAWS_A_STEP
+
+
+def adversarial(optimizers: Optimizers | None, phases: Phases | None) -> bool:
+    """Several optimizers, each with a backward of its own, as in a GAN. Several optimizers for the
+    parameters of one model follow the same backward."""
+    several = len(optimizers.optimizers) if optimizers else 0
+    return several > 1 and phases is not None and phases.counts.get("backward", 0.0) >= several
 
 
 def evaluation_place(loaders: Loaders | None, modules: Modules | None) -> Place | None:

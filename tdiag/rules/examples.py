@@ -245,11 +245,11 @@ def ranks_of(*ranks: RankTime) -> Ranks:
     return Ranks(ranks=ranks, slowest=known[0][1], waited_ns=waited)
 
 
-def late_by_turns(shortest_ms: float, by_turns_ms: float) -> Ranks:
+def changing_late_rank(shortest_ms: float, changing_ms: float) -> Ranks:
     """Two ranks, neither of which is late in all steps."""
-    exposed = shortest_ms + by_turns_ms
+    exposed = shortest_ms + changing_ms
     two = (rank_time(n, exposed, compute=100 - exposed, comm=exposed) for n in range(2))
-    return replace(ranks_of(*two), shortest_ns=shortest_ms * MS, by_turns_ns=by_turns_ms * MS)
+    return replace(ranks_of(*two), shortest_ns=shortest_ms * MS, changing_ns=changing_ms * MS)
 
 
 def ddp_settings(**changes: Any) -> Ddp:

@@ -19,8 +19,7 @@ from tdiag.evidence.machine import System, Threads
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.model.diagnosis import Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, held, where
-from tdiag.rules.measures import count, frac, ns
+from tdiag.rules.base import DATA_WAIT, Abstain, count, frac, held, ns, where
 from tdiag.rules.thresholds import SLOW_FRAC
 
 SATURATED_FRAC = Threshold(

@@ -17,9 +17,19 @@ from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.probe.wire import is_user_file
-from tdiag.rules.base import DATA_WAIT, Found, Gain, held, same_function, where
+from tdiag.rules.base import (
+    DATA_WAIT,
+    Found,
+    Gain,
+    count,
+    frac,
+    held,
+    known_to,
+    same_function,
+    sampling_range,
+    where,
+)
 from tdiag.rules.feed import Feed
-from tdiag.rules.measures import count, frac, known_to
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 
@@ -124,8 +134,8 @@ def by_hand_ns(
 def expensive_fetch(
     fed: Feed, work: Sequence[StackLine], stacks: Stacks, part: str, kind: str
 ) -> Found:
-    """What to say of lines that take most of the fetch. ``part``: the line or function in words;
-    ``kind``: which of both."""
+    """The finding for lines that take most of the fetch. ``part``: their place in words;
+    ``kind``: ``line`` or ``function``."""
     top, share, seen = work[0], _share(work), fetch_samples(fed, stacks)
     least, most = known_to(share, seen)
     leaf = f" ({top.leaf})" if top.leaf else ""
@@ -141,16 +151,16 @@ def expensive_fetch(
             *fed.measures(),
         ),
         fix=Fix(
-            f"Make the work{where(top.at)}{leaf} cheaper: do it once and keep the result if it does"
-            " not change, on smaller inputs, or on whole batches. Then raise num_workers.",
+            f"Make the work{where(top.at)}{leaf} cheaper: cache its result if it never changes,"
+            " shrink its inputs, or do it on whole batches. Then raise num_workers.",
             "manual",
             action=f"Make the {kind} that takes most of the fetch cheaper",
         ),
         gain=Gain(
             fed.gain_of_saving(fed.wall * least * LOW_END_FRAC),
             fed.gain_of_saving(fed.wall * most),
-            f"high end: without the {kind}; low end: at half its cost; {seen:,} samples put its"
-            f" share between {percent(least)} and {percent(most)}.",
+            f"high end: the {kind} is gone; low end: it costs half."
+            f" {sampling_range(seen, least, most)}.",
             DATA_WAIT,
         ),
         at=top.at,
@@ -202,4 +212,4 @@ def takes_batches(at: Place, loader: Loader | None, training: Sequence[Place]) -
         return False
     if at.function and any(same_function(at, other) for other in training):
         return True
-    return bool(_TAKES_BATCHES.search(linecache.getline(at.file, at.line)))
+    return bool(_TAKES_BATCHES.search(linecache.getline(*at.spot)))

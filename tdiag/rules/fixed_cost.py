@@ -96,5 +96,4 @@ def _cost(line: OpLine, dispatch: Dispatch) -> float:
 
 
 def _recorded(lines: Sequence[OpLine]) -> float:
-    """Time of the calls that record gradients, ns."""
-    return sum(line.elapsed_ns * line.grad_calls / line.calls for line in lines if line.calls)
+    return sum(line.recording_ns for line in lines)

@@ -1,4 +1,5 @@
-"""Where in the training loop a sampled line stands: before the forward, or after the step.
+"""What a sampled line of the training thread does: its phase, whether it writes logs, and whether
+it runs before the forward or after the step.
 
 The order is that of the source: in a function that leads to the forward and to the optimizer's
 step, what stands below both comes after the step, what stands above both comes before it. Which
@@ -7,19 +8,79 @@ function calls which is read from the sampled stacks.
 
 from __future__ import annotations
 
+import linecache
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from tdiag.evidence.sampled import CallFrame, CallTrees, StackLine, Stacks
+from tdiag.evidence.sampled import WRITERS, WRITES, CallFrame, CallTrees, StackLine, Stacks
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.torch_ops import Ops
-from tdiag.rules.phase_lines import phase_of
+from tdiag.model.threshold import MAJORITY_FRAC
+from tdiag.rules.base import Abstain
+from tdiag.rules.thresholds import MIN_SAMPLES
 
 BEFORE, AFTER = "before", "after"
 _FORWARD, _UPDATE = ("forward", "loss"), ("optimizer",)
 # A line of one of these phases is neither before nor after the step.
 _IN_STEP = ("data_wait", *_FORWARD, "backward", *_UPDATE, "evaluation", "checkpoint")
+# Innermost frames of reading a tensor in Python: ``print(loss)``, ``f"{loss}"``.
+TENSOR_METHODS = ("(torch/_tensor.py)", "(torch/_tensor_str.py)")
+# Phases in which writing belongs to another rule: loading data, saving weights.
+NOT_LOGGING = ("data_wait", "checkpoint")
 
 _Function = tuple[str, str]  # file, and the last part of the name: samplers add the class
+
+
+def check_samples(stacks: Stacks) -> None:
+    """Raises Abstain if too few samples of the training thread were taken."""
+    if stacks.samples < MIN_SAMPLES:
+        raise Abstain(f"only {stacks.samples} samples of the training thread were taken")
+
+
+def phase_of(line: StackLine, ops: Ops | None) -> str:
+    """Where its samples show no phase: that of most time in the line's torch calls; else ""."""
+    if line.phase or ops is None:
+        return line.phase
+    here = [x for x in ops.lines if x.at.spot == line.at.spot]
+    return max(here, key=lambda x: x.elapsed_ns).phase if here else ""
+
+
+def waits_for_device(line: StackLine, budget: Budget, ops: Ops | None) -> bool:
+    """The line reads a value from the device, and its samples end there: the host waits for work
+    that was launched before, which costs nothing itself (what the device idles after it: TD401)."""
+    if not budget.has_device or ops is None:
+        return False
+    inside = line.own_frac > MAJORITY_FRAC * line.self_frac or line.leaf.endswith(TENSOR_METHODS)
+    here = line.at.spot
+    return inside and any(x.conversions for x in ops.lines if x.at.spot == here)
+
+
+def main_line(phase: str, stacks: Stacks | None, ops: Ops | None) -> StackLine | None:
+    """The line with most of the phase's samples; None where no line has more than half of them, or
+    too few samples were taken."""
+    if stacks is None or stacks.samples < MIN_SAMPLES:
+        return None
+    mine = [line for line in stacks.training if phase_of(line, ops) == phase]
+    return most_sampled(mine)
+
+
+def most_sampled(lines: Sequence[StackLine]) -> StackLine | None:
+    """The line with more than half of these lines' samples, if there is one."""
+    top = max(lines, key=lambda line: line.self_frac, default=None)
+    whole = sum(line.self_frac for line in lines)
+    return top if top is not None and top.self_frac > MAJORITY_FRAC * whole else None
+
+
+def logs(line: StackLine) -> bool:
+    """The line writes a log, by the function called or by its own text."""
+    if line.phase in NOT_LOGGING:
+        return False
+    return bool(WRITERS.search(line.leaf) or writes(line))
+
+
+def writes(line: StackLine) -> bool:
+    """The line's own text writes, no library on its behalf."""
+    return bool(WRITES.search(linecache.getline(*line.at.spot)))
 
 
 def beside_the_step(
@@ -36,6 +97,21 @@ def beside_the_step(
         phase = phase_of(line, ops)
         if phase not in _IN_STEP and _side(phase, line, spans, frames) == side:
             found.append(line)
+    return found
+
+
+def made_for_logs(stacks: Stacks, ops: Ops | None, trees: CallTrees | None) -> list[StackLine]:
+    """Lines after the step that write nothing, in functions that spend most of their time there on
+    writing: whoever logs less often runs them less often, too."""
+    functions: dict[tuple[str, str], list[StackLine]] = defaultdict(list)
+    for line in beside_the_step(AFTER, stacks, ops, trees):
+        functions[line.at.file, line.at.function].append(line)
+    found = []
+    for lines in functions.values():
+        others = [line for line in lines if not logs(line)]
+        rest = sum(line.self_frac for line in others)
+        if rest < (1 - MAJORITY_FRAC) * sum(line.self_frac for line in lines):
+            found += others
     return found
 
 
@@ -58,7 +134,7 @@ def _spans(ops: Ops, frames: Sequence[CallFrame]) -> dict[_Function, tuple[int, 
     """Of each function that leads to the forward and to the update: the first and the last of the
     lines that do."""
     leads: dict[str, dict[_Function, set[int]]] = {x: defaultdict(set) for x in (BEFORE, AFTER)}
-    called = {(x.at.file, x.at.line): x.phase for x in ops.lines}
+    called = {x.at.spot: x.phase for x in ops.lines}
     for x in ops.lines:
         for phases, to in ((_FORWARD, leads[BEFORE]), (_UPDATE, leads[AFTER])):
             if x.phase in phases:
@@ -79,9 +155,7 @@ def _spans(ops: Ops, frames: Sequence[CallFrame]) -> dict[_Function, tuple[int, 
 def _chain(line: StackLine, frames: Sequence[CallFrame]) -> Iterator[tuple[_Function, int]]:
     """The line itself, then those that call it, innermost first, in the stack with most samples."""
     mine = [
-        number
-        for number, frame in enumerate(frames)
-        if (frame.file, frame.line) == (line.at.file, line.at.line)
+        number for number, frame in enumerate(frames) if (frame.file, frame.line) == line.at.spot
     ]
     if not mine:
         yield _function(line.at.file, line.at.function), line.at.line

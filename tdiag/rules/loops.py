@@ -116,8 +116,8 @@ def python_inside(
     most samples, if such lines have most of the samples of both: the loop's time is Python's."""
     if stacks is None or trees is None or stacks.samples < MIN_SAMPLES:
         return None
-    mine = {(x.at.file, x.at.line) for x in lines}
-    calling = {(x.at.file, x.at.line) for x in ops.lines}
+    mine = {x.at.spot for x in lines}
+    calling = {x.at.spot for x in ops.lines}
     below = set()
     inside: list[bool] = []  # a frame's caller comes before it
     for frame in trees.training:
@@ -126,8 +126,8 @@ def python_inside(
         inside.append(above or here in mine)
         if above and frame.user and here not in calling:
             below.add(here)
-    python = [x for x in stacks.training if (x.at.file, x.at.line) in below]
-    issuing = sum(x.self_frac for x in stacks.training if (x.at.file, x.at.line) in mine)
+    python = [x for x in stacks.training if x.at.spot in below]
+    issuing = sum(x.self_frac for x in stacks.training if x.at.spot in mine)
     most = max(python, key=lambda x: x.self_frac, default=None)
     return most.at if most and sum(x.self_frac for x in python) > issuing else None
 
@@ -152,16 +152,16 @@ def loop_time(
     """
     forward = backward = 0.0
     traced = _traced_backward(host_ops)
-    recorded = sum(_recording(line) for line in ops.lines)
+    recorded = sum(line.recording_ns for line in ops.lines)
     for phase in ("loss", "forward"):
         there = [line for line in ops.lines if _phase(line, modules) == phase]
         mine = [line for line in lines if _phase(line, modules) == phase]
         clean = phases.wall_ns.get(phase, 0.0)
         forward += clean * _share(mine, there, lambda line: line.elapsed_ns)
-        of_phase = sum(map(_recording, there)) / recorded if recorded else 0.0
+        of_phase = sum(line.recording_ns for line in there) / recorded if recorded else 0.0
         if phase in traced:
             of_phase = traced[phase]
-        backward += of_phase * _share(mine, there, _recording)
+        backward += of_phase * _share(mine, there, lambda line: line.recording_ns)
     return LoopTime(
         calls=sum(line.calls for line in lines),
         grad_calls=sum(line.grad_calls for line in lines),
@@ -196,11 +196,6 @@ def _share(
 ) -> float:
     total = sum(cost(line) for line in all_of_them)
     return sum(cost(line) for line in mine) / total if total else 0.0
-
-
-def _recording(line: OpLine) -> float:
-    """Time of the calls of this line that record gradients, ns per step."""
-    return line.elapsed_ns * line.grad_calls / line.calls if line.calls else 0.0
 
 
 @dataclass(frozen=True)
@@ -298,7 +293,7 @@ MOST_WAYS = Threshold(
 def rewriting(lines: Sequence[OpLine], python: Place | None = None) -> Fix:
     """The fix for a loop of these lines: the vectorised form that fits their text and conversions.
 
-    Names the line that takes longest. ``python``: it is not one of these, but one they lead to.
+    Names the line that takes longest, or ``python``: a line that the loop calls.
     """
     worst = max(lines, key=lambda line: line.elapsed_ns)
     loop = f" that runs {python.function}{where(python)}" if python else where(worst.at)
@@ -318,7 +313,7 @@ def rewriting(lines: Sequence[OpLine], python: Place | None = None) -> Fix:
 
 def _ways(lines: Sequence[OpLine], conversions: set[str]) -> list[_Way]:
     """The forms that fit the text of these lines and their conversions, most specific first."""
-    places = sorted({(line.at.file, line.at.line) for line in lines})
+    places = sorted({line.at.spot for line in lines})
     if _over_parameters(places):
         return [_PENALTY]
     texts = [linecache.getline(file, line) for file, line in places]

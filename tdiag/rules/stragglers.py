@@ -1,4 +1,4 @@
-"""The rank that the others wait for, and the work that makes it late, for TD902 and the verdict."""
+"""The rank that the others wait for, and what makes it late (TD902 and the verdict)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.ranks import CERTAIN_ERRORS, Beside, LateRank, Ranks, RankTime
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
-from tdiag.rules.base import Abstain
+from tdiag.rules.base import COMPUTE, Abstain
 from tdiag.units import count, duration, percent, significant, size
 
 # Components that say nothing about a rank's own work: communication is what ranks are compared by.
@@ -32,8 +32,6 @@ _WORDS = {
     "checkpoint": "saving checkpoints",
     "gc": "collecting garbage",
 }
-# Components that grow with the work of the model itself.
-COMPUTING = ("forward", "loss", "backward", "optimizer", "compute", "launch", "python_loss")
 
 Why = Literal["", "data", "work", "speed"]
 
@@ -131,7 +129,7 @@ def _why(
     data = [x for x in (about.samples, about.batch_bytes) if x and x.others]
     if _explains(data, longer_ns, usual_ns):  # work grows with the data
         return "data", _more_data(about)
-    if cause not in COMPUTING or about.calls is None:
+    if cause not in COMPUTE or about.calls is None:
         return "", ""
     work = [x for x in (about.calls, about.flops) if x]
     own, others = (_work([getattr(x, side) for x in work]) for side in ("own", "others"))
@@ -156,7 +154,7 @@ def _explains(more: Sequence[Beside], longer_ns: float, usual_ns: float) -> bool
 def _slower_alike(late: RankTime, others: tuple[RankTime, ...]) -> bool:
     """Whether all noticeable parts of the late rank's computing are slower, each by at least half
     as much as computing as a whole: a slow machine slows all of them, a slow line one."""
-    own = {name: ns for name, ns in late.components_ns.items() if name in COMPUTING}
+    own = {name: ns for name, ns in late.components_ns.items() if name in COMPUTE}
     usual = {name: _median(others, name) for name in own}
     slower = sum(own.values()) / (sum(usual.values()) or math.inf) - 1
     parts = [n for n, ns in own.items() if ns >= NOTICEABLE_FRAC * sum(own.values())]
@@ -188,10 +186,10 @@ def _same(x: Beside) -> bool:
     return abs(x.own - x.others) <= NOTICEABLE_FRAC * x.others
 
 
-def waits_by_turns(ranks: Ranks, step_ns: float) -> str:
+def changing_waits(ranks: Ranks, step_ns: float) -> str:
     """How long the ranks wait for a different rank from step to step, in a sentence; empty if that
     is unknown, or not noticeable beside the device's step."""
-    waits = ranks.by_turns_ns
+    waits = ranks.changing_ns
     if waits is None or waits < NOTICEABLE_FRAC * step_ns:
         return ""
     return (

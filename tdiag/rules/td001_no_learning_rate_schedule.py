@@ -33,10 +33,9 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Calls
 from tdiag.evidence.training import Flags, Optimizer, Optimizers, Schedulers
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Abstain, Found, where
+from tdiag.rules.base import Abstain, Found, count, text, where
+from tdiag.rules.evaluation import fits_data
 from tdiag.rules.examples import loaders, optimizers
-from tdiag.rules.measures import count, text
-from tdiag.rules.training_kind import fits_data
 
 CODE = "TD001"
 NAME = "no-learning-rate-schedule"

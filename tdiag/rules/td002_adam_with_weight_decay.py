@@ -23,9 +23,8 @@ from __future__ import annotations
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Optimizer, Optimizers
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, where
+from tdiag.rules.base import Found, count, text, where
 from tdiag.rules.examples import optimizers
-from tdiag.rules.measures import count, text
 
 CODE = "TD002"
 NAME = "adam-with-weight-decay"

@@ -33,10 +33,9 @@ from tdiag.evidence.torch_ops import Calls
 from tdiag.evidence.training import Flags, Layers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, where
+from tdiag.rules.base import Found, text, where
+from tdiag.rules.evaluation import acts
 from tdiag.rules.examples import at
-from tdiag.rules.measures import text
-from tdiag.rules.training_kind import acts
 
 CODE = "TD003"
 NAME = "inputs-not-normalised"

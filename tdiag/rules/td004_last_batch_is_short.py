@@ -29,9 +29,8 @@ from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import Abstain, Found, where
+from tdiag.rules.base import Abstain, Found, count, frac, where
 from tdiag.rules.examples import loaders
-from tdiag.rules.measures import count, frac
 from tdiag.units import percent
 
 CODE = "TD004"

@@ -31,10 +31,9 @@ from tdiag.evidence.torch_ops import Calls
 from tdiag.evidence.training import Layers, Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import NOTICEABLE_FRAC
-from tdiag.rules.base import Abstain, Found, where
+from tdiag.rules.base import Abstain, Found, frac, where
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.examples import module, phases
-from tdiag.rules.measures import frac
 from tdiag.units import percent
 
 CODE = "TD005"

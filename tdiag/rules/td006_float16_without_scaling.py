@@ -21,9 +21,8 @@ from __future__ import annotations
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Flags, Optimizers
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Abstain, Found, where
+from tdiag.rules.base import Abstain, Found, text, where
 from tdiag.rules.examples import flags, optimizers
-from tdiag.rules.measures import text
 
 CODE = "TD006"
 NAME = "float16-without-scaling"

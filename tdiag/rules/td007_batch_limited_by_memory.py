@@ -32,9 +32,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, where
+from tdiag.rules.base import Found, bytes_, count, where
 from tdiag.rules.examples import GB, device_holds, environment, loaders, optimizers, phases
-from tdiag.rules.measures import bytes_, count
 from tdiag.rules.memory_in_use import PEAK, device_memory
 from tdiag.rules.thresholds import USABLE_MEMORY_FRAC
 from tdiag.units import percent, size

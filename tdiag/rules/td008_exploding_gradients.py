@@ -31,10 +31,9 @@ from tdiag.evidence.torch_ops import Calls
 from tdiag.evidence.training import Flags, Gradients, Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Abstain, Found, where
+from tdiag.rules.base import Abstain, Found, count, text, where
+from tdiag.rules.evaluation import fits_data
 from tdiag.rules.examples import flags, optimizers
-from tdiag.rules.measures import count, text
-from tdiag.rules.training_kind import fits_data
 
 CODE = "TD008"
 NAME = "exploding-gradients"

@@ -36,12 +36,11 @@ from tdiag.evidence.steps import Budget, Phases, StepHistory
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, bytes_, frac, where
 from tdiag.rules.evaluation import clean_span
 from tdiag.rules.examples import GB, budget, loaders, stack, stacks, system
 from tdiag.rules.feed import RAM_FOR_DATA_FRAC, Feed, feed_of, share_of_rank, share_of_stream
 from tdiag.rules.fetch_lines import fetch_place, top_fetch_lines
-from tdiag.rules.measures import bytes_, frac
 from tdiag.rules.snippets import files_in_memory
 from tdiag.units import duration, percent, plural, size
 

@@ -31,11 +31,10 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, bytes_, count, ns, where
 from tdiag.rules.examples import MB, budget, loaders, stack, stacks, system
 from tdiag.rules.feed import COPY_BYTES_PER_S, Feed, feed_of
 from tdiag.rules.fetch_lines import fetch_place, top_fetch_lines
-from tdiag.rules.measures import bytes_, count, ns
 from tdiag.units import significant, size
 
 CODE = "TD102"

@@ -28,11 +28,10 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, bytes_, count, ns, text, where
 from tdiag.rules.examples import GB, budget, loaders, system
 from tdiag.rules.feed import RAM_FOR_DATA_FRAC, feed_of, share_of_rank
 from tdiag.rules.fetch_lines import dataset_place
-from tdiag.rules.measures import bytes_, count, ns, text
 from tdiag.units import count as counted
 from tdiag.units import duration, plural, size
 
@@ -101,8 +100,8 @@ def check(
         gain=Gain(
             fed.gain_of_saving(opening),
             fed.gain_of_saving(min(fed.wall, opening + fed.blocked)),
-            f"low end: {duration(OPEN_NS)} for each file that is not opened; high end: fetches no"
-            " longer block either.",
+            f"low end: {duration(OPEN_NS)} for each file that is no longer opened; high end:"
+            " fetches no longer wait for storage either.",
             DATA_WAIT,
         ),
         at=at,

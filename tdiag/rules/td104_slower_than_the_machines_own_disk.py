@@ -13,8 +13,8 @@ Copy the data to the local disk before training if it fits. Otherwise pack it in
 that fewer requests are made.
 
 ## How the gain is computed
-From the blocked time of fetches and the ratio of the two trials. Low end: half of that, since a
-disk may serve each of several workers later.
+From the blocked time of fetches and the ratio of the two trials. Low end: half of that, since
+several workers share the disk.
 
 ## When this advice is wrong
 Copying takes time once per machine, which a short run may not recover. The server's cache may
@@ -29,11 +29,10 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, bytes_, count, ns, text, where
 from tdiag.rules.examples import GB, MB, MS, budget, loaders, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import dataset_place
-from tdiag.rules.measures import bytes_, count, ns, text
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, significant, size
 
@@ -91,8 +90,8 @@ def check(
         gain=Gain(
             fed.gain_of_saving(saved * LOW_END_FRAC),
             fed.gain_of_saving(saved),
-            "high end: blocked time shrinks as in the trial; low end: half of that, with several"
-            " workers at once.",
+            "high end: waits shrink as much as the trial's reads did; low end: half of that, since"
+            " several workers share the disk.",
             DATA_WAIT,
         ),
         at=at,

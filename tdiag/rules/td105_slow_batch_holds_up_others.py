@@ -33,10 +33,9 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import DATA_WAIT, Found, Gain, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, count, frac, ns, where
 from tdiag.rules.examples import MS, budget, loaders, phases, system
 from tdiag.rules.feed import burst_frac, feed_of
-from tdiag.rules.measures import count, frac, ns
 from tdiag.rules.thresholds import MIN_SEEN, SLOW_FRAC
 from tdiag.units import duration, percent
 
@@ -89,8 +88,8 @@ def check(budget: Budget, loaders: Loaders, phases: Phases, system: System) -> F
         gain=Gain(
             0.0,
             fed.wait * burst,
-            "high end: ready batches fill the slowest tenth of the waits; low end: slow batches"
-            " come together.",
+            "high end: ready batches fill the slowest tenth of the waits; low end: nothing, if slow"
+            " batches come close together.",
             DATA_WAIT,
         ),
         at=fed.loader.created_at,

@@ -33,10 +33,9 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC
-from tdiag.rules.base import DATA_WAIT, Found, Gain, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, count, where
 from tdiag.rules.examples import budget, loaders, phases, system
 from tdiag.rules.feed import Feed, feed_of, free_cores, share_of_rank, share_of_stream
-from tdiag.rules.measures import count
 from tdiag.units import duration, percent, plural
 
 CODE = "TD201"
@@ -100,8 +99,9 @@ def check(
         gain=Gain(
             low,
             high,
-            f"{duration(fed.wall)} of fetching ÷ {duration(fed.rest)} for the rest of the step,"
-            f" on {system.cores_allowed:g} cores; low end: a further core adds little.",
+            f"high end: workers fetch ({duration(fed.wall)}) beside the rest of the step"
+            f" ({duration(fed.rest)}), on {system.cores_allowed:g} cores; low end: a further core"
+            " adds little.",
             DATA_WAIT,
         ),
         at=fed.loader.created_at,

@@ -30,7 +30,7 @@ from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import DATA_WAIT, Found, Gain, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, count, where
 from tdiag.rules.examples import budget, loaders, stack, stacks, system
 from tdiag.rules.feed import Feed, feed_of, share_of_rank
 from tdiag.rules.fetch_lines import (
@@ -39,7 +39,6 @@ from tdiag.rules.fetch_lines import (
     fetch_place,
     top_fetch_lines,
 )
-from tdiag.rules.measures import count
 from tdiag.rules.snippets import samples_on_disk
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent, plural
@@ -93,7 +92,7 @@ def check(
         gain=Gain(
             fed.gain_of_saving(saved),
             fed.wait,
-            "low end: the most expensive line at half its cost; high end: preprocessed offline.",
+            "high end: no data wait is left; low end: the most expensive line costs half.",
             DATA_WAIT,
         ),
         at=fetch_place(fed, lines),

@@ -31,10 +31,9 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, count, held, ns, where
 from tdiag.rules.examples import MS, budget, loaders, phases
 from tdiag.rules.feed import batches_per_step
-from tdiag.rules.measures import count, ns
 from tdiag.units import duration, percent, plural
 
 CODE = "TD203"
@@ -77,8 +76,8 @@ def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
         gain=Gain(
             starting * REFILL_FRAC,
             max(starting, held(budget, *DATA_WAIT) - _unavoidable(loader, budget, phases)),
-            "high end: workers start only once, and wait only where fetching is slower than"
-            " training; low end: the queue is still filled at the start of each epoch.",
+            "high end: workers start only once; low end: half of that, since each epoch still"
+            " begins with an empty queue.",
             DATA_WAIT,
         ),
         at=loader.created_at,

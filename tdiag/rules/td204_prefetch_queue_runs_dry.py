@@ -32,10 +32,9 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import DATA_WAIT, Found, Gain, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, bytes_, count, frac, ns, where
 from tdiag.rules.examples import MS, budget, loaders, phases, system
 from tdiag.rules.feed import burst_frac, feed_of
-from tdiag.rules.measures import bytes_, count, frac, ns
 from tdiag.rules.thresholds import DEFAULT_PREFETCH, MIN_SEEN
 from tdiag.units import duration, percent, plural, size
 
@@ -93,7 +92,8 @@ def check(budget: Budget, loaders: Loaders, phases: Phases, system: System) -> F
         gain=Gain(
             0.0,
             fed.wait,
-            "high end: the queue outlasts every slow batch; low end: slow batches come together.",
+            "high end: the longer queue never runs empty; low end: nothing, if slow batches come"
+            " close together.",
             DATA_WAIT,
         ),
         at=fed.loader.created_at,

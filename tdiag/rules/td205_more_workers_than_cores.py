@@ -27,10 +27,9 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, where
+from tdiag.rules.base import Found, count, frac, where
 from tdiag.rules.examples import budget, loaders, system
 from tdiag.rules.feed import feed_of, share_of_rank
-from tdiag.rules.measures import count, frac
 from tdiag.units import percent
 
 CODE = "TD205"

@@ -31,11 +31,10 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Found, Gain, same_function, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, bytes_, frac, ns, same_function, where
 from tdiag.rules.examples import at, budget, loaders, system
 from tdiag.rules.feed import Feed, feed_of
 from tdiag.rules.fetch_lines import collate_place, dataset_place, top_fetch_lines
-from tdiag.rules.measures import bytes_, frac, ns
 from tdiag.rules.thresholds import REPLACED_LOW_FRAC
 from tdiag.units import duration, percent
 
@@ -85,8 +84,8 @@ def check(
         gain=Gain(
             high * REPLACED_LOW_FRAC,
             high,
-            f"high end: all but copying the batch once ({duration(fed.copying)}); low end: three"
-            " quarters of it.",
+            f"high end: only copying the batch once is left ({duration(fed.copying)}); low end:"
+            " three quarters of that is saved.",
             DATA_WAIT,
         ),
         at=_place(fed, stacks),

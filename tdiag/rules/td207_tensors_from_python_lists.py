@@ -35,11 +35,10 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, count, known_to, ns, where
 from tdiag.rules.examples import MS, budget, op_line, ops
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import fetch_samples, takes_batches, top_fetch_lines
-from tdiag.rules.measures import count, known_to, ns
 from tdiag.rules.thresholds import REPLACED_LOW_FRAC
 from tdiag.units import per_step, percent, plural
 
@@ -83,9 +82,9 @@ def check(
 
 def _sampled(lines: list[OpLine], stacks: Stacks | None) -> float:
     """The share of the training thread's samples on these lines."""
-    places = {(line.at.file, line.at.line) for line in lines}
+    places = {line.at.spot for line in lines}
     training = stacks.training if stacks else ()
-    return sum(x.self_frac for x in training if (x.at.file, x.at.line) in places)
+    return sum(x.self_frac for x in training if x.at.spot in places)
 
 
 def _constructing(ops: Ops, loaders: Loaders | None) -> list[OpLine]:
@@ -106,7 +105,7 @@ def _found(
 ) -> Found:
     """``one_ns``, ``other_ns``: two measurements of the time in the calls, per step; 0 if none."""
     low, high = sorted((one_ns, other_ns or one_ns))
-    why = "high end: the time in the calls; low end: three quarters of it."
+    why = "high end: all of the time in these calls; low end: three quarters of it."
     return Found(
         summary=summary,
         evidence=evidence,
@@ -138,7 +137,7 @@ def _in_workers(
         line
         for line in top_fetch_lines(fed.loader, stacks)
         if line.at != fed.loader.created_at  # that line stands for a library's dataset
-        and CONSTRUCTS.search(linecache.getline(line.at.file, line.at.line))
+        and CONSTRUCTS.search(linecache.getline(*line.at.spot))
     ]
     if not lines:
         return None

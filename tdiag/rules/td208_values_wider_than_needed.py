@@ -33,11 +33,10 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, held, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, bytes_, frac, held, where
 from tdiag.rules.examples import MB, budget, loaders, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import dataset_place
-from tdiag.rules.measures import bytes_, frac
 from tdiag.units import percent, size
 
 CODE = "TD208"
@@ -115,8 +114,8 @@ def check(
         gain=Gain(
             0.0,
             (collating + copying) * saved / total,
-            "high end: the saved bytes are neither collated nor copied; low end: other work hides"
-            " them.",
+            "high end: the saved bytes are neither collated nor copied; low end: nothing, if other"
+            " work already hides that time.",
             (*DATA_WAIT, "h2d"),
         ),
         at=at,

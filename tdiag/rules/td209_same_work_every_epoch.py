@@ -33,11 +33,10 @@ from tdiag.evidence.steps import Budget, Phases, StepHistory
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, bytes_, count, ns, text, where
 from tdiag.rules.examples import GB, MB, budget, loaders, system
 from tdiag.rules.feed import RAM_FOR_DATA_FRAC, feed_of, share_of_rank
 from tdiag.rules.fetch_lines import fetch_place, top_fetch_lines
-from tdiag.rules.measures import bytes_, count, ns, text
 from tdiag.rules.snippets import samples_in_memory, samples_on_disk
 from tdiag.units import duration, size
 
@@ -115,8 +114,10 @@ def check(
         gain=Gain(
             fed.gain_of_saving(saved * (1 - FIRST_EPOCH_FRAC)) if fits else 0.0,
             fed.gain_of_saving(saved),
-            "high end: a training of many epochs; low end: three epochs, or a disk that is"
-            " no faster.",
+            "high end: a training of many epochs; low end: "
+            + (
+                "a training of three epochs." if fits else "nothing, if reading them takes as long."
+            ),
             DATA_WAIT,
         ),
         at=at,

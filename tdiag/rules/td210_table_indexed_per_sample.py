@@ -31,11 +31,21 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
+from tdiag.rules.base import (
+    DATA_WAIT,
+    Abstain,
+    Found,
+    Gain,
+    frac,
+    known_to,
+    ns,
+    sampling_range,
+    text,
+    where,
+)
 from tdiag.rules.examples import budget, loaders, stack, stacks, system
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import fetch_samples, top_fetch_lines
-from tdiag.rules.measures import frac, known_to, ns, text
 from tdiag.rules.thresholds import REPLACED_LOW_FRAC
 from tdiag.units import duration, percent
 
@@ -109,8 +119,7 @@ def check(
             fed.gain_of_saving(fed.wall * least * REPLACED_LOW_FRAC),
             fed.gain_of_saving(fed.wall * most * (1 - 1 / TENSOR_SPEEDUP)),
             f"high end: indexing a tensor takes 1/{TENSOR_SPEEDUP} of the time; low end: a quarter"
-            f" of it is work that stays. {seen:,} samples put the share between {percent(least)}"
-            f" and {percent(most)}.",
+            f" of the time is other work. {sampling_range(seen, least, most)}.",
             DATA_WAIT,
         ),
         at=at,

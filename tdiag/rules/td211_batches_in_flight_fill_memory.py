@@ -26,10 +26,9 @@ from tdiag.evidence.machine import System, Threads
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC
-from tdiag.rules.base import Abstain, Found, where
+from tdiag.rules.base import Abstain, Found, bytes_, count, where
 from tdiag.rules.examples import GB, MB, loaders, system
 from tdiag.rules.feed import share_of_rank
-from tdiag.rules.measures import bytes_, count
 from tdiag.rules.thresholds import DEFAULT_PREFETCH
 from tdiag.units import percent, size
 

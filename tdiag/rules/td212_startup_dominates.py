@@ -30,10 +30,9 @@ from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
-from tdiag.rules.base import Abstain, Found, where
+from tdiag.rules.base import Abstain, Found, frac, ns, where
 from tdiag.rules.examples import MS, flags, loaders
 from tdiag.rules.fetch_lines import dataset_place
-from tdiag.rules.measures import frac, ns
 from tdiag.units import duration, percent
 
 CODE = "TD212"

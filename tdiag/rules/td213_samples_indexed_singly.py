@@ -17,10 +17,10 @@ index needs an array: windows `self.data[i : i + 96]` become
 `self.data[np.asarray(i)[:, None] + np.arange(96)]`. Convert a Python list to a tensor once.
 
 ## How the gain is computed
-From the fetch's CPU time beyond copying the batch. Trials saved 42 % of it (batches of 16) to 96 %
-(batches of 256); with a class of your own nothing (batches of 16) to 87 %. The same shares apply to
-garbage collections during the fetch. High end: 96 %, all collections, and as much less queueing for
-a core.
+From the fetch's CPU time beyond copying the batch. In measurements, whole batches saved 42 % of it
+(batches of 16) to 96 % (batches of 256); with a class of your own nothing (batches of 16) to 87 %.
+The same shares apply to garbage collections during the fetch. High end: 96 %, all
+collections, and as much less queueing for a core.
 
 ## When this advice is wrong
 Large samples, such as images of 100 kB, are bound by copying, and are not reported. Your own
@@ -35,10 +35,9 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, bytes_, count, ns, where
 from tdiag.rules.examples import budget, loaders, system
 from tdiag.rules.feed import feed_of
-from tdiag.rules.measures import bytes_, count, ns
 from tdiag.units import duration, percent, size
 
 CODE = "TD213"
@@ -96,9 +95,8 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
             fed.gain_of_saving(fed.singly * least) + collected * least,
             fed.gain_of_saving(fed.singly * SAVING_HIGH_FRAC * (1 + fed.queued / fed.cpu))
             + collected,
-            f"in trials, indexing whole batches saved {percent(least)} to"
-            f" {percent(SAVING_HIGH_FRAC)} of the time per sample; high end: less queueing for a"
-            " core as well.",
+            f"in measurements, whole batches saved {percent(least)} to {percent(SAVING_HIGH_FRAC)}"
+            " of the time per sample; high end: fetches also queue less for a core.",
             (*DATA_WAIT, "gc") if collected else DATA_WAIT,
         ),
         at=fed.loader.created_at,

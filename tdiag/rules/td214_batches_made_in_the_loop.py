@@ -37,13 +37,12 @@ from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
-from tdiag.rules.base import Found, Gain, where
+from tdiag.rules.base import Found, Gain, count, frac, ns, where
+from tdiag.rules.evaluation import acts
 from tdiag.rules.examples import budget, environment, loaders, phases, stack, stacks, system
 from tdiag.rules.feed import HANDOVER_HIGH_NS, cores_full, free_cores, share_of_rank
 from tdiag.rules.fetch_lines import by_hand_ns
 from tdiag.rules.loop_lines import BEFORE, beside_the_step
-from tdiag.rules.measures import count, frac, ns
-from tdiag.rules.training_kind import acts
 from tdiag.units import duration, per_step, percent, plural
 
 CODE = "TD214"
@@ -115,8 +114,8 @@ def check(
         gain=Gain(
             0.0,
             budget.step_ns - max(rest, making / workers),
-            f"high end: {duration(making)} ÷ {plural(workers, 'worker')}, beside"
-            f" {duration(rest)} of training; low end: a further core adds little.",
+            f"high end: {plural(workers, 'worker')} make the batches ({duration(making)}) beside"
+            f" {duration(rest)} of training; low end: nothing, if a further core adds little.",
             ("prepare",),
         ),
         at=at,

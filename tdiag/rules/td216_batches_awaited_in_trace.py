@@ -32,9 +32,8 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
-from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, count, held, ns, where
 from tdiag.rules.examples import budget, traced_fetches
-from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import percent, plural
 
@@ -50,7 +49,7 @@ def check(budget: Budget, fetches: TracedFetches, loaders: Loaders | None) -> Fo
     rest = budget.step_ns - waiting
     workers = math.ceil(waiting / rest) if rest > 0 else 1
     part = fetches.parts[0] if fetches.parts and fetches.workers is False else None
-    low, why = 0.0, "a trace does not tell what the workers need"
+    low, why = 0.0, "nothing, since a trace does not show what the workers do"
     makes = "batches"
     if fetches.workers is False:
         makes = "batches that the training process makes itself (num_workers=0)"

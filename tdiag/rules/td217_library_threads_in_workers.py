@@ -7,7 +7,7 @@ how many threads it has that Python did not start; with the number of workers an
 ## Why it is slow
 torch limits its own threads to one in each worker. OpenCV, NumPy's OpenBLAS, MKL and numexpr do not
 follow: each starts a pool of as many threads as the machine has cores, in every worker. The pools
-take turns on the cores, and a call ends only with its last thread; meanwhile the others spin.
+share the cores, and a call ends only with its last thread; meanwhile the others spin.
 
 ## What to do
 Give every library one thread in each worker: the workers already use all cores.
@@ -18,7 +18,8 @@ threads that spin. Low end: half of the pools' share of the workers' CPU time.
 
 ## When this advice is wrong
 With few workers on many cores, pools may use cores that would idle: reported only if the threads
-together outnumber the cores. Threads of the user's own that wait for a service are not meant.
+together outnumber the cores. Your own threads that wait for a service use no CPU time: they do not
+count.
 """
 
 from __future__ import annotations
@@ -31,11 +32,10 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, held, where
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, count, held, ns, where
 from tdiag.rules.examples import MS, at, budget, loaders, stack, stacks, system
 from tdiag.rules.feed import feed_of, share_of_rank
 from tdiag.rules.fetch_lines import fetch_place, top_fetch_lines
-from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import percent, plural
 
@@ -81,8 +81,8 @@ def check(
     waiting = held(budget, *DATA_WAIT)
     return Found(
         summary=(
-            f"{plural(loader.num_workers, 'worker')} compute with {each} threads each,"
-            f" {together} on {plural(round(system.cores_allowed, 2), 'available core')}:"
+            f"{plural(loader.num_workers, 'worker')} run {each} threads each,"
+            f" {together} threads on {plural(round(system.cores_allowed, 2), 'available core')}:"
             f" {percent(share)} of their CPU time is spent in threads that a library started."
         ),
         evidence=(
@@ -97,8 +97,8 @@ def check(
         gain=Gain(
             waiting * share * LOW_END_FRAC,
             waiting,
-            "high end: one thread needs little of what threads need that spin; low end: half of"
-            " the pools' share of the CPU time.",
+            "high end: no data wait is left, if the threads mostly spin; low end: half of the"
+            " pools' share of the CPU time.",
             DATA_WAIT,
         ),
         at=place,

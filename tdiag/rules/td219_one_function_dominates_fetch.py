@@ -38,7 +38,17 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
-from tdiag.rules.base import Found, Gain, same_function, where
+from tdiag.rules.base import (
+    Found,
+    Gain,
+    count,
+    frac,
+    known_to,
+    ns,
+    same_function,
+    sampling_range,
+    where,
+)
 from tdiag.rules.examples import budget, loaders, phases, stack, stacks, system
 from tdiag.rules.feed import feed_of, share_of_rank
 from tdiag.rules.fetch_lines import (
@@ -49,7 +59,6 @@ from tdiag.rules.fetch_lines import (
     main_function,
 )
 from tdiag.rules.loop_lines import BEFORE, beside_the_step
-from tdiag.rules.measures import count, frac, known_to, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 
@@ -96,7 +105,7 @@ def check(
 def _by_hand(
     wall: float, budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | None
 ) -> Found | None:
-    """Batches that the loop makes itself, in ``wall`` ns per step; a single line will do here."""
+    """Batches that the loop makes itself, in ``wall`` ns per step; a single line is enough."""
     found = beside_the_step(BEFORE, stacks, ops, trees)
     # Samples of libraries' threads and the like belong to no line.
     whole = max(sum(line.self_frac for line in found), wall / budget.step_ns)
@@ -104,7 +113,7 @@ def _by_hand(
     share = sum(line.self_frac for line in lines) / whole if whole else 0.0
     seen = round(whole * stacks.samples)
     least, most = known_to(share, seen)
-    if least <= MAJORITY_FRAC or _is_told(lines, ops):
+    if least <= MAJORITY_FRAC or _named_elsewhere(lines, ops):
         return None
     top = lines[0]
     return Found(
@@ -122,25 +131,25 @@ def _by_hand(
             ns("between the steps", wall, "budget"),
         ),
         fix=Fix(
-            f"Make the work{where(top.at)} cheaper: do it once and keep the result if it does not"
-            " change, on smaller inputs, or on whole batches.",
+            f"Make the work{where(top.at)} cheaper: cache its result if it never changes, shrink"
+            " its inputs, or do it on whole batches.",
             "manual",
             action="Make the function that makes the batch cheaper",
         ),
         gain=Gain(
             wall * least * LOW_END_FRAC,
             wall * most,
-            f"high end: without the function; low end: at half its cost; {seen:,} samples put its"
-            f" share between {percent(least)} and {percent(most)}.",
+            "high end: the function is gone; low end: it costs half."
+            f" {sampling_range(seen, least, most)}.",
             ("prepare",),
         ),
         at=top.at,
     )
 
 
-def _is_told(lines: Sequence[StackLine], ops: Ops | None) -> bool:
-    """The function is the loop itself, which says nothing new, or one line of Python in it between
-    torch calls has most of its samples: TD709 names that."""
+def _named_elsewhere(lines: Sequence[StackLine], ops: Ops | None) -> bool:
+    """The function is the training loop itself, or most of its samples are in one line of Python
+    between torch calls, which TD709 reports."""
     if ops is None:
         return False
     top = lines[0]

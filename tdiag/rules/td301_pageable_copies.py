@@ -73,7 +73,7 @@ def check(
         gain=Gain(
             cost * (1 - 1 / PINNED_SPEEDUP_LOW),
             cost,
-            "high end: compute overlaps pinned copies; low end: they have twice the bandwidth.",
+            "high end: compute hides the pinned copies; low end: they take half as long.",
             ("h2d",),
             {"h2d pageable": 1 / PINNED_SPEEDUP_LOW},
             {"h2d pageable": 0.0, "wait h2d pageable": 0.0},

@@ -61,7 +61,7 @@ def check(
         gain=Gain(
             min(beyond, cost),
             cost,
-            "high end: compute hides the copies; low end: only the host no longer blocks.",
+            "high end: compute hides the copies; low end: only the host no longer waits.",
             ("h2d",),
             high_cuts={"h2d pinned": 0.0, "wait h2d pinned": 0.0},
         ),

@@ -29,10 +29,9 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, where
+from tdiag.rules.base import Found, Gain, count, where
 from tdiag.rules.device_waits import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, budget, copy, device_time, op_line, ops
-from tdiag.rules.measures import count
 from tdiag.units import per_step, plural
 
 CODE = "TD303"
@@ -79,7 +78,7 @@ def check(budget: Budget, transfers: Transfers, ops: Ops, device: DeviceTime) ->
         gain=Gain(
             0.0,
             cost,
-            "high end: their share of the copies by number; low end: they are the small ones.",
+            "high end: each costs as much as the mean copy; low end: nothing, if they are small.",
             ("h2d", "sync", "launch", "python_loss"),
         ),
         at=worst.at,

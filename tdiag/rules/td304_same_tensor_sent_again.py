@@ -30,9 +30,8 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, bytes_, count, held, ns, where
 from tdiag.rules.examples import MB, budget, copy, device_time, op_line, ops
-from tdiag.rules.measures import bytes_, count, ns
 from tdiag.units import plural, size
 
 CODE = "TD304"
@@ -89,7 +88,7 @@ def _gain(
     return Gain(
         low * held(budget, "h2d"),
         high * held(budget, "h2d"),
-        "from these copies' share of the bytes to their share of the number of copies.",
+        "the two ends are these copies' share of all copied bytes and their share of all copies.",
         ("h2d",),
     )
 

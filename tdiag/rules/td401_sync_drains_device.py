@@ -35,7 +35,7 @@ from tdiag.rules.base import Found, where
 from tdiag.rules.device_waits import asked_for, busiest, drains, waits
 from tdiag.rules.examples import budget, device_time, sync
 from tdiag.rules.thresholds import LOG_EVERY
-from tdiag.units import per_step
+from tdiag.units import per_step, plural
 
 CODE = "TD401"
 NAME = "sync-drains-device"
@@ -57,8 +57,8 @@ def check(
     worst = max(found.syncs, key=lambda sync: sync.idle_after_ns)
     return Found(
         summary=(
-            f"The device idles {per_step(found.idle, budget.step_ns)} after {found.times:.1f}"
-            f" synchronisations{where(found.at)}{_of(worst)}."
+            f"The device idles {per_step(found.idle, budget.step_ns)} after"
+            f" {plural(round(found.times, 1), 'synchronisation')}{where(found.at)}{_of(worst)}."
         ),
         evidence=found.measures(),
         fix=_fix(worst.op, where(found.at)),

@@ -27,11 +27,10 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, where
+from tdiag.rules.base import Found, count, where
 from tdiag.rules.device_waits import drains, waits
 from tdiag.rules.examples import at, budget, device_time, op_line, ops, sync
-from tdiag.rules.measures import count
-from tdiag.units import per_step
+from tdiag.units import per_step, plural
 
 CODE = "TD402"
 NAME = "shapes-that-depend-on-values"
@@ -44,10 +43,8 @@ SELECTING = frozenset({"nonzero", "unique", "masked_select"})
 def check(
     budget: Budget, syncs: Syncs, sync_lines: SyncLines, ops: Ops, device: DeviceTime
 ) -> Found | None:
-    selecting = {
-        (line.at.file, line.at.line) for line in ops.lines if SELECTING & line.conversions.keys()
-    }
-    mine = [x for x in sync_lines.lines if (x.at.file, x.at.line) in selecting]
+    selecting = {line.at.spot for line in ops.lines if SELECTING & line.conversions.keys()}
+    mine = [x for x in sync_lines.lines if x.at.spot in selecting]
     if not mine:
         return None
     worst = max(mine, key=lambda line: line.per_step)
@@ -58,8 +55,9 @@ def check(
         return None
     return Found(
         summary=(
-            f"The device idles {per_step(found.idle, budget.step_ns)} after {times:.1f} calls whose"
-            f" result's size depends on values{where(worst.at)}."
+            f"The device idles {per_step(found.idle, budget.step_ns)} after"
+            f" {plural(round(times, 1), 'call')} whose result size depends on values"
+            f"{where(worst.at)}."
         ),
         evidence=(
             count("synchronisations of these lines", times, "ops", "per_step"),

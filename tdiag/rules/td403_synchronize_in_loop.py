@@ -27,7 +27,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, where
 from tdiag.rules.device_waits import asked_for, drains, waits
 from tdiag.rules.examples import budget, device_time, sync, traced
-from tdiag.units import per_step
+from tdiag.units import per_step, plural
 
 CODE = "TD403"
 NAME = "synchronize-in-loop"
@@ -46,8 +46,8 @@ def check(budget: Budget, syncs: Syncs, device: DeviceTime, traced: TracedSteps)
     names = ", ".join(sorted({sync.name for sync in found.syncs}))
     return Found(
         summary=(
-            f"The device idles {per_step(found.idle, budget.step_ns)} after {found.times:.1f} calls"
-            f" of {names}{where(found.at)}."
+            f"The device idles {per_step(found.idle, budget.step_ns)} after"
+            f" {plural(round(found.times, 1), 'call')} of {names}{where(found.at)}."
         ),
         evidence=found.measures(),
         fix=Fix(

@@ -35,7 +35,7 @@ from tdiag.evidence.torch_ops import Dispatch, HostOps, OpLine, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Measure
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, where
+from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.loops import (
     MIN_CALLS,
@@ -49,7 +49,6 @@ from tdiag.rules.loops import (
     rewriting,
     value_loops,
 )
-from tdiag.rules.measures import count, ns
 from tdiag.units import duration, percent
 
 CODE = "TD501"
@@ -104,7 +103,7 @@ def check(
             most.forward_ns + most.backward_ns,
             f"high end: {'the whole loss' if nearly_all else 'the loop'}"
             f" ({duration(most.forward_ns)}) and its backward ({duration(most.backward_ns)}); low"
-            " end: the fixed cost of small calls.",
+            f" end: {'half of the loop' if small else 'nothing, since its calls do work'}.",
             ("loss", "python_loss", "forward", "backward", "sync", "launch"),
         ),
         at=at,
@@ -114,8 +113,8 @@ def check(
 def _measures(time: LoopTime) -> list[Measure]:
     kinds = sorted(time.conversions.items())
     return [
-        ns("loss time of the looping lines", time.forward_ns, "baseline"),
-        ns("backward of what they recorded", time.backward_ns, "baseline"),
+        ns("loss time of these lines", time.forward_ns, "baseline"),
+        ns("backward time of these lines", time.backward_ns, "baseline"),
         count("torch calls", time.calls, "ops", "per_step"),
         count("calls that record gradients", time.grad_calls, "ops", "per_step"),
         *(count(f"conversions: {kind}", times, "ops", "per_step") for kind, times in kinds),

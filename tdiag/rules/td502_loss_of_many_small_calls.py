@@ -32,11 +32,10 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.probe.wire import is_user_file
-from tdiag.rules.base import Abstain, Found, Gain, same_function, where
+from tdiag.rules.base import Abstain, Found, Gain, count, ns, same_function, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
 from tdiag.rules.loops import in_loss, loop_time
-from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import FUSED_HIGH_FRAC, FUSED_LOW_FRAC
 from tdiag.units import duration, percent
 
@@ -153,7 +152,7 @@ def _found(
         gain=Gain(
             total * FUSED_LOW_FRAC,
             total * FUSED_HIGH_FRAC,
-            "high end: four calls become one; low end: a quarter of the calls disappears.",
+            "high end: four calls become one; low end: a quarter of the calls is gone.",
             ("loss", "python_loss", "backward", "launch"),
         ),
         at=at,

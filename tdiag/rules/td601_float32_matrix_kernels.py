@@ -35,9 +35,8 @@ from tdiag.evidence.training import Flags, Settings
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, version
+from tdiag.rules.base import Found, Gain, ns, version
 from tdiag.rules.examples import MS, budget, device_time, family, kernels
-from tdiag.rules.measures import ns
 from tdiag.units import per_step
 
 CODE = "TD601"
@@ -103,8 +102,8 @@ def check(
         gain=Gain(
             cost * (1 - 1 / FASTER_LOW) if units else 0.0,
             cost * (1 - 1 / FASTER_HIGH),
-            "high end: three times as fast on matrix units; low end: 1.5 times, if they are in"
-            " use.",
+            "high end: three times as fast on matrix units; low end: "
+            + ("1.5 times." if units else "nothing, since none were seen in use."),
             ("compute",),
             {f"{family} float32": 1 / FASTER_LOW for family in MATRIX if units},
             {f"{family} float32": 1 / FASTER_HIGH for family in MATRIX},

@@ -31,9 +31,8 @@ from tdiag.evidence.torch_ops import MatrixOps
 from tdiag.evidence.training import Flags, Settings
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.base import Abstain, Found, Gain, frac, ns, text, where
 from tdiag.rules.examples import budget, device_time, family, flags, kernels, matrix_op, traced
-from tdiag.rules.measures import frac, ns, text
 from tdiag.units import per_step
 
 CODE = "TD602"
@@ -85,7 +84,8 @@ def check(
         gain=Gain(
             0.0,
             cost * TUNED_HIGH_FRAC,
-            "high end: a fifth of the convolutions' time; low end: cuDNN's choice was right.",
+            "high end: a fifth of the convolutions' time; low end: nothing, if cuDNN's own choice"
+            " is the fastest.",
             ("compute",),
             high_cuts=dict.fromkeys(("conv", "conv float32"), 1 - TUNED_HIGH_FRAC),
         ),

@@ -28,9 +28,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Layers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC
-from tdiag.rules.base import Found, Gain
+from tdiag.rules.base import Found, Gain, count, ns
 from tdiag.rules.examples import budget, device_time, family, kernels
-from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step
 

@@ -30,9 +30,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import HostOps
 from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain
+from tdiag.rules.base import Found, Gain, count, ns
 from tdiag.rules.examples import budget, device_time, family, flags, kernels
-from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import FUSED_HIGH_FRAC
 from tdiag.units import per_step
 
@@ -81,7 +80,7 @@ def check(
         gain=Gain(
             0.0,
             cost * FUSED_HIGH_FRAC,
-            "high end: chains of four become one kernel; low end: none stand next to each other.",
+            "high end: chains of four become one kernel; low end: nothing, if no two are adjacent.",
             ("compute",),
             high_cuts={"elementwise": 1 - FUSED_HIGH_FRAC},
         ),

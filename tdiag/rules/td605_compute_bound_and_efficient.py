@@ -30,10 +30,9 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.model.diagnosis import Fix, Measure
-from tdiag.rules.base import COMPUTE, Abstain, Found, held
+from tdiag.rules.base import COMPUTE, Abstain, Found, count, frac, held
 from tdiag.rules.examples import MS, budget, device_time, op_line, ops, phases, roofline
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
-from tdiag.rules.measures import count, frac
 from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC
 from tdiag.units import duration, percent
 

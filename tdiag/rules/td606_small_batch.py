@@ -9,7 +9,7 @@ Launching a kernel costs the host the same for few samples as for many. If a bat
 busy for less time than the launches take, the device idles every step.
 
 ## What to do
-Use a larger batch, with a matching learning rate.
+Use a larger batch, and adjust the learning rate.
 
 ## How the gain is computed
 No gain is claimed here: the rule for launch-bound steps claims the launch time. The largest batch
@@ -30,10 +30,9 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import NOTICEABLE_FRAC
-from tdiag.rules.base import Found, where
+from tdiag.rules.base import Found, bytes_, count, frac, ns, where
 from tdiag.rules.device_waits import starved_ns
 from tdiag.rules.examples import GB, MS, budget, device_holds, device_time, loaders
-from tdiag.rules.measures import bytes_, count, frac, ns
 from tdiag.rules.memory_in_use import PEAK, device_memory
 from tdiag.rules.thresholds import USABLE_MEMORY_FRAC
 from tdiag.units import duration, percent, size
@@ -74,8 +73,8 @@ def check(
         ),
         fix=Fix(
             f"Set batch_size={2 * loader.batch_size} instead of"
-            f" {loader.batch_size}{where(loader.created_at)}, with a matching learning rate."
-            f" Double it again, up to {largest}, while samples per second grow.",
+            f" {loader.batch_size}{where(loader.created_at)}, and adjust the learning rate."
+            f" Keep doubling, up to {largest}, while samples per second grow.",
             "review",
             action=f"Double the batch size to {2 * loader.batch_size}",
         ),

@@ -27,9 +27,8 @@ from __future__ import annotations
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import BiasedLayer, Layers
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Abstain, Found, where
+from tdiag.rules.base import Abstain, Found, count, text, where
 from tdiag.rules.examples import at
-from tdiag.rules.measures import count, text
 from tdiag.units import plural
 
 CODE = "TD607"

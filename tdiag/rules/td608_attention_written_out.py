@@ -36,9 +36,8 @@ from tdiag.evidence.torch_ops import Attention, FusedAttention, HostOps, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
 from tdiag.rules.examples import MS, at, budget, host_op, host_ops, ops, traced
-from tdiag.rules.measures import count, ns
 
 CODE = "TD608"
 NAME = "attention-written-out"
@@ -87,21 +86,14 @@ def check(
     place = most.at
     own = sum(op.self_ns for op in host_ops.ops if op.name in PARTS)
     cost = own * budget.step_ns / traced.mean_ns
-    on_device = _on_device(budget, parts, device)
-    gain: Gain | None = Gain(
-        cost * FUSED_LOW_FRAC,
-        cost * FUSED_HIGH_FRAC,
-        "the fused form was 1.03 to 1.7 times as fast in measurements on a CPU.",
-        ("forward", "backward"),
-    )
-    if budget.has_device:
-        gain = None
-    if on_device:
+    on_device = attention_kernels_ns(budget, parts, device)
+    gain = gain_on_device(on_device) if on_device else None
+    if not budget.has_device:
         gain = Gain(
-            0.0,
-            on_device * (1 - 1 / ON_DEVICE_HIGH),
-            "high end: three times as fast; low end: short sequences gain nothing.",
-            ("compute",),
+            cost * FUSED_LOW_FRAC,
+            cost * FUSED_HIGH_FRAC,
+            "the fused form was 1.03 to 1.7 times as fast in measurements on a CPU.",
+            ("forward", "backward"),
         )
     return Found(
         summary=(
@@ -109,7 +101,7 @@ def check(
             " matmul, without the fused kernel."
         ),
         evidence=(
-            count("products whose softmax weights values", written, "ops", "per_step"),
+            count("attention without the fused kernel", written, "ops", "per_step"),
             ns("host time in these ops", own, "trace"),
             *((ns("kernels of these ops", on_device, "trace"),) if on_device else ()),
         ),
@@ -136,8 +128,20 @@ def _fix(place: Place | None, asked: bool) -> Fix:
     )
 
 
-def _on_device(budget: Budget, parts: DeviceParts | None, device: DeviceTime | None) -> float:
-    """Kernels that these ops launch, ns per clean step; 0 where the trace does not tell."""
+def gain_on_device(kernels_ns: float) -> Gain:
+    """``kernels_ns``: of :func:`attention_kernels_ns`."""
+    return Gain(
+        0.0,
+        kernels_ns * (1 - 1 / ON_DEVICE_HIGH),
+        "high end: three times as fast; low end: nothing, as for short sequences.",
+        ("compute",),
+    )
+
+
+def attention_kernels_ns(
+    budget: Budget, parts: DeviceParts | None, device: DeviceTime | None
+) -> float:
+    """Kernels launched by the ops of unfused attention, ns per clean step; 0 where unknown."""
     if not budget.has_device or parts is None or device is None:
         return 0.0
     traced = sum(part.device_ns for part in parts.ops if part.name in PARTS)

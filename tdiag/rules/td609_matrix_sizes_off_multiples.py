@@ -30,9 +30,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import MatrixOp, MatrixOps
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
-from tdiag.rules.base import Abstain, Found
+from tdiag.rules.base import Abstain, Found, count, ns, text
 from tdiag.rules.examples import MS, budget, device_time, environment, matrix_op
-from tdiag.rules.measures import count, ns, text
 from tdiag.units import per_step
 
 CODE = "TD609"

@@ -37,11 +37,10 @@ from tdiag.evidence.training import Layers, Module, Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Abstain, Found, Gain, held, where
+from tdiag.rules.base import MODEL_PHASES, Abstain, Found, Gain, count, frac, held, ns, text, where
 from tdiag.rules.examples import MB, MS, at, budget, loaders, module, op_line, ops, phases
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
-from tdiag.rules.measures import count, frac, ns, text
 from tdiag.units import per_step
 
 CODE = "TD610"
@@ -71,8 +70,6 @@ DEVICE_FASTER_HIGH = Threshold(
 COMPUTE_FAMILIES = (
     "attention", "optimizer", "layout", "conv", "gemm", "norm", "reduction", "elementwise", "other",
 )  # fmt: skip
-# Budget components of a run without a device that compute in the parameters' dtype.
-COMPUTING = ("forward", "loss", "backward", "optimizer")
 # How code asks for float64: `x.double()`, `torch.float64`, `dtype="float64"`.
 ASKS = ("double", "float64", "DoubleTensor")
 
@@ -98,7 +95,7 @@ def check(
         return None
     largest = max(mine, key=lambda x: x.parameters)
     place = _spelled(largest, loader) or _place(largest, loader)
-    computing = held(budget, "compute") if budget.has_device else held(budget, *COMPUTING)
+    computing = held(budget, "compute") if budget.has_device else held(budget, *MODEL_PHASES)
     gain = _gain(budget, computing, phases, ops, dispatch)
     return Found(
         summary=(
@@ -133,7 +130,7 @@ def _gain(
     dispatch: Dispatch | None,
 ) -> Gain | None:
     if budget.has_device:
-        why = "high end: 64 times as many float32 units; low end: kernels too short to matter."
+        why = "high end: 64 times as many float32 units; low end: nothing, if kernels are short."
         cuts = dict.fromkeys(COMPUTE_FAMILIES, 1 / DEVICE_FASTER_HIGH)
         high = computing * (1 - 1 / DEVICE_FASTER_HIGH)
         return Gain(0.0, high, why, ("compute",), high_cuts=cuts)
@@ -148,7 +145,7 @@ def _gain(
         computing * (1 - 1 / FASTER_HIGH),
         f"low end: half the bytes and twice the vector width ({FASTER_LOW}×); high end: the most"
         f" measured ({FASTER_HIGH}×).",
-        COMPUTING,
+        MODEL_PHASES,
     )
 
 

@@ -44,9 +44,8 @@ from tdiag.evidence.training import (
 )
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, bytes_, count, frac, held, ns, where
 from tdiag.rules.examples import MB, at, budget, optimizers
-from tdiag.rules.measures import bytes_, count, frac, ns
 from tdiag.units import count as counted
 from tdiag.units import per_step
 
@@ -125,8 +124,8 @@ def check(
 
 def _gain(low: float, high: float) -> Gain:
     why = (
-        "low end: rows looked up cost seven times as much, plus a millisecond; high end: they cost"
-        " the same, and no dense gradient is made or freed."
+        "low end: a sparse update of a row costs seven dense ones, plus 1 ms in all; high end: it"
+        " costs one, and no dense gradient is made or freed."
     )
     return Gain(low, high, why, HELD_IN)
 

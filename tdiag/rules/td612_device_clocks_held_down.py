@@ -30,9 +30,8 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
-from tdiag.rules.base import Abstain, Found, Gain, held
+from tdiag.rules.base import Abstain, Found, Gain, count, frac, held
 from tdiag.rules.examples import budget
-from tdiag.rules.measures import count, frac
 from tdiag.units import percent
 
 CODE = "TD612"
@@ -77,8 +76,8 @@ def check(budget: Budget, clocks: DeviceClocks | None) -> Found | None:
         gain=Gain(
             0.0,
             lost,
-            "high end: compute kernels follow the clock to its maximum; low end: they wait for"
-            " memory, or the power limit prevents the maximum.",
+            "high end: compute kernels follow the clock to its maximum; low end: nothing, if"
+            " they wait for memory or the power limit prevents the maximum.",
             ("compute",),
         ),
     )

@@ -35,10 +35,9 @@ from tdiag.evidence.torch_ops import Dispatch, HostOps, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, count, frac, held, text, where
 from tdiag.rules.examples import at, budget, loaders
 from tdiag.rules.fetch_lines import collate_place
-from tdiag.rules.measures import count, frac, text
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import percent
 
@@ -87,7 +86,7 @@ def check(
             f" {lengths[0]:.0f} tokens (mean) are padded to {lengths[2]:.0f}."
         ),
         evidence=(
-            count("sequences looked at", sequences, "ops"),
+            count("sequences counted", sequences, "ops"),
             count("tokens of a sequence, mean", lengths[0], "ops"),
             count("longest sequence of a batch, mean", lengths[1], "ops"),
             count("positions of a sequence, with padding", lengths[2], "ops"),
@@ -98,8 +97,8 @@ def check(
         gain=Gain(
             scaling * max(fixed, pooled) * LOW_END_FRAC,
             scaling * high,
-            "high end: no padding is left, and all of this time falls with it; low end: half of"
-            " what is saved by batches no longer than their longest sequence, of similar lengths.",
+            "high end: no padding is left; low end: half of what batches of sequences of similar"
+            " length, padded to the longest of them, save.",
             COMPUTED,
         ),
         at=place,
@@ -120,10 +119,7 @@ def _fixed_cost(budget: Budget, ops: Ops | None, dispatch: Dispatch | None) -> f
     CPU: on a device the host's calls are no part of its computing."""
     if ops is None or dispatch is None or budget.has_device:
         return 0.0
-    lines = [line for line in ops.lines if line.phase in COMPUTED]
-    plain = sum(line.calls - line.grad_calls for line in lines)
-    recorded = sum(line.grad_calls for line in lines)
-    return plain * dispatch.op_ns + recorded * dispatch.grad_op_ns
+    return dispatch.least_ns(line for line in ops.lines if line.phase in COMPUTED)
 
 
 def _attention_frac(host_ops: HostOps | None) -> float:

@@ -37,9 +37,9 @@ from tdiag.evidence.torch_ops import FusedAttention, HostOps, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, count, held, ns, text, where
 from tdiag.rules.examples import MS, at, budget, host_op, host_ops, ops, traced
-from tdiag.rules.measures import count, ns, text
+from tdiag.rules.td608_attention_written_out import attention_kernels_ns, gain_on_device
 from tdiag.units import plural
 
 CODE = "TD614"
@@ -70,15 +70,7 @@ NO_DROPOUT_HIGH = Threshold(
     f"{_MEASURED} fused without dropout against slow with: 2.18 to 3.56"
     " (benchmarks/rule_constants.py td614).",
 )
-ON_DEVICE_HIGH = Threshold(
-    3.0,
-    "times as fast",
-    'Dao et al., "FlashAttention" (2022): up to 3× as fast as the PyTorch implementation of'
-    " attention.",
-)
 SLOW = "aten::_scaled_dot_product_attention_math"
-# What it and its backward are made of, by torch's own names.
-PARTS = ("aten::_softmax", "aten::_softmax_backward_data", "aten::bmm", "aten::baddbmm")
 DROPOUT = "dropout"
 
 
@@ -95,7 +87,7 @@ def check(
         return None
     times = sum(op.count for op in slow)
     inside = sum(op.total_ns for op in slow) * budget.step_ns / traced.mean_ns
-    on_device = _on_device(budget, parts, device)
+    on_device = attention_kernels_ns(budget, parts, device)
     call = _call(ops)
     why = [] if call is None else [x for x in call.unfused if x in _cures(budget)]
     place = None if call is None else call.at
@@ -129,12 +121,7 @@ def _gain(budget: Budget, inside: float, on_device: float, most: Threshold) -> G
         )
     if not on_device:
         return None
-    return Gain(
-        0.0,
-        on_device * (1 - 1 / ON_DEVICE_HIGH),
-        "high end: three times as fast; low end: short sequences gain nothing.",
-        ("compute",),
-    )
+    return gain_on_device(on_device)
 
 
 def _cures(budget: Budget) -> dict[str, str]:
@@ -142,15 +129,16 @@ def _cures(budget: Budget) -> dict[str, str]:
     cures = {
         "dimensions": "Give query, key and value four dimensions (unsqueeze(1) for one head).",
         "sizes": "Make the head size of the values that of the keys.",
-        "mask with gradient": "Detach the mask, if it need not be learned.",
+        "mask with gradient": "Detach the mask, unless it is learned.",
     }
-    on_cpu = {DROPOUT: "Set the dropout of the attention weights to 0: on a CPU it rules them out."}
-    return cures if budget.has_device else cures | on_cpu
+    if not budget.has_device:
+        cures[DROPOUT] = "Set the dropout of the attention weights to 0: no CPU kernel fuses it."
+    return cures
 
 
 def _fix(budget: Budget, place: Place | None, why: list[str]) -> Fix:
     cures = [_cures(budget)[one] for one in why]
-    unknown = "Find what rules the fused kernels out: backends that are switched off, or inputs."
+    unknown = "Find out why no fused kernel is used: backends switched off, or unsupported inputs."
     return Fix(
         f"{' '.join(cures) or unknown} The call is{where(place)}." if place else unknown,
         "review" if not why or DROPOUT in why or "mask with gradient" in why else "safe",
@@ -169,14 +157,6 @@ def _call(ops: Ops | None) -> FusedAttention | None:
     not call scaled_dot_product_attention: TD608."""
     calls = [x for x in ops.fused_attention if "weights" not in x.unfused] if ops else []
     return max(calls, key=lambda call: (bool(call.unfused), call.per_step), default=None)
-
-
-def _on_device(budget: Budget, parts: DeviceParts | None, device: DeviceTime | None) -> float:
-    """Kernels that these ops launch, ns per clean step; 0 where the trace does not tell."""
-    if not budget.has_device or parts is None or device is None:
-        return 0.0
-    launched = sum(part.device_ns for part in parts.ops if part.name in PARTS)
-    return launched * budget.step_ns / device.step_ns
 
 
 def fires() -> Evidence:

@@ -40,14 +40,13 @@ from tdiag.evidence.torch_ops import Calls, Dispatch, OpLine, Ops
 from tdiag.evidence.training import Flags, Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
 from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
+from tdiag.rules.evaluation import acts
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost, fixed_cost_of_small
 from tdiag.rules.loops import LAYERS, MIN_LINE_CALLS, rewriting, value_loops
-from tdiag.rules.measures import count, ns
 from tdiag.rules.model_calls import model_loop
-from tdiag.rules.training_kind import acts
 from tdiag.units import duration, per_step, percent
 
 CODE = "TD701"
@@ -115,9 +114,9 @@ def _on_cpu(
     if looped <= MAJORITY_FRAC:
         loop, looped = [], 0.0
     few = "small " if fixed is small else ""
-    saved = f"batch × {LARGER_BATCH}, per sample"
+    saved = f"a batch {LARGER_BATCH} times as large, per sample"
     if loop:
-        saved = f"the loop's {percent(looped)} of the calls gone"
+        saved = f"without the loop's {percent(looped)} of the calls"
     fix = _fix(loader, "default", agent)
     if loop:
         fix = rewriting(loop)
@@ -207,8 +206,8 @@ def _fix(loader: Loader | None, mode: str, agent: bool) -> Fix:
         size = int(loader.batch_size * LARGER_BATCH)
         action = f"Increase the batch size to {size} or compile the model"
         larger = (
-            f"Use batch_size={size} instead of {loader.batch_size}{where(loader.created_at)}, with"
-            " a matching learning rate"
+            f"Use batch_size={size} instead of {loader.batch_size}{where(loader.created_at)} and"
+            " adjust the learning rate"
         )
     return Fix(
         f"{larger}, so that each call does more work. Or issue fewer calls: torch.compile.",

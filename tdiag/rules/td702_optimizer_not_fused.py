@@ -20,8 +20,8 @@ over memory save (replayed where the trace allows it); at worst nothing.
 
 ## When this advice is wrong
 Torch before 2.4 has no fused form on a CPU, and before 2.3 none of SGD. Results differ in the last
-bits. Optimizers without such a switch are not meant, whatever their name: TD710. Nor are those of
-sparse gradients, which no fused form accepts.
+bits. Optimizers without such a switch are TD710's. Those of sparse gradients are left out: no
+fused form accepts them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import EmbeddingTables, Optimizer, Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, held, version, where
+from tdiag.rules.base import Found, Gain, count, held, ns, text, version, where
 from tdiag.rules.examples import budget, environment, optimizers
-from tdiag.rules.measures import count, ns, text
 from tdiag.rules.thresholds import MIN_OPTIMIZER_FRAC
 from tdiag.units import per_step
 
@@ -144,8 +143,10 @@ def check(
         ),
         gain=Gain(
             *gain,
-            f"fused {largest.name} was {low} to {high} times as fast in measurements on a CPU; on"
-            " a device, its idle time during the optimizer and passes over memory.",
+            "high end: no device idle time during the optimizer, and fewer passes over memory; low"
+            " end: nothing, if the device idles for other reasons."
+            if budget.has_device
+            else f"fused {largest.name} was {low} to {high} times as fast in measurements.",
             ("optimizer", "compute") if working else ("optimizer",),
             high_cuts=cuts,
         ),

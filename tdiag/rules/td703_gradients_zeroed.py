@@ -28,7 +28,7 @@ from tdiag.evidence.torch_ops import HostOp, HostOps, OpLine, Ops
 from tdiag.evidence.training import Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import Found, Gain, where
+from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.examples import (
     MS,
     budget,
@@ -39,7 +39,6 @@ from tdiag.rules.examples import (
     optimizers,
     traced,
 )
-from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step
 

@@ -37,9 +37,8 @@ from tdiag.evidence.training import PROFILERS, Flags, Modules, Optimizers, Setti
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, where
+from tdiag.rules.base import Found, Gain, count, frac, known_to, ns, text, where
 from tdiag.rules.examples import budget, flags, op_line, ops
-from tdiag.rules.measures import count, frac, known_to, ns, text
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 CODE = "TD704"
@@ -143,8 +142,7 @@ def check(
     unknown = "" if high else " What that costs was not measured."
     return Found(
         summary=(
-            f"Switched on during training: {', '.join(f'{x.name}{where(x.at)}' for x in on)}."
-            f"{unknown}"
+            f"Left on during training: {', '.join(f'{x.name}{where(x.at)}' for x in on)}.{unknown}"
         ),
         evidence=(
             *(text("switched on", switch.name, "probe") for switch in on),
@@ -193,9 +191,8 @@ def _anomaly(
         switch,
         low_ns=low + check + numbers * CHECK_NS_LOW,
         high_ns=max(low, measured, plain * ANOMALY_CALLS_HIGH) + check + numbers * CHECK_NS_HIGH,
-        why=f"{ANOMALY_CALLS_LOW} to {ANOMALY_CALLS_HIGH} plain calls for each call that records"
-        " gradients, by the depth of the Python stack, or what was measured here; plus the NaN"
-        " check of each parameter's gradient.",
+        why=f"each call that records gradients costs {ANOMALY_CALLS_LOW} to {ANOMALY_CALLS_HIGH}"
+        " plain calls more (or what was measured here), and each gradient is checked for NaN.",
         evidence=(
             count("calls that record gradients", calls, "ops", "per_step"),
             ns("cost of a plain call", dispatch.op_ns, "probe"),
@@ -238,8 +235,8 @@ def _profiler(
         at,
         low,
         max(low, high),
-        "The profiler's own functions by their samples, and each torch call that it records: one"
-        f" event a call, up to {EVENTS_OF_A_CALL}.",
+        "the samples in the profiler's own functions, and the recording of each torch call, as 1"
+        f" to {EVENTS_OF_A_CALL} events.",
         tuple(evidence),
         change="torch.profiler",
     )
@@ -265,7 +262,7 @@ def _tracer(name: str, settings: Settings, budget: Budget, stacks: Stacks | None
     if not cost:
         return switch
     samples = (frac("samples inside the tracer", share, "sample"),)
-    why = "The tracer's share of the samples."
+    why = "the tracer's share of the samples."
     return replace(switch, low_ns=cost, high_ns=cost, why=why, evidence=samples)
 
 

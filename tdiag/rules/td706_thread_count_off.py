@@ -40,9 +40,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import DATA_WAIT, Found, Gain, held, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, count, held, text, where
 from tdiag.rules.examples import MS, budget, op_line, ops, system, threads
-from tdiag.rules.measures import count, text
 from tdiag.units import plural
 
 CODE = "TD706"
@@ -126,8 +125,8 @@ def _training(budget: Budget, threads: Threads, system: System, cores: int, shar
         gain=Gain(
             0.0,
             held(budget, *PARALLEL) * share,
-            f"high end: computing time falls in proportion as {threads.intra_op} threads become"
-            f" {cores}; low end: threads were not the limit.",
+            f"high end: computing time changes with the threads, from {threads.intra_op} to"
+            f" {cores}; low end: nothing, if threads are not the limit.",
             PARALLEL,
         ),
         at=threads.set_at,
@@ -191,8 +190,8 @@ def _crowded(
         gain=Gain(
             0.0,
             held(budget, *PARALLEL) * share * (1 - 1 / CROWDED_TIMES),
-            f"high end: every call took {CROWDED_TIMES} times as long, the worst measured; low"
-            " end: threads were not the limit.",
+            f"high end: {CROWDED_TIMES} times as fast, the largest difference measured; low end:"
+            " nothing, if threads are not the limit.",
             PARALLEL,
         ),
         at=threads.set_at,
@@ -221,7 +220,7 @@ def _workers_too_many(
         gain=Gain(
             0.0,
             held(budget, *DATA_WAIT) * (1 - cores / wanted),
-            "high end: fetches no longer share cores; low end: they hardly did.",
+            "high end: fetches no longer share cores; low end: nothing, if they hardly did.",
             DATA_WAIT,
         ),
         at=loader.created_at,

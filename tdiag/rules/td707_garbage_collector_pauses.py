@@ -27,9 +27,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Setting, Settings
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.examples import budget, phases
-from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step, plural
 
@@ -48,8 +47,8 @@ def check(budget: Budget, phases: Phases, settings: Settings | None) -> Found | 
         called = None  # most collections are Python's own
     return Found(
         summary=(
-            f"Garbage collection takes {per_step(collecting, budget.step_ns)} in"
-            f" {plural(often, 'collection')}."
+            f"Garbage collection takes {per_step(collecting, budget.step_ns)}:"
+            f" {plural(often, 'collection')} per step."
         ),
         evidence=(
             ns("garbage collection, per step", collecting, "baseline"),

@@ -32,9 +32,8 @@ from tdiag.model.compiled import Recompiled
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.probe.wire import is_user_file
-from tdiag.rules.base import Found, Gain, where
+from tdiag.rules.base import Found, Gain, count, ns, text, where
 from tdiag.rules.examples import MS, at, budget
-from tdiag.rules.measures import count, ns, text
 from tdiag.units import count as counted
 from tdiag.units import per_step
 
@@ -71,7 +70,7 @@ def check(budget: Budget, compiles: Compiles | None) -> Found | None:
         gain=None if not compiles.clean_ns else Gain(
             0.0,
             compiles.clean_ns,
-            "high end: no recompilation in a step; low end: it ends by itself.",
+            "high end: no step recompiles; low end: nothing, if all shapes are soon compiled.",
             COMPILING,
         ),
         at=at,

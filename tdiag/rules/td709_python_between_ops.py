@@ -35,13 +35,11 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
-from tdiag.rules.base import Abstain, Found, Gain, same_function, where
+from tdiag.rules.base import Abstain, Found, Gain, count, known_to, ns, same_function, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
-from tdiag.rules.log_lines import logs
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
-from tdiag.rules.loop_lines import beside_the_step
-from tdiag.rules.measures import count, known_to, ns
-from tdiag.rules.thresholds import LOW_END_FRAC, MIN_SAMPLES
+from tdiag.rules.loop_lines import beside_the_step, check_samples, logs
+from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, per_step
 
 CODE = "TD709"
@@ -72,8 +70,7 @@ WITH_DEVICE = ("launch", "python_loss", "other", "optimizer")
 
 
 def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> Found | None:
-    if stacks.samples < MIN_SAMPLES:
-        raise Abstain(f"only {stacks.samples} samples of the training thread were taken")
+    check_samples(stacks)
     after = beside_the_step(AFTER_THE_STEP, stacks, ops, trees)  # of TD713
     mine = [x for x in stacks.training if _own(x) and not logs(x) and x not in after]
     unseen = [x for x in mine if not _calling(x, ops)] if _missed_evaluation(budget, ops) else []
@@ -152,7 +149,7 @@ def _phases(line: StackLine, ops: Ops) -> set[str]:
 
 def _calling(line: StackLine, ops: Ops) -> float:
     """Time of the line's torch calls, ns per step."""
-    here = [x for x in ops.lines if (x.at.file, x.at.line) == (line.at.file, line.at.line)]
+    here = [x for x in ops.lines if x.at.spot == line.at.spot]
     return sum(x.elapsed_ns for x in here)
 
 

@@ -32,10 +32,9 @@ from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.evidence.training import Optimizer, Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.examples import budget, op_line, ops, optimizers
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
-from tdiag.rules.measures import count, ns
 from tdiag.rules.td702_optimizer_not_fused import FUSED
 from tdiag.rules.thresholds import MIN_OPTIMIZER_FRAC
 from tdiag.units import duration, percent
@@ -101,8 +100,11 @@ def check(
         fix=_fix(used, worst),
         gain=Gain(
             *((0.0, spent) if budget.has_device else gain),
-            f"one call per operation for all small tensors was {FOREACH_LOW} to {FOREACH_HIGH}"
-            " times as fast on a CPU; on a device, its idle time during the optimizer.",
+            "high end: no device idle time during the optimizer; low end: nothing, if the device"
+            " idles for other reasons."
+            if budget.has_device
+            else f"one call per operation for all tensors was {FOREACH_LOW} to {FOREACH_HIGH} times"
+            " as fast in measurements.",
             ("optimizer",),
         ),
         at=worst.at,

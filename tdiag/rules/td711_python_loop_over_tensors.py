@@ -30,7 +30,7 @@ from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
-from tdiag.rules.base import Found, Gain, same_function, where
+from tdiag.rules.base import Found, Gain, count, ns, same_function, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases, stack, stacks
 from tdiag.rules.loops import (
     MIN_CALLS,
@@ -41,7 +41,6 @@ from tdiag.rules.loops import (
     conversions,
     rewriting,
 )
-from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import MIN_SAMPLES
 from tdiag.units import duration, percent
 
@@ -85,7 +84,7 @@ def check(
             f" step, most of their time{where(worst.at)} ({duration(spent)})."
         ),
         evidence=(
-            ns("time of the looping lines", spent, "baseline"),
+            ns("time of these lines", spent, "baseline"),
             count("torch calls", calls, "ops", "per_step"),
             count("conversions", converted, "ops", "per_step"),
         ),
@@ -93,7 +92,8 @@ def check(
         gain=Gain(
             spent * (1 - WORK_IN_SMALL_CALL_FRAC) if sure else 0.0,
             spent,
-            f"high end: the loop's {duration(spent)}; low end: the fixed cost of small calls.",
+            f"high end: the loop's {duration(spent)}; low end:"
+            f" {'half of it' if sure else 'nothing, if its calls do work or a device hides them'}.",
             (*named, *WITH_DEVICE) if budget.has_device else named,
         ),
         at=worst.at,
@@ -115,11 +115,11 @@ def _clean(lines: Sequence[OpLine], phase: str, ops: Ops, phases: Phases) -> flo
 
 def _sampled(lines: Sequence[OpLine], stacks: Stacks) -> float:
     """Share of the training thread's samples in the functions of these lines."""
-    places = {(y.at.file, y.at.line) for y in lines}  # a comprehension has its function's line
+    places = {y.at.spot for y in lines}  # a comprehension has its function's line
     return sum(
         x.self_frac
         for x in stacks.training
-        if (x.at.file, x.at.line) in places or any(same_function(x.at, y.at) for y in lines)
+        if x.at.spot in places or any(same_function(x.at, y.at) for y in lines)
     )
 
 

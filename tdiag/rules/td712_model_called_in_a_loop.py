@@ -44,12 +44,11 @@ from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
 from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
 from tdiag.rules.examples import at, budget, module, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, cost_of
 from tdiag.rules.loops import conversions
-from tdiag.rules.measures import count, ns
 from tdiag.rules.model_calls import ModelLoop, model_loop
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent

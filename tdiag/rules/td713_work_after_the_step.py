@@ -30,15 +30,18 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC
-from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.base import Found, Gain, count, frac, known_to, sampling_range, where
 from tdiag.rules.examples import at, budget, op_line, ops, stack, stacks
-from tdiag.rules.log_lines import logs, made_for_logs
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
-from tdiag.rules.loop_lines import beside_the_step
-from tdiag.rules.measures import count, frac, known_to
-from tdiag.rules.phase_lines import waits_for_device
-from tdiag.rules.thresholds import LOG_EVERY, MIN_SAMPLES, RARER_LOW_FRAC
-from tdiag.units import per_step, percent
+from tdiag.rules.loop_lines import (
+    beside_the_step,
+    check_samples,
+    logs,
+    made_for_logs,
+    waits_for_device,
+)
+from tdiag.rules.thresholds import LOG_EVERY, RARER_LOW_FRAC
+from tdiag.units import per_step
 
 CODE = "TD713"
 NAME = "work-after-the-step"
@@ -47,8 +50,7 @@ AFTER = {"TD714": "work that grows with the run grows as well if it is done less
 
 
 def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> Found | None:
-    if stacks.samples < MIN_SAMPLES:
-        raise Abstain(f"only {stacks.samples} samples of the training thread were taken")
+    check_samples(stacks)
     others = made_for_logs(stacks, ops, trees)
     lines = [
         x
@@ -80,8 +82,8 @@ def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> 
         gain=Gain(
             0.0 if budget.has_device else least * budget.step_ns * RARER_LOW_FRAC,
             most * budget.step_ns * (1 - 1 / LOG_EVERY),
-            f"low end: a quarter as often; high end: one step in {LOG_EVERY}; {stacks.samples:,}"
-            f" samples put the share between {percent(least)} and {percent(most)}.",
+            f"low end: {'nothing' if budget.has_device else 'a quarter as often'}; high end: one"
+            f" step in {LOG_EVERY}. {sampling_range(stacks.samples, least, most)}.",
             ("other", "unattributed", "prepare"),
         ),
         at=top.at,

@@ -25,24 +25,20 @@ Inputs that grow on purpose (a curriculum of longer sequences) make steps longer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tdiag.evidence.machine import System
 from tdiag.evidence.memory import MemoryGrowth
-from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
+from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, PhaseGrowth, SlowingDown
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
-from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
+from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
-from tdiag.rules.loop_lines import BEFORE, beside_the_step
-from tdiag.rules.measures import count, ns
-from tdiag.rules.phase_lines import main_line
+from tdiag.rules.loop_lines import BEFORE, beside_the_step, main_line, most_sampled
 from tdiag.units import duration
 
 CODE = "TD714"
@@ -100,7 +96,7 @@ def _found(phase: PhaseGrowth, at: Place, slowing: SlowingDown) -> Found:
         gain=Gain(
             phase.least_ns * slowing.last_step,
             phase.most_ns * slowing.last_step,
-            f"What {slowing.last_step:,} steps have added so far; it grows with the run.",
+            f"this is what {slowing.last_step:,} steps have added so far; it keeps growing.",
             _COMPONENTS.get(phase.phase, (phase.phase,)),
         ),
         at=at,
@@ -122,16 +118,10 @@ def _place(
         lines = [
             x for side in sides[phase.phase] for x in beside_the_step(side, stacks, ops, trees)
         ]
-        top = _most(lines)
+        top = most_sampled(lines)
     else:
         top = main_line(phase.phase, stacks, ops)
     return top.at if top else None
-
-
-def _most(lines: Sequence[StackLine]) -> StackLine | None:
-    top = max(lines, key=lambda line: line.self_frac, default=None)
-    whole = sum(line.self_frac for line in lines)
-    return top if top is not None and top.self_frac > MAJORITY_FRAC * whole else None
 
 
 def fires() -> Evidence:

@@ -31,9 +31,8 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Found, Gain, held
+from tdiag.rules.base import DATA_WAIT, Found, Gain, held, text
 from tdiag.rules.examples import budget, environment
-from tdiag.rules.measures import text
 
 CODE = "TD715"
 NAME = "debugging-in-the-environment"
@@ -66,7 +65,7 @@ def check(
         0.0,
         held(budget, *OF_PYTHON) * (1 - 1 / ALLOCATOR_TIMES),
         f"high end: Python's own work takes {ALLOCATOR_TIMES} times as long with the debug"
-        " allocator; low end: what torch does hardly notices.",
+        " allocator; low end: nothing, since torch itself is hardly slower.",
         OF_PYTHON,
     )
     return Found(

@@ -2,7 +2,7 @@
 
 ## What it measures
 Lines at which torch.compile ended a graph before the function ended: how often the traced steps
-went on behind each, and the host's time from the end of one graph to the begin of the next.
+continued after each, and the host's time from the end of one graph to the start of the next.
 
 ## Why it is slow
 Between two graphs the function runs as plain Python, op by op. Nothing is fused across the break,
@@ -36,11 +36,9 @@ from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC
-from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.base import Abstain, Found, Gain, count, ns, text, where
 from tdiag.rules.examples import MS, at, budget, traced
-from tdiag.rules.measures import count, ns, text
-from tdiag.units import count as counted
-from tdiag.units import per_step
+from tdiag.units import per_step, plural
 
 CODE = "TD716"
 NAME = "graph-breaks"
@@ -68,13 +66,13 @@ def check(
     hits = sum(x.per_step or 0.0 for x in breaks)
     return Found(
         summary=(
-            f"Compiled code falls back to Python {counted(hits)} times per step, mostly"
-            f"{where(worst.at)}: {per_step(cost, budget.step_ns)} between the graphs."
+            f"Compiled code falls back to Python {plural(round(hits, 2), 'time')} per step,"
+            f" mostly{where(worst.at)}: {per_step(cost, budget.step_ns)} between the graphs."
         ),
         evidence=(
             count("graph breaks met", hits, "trace", "per_step"),
             ns("between graphs, per step", cost, "trace"),
-            ns("of these behind this line", (worst.ns or 0.0) * scale, "trace"),
+            ns("of these, after this line", (worst.ns or 0.0) * scale, "trace"),
             text("reason", worst.reason, "probe"),
             ns("in compiled graphs, per traced step", regions.graphs_ns, "trace"),
         ),
@@ -88,7 +86,7 @@ def check(
         gain=Gain(
             0.0,
             cost,
-            "high end: no time between the graphs; low end: that work has to be done anyway.",
+            "high end: no time between the graphs; low end: nothing, if that work is needed.",
             WAITS,
         ),
         at=worst.at,

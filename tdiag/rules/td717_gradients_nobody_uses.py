@@ -2,8 +2,8 @@
 
 ## What it measures
 Parameters that have a gradient at the end of a step, belong to no optimizer, and do not change
-between two looks: a teacher, a perceptual loss or a backbone that is meant to be frozen. Parameters
-of 16 bits are left out, since an optimizer may have copies of them.
+between two checks: a teacher, a perceptual loss or a backbone that is meant to be frozen.
+Parameters of 16 bits are left out, since an optimizer may have copies of them.
 
 ## Why it is slow
 Backward computes these gradients in every step, and the forward pass keeps the activations that
@@ -30,9 +30,8 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Module, Modules
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.examples import budget, module
-from tdiag.rules.measures import count, ns
 from tdiag.units import duration, percent
 
 CODE = "TD717"
@@ -72,7 +71,7 @@ def check(budget: Budget, modules: Modules) -> Found | None:
             0.0,
             backward * share,
             f"high end: {percent(share)} of backward's {duration(backward)}, by the share of the"
-            " parameters; low end: their gradients cost next to nothing.",
+            " parameters; low end: nothing, if these are cheap.",
             ("backward",),
         )
         if backward

@@ -29,10 +29,9 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import NOISE_FLOOR_FRAC, Abstain, Found, Gain, held
+from tdiag.rules.base import NOISE_FLOOR_FRAC, Abstain, Found, Gain, count, frac, held, ns
 from tdiag.rules.evaluation import abstain_unless_epoch_ended, evaluation_place, over
 from tdiag.rules.examples import at, budget, loaders, phases
-from tdiag.rules.measures import count, frac, ns
 from tdiag.units import duration, percent
 
 CODE = "TD801"

@@ -35,7 +35,7 @@ from tdiag.evidence.torch_ops import Calls
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, held
+from tdiag.rules.base import Found, Gain, count, held, ns
 from tdiag.rules.evaluation import (
     LARGE_FRAC,
     SEEN_ONCE,
@@ -46,7 +46,6 @@ from tdiag.rules.evaluation import (
     seen_once,
 )
 from tdiag.rules.examples import at, budget, loaders, phases
-from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import RARER_LOW_FRAC
 from tdiag.units import duration, percent, plural
 
@@ -102,8 +101,8 @@ def check(
         gain=Gain(
             0.0 if once else evaluating * RARER_LOW_FRAC,
             evaluating - usual,
-            f"low end: {SEEN_ONCE if once else 'a quarter as many evaluations'}; high end:"
-            f" {percent(USUAL_FRAC)} of the time.",
+            f"low end: {SEEN_ONCE if once else 'a quarter as many evaluations'}; high end: it"
+            f" takes {percent(USUAL_FRAC)} of the time.",
             ("evaluation",),
         ),
         at=at,

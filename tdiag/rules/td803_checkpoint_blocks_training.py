@@ -36,10 +36,9 @@ from tdiag.evidence.training import Saver, Savers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.evaluation import SEEN_ONCE, abstain_unless_epoch_ended, seen_once
 from tdiag.rules.examples import MS, budget, phases, stack, stacks
-from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import RARER_LOW_FRAC
 from tdiag.units import duration, percent
 

@@ -28,12 +28,10 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.base import Found, Gain, count, frac, known_to, sampling_range, where
 from tdiag.rules.examples import budget, stack, stacks
-from tdiag.rules.log_lines import logs, made_for_logs, writes
-from tdiag.rules.measures import count, frac, known_to
-from tdiag.rules.phase_lines import waits_for_device
-from tdiag.rules.thresholds import LOG_EVERY, MIN_SAMPLES, RARER_LOW_FRAC
+from tdiag.rules.loop_lines import check_samples, logs, made_for_logs, waits_for_device, writes
+from tdiag.rules.thresholds import LOG_EVERY, RARER_LOW_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD804"
@@ -42,8 +40,7 @@ CLASS = "logging"
 
 
 def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | None) -> Found | None:
-    if stacks.samples < MIN_SAMPLES:
-        raise Abstain(f"only {stacks.samples} samples of the training thread were taken")
+    check_samples(stacks)
     writing = [x for x in stacks.training if logs(x) and not waits_for_device(x, budget, ops)]
     lines = sorted(writing, key=lambda line: -line.self_frac)
     if not lines:
@@ -72,9 +69,9 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | No
         gain=Gain(
             0.0 if budget.has_device else least * budget.step_ns * RARER_LOW_FRAC,
             most * budget.step_ns * (1 - 1 / LOG_EVERY),
-            "low end: a quarter as much logging, or nothing while a device works; high end: one"
-            f" step in {LOG_EVERY} logs; {stacks.samples:,} samples put the share between"
-            f" {percent(least)} and {percent(most)}.",
+            f"low end: {'nothing' if budget.has_device else 'a quarter as much logging'}; high end:"
+            f" one step in {LOG_EVERY} logs{' and makes what is logged' if made else ''}."
+            f" {sampling_range(stacks.samples, least, most)}.",
             ("other", "unattributed", "prepare", "loss", "optimizer", "forward", "evaluation"),
         ),
         at=top.at,

@@ -33,9 +33,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Abstain, Found, where
+from tdiag.rules.base import Abstain, Found, bytes_, count, where
 from tdiag.rules.examples import GB, MB, at, environment, system
-from tdiag.rules.measures import bytes_, count
 from tdiag.rules.memory_in_use import device_memory
 from tdiag.units import size
 
@@ -66,11 +65,10 @@ def check(
     grows = max(growth.bytes_per_step, growth.device_bytes_per_step or 0.0)
     free = _free(system, environment, memory)
     full_in = free / grows if free and grows else math.inf
-    until = f", which fills free memory in {full_in:.0f} steps" if full_in < MANY_STEPS else ""
-    graph = " and its graph" if graphs else ""
-    more = f": {size(grows)}{graph} more each step" if grows else ""
+    until = f" and is full after {full_in:.0f} steps" if full_in < MANY_STEPS else ""
+    more = f" Memory grows by {size(grows)} per step{until}." if grows else ""
     return Found(
-        summary=f"{_what(growth, graphs)}{where(at)}{more}{until}.",
+        summary=f"{_what(growth, graphs)}{where(at)}.{more}",
         evidence=tuple(_measures(growth, graphs, free)),
         fix=_fix(bool(graphs or growth.graphs), where(at)),
         at=at,

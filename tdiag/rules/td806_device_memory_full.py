@@ -29,9 +29,8 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Layers, Modules
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Abstain, Found, Gain, held, where
+from tdiag.rules.base import Abstain, Found, Gain, bytes_, count, held, ns, where
 from tdiag.rules.examples import GB, budget, device_holds, device_time, loaders, module
-from tdiag.rules.measures import bytes_, count, ns
 from tdiag.rules.memory_in_use import PEAK, device_memory
 from tdiag.rules.thresholds import USABLE_MEMORY_FRAC
 from tdiag.units import duration, percent, plural, size
@@ -85,7 +84,7 @@ def check(
         gain=Gain(
             0.0,
             stalled,
-            "high end: no call allocates in a step; low end: they continue with memory free.",
+            "high end: no call allocates in a step; low end: nothing, if calls still allocate.",
             ("alloc",),
             high_cuts={"alloc": 0.0},
         ),

@@ -31,9 +31,8 @@ from tdiag.evidence.torch_ops import CallRow, Calls
 from tdiag.evidence.training import Recomputations
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC
-from tdiag.rules.base import Abstain, Found, Gain, held, where
+from tdiag.rules.base import Abstain, Found, Gain, bytes_, held, ns, where
 from tdiag.rules.examples import GB, MS, at, budget, environment, system
-from tdiag.rules.measures import bytes_, ns
 from tdiag.rules.memory_in_use import memory
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step, size

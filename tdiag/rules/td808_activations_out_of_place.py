@@ -28,9 +28,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Activation, Layers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC
-from tdiag.rules.base import Abstain, Found, where
+from tdiag.rules.base import Abstain, Found, bytes_, count, where
 from tdiag.rules.examples import GB, MB, at, environment, system
-from tdiag.rules.measures import bytes_, count
 from tdiag.rules.memory_in_use import in_use
 from tdiag.units import percent, size
 

@@ -29,9 +29,8 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Settings
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, bytes_, count, held, ns, where
 from tdiag.rules.examples import GB, budget, device_holds, device_time
-from tdiag.rules.measures import bytes_, count, ns
 from tdiag.rules.memory_in_use import PEAK, device_memory
 from tdiag.rules.thresholds import USABLE_MEMORY_FRAC
 from tdiag.units import duration, percent, plural, size
@@ -75,7 +74,7 @@ def check(
         gain=Gain(
             0.0,
             stalled,
-            "high end: no call allocates in a step; low end: they are not empty_cache()'s.",
+            "high end: no call allocates in a step; low end: nothing, if empty_cache() is not why.",
             ("alloc",),
         ),
         at=at,

@@ -35,10 +35,9 @@ from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, count, frac, held, ns, where
 from tdiag.rules.evaluation import LARGE_FRAC, drawing_frac, drawn, evaluation_place, gathers
 from tdiag.rules.examples import budget, phases
-from tdiag.rules.measures import count, frac, ns
 from tdiag.units import duration, percent, plural
 
 CODE = "TD810"
@@ -88,7 +87,7 @@ def check(
         gain=Gain(
             0.0,
             gathering * (1 - 1 / EIGHT_AT_ONCE),
-            "high end: eight times as many at once; low end: the environment does the work.",
+            "high end: eight environments at once; low end: nothing, if the time is their own.",
             ("evaluation",),
         ),
         at=at,

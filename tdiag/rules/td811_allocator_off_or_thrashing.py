@@ -10,7 +10,7 @@ microseconds to milliseconds, and freeing waits until the device has nothing to 
 
 ## What to do
 If nearly every kernel has a call of its own, the cache is off: unset
-`PYTORCH_NO_CUDA_MEMORY_CACHING`, and remove an allocator of your own. If allocations fail and are
+`PYTORCH_NO_CUDA_MEMORY_CACHING`, and remove any custom allocator. If allocations fail and are
 tried again after the cache was emptied, memory is short or in pieces: use a smaller batch, or
 `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. If memory is only freed, something empties the
 cache: remove `torch.cuda.empty_cache()` from the loop.
@@ -32,9 +32,8 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
-from tdiag.rules.base import Found, Gain, held
+from tdiag.rules.base import Found, Gain, count, held, ns
 from tdiag.rules.examples import allocator_calls, budget, device_time, system
-from tdiag.rules.measures import count, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import percent, plural
 
@@ -61,15 +60,15 @@ def check(
         return None
     off = min(calls.mallocs, calls.frees) >= UNCACHED_FRAC * device.kernels_per_step
     if off:
-        cause = "about as many as kernels: torch's caching allocator is off"
+        cause = "These are about as many as kernels, so torch's caching allocator is off"
         fix = Fix(
             "Unset PYTORCH_NO_CUDA_MEMORY_CACHING in the environment of the training, and remove"
-            " an allocator of your own (torch.cuda.memory.change_current_allocator).",
+            " any custom allocator (torch.cuda.memory.change_current_allocator).",
             "safe",
             action="Switch torch's caching allocator on",
         )
     elif calls.retries:
-        cause = "allocations fail and are tried again after the cache was emptied"
+        cause = "Allocations fail and are tried again after the cache was emptied"
         fix = Fix(
             "Use a smaller batch, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True so that"
             " free memory is not left in pieces.",
@@ -79,7 +78,7 @@ def check(
     elif system is not None:
         return None  # a run knows how much memory was free: TD806, TD809
     else:
-        cause = "something empties the cache"
+        cause = "Something empties the cache of torch's allocator"
         fix = Fix(
             "Remove torch.cuda.empty_cache() from the loop.",
             "safe",
@@ -88,7 +87,7 @@ def check(
     return Found(
         summary=(
             f"The device idles {percent(stalled / budget.step_ns)} of the step while"
-            f" {plural(calls.mallocs + calls.frees, 'call')} allocate or free its memory: {cause}."
+            f" {plural(calls.mallocs + calls.frees, 'call')} allocate or free its memory. {cause}."
         ),
         evidence=(
             count("allocating calls", calls.mallocs, "trace", "per_step"),

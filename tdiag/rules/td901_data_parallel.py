@@ -24,9 +24,8 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Modules, Settings
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found
+from tdiag.rules.base import Found, count, text
 from tdiag.rules.examples import budget, environment, module
-from tdiag.rules.measures import count, text
 
 CODE = "TD901"
 NAME = "data-parallel"

@@ -47,11 +47,10 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
-from tdiag.rules.base import Found, where
+from tdiag.rules.base import Found, bytes_, count, ns, text, where
 from tdiag.rules.examples import rank_time, ranks_of
 from tdiag.rules.fetch_lines import top_fetch_lines
-from tdiag.rules.measures import bytes_, count, ns, text
-from tdiag.rules.phase_lines import main_line
+from tdiag.rules.loop_lines import main_line
 from tdiag.rules.stragglers import Straggler, abstain_unless_alone, straggler_of
 
 CODE = "TD902"

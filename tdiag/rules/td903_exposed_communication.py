@@ -37,9 +37,8 @@ from tdiag.evidence.ranks import REDUCER, CollectiveLine, Collectives, Communica
 from tdiag.evidence.steps import Budget, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, held, where
+from tdiag.rules.base import Found, Gain, bytes_, count, held, ns, text, where
 from tdiag.rules.examples import MS, at, budget, ddp_settings, device_time
-from tdiag.rules.measures import bytes_, count, ns, text
 from tdiag.rules.stragglers import abstain_unless_alone
 from tdiag.units import duration, per_step, percent
 
@@ -52,7 +51,7 @@ AFTER = {
 }
 
 
-_OVERLAP = "high end: all of it overlaps with backward; low end: it is waiting for a slower rank."
+_OVERLAP = "high end: all of it overlaps with backward; low end: nothing, if a rank is late."
 _ASYNC = (
     "work = torch.distributed.all_reduce(tensor, async_op=True)\n"
     "...  # work that does not need the result\n"

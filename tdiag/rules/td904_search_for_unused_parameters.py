@@ -28,9 +28,8 @@ from tdiag.evidence.ranks import Ddp
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Settings
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Abstain, Found
+from tdiag.rules.base import Abstain, Found, bytes_, count
 from tdiag.rules.examples import ddp_settings, environment
-from tdiag.rules.measures import bytes_, count
 from tdiag.rules.stragglers import abstain_unless_alone
 from tdiag.units import size
 

@@ -30,9 +30,8 @@ from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Abstain, Found, Gain, held
+from tdiag.rules.base import Abstain, Found, Gain, bytes_, count, held, ns
 from tdiag.rules.examples import budget, ddp_settings, environment
-from tdiag.rules.measures import bytes_, count, ns
 from tdiag.rules.stragglers import abstain_unless_alone
 from tdiag.units import size
 
@@ -97,7 +96,7 @@ def _gain(exposed: float, times: int) -> Gain | None:
     return Gain(
         0.0,
         exposed * (1 - 1 / times),
-        f"high end: one reduction of {times} is left; low end: only the last is not overlapped.",
+        f"high end: one reduction of {times} is left; low end: nothing, if the others overlap.",
         ("comm",),
     )
 

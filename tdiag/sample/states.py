@@ -37,7 +37,8 @@ class _FirstAndLast:
 
 
 class ThreadStates:
-    """``look`` some times a second; ``summary`` has a row for each process that was seen twice."""
+    """``look`` is called several times a second; ``summary`` has a row for each process that was
+    seen twice."""
 
     def __init__(self) -> None:
         self.seen: dict[int, _FirstAndLast] = {}

@@ -1,7 +1,7 @@
-"""The storage that the data lie on against the machine's own: a short trial after the run.
+"""The storage that holds the data, compared with a local disk by a short trial after the run.
 
 Some of the files that fetches opened are read cold (their pages dropped from the cache first), then
-copies of them on a local disk. Same files, same sizes, same calls: the ratio is the storage's.
+copies of them on a local disk. Files, sizes and calls are the same, so the ratio is the storage's.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SCRATCH = ("/var/tmp", tempfile.gettempdir())
 
 
 def try_storage(run_dir: Path) -> None:
-    """Write ``storage.json`` if fetches read from storage; nothing where they did not, or where the
-    files are gone. Never raises for what the disk says."""
+    """Write ``storage.json`` if fetches read from storage and the files still exist. Never raises
+    for errors of the disk."""
     folder = _folder(run_dir)
     if folder is None:
         return

@@ -16,10 +16,9 @@ from tdiag.trace.columns import Damage, Growing, Ints, Mask, Trace
 from tdiag.trace.decode import Block, Interned, columns_of, decode
 from tdiag.trace.events import split
 from tdiag.trace.inflate import Blocks, Progress
-from tdiag.trace.metadata import parse_metadata
 from tdiag.trace.parallel import in_processes, pays_off
 from tdiag.trace.recover import recover, salvage_last
-from tdiag.trace.split import NOT_A_TRACE_HINT, Splitter
+from tdiag.trace.split import NOT_A_TRACE_HINT, Splitter, parse_metadata
 
 # No trace lasts longer; an event further from the others has a damaged time.
 LONGEST_NS = 24 * 3600 * 10**9

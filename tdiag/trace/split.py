@@ -1,10 +1,13 @@
-"""Cuts the byte stream of a trace into its head and blocks of whole events."""
+"""Cuts the byte stream of a trace into its head and blocks of whole events, and reads its metadata:
+devices, rank, clock base."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from tdiag.errors import RunError
 
@@ -22,6 +25,9 @@ SEARCH_WINDOWS = (1 << 16, 1 << 20)  # events are short: the last boundary is ne
 NOT_A_TRACE_HINT = (
     "a torch.profiler trace is the JSON of export_chrome_trace or tensorboard_trace_handler"
 )
+_JSON = json.JSONDecoder(strict=False)
+# Looked up one by one when the text around the events is broken or breaks off.
+KNOWN_KEYS = ("schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds")
 
 
 class Splitter:
@@ -88,3 +94,31 @@ def last_boundary(block: bytes) -> tuple[int, int] | None:
         if found:
             return found[0].start(1), found[0].end(1)
     return None
+
+
+def parse_metadata(head: bytes, tail: bytes) -> dict[str, Any]:
+    """The top-level object without its events. ``head`` ends in the events' ``[``, ``tail``
+    begins with its ``]`` (empty in a truncated file). Empty for a bare list."""
+    before, after = head.decode("utf-8", "replace"), tail.decode("utf-8", "replace")
+    if before.lstrip("\ufeff \t\r\n")[:1] == "[":
+        return {}
+    for text in (before + (after or "]}"), before + "]}"):
+        try:
+            found = _JSON.decode(text.lstrip("\ufeff"))
+        except (json.JSONDecodeError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            found.pop("traceEvents", None)
+            return found | _single(after) if text != before + after else found
+    return _single(before) | _single(after)
+
+
+def _single(text: str) -> dict[str, Any]:
+    found = {}
+    for key in KNOWN_KEYS:
+        if match := re.search(rf'"{key}"\s*:\s*', text):
+            try:
+                found[key], _ = _JSON.raw_decode(text, match.end())
+            except (json.JSONDecodeError, RecursionError):
+                continue
+    return found

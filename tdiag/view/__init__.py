@@ -1,3 +1,3 @@
-"""What a run or a trace is turned into for other people's viewers: TensorBoard with the
-torch-tb-profiler plugin, Perfetto and chrome://tracing, speedscope. One file a format; unlike
-the reports, these show what the profilers saw, not the diagnosis alone."""
+"""A run or a trace, converted for other viewers: TensorBoard with the torch-tb-profiler plugin,
+Perfetto and chrome://tracing, speedscope. One file a format; unlike the reports, these show the
+profilers' data, not only the diagnosis."""

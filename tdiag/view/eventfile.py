@@ -18,8 +18,8 @@ class Scalar(NamedTuple):
 def write(
     folder: Path, curves: Mapping[str, Iterable[Scalar]], texts: Mapping[str, str], unix_s: float
 ) -> None:
-    """One event file in ``folder``, by tag. ``texts`` are Markdown; ``unix_s`` is their moment.
-    Raises OSError where it cannot be written."""
+    """One event file in ``folder``, by tag. ``texts`` are Markdown; ``unix_s`` is their time.
+    Raises OSError if it cannot be written."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.compat.proto.tensor_pb2 import TensorProto

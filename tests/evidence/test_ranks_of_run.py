@@ -322,7 +322,7 @@ def test_what_collectives_take_is_communication_and_every_nanosecond_is_in_one_p
     assert phases.wall_ns["comm"] == 24 * MS
     assert sum(phases.wall_ns.values()) == steps.mean_ns
     ranks = ranks_of(evidence)
-    assert (ranks.waited_ns, ranks.shortest_ns, ranks.by_turns_ns) == (0, 24 * MS, 0)
+    assert (ranks.waited_ns, ranks.shortest_ns, ranks.changing_ns) == (0, 24 * MS, 0)
     diagnosis = diagnose(evidence)
     assert diagnosis.verdict.cls == "comm"
     assert not diagnosis.verdict.healthy
@@ -336,13 +336,13 @@ def test_the_rank_that_waits_least_in_collectives_is_waited_for(tmp_path: Path) 
     """What it waits itself, 3 ms, is what the communication takes."""
     ranks = ranks_of(job(tmp_path, reduced(10, 23), reduced(30, 3)))
     assert (ranks.slowest, ranks.waited_ns) == (1, 20 * MS)
-    assert (ranks.shortest_ns, ranks.by_turns_ns) == (3 * MS, 0)
+    assert (ranks.shortest_ns, ranks.changing_ns) == (3 * MS, 0)
     first, second = ranks.ranks
     assert (first.communication_ns, second.communication_ns) == (23 * MS, 3 * MS)
     assert first.components_ns["backward"] == 10 * MS
 
 
-def test_ranks_on_a_cpu_that_are_late_by_turns(tmp_path: Path) -> None:
+def test_ranks_on_a_cpu_of_which_another_is_late_each_step(tmp_path: Path) -> None:
     def turns(late: int) -> Step:
         """In every other step it computes 20 ms more, and the other rank waits for it."""
 
@@ -356,7 +356,7 @@ def test_ranks_on_a_cpu_that_are_late_by_turns(tmp_path: Path) -> None:
 
     evidence = job(tmp_path, turns(0), turns(1))
     ranks = ranks_of(evidence)
-    assert (ranks.waited_ns, ranks.shortest_ns, ranks.by_turns_ns) == (0, 20 * MS, 10 * MS)
+    assert (ranks.waited_ns, ranks.shortest_ns, ranks.changing_ns) == (0, 20 * MS, 10 * MS)
     diagnosis = diagnose(evidence)
     assert {"TD903", "TD906"} <= {f.code for f in diagnosis.findings}
     assert "The ranks wait for each other at least 10.0 ms" in diagnosis.verdict.summary

@@ -50,7 +50,7 @@ def test_the_late_rank_is_judged(tmp_path: Path) -> None:
     assert found["verdict"]["summary"].startswith("Rank 1 makes the other rank wait")
 
 
-def test_ranks_that_are_late_by_turns_are_told_so(tmp_path: Path) -> None:
+def test_a_late_rank_that_changes_is_reported(tmp_path: Path) -> None:
     """Each at every other step; a trace holds three steps, of which one rank is late at two."""
     found = diagnose(tmp_path, "rank == step % 2")
     assert "TD906" in {f["code"] for f in found["findings"]}

@@ -25,7 +25,7 @@ from tdiag.model.notes import Captured, Note
 from tdiag.model.place import Place
 from tdiag.report.html import fragment as notebook
 from tdiag.report.html.charts.step_times import MOST_POINTS, chart
-from tdiag.report.html.inert import rgb
+from tdiag.report.html.parts import rgb
 from tdiag.report.of_diagnosis import document
 from tdiag.report.text import inert
 from tdiag.report.words import component

@@ -159,7 +159,7 @@ def test_a_program_that_failed_gets_no_advice_and_unmade_checks_share_one_line()
     crash = SAMPLES["crash"]
     failed = msgspec.structs.replace(crash, environment=crash.environment | {"exit_code": 1})
     assert "What to do" not in terminal(failed)
-    assert "No check could be made (of 3): no clean step was measured." in terminal(failed)
+    assert "None of the 3 rules could be checked: no clean step was measured." in terminal(failed)
     assert "Could not check" not in terminal(failed)
     assert "TD101 TD201 TD501" in terminal(failed, all_findings=True)
 

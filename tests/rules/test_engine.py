@@ -15,10 +15,9 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Abstained, Finding, Fix
-from tdiag.rules.base import Abstain, Found, Gain, where
+from tdiag.rules.base import Abstain, Found, Gain, ns, where
 from tdiag.rules.catalogue import Rule, find, needs
 from tdiag.rules.examples import MS, at, budget, phases
-from tdiag.rules.measures import ns
 
 STEP = budget(data_wait=60, forward=10, backward=20, other=10)
 

@@ -15,9 +15,8 @@ from tdiag.errors import UsageError
 from tdiag.evidence.steps import Budget
 from tdiag.model.diagnosis import Abstained, Finding, VerdictClass
 from tdiag.rules import explain
-from tdiag.rules.base import NOISE_FLOOR_FRAC
+from tdiag.rules.base import NOISE_FLOOR_FRAC, SOURCES, UNITS
 from tdiag.rules.catalogue import HEADINGS, Rule, all_rules, find, needs
-from tdiag.rules.measures import SOURCES, UNITS
 
 ROOT = Path(__file__).resolve().parents[2]
 SNAPSHOTS = Path(__file__).parent / "snapshots"

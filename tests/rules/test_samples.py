@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tdiag.rules.measures import known_to
+from tdiag.rules.base import known_to
 
 
 @pytest.mark.parametrize(

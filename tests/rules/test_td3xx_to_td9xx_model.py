@@ -140,7 +140,7 @@ def test_graphs_count_whatever_their_size_and_data_from_a_mebibyte_on(
 def test_the_steps_until_memory_is_full_are_told_where_it_is_known() -> None:
     grown = growth(graphs=1.0, per_step=10.0 * MB, device_bytes_per_step=20.0 * MB)
     spare = device_holds(60 * GB)
-    assert "fills free memory in 1000 steps" in finding("TD805", grown, spare, ON_DEVICE).summary
+    assert "is full after 1000 steps" in finding("TD805", grown, spare, ON_DEVICE).summary
     assert "fills" not in finding("TD805", grown, ON_DEVICE).summary
     little = growth(graphs=1.0, per_step=4.0)
     assert "fills" not in finding("TD805", little, spare, ON_DEVICE).summary

@@ -104,7 +104,7 @@ def test_backward_is_blamed_on_the_loop_by_what_the_trace_saw() -> None:
         backward_of={"forward": 1 * MS, "loss": 9 * MS},
     )
     known = finding("TD501", training(loop()).add(traced))
-    name = "backward of what they recorded"
+    name = "backward time of these lines"
     values = [next(m.value for m in found.evidence if m.name == name) for found in (guessed, known)]
     assert values == [round(12 * MS * 0.96 / 3.96), round(12 * MS * 0.9)]
 

@@ -50,7 +50,7 @@ def test_the_call_with_a_reason_is_the_place_and_without_one_it_is_to_be_found()
     found = judged(calling(called(line=7, times=90.0), called("sizes", line=8)))
     assert found.location is not None and found.location.line == 8
     unknown = judged(calling(called()))
-    assert unknown.fix.text.startswith("Find what rules the fused kernels out")
+    assert unknown.fix.text.startswith("Find out why no fused kernel is used")
 
 
 def test_more_can_be_won_where_dropout_goes() -> None:

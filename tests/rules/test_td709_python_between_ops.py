@@ -13,9 +13,9 @@ from tdiag.evidence.sampled import StackLine
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine
 from tdiag.model.diagnosis import Abstained, Finding
+from tdiag.rules.base import known_to
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
-from tdiag.rules.measures import known_to
 
 OWN = "Net.forward (me/train.py)"
 RULE = find("TD709")

@@ -10,7 +10,7 @@ from tdiag.evidence.ranks import REDUCER
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import MS, budget, environment, late_by_turns
+from tdiag.rules.examples import MS, budget, changing_late_rank, environment
 from tdiag.rules.td903_exposed_communication import on_cpu
 from tests.trace.making import call, copy, evidence_of, launched, op, step
 
@@ -28,7 +28,7 @@ def test_communication_on_a_cpu_speaks_of_ddp_only_where_it_is() -> None:
 
 
 def test_of_communication_on_a_cpu_only_what_is_no_waiting_can_be_won() -> None:
-    found = run_rule(EXPOSED, on_cpu(40).add(late_by_turns(10, 30)))
+    found = run_rule(EXPOSED, on_cpu(40).add(changing_late_rank(10, 30)))
     assert isinstance(found, Finding)
     assert found.at_best_ns == 10 * MS
 

@@ -74,11 +74,11 @@ def read_run(run_dir: Path) -> dict[str, Any]:
 
 
 def load_run(run_dir: Path) -> Evidence:
-    """Everything a run learned. What it did not learn is in ``missing``, with the reason.
+    """All evidence of a run; ``missing`` has the reason for each kind that is absent.
 
-    Judged is the lead process: the training process of the lowest rank, with the most steps; of
-    ranks on a CPU, the one that the others wait for.
-    Raises RunError if this is no run directory, or one of a newer tdiag.
+    The lead process is judged: the training process of the lowest rank, with the most steps; of
+    ranks on a CPU, the one that the others wait for. Raises RunError if this is no run directory,
+    or one of a newer tdiag.
     """
     read_run(run_dir)
     kept = read_digest(run_dir)

@@ -65,7 +65,7 @@ _DEVICE = (DeviceTime, Kernels, Syncs, Transfers, Communication)
 
 
 def say_capture(evidence: Evidence, lead: Process | None, config: Mapping[str, Any]) -> None:
-    """Fill ``capture``, ``missing`` and the notes about faults, from what is in ``facts``."""
+    """Fill ``capture``, ``missing`` and the notes about faults, given the kinds in ``facts``."""
     wanted = config.get("windows") or STANDARD  # an older tdiag did not write it down
     windows = lead.all(WindowRecord) if lead else []
     for window, kinds in _KINDS_OF.items():
@@ -86,13 +86,13 @@ def say_capture(evidence: Evidence, lead: Process | None, config: Mapping[str, A
 
 
 def _cut_off(window: str, lead: Process | None) -> bool:
-    """Whether steps may be missing, since the process never wrote that it finished. All else is
-    written whole, at the end of its window."""
+    """Whether steps may be missing, since the process never recorded that it finished. Windows are
+    written whole, when they end."""
     return window == BASELINE and lead is not None and lead.last(FinishRecord) is None
 
 
 def _why(window: str, windows: list[WindowRecord], evidence: Evidence) -> str:
-    """Why this window left nothing."""
+    """Why this window gave nothing."""
     mine = [w for w in windows if w.name == window]
     if window == SAMPLE and Stacks in evidence.missing:  # another rank than the lead is judged
         return evidence.missing[Stacks]

@@ -66,8 +66,8 @@ def find_clean(lead: Process) -> Clean | None:
 
 
 def _on_device(lead: Process) -> bool:
-    """Its steps last longer than they take on the host: only windows at whose end the device was
-    waited for have a length."""
+    """A step lasts longer than it takes on the host: only windows that waited for the device at
+    their end have a known length."""
     about = lead.last(TorchRecord)
     return about is not None and about.device is not None
 
@@ -78,7 +78,7 @@ def _ended(lead: Process) -> list[WindowRecord]:
 
 
 def _unprofiled(lead: Process, measured: npt.NDArray[np.bool_]) -> Clean | None:
-    """A run too short for its baseline: the steps before it, if no queue was filled by then."""
+    """A run too short for its baseline: the steps before it, if no prefetch queue was full yet."""
     if any(loader.num_workers for loader in lead.all(LoaderRecord)):
         return None  # batches fetched ahead while starting would make any loader look quick
     unprofiled = ~lead.steps.inside(PROFILED) & measured
@@ -90,7 +90,7 @@ def _unprofiled(lead: Process, measured: npt.NDArray[np.bool_]) -> Clean | None:
 
 
 def why_none(lead: Process | None, processes: Sequence[Process] = ()) -> str:
-    """In the user's words, why no step is clean."""
+    """Why no step is clean, for the report."""
     if lead is None:
         if any(process.last(BoundaryRecord) for process in processes):
             return "only one training step was seen, and step times are measured from its end on"

@@ -57,8 +57,8 @@ def make_counted(lead: Process) -> list[Kind]:
 
 
 def _ops(record: OpsRecord, passes: Sequence[OpsRecord]) -> Ops:
-    """``record``, each line's calls as long as in the pass in which they were fastest: one stall
-    of the machine inside a call (0.6 s, in a line of 2 ms) would make all others look cheap."""
+    """The counts of ``record``. The time of a line is that of its fastest pass: one stall of the
+    machine inside a call (0.6 s, in a line of 2 ms) would make all other lines look cheap."""
     steps = record.steps
     fastest: dict[tuple[object, ...], float] = {}
     for line in (line for one in passes for line in one.lines if line.calls):

@@ -1,8 +1,8 @@
-"""What the first reading of a job of several ranks found out of each, kept in the run directory.
+"""Cache of what a job's ranks are compared by, kept in the run directory after the first reading.
 
-A thousand ranks' marks take 9 s to read and to cut into phases. What is compared of a rank is some
-kilobytes. It holds as long as neither the events nor the code that reads them change: both are in
-the key.
+Reading the marks of a thousand ranks and cutting them into phases takes 9 s; what is compared of a
+rank is a few kilobytes. The cache is valid as long as neither the events nor the code that reads
+them change: both are in the key.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ Batches = tuple[list[float], list[float]]  # samples and bytes of each training 
 
 
 class Digest(msgspec.Struct):
-    """``heads``: by the name of the events file. By rank: ``compared``, None of one that does not
-    step with the lead, and ``batches``, where a late rank was explained."""
+    """``heads``: by the name of the events file. By rank: ``compared``, None for a rank that does
+    not step with the lead, and ``batches``, if a late rank was explained."""
 
     key: str = ""
     heads: dict[str, ProcessHead] = {}
@@ -82,7 +82,7 @@ class Digest(msgspec.Struct):
     fresh: bool = False  # something was added since it was read
 
     def write(self, run_dir: Path) -> None:
-        """Where several ranks were compared; a folder that may only be read stays as it is."""
+        """If several ranks were compared. A read-only folder stays as it is."""
         if not self.fresh or not self.compared:
             return
         self.fresh = False
@@ -93,7 +93,7 @@ class Digest(msgspec.Struct):
 
 
 def read_digest(run_dir: Path) -> Digest:
-    """An empty one where there is none, or where it is of other events or other code."""
+    """Empty if there is none, or if it belongs to other events or other code."""
     key = _key(run_dir)
     with suppress(OSError, msgspec.MsgspecError):
         found = msgspec.msgpack.decode((run_dir / DIGEST).read_bytes(), type=Digest)

@@ -70,13 +70,13 @@ class Process:
 
     @property
     def rank(self) -> int:
-        return self._told("rank") or 0
+        return self._recorded("rank") or 0
 
     @property
     def world_size(self) -> int:
-        return self._told("world_size") or 1
+        return self._recorded("world_size") or 1
 
-    def _told(self, name: str) -> int | None:
+    def _recorded(self, name: str) -> int | None:
         """By the process group once it trains; else by what the launcher put into its environment
         (runs of an older tdiag)."""
         role, process = self.last(RoleRecord), self.last(ProcessRecord)
@@ -85,8 +85,8 @@ class Process:
 
     @property
     def evaluates(self) -> bool:
-        """Its steps are a loader's batches, and no backward was seen: no training, unless nothing
-        else of the run is one."""
+        """Its steps are a loader's batches, without any backward: an evaluation, unless no other
+        process of the run trains."""
         about = self.last(BoundaryRecord)
         return about is not None and about.source == BY_BATCH
 
@@ -169,15 +169,15 @@ def _take(process: Process, line: bytes) -> None:
 
 
 def training_of(processes: list[Process]) -> list[Process]:
-    """Those that ended steps; where some train, without those that only evaluate (the parent of
-    Hogwild's processes, after them)."""
+    """Processes that ended steps. If some of them train, those that only evaluate are left out
+    (such as the parent of Hogwild processes)."""
     stepping = [p for p in processes if p.head.steps]
     return [p for p in stepping if not p.evaluates] or stepping
 
 
 def lead_of(processes: list[Process]) -> Process | None:
-    """The training process that speaks for the run: lowest rank, then most steps; None if no
-    process ended a step."""
+    """The training process that is judged: lowest rank, then most steps; None if no process ended a
+    step."""
     training = training_of(processes)
     return min(training, key=lambda p: (p.rank, -p.head.steps), default=None)
 
@@ -200,8 +200,8 @@ def beside_of(lead: Process, processes: list[Process]) -> list[Process]:
 
 
 def _same_clock(one: Process, other: Process) -> bool:
-    """The monotonic clock begins when a machine boots: two machines' differ from the wall's by
-    something else."""
+    """Whether both ran on one machine: the monotonic clock starts at boot, so its distance from the
+    wall clock differs between machines."""
     offset, another = one.head.clock_ns, other.head.clock_ns
     return offset is not None and another is not None and abs(offset - another) < SAME_CLOCK_NS
 

@@ -1,6 +1,6 @@
-"""What the rank that the others wait for has to do, beside what they have to do.
+"""Why the rank that the others wait for is late.
 
-Three records tell. Fetches: the size of every rank's batches. Traces of the same steps: how much
+Three records show it. Fetches: the size of every rank's batches. Traces of the same steps: how much
 work they hold. Stacks, which py-spy takes of all ranks of a machine at once: in which line of the
 user's the late rank spends time that the others do not.
 """
@@ -45,7 +45,8 @@ def late_rank(
     processes: list[Process],
     kept: Digest,
 ) -> LateRank:
-    """What ``late`` has to do. ``everybody``: the processes that train, by rank."""
+    """The data, the work and the line of ``late`` beside the other ranks'. ``everybody``: the
+    training processes, by rank."""
     training = {number for number, role in lead.roles.loaders.items() if role == "train"}
     samples, batch_bytes = _batches(late.process.rank, everybody, processes, training, kept)
     calls, flops = _work(run_dir, lead.process, late.process, everybody)
@@ -127,8 +128,8 @@ def _dealt_at(process: Process, training: Collection[int]) -> Place | None:
 def _work(
     run_dir: Path, lead: Process, late: Process, everybody: Mapping[int, Process]
 ) -> tuple[Beside | None, Beside | None]:
-    """Torch calls and floating-point operations. Beside the late rank the lead is read, or of a
-    late lead another rank: traces of a thousand ranks need not be read to compare two."""
+    """Torch calls and floating-point operations. The late rank is compared with the lead, a late
+    lead with one other rank: two traces are enough, even of a thousand ranks."""
     other = lead if late.rank != lead.rank else _another(late, everybody.values())
     if other is None:
         return None, None
@@ -160,8 +161,8 @@ def _flops(evidence: Evidence) -> float | None:
 def traced_together(
     run_dir: Path, lead: Process, processes: Iterable[Process]
 ) -> dict[int, Evidence]:
-    """By rank, what the traces of the same steps tell; empty where fewer than two ranks traced
-    the steps that the lead traced. The later pass counts: its trace holds more steps."""
+    """By rank, the work in the traces of the same steps; empty if fewer than two ranks traced the
+    steps that the lead traced. The later pass counts: its trace holds more steps."""
     passes = sorted({record.number for record in lead.all(TraceRecord)}, reverse=True)
     everybody = list(processes)
     for number in passes:

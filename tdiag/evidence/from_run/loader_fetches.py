@@ -51,7 +51,7 @@ def _fetches(lead: Process, processes: list[Process]) -> dict[int, list[FetchRec
 
 
 def _in_window(fetches: list[FetchRecord], clean: Clean) -> list[FetchRecord]:
-    """Those that ended in the clean window; all of the run where the queue held enough batches
+    """Those that ended in the clean window; those of the whole run if the queue held enough batches
     for the whole window."""
     inside = [f for f in fetches if clean.holds(f.t + f.wall)]
     return inside or fetches
@@ -164,8 +164,8 @@ def _field(seen: list[Field]) -> BatchField:
 def _processing(fetch: FetchRecord) -> int | None:
     """On-CPU time of the sample loading, less what the kernel spent on reads from storage.
 
-    A read that misses the page cache costs the kernel time of its own (requests, filling pages):
-    half of the whole on a fast disk. It is storage, not preprocessing. A read that hits is not.
+    A read that misses the page cache costs kernel time (requests, filling pages), up to half of the
+    whole on a fast disk; that is storage, not preprocessing. A read that hits the cache counts.
     """
     if fetch.load_cpu is None or not (fetch.kernel and fetch.read):
         return fetch.load_cpu

@@ -98,7 +98,7 @@ def make_system(
 
 
 def read_system(path: Path) -> tuple[Machine | None, list[Sample]]:
-    """What is whole of it, in order; no machine where there is no readable file."""
+    """The machine and all complete samples, in order; no machine without a readable file."""
     machine: Machine | None = None
     samples: list[Sample] = []
     lines = path.read_bytes().split(b"\n") if path.is_file() else []
@@ -189,7 +189,7 @@ def _busiest_gpu(samples: list[Sample]) -> list[_RecordedGpu]:
 
 
 def _about(machine: Machine, gpu: list[_RecordedGpu]) -> _RecordedGpu:
-    """What never changes of the device of these samples."""
+    """The properties of the device that do not change from sample to sample."""
     return next((g for g in machine.gpus or () if gpu and g.index == gpu[0].index), _RecordedGpu())
 
 

@@ -43,7 +43,7 @@ W = TypeVar("W", OpsRecord, CallsRecord)
 
 
 def longest(records: list[W]) -> W | None:
-    """Of two passes the one that covers more steps, the later one if equal."""
+    """The pass that covers more steps; if both cover as many, the later one."""
     whole = [r for r in records if r.steps > 0]
     return max(whole, key=lambda r: (r.steps, r.number), default=None)
 
@@ -127,8 +127,7 @@ def _tables(ops: OpsRecord) -> EmbeddingTables:
 
 
 def _padding(counted: list[OpsRecord]) -> PaddedLookups | None:
-    """Of all counted steps together: the more batches, the surer. None where an older run's were
-    not looked at."""
+    """Over all counted steps: more batches are surer. None for older runs, which lack it."""
     known = [record for record in counted if record.padding is not None]
     sums: Counter[tuple[At, str, str]] = Counter()
     places: dict[tuple[At, str], None] = {}

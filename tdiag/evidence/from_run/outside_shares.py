@@ -79,9 +79,12 @@ class _Trained(NamedTuple):
 def add_watched(
     evidence: Evidence, run_dir: Path, run: Mapping[str, Any], attached: Mapping[str, Any]
 ) -> None:
-    """Environment, System, Stacks, CallTrees and Watched, as far as they were seen; why all else is
-    missing. Judged is the process that the others wait for: the one with the least share of
-    backward and communication, in which processes that train together meet."""
+    """Add Environment, System, Stacks, CallTrees and Watched, as far as they were recorded, and the
+    reasons for the rest.
+
+    The judged process is the one that the others wait for: it has the smallest share of backward
+    and communication, in which processes that train together wait for each other.
+    """
     about = msgspec.convert(attached, _Attached)
     environment = msgspec.structs.replace(
         make_environment(run, None),
@@ -146,8 +149,8 @@ def _device_name(path: Path) -> str:
 
 
 def _trained(file: Speedscope, about: _Attached) -> list[_Trained]:
-    """The processes that train, by what their stacks show: workers and launchers are none. Where
-    none of them trains, those that were asked for."""
+    """The training processes, by their stacks; workers and launchers are left out. If none of them
+    trains, those that were asked for."""
     ranks = dict(about.ranks)
     threads: dict[int, dict[int, list[Stack]]] = {}
     for profile in file.profiles:

@@ -1,5 +1,8 @@
-"""The line of a copy, of a wait and of a matrix product. A trace knows the function around it, and
-where that begins; the counted calls know their lines."""
+"""The line of a copy, of a wait and of a matrix product.
+
+A trace knows only in which function each is, and where that function begins; the counted calls know
+their lines.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,8 @@ PRODUCTS = {
 
 
 def pinpoint(evidence: Evidence) -> None:
-    """Replace the places of Transfers, Syncs and Work's products by the lines that made such calls,
-    where the function has any; of several, the one that spent most time in them."""
+    """Replace the places of Transfers, Syncs and Work's products by lines of the same function that
+    made such calls, if there are any: by the one that spent most time in them."""
     ops, transfers, syncs = evidence.get(Ops), evidence.get(Transfers), evidence.get(Syncs)
     work = evidence.get(Work)
     if ops is None:

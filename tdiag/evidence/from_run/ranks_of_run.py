@@ -52,8 +52,9 @@ OTHER = {"after_step": "other"}  # as the budget calls it
 def rank_to_judge(
     evidence: Evidence, run_dir: Path, lead: Timed, processes: list[Process], kept: Digest
 ) -> Timed:
-    """The lead; or the rank that it waits for, whose time is everybody's. Adds Ranks where several
-    step together, and says whom the report is about. ``evidence`` holds the Environment."""
+    """The lead; or the rank that it waits for, whose time sets everybody's step. Adds Ranks if
+    several ranks step together, and a note that names the rank of the report. ``evidence`` holds
+    the Environment."""
     training = training_of(processes)
     others = len(training) - 1
     environment = evidence.get(Environment)
@@ -86,7 +87,7 @@ def rank_to_judge(
 def on_devices(
     run_dir: Path, lead: Timed, processes: Iterable[Process]
 ) -> tuple[Ranks, Timed] | str:
-    """As :func:`together`, or why that is unknown."""
+    """Like :func:`together`, or why that is unknown."""
     everybody = {lead.process.rank: lead.process, **_others(lead.process, processes)}
     ranks = by_traces(run_dir, lead.process, everybody.values())
     if ranks is None or ranks.slowest is None or ranks.waited_ns is None:
@@ -110,9 +111,9 @@ def _late(ranks: Ranks) -> bool:
 
 
 def together(lead: Timed, processes: Iterable[Process], kept: Digest) -> tuple[Ranks, Timed] | None:
-    """All ranks that step with the lead, and the one to judge the job by: that which the others
-    wait for, or the lead where nobody waits noticeably. None if nobody steps with it. ``kept``: of
-    ranks that it knows no record is read."""
+    """All ranks that step with the lead, and the rank to judge: the one that the others wait for,
+    or the lead if nobody waits noticeably. None if no rank steps with the lead. ``kept``: the
+    records of these ranks need not be read."""
     others = _others(lead.process, processes)
     ranks = {lead.process.rank: _digest(lead)}
     for rank, process in sorted(others.items()):
@@ -188,16 +189,16 @@ def _by_collectives(ranks: Mapping[int, RankDigest]) -> Ranks:
         )
         for rank, mine in sorted(ranks.items())
     )
-    shortest = by_turns = None
+    shortest = changing = None
     if (steps := _step_by_step(list(ranks.values()))) is not None:
         shortest = float(steps.min(axis=0).mean())
-        by_turns = float(steps.mean(axis=1).min()) - shortest
+        changing = float(steps.mean(axis=1).min()) - shortest
     return Ranks(
         ranks=times,
         slowest=late,
         waited_ns=waited,
         shortest_ns=shortest,
-        by_turns_ns=by_turns,
+        changing_ns=changing,
         source="baseline",
     )
 
@@ -232,13 +233,13 @@ def _step(mine: Timed) -> float:
 
 
 def by_traces(run_dir: Path, lead: Process, processes: Iterable[Process]) -> Ranks | None:
-    """None where nobody traced the steps of a trace of the lead's with it."""
+    """None if no other rank traced the same steps as the lead."""
     found = traced_together(run_dir, lead, processes)
     return compare_ranks(found) if found else None
 
 
 def make_collectives(process: Process, timeline: Slices, clean: Clean) -> Collectives | None:
-    """None where no collective was seen, in no step at all."""
+    """None if no collective was seen in any step."""
     records = {record.id: record for record in process.all(CollectiveRecord)}
     if not records:
         return None

@@ -111,9 +111,9 @@ class _Regions:
         return losses
 
     def loader_roles(self) -> dict[int, str]:
-        """``train`` if its batches led to backward. A batch of which no use is seen (the first of
-        two zipped loaders, the end of an epoch) goes with the one after it, if nothing else
-        tells."""
+        """``train`` if its batches led to backward. A batch whose use was not seen (of the first of
+        two zipped loaders, at the end of an epoch) gets the role of the next batch, unless
+        something else shows it."""
         size = len(self.has_batch)
         trains = np.bincount(self.segment, self.kind == BACKWARD, size) > 0
         evaluates = np.bincount(self.segment, self.model & ~self.teacher, size) > 0

@@ -169,7 +169,7 @@ def _fetches(stacks: Iterable[Stack]) -> Iterator[Stack]:
 
 
 def not_pythons(stack: Sequence[SampledFrame]) -> bool:
-    """Of a thread that Python has not started, as autograd's for a device are."""
+    """The stack is of a thread that Python did not start, such as autograd's for a device."""
     outermost = next((frame for frame in stack if not frame.tdiags()), None)
     if outermost is None or outermost.name == "<module>":  # the main thread
         return False
@@ -202,7 +202,7 @@ def with_autograd(training: list[Stack], autograd: list[Stack]) -> list[Stack]:
 
 
 def _waits_for_backward(stack: Sequence[SampledFrame]) -> bool:
-    """It lies in torch's engine: no Python of the user's or of a hook is called by backward."""
+    """It ends in torch's engine: backward called neither Python of the user's nor a hook."""
     inner = next((frame for frame in reversed(stack) if not frame.tdiags()), None)
     return inner is not None and (
         inner.phase() == "backward" or (inner.file or "").endswith("torch/autograd/graph.py")

@@ -1,4 +1,4 @@
-"""How long the program took to its first step, and what with."""
+"""How long the program took until its first step ended, by part."""
 
 from __future__ import annotations
 

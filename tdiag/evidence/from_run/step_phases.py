@@ -220,7 +220,8 @@ def _updating(timeline: Slices, roles: Roles, phases: Ints, clean: Mask) -> int:
 
 
 def _collected_while_waiting(timeline: Slices, clean: Mask) -> int:
-    """What a fetch allocates, its collections have to go through: ns in all clean steps."""
+    """Garbage collections during data waits, which visit what the fetches allocate: ns in all clean
+    steps."""
     collections = (timeline.kind == GC) & (timeline.parent != NOBODY) & clean[timeline.step]
     waiting = timeline.kind[timeline.parent[collections]] == NEXT
     return int(timeline.wall[collections][waiting].sum())

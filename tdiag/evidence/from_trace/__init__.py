@@ -8,9 +8,8 @@ from tdiag.evidence.compiling import CompiledRegions
 from tdiag.evidence.data_sheets import roof_of
 from tdiag.evidence.device import Device, DeviceParts, DeviceTime, Kernels, Syncs, Transfers
 from tdiag.evidence.feeding import TracedFetches
-from tdiag.evidence.from_trace.allocating import allocator_calls
 from tdiag.evidence.from_trace.compiled_regions import compiled_regions
-from tdiag.evidence.from_trace.copies_and_syncs import syncs, transfers
+from tdiag.evidence.from_trace.copies_and_syncs import allocator_calls, syncs, transfers
 from tdiag.evidence.from_trace.device_time import busy_spans, device_time, host_states, idle_causes
 from tdiag.evidence.from_trace.device_work import device_memory, device_of, device_parts, kernels
 from tdiag.evidence.from_trace.fetching import traced_fetches

@@ -1,4 +1,4 @@
-"""Copies between host and device, synchronisations, and the idle time they cause."""
+"""Copies between host and device, synchronisations and the idle time they cause, allocations."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from tdiag.evidence.from_trace.nesting import Nested, nest
 from tdiag.evidence.from_trace.python_stacks import PythonStacks
 from tdiag.evidence.from_trace.sorted_events import COMPUTE, D2H, H2D, Rows, TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
+from tdiag.evidence.memory import AllocatorCalls
 from tdiag.model.place import Place
 
 MEMORY_WORDS = {
     "pageable": re.compile(r"Pageable|\((M2D|D2M)\)", re.IGNORECASE),
     "pinned": re.compile(r"Pinned|ze\w+Copy\((H2D|D2H)\)", re.IGNORECASE),
 }
+MALLOC = re.compile(r"^(cuda|hip)Malloc$")
+FREE = re.compile(r"^(cuda|hip)Free$")
+LAUNCHES, MALLOCS, FREES = range(3)
 
 
 def transfers(view: TraceView, window: TracedWindow, stacks: PythonStacks) -> Transfers:
@@ -156,3 +160,27 @@ def _grouped(
         )
         for (name, at, op, within), mine in groups.items()
     ]
+
+
+def allocator_calls(view: TraceView, window: TracedWindow) -> AllocatorCalls | None:
+    """Calls for device memory, which a warm caching allocator does not make. None where no runtime
+    calls were traced."""
+    if not len(view.runtime):
+        return None
+    trace = view.trace
+    kinds = [view.launch[view.launch >= 0]]
+    kinds += [view.matching(view.runtime, pattern) for pattern in (MALLOC, FREE)]
+    kinds = [np.unique(window.began(view, rows)) for rows in kinds]
+    rows = np.concatenate(kinds)
+    kind = np.repeat([LAUNCHES, MALLOCS, FREES], [len(rows) for rows in kinds])
+    kind = kind[np.argsort(trace.ts_ns[rows], kind="stable")]
+    first = np.flatnonzero(np.diff(kind, prepend=-1))  # of each stretch of calls of one kind
+    runs = kind[first]
+    retried = (runs[:-2] == MALLOCS) & (runs[1:-1] == FREES) & (runs[2:] == MALLOCS)
+    spent = trace.dur_ns[rows[len(kinds[LAUNCHES]) :]].sum()
+    return AllocatorCalls(
+        mallocs=len(kinds[MALLOCS]) / window.count,
+        frees=len(kinds[FREES]) / window.count,
+        retries=int(retried.sum()) / window.count,
+        host_ns=float(spent) / window.count,
+    )

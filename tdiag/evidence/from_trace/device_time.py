@@ -108,8 +108,8 @@ ORDINARY_TIMES = Threshold(
 def _launch_starved(
     view: TraceView, window: TracedWindow, idle: Spans, states: dict[str, Spans]
 ) -> int:
-    """Idle before work whose launch call came only after the device had become idle, as far as the
-    host went from launch to launch meanwhile as it usually does."""
+    """Idle before work whose launch call came only after the device had become idle, provided that
+    the host launched at its usual pace meanwhile."""
     known = view.launch >= 0
     rows, calls = view.work[known], view.launch[known]
     if not len(idle) or not len(rows):
@@ -212,10 +212,10 @@ def idle_causes(
 ) -> Idle:
     """Attribute every idle instant of the window to one cause.
 
-    A wait makes idle what follows it, too: had the host not waited, it would be ahead by as long
-    as the device worked meanwhile. Later gaps are charged to the most recent wait whose lead is
-    not used up: a replay of the device queue with the waits removed, in one pass. So a wait for
-    a device that never runs dry costs nothing, and a short wait explains no long gap.
+    A wait also causes idle time after it: without the wait the host would be ahead by as long as
+    the device worked meanwhile. Later gaps are charged to the most recent wait whose lead is not
+    used up, as in a replay of the device queue without the waits, in one pass. So a wait for a
+    device that never runs dry costs nothing, and a short wait explains no long gap.
     """
     idle = gaps(busy, window.begin, window.end)
     parts = split(idle, states)

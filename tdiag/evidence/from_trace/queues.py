@@ -27,7 +27,7 @@ LOOK_BACK = 16  # ends of work before a start, among which the one that it joine
 class Queues:
     """``rows`` of work by time of issue, all times from ``origin``. ``call``: number of the call
     that issued it, −1 for work queued before. Numbers of work: ``after``, ``joins`` (−1 = none).
-    ``unexplained_ns``: waiting for what the trace does not tell."""
+    ``unexplained_ns``: waiting whose reason is not in the trace."""
 
     rows: Rows
     call: Ints

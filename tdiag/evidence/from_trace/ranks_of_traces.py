@@ -38,20 +38,20 @@ def compare_ranks(by_rank: Mapping[int, Evidence]) -> Ranks:
         return Ranks(ranks=ranks, slowest=None, waited_ns=None)
     slowest = min(known, key=lambda rank: known[rank])
     others = [ns for rank, ns in known.items() if rank != slowest]
-    shortest, by_turns = _by_turns(list(by_rank.values())) or (None, None)
+    shortest, changing = _changing(list(by_rank.values())) or (None, None)
     return Ranks(
         ranks=ranks,
         slowest=slowest,
         waited_ns=statistics.median(others) - known[slowest],
         shortest_ns=shortest,
-        by_turns_ns=by_turns,
+        changing_ns=changing,
     )
 
 
-def _by_turns(ranks: Sequence[Evidence]) -> tuple[float, float] | None:
-    """``shortest_ns`` and ``by_turns_ns`` of :class:`Ranks`; None where the collectives cannot be
-    paired: there are other numbers of them, or they do not end together (as those of other steps
-    do not, nor by clocks that are more than half a step apart)."""
+def _changing(ranks: Sequence[Evidence]) -> tuple[float, float] | None:
+    """``shortest_ns`` and ``changing_ns`` of :class:`Ranks`. None if the collectives cannot be
+    paired: the ranks have different numbers of them, or they do not end together (they belong to
+    different steps, or the clocks are more than half a step apart)."""
     steps = {traced.count for e in ranks if (traced := e.get(TracedSteps))}
     found = [c.collectives for e in ranks if (c := e.get(Communication))]
     if len(steps) != 1 or len(found) < len(ranks) or not found[0]:

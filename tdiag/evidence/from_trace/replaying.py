@@ -45,8 +45,8 @@ class _Calls:
 
 
 def replay(view: TraceView, window: TracedWindow, states: Mapping[str, Spans]) -> Replay:
-    """``states``: of the host, disjoint. Raises Unexplained where the trace lacks what a replay
-    needs, or where too much of it waits for what the trace does not tell."""
+    """``states``: of the host, disjoint. Raises Unexplained if the trace lacks what a replay needs,
+    or if too much of the waiting has no reason in the trace."""
     if window.sampled:
         raise Unexplained("most host events are missing from the trace")
     origin = window.begin

@@ -14,9 +14,8 @@ from tdiag.model.place import Place
 from tdiag.report.document import Document
 from tdiag.report.text import inert, relative
 
-HOT_FRAC = (
-    0.02  # of the samples: a line with fewer is not marked; as two runs of one program differ
-)
+# Of the samples: a line with fewer is not marked (two runs of one program differ by as much).
+HOT_FRAC = 0.02
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tdiag import units
 from tdiag.model.diagnosis import Component
 from tdiag.report import summary, words
 from tdiag.report.document import Cell, Column, Parts, Table
-from tdiag.report.html.inert import rgb
+from tdiag.report.html.parts import rgb
 from tdiag.report.page import Page
 from tdiag.report.text import clip_head, clip_middle, inert, kernel_name, spot
 

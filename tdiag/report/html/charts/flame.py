@@ -7,8 +7,7 @@ from typing import Any
 
 from tdiag.evidence.sampled import CallFrame, CallTrees, Stacks
 from tdiag.evidence.store import Evidence
-from tdiag.report.html.inert import label, rgb
-from tdiag.report.html.parts import Chart
+from tdiag.report.html.parts import Chart, label, rgb
 from tdiag.report.text import clip_head, inert
 from tdiag.units import percent, plural
 

@@ -14,8 +14,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.probe.wire import PROFILED
 from tdiag.report.document import Cell, Table
 from tdiag.report.html.charts.step_times import WINDOWS
-from tdiag.report.html.inert import label, rgb
-from tdiag.report.html.parts import Chart, sheet
+from tdiag.report.html.parts import Chart, label, rgb, sheet
 from tdiag.report.words import NOTHING
 from tdiag.units import plural, quantity
 

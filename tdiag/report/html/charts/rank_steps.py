@@ -6,8 +6,7 @@ from typing import Any
 
 from tdiag.model.diagnosis import RankStep
 from tdiag.report.document import Cell, Table
-from tdiag.report.html.inert import label, rgb
-from tdiag.report.html.parts import Chart, sheet
+from tdiag.report.html.parts import Chart, label, rgb, sheet
 from tdiag.report.words import NOTHING, component
 from tdiag.units import duration, plural
 

@@ -8,8 +8,7 @@ from typing import Any
 from tdiag.evidence.steps import EventLane, StepEvent, StepEvents
 from tdiag.evidence.store import Evidence
 from tdiag.report.document import Cell, Table
-from tdiag.report.html.inert import label, rgb
-from tdiag.report.html.parts import Chart, sheet
+from tdiag.report.html.parts import Chart, label, rgb, sheet
 from tdiag.report.text import clip
 from tdiag.report.words import component
 from tdiag.units import duration, percent, plural

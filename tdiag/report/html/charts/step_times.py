@@ -11,8 +11,7 @@ from tdiag.evidence.steps import StepHistory, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.probe import wire
 from tdiag.report.document import Cell, Table
-from tdiag.report.html.inert import label, rgb
-from tdiag.report.html.parts import Chart, sheet
+from tdiag.report.html.parts import Chart, label, rgb, sheet
 from tdiag.units import duration, plural
 
 Ints = npt.NDArray[np.int64]

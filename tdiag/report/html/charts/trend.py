@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tdiag.report.document import Cell, Table, Tone, Trend
-from tdiag.report.html.inert import label, rgb
-from tdiag.report.html.parts import Chart, sheet
+from tdiag.report.html.parts import Chart, label, rgb, sheet
 from tdiag.report.words import BAD, GOOD, WARN
 from tdiag.units import duration
 

@@ -33,13 +33,12 @@ from tdiag.evidence.ranks import Communication, Ranks
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Abstain, Found, Gain, held
-from tdiag.rules.examples import MS, budget, device_time, late_by_turns
-from tdiag.rules.measures import count, ns
-from tdiag.rules.stragglers import abstain_unless_alone, waits_by_turns
+from tdiag.rules.base import Abstain, Found, Gain, count, held, ns
+from tdiag.rules.examples import MS, budget, changing_late_rank, device_time
+from tdiag.rules.stragglers import abstain_unless_alone, changing_waits
 
 CODE = "TD906"
-NAME = "ranks-late-by-turns"
+NAME = "late-rank-changes"
 CLASS = "comm"
 AFTER = {"TD902": "a rank that is late overall makes the others wait at every step"}
 
@@ -55,20 +54,20 @@ def check(
     if ranks is None:
         abstain_unless_alone(environment, "only one rank was traced")
         return None
-    if ranks.by_turns_ns is None:
+    if ranks.changing_ns is None:
         raise Abstain("the ranks' collectives could not be paired")
     step_ns = device.step_ns if device is not None and budget.has_device else budget.step_ns
-    sentence = waits_by_turns(ranks, step_ns)
+    sentence = changing_waits(ranks, step_ns)
     if not sentence:
         return None
-    cost = ranks.by_turns_ns * budget.step_ns / step_ns
+    cost = ranks.changing_ns * budget.step_ns / step_ns
     seen = communication.exposed_ns if communication is not None else held(budget, "comm")
-    exposed = max(seen, ranks.by_turns_ns)
+    exposed = max(seen, ranks.changing_ns)
     source = ranks.source
     return Found(
         summary=sentence,
         evidence=(
-            ns("waiting for changing ranks", ranks.by_turns_ns, source),
+            ns("waiting for changing ranks", ranks.changing_ns, source),
             ns("exposed if all arrive together", ranks.shortest_ns or 0.0, source),
             ns("exposed communication", seen, source),
             count("ranks", len(ranks.ranks), source),
@@ -86,9 +85,9 @@ def check(
         gain=Gain(
             0.0,
             cost,
-            "high end: all ranks arrive together; low end: no order of the data achieves that.",
+            "high end: all ranks arrive together; low end: nothing, if no order does that.",
             ("comm",),
-            high_cuts={"comm": 1 - ranks.by_turns_ns / exposed},
+            high_cuts={"comm": 1 - ranks.changing_ns / exposed},
         ),
     )
 
@@ -97,7 +96,10 @@ def fires() -> Evidence:
     """Each of two ranks is late by 40 ms at every other step."""
     found = Communication(total_ns=30 * MS, exposed_ns=30 * MS, count=1.0)
     return Evidence().add(
-        budget(device=True, compute=70, comm=30), found, device_time(100), late_by_turns(10, 20)
+        budget(device=True, compute=70, comm=30),
+        found,
+        device_time(100),
+        changing_late_rank(10, 20),
     )
 
 
@@ -105,5 +107,5 @@ def clear() -> Evidence:
     """The ranks arrive together."""
     found = Communication(total_ns=30 * MS, exposed_ns=30 * MS, count=1.0)
     return Evidence().add(
-        budget(device=True, compute=70, comm=30), found, device_time(100), late_by_turns(30, 0)
+        budget(device=True, compute=70, comm=30), found, device_time(100), changing_late_rank(30, 0)
     )

@@ -61,15 +61,15 @@ def findings(evidence: Evidence) -> dict[str, Finding]:
     return {found.code: found for found in diagnose(evidence).findings}
 
 
-BY_TURNS = ([300, 700, 300, 700], [700, 300, 700, 300])
+CHANGING = ([300, 700, 300, 700], [700, 300, 700, 300])
 
 
-def test_what_nobody_is_late_for_on_the_whole_is_waited_by_turns(tmp_path: Path) -> None:
-    evidence = job(tmp_path, *BY_TURNS)
+def test_waiting_for_a_rank_that_changes_is_counted_apart(tmp_path: Path) -> None:
+    evidence = job(tmp_path, *CHANGING)
     ranks = ranks_of(evidence)
     assert ranks.waited_ns == pytest.approx(0)
     assert ranks.shortest_ns == pytest.approx(100_000)
-    assert ranks.by_turns_ns == pytest.approx(200_000)  # 400 µs at every other step
+    assert ranks.changing_ns == pytest.approx(200_000)  # 400 µs at every other step
     found = findings(evidence)
     assert "TD902" not in found
     most = {code: found[code].at_best_ns for code in ("TD903", "TD906")}
@@ -86,7 +86,7 @@ def test_a_rank_that_is_late_on_the_whole_is_no_turn(tmp_path: Path) -> None:
     evidence = job(tmp_path, [300] * 4, [700] * 4)
     ranks = ranks_of(evidence)
     assert (ranks.slowest, ranks.waited_ns) == (1, pytest.approx(400_000))
-    assert ranks.by_turns_ns == pytest.approx(0)
+    assert ranks.changing_ns == pytest.approx(0)
     assert "TD906" not in findings(evidence)
 
 
@@ -94,7 +94,7 @@ def test_both_at_once_are_told_apart(tmp_path: Path) -> None:
     """Rank 1 is late three times of four."""
     ranks = ranks_of(job(tmp_path, [300, 300, 300, 700], [700, 700, 700, 300]))
     assert (ranks.slowest, ranks.waited_ns) == (1, pytest.approx(200_000))
-    assert ranks.by_turns_ns == pytest.approx(100_000)
+    assert ranks.changing_ns == pytest.approx(100_000)
 
 
 def test_ranks_that_come_together_wait_for_nobody(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_collectives_that_cannot_be_paired_tell_nothing(
     how: dict[str, float], tmp_path: Path
 ) -> None:
     """There are more of them on one rank, they do not end together, or they are of other steps."""
-    evidence = job(tmp_path, *BY_TURNS, **how)  # type: ignore[arg-type]
+    evidence = job(tmp_path, *CHANGING, **how)  # type: ignore[arg-type]
     ranks = ranks_of(evidence)
-    assert (ranks.shortest_ns, ranks.by_turns_ns) == (None, None)
+    assert (ranks.shortest_ns, ranks.changing_ns) == (None, None)
     told = {a.code: a.missing for a in diagnose(evidence).abstained}
     assert told["TD906"] == "the ranks' collectives could not be paired"
     assert "TD903" in findings(evidence)
