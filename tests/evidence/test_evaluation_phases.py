@@ -96,6 +96,28 @@ def test_evaluation_on_a_tensor_without_any_loader(tmp_path: Path) -> None:
     assert found["forward"] == 4
 
 
+@pytest.mark.parametrize("scalar", [True, False])
+def test_a_part_of_the_model_without_parameters_judges_nothing(
+    scalar: bool, tmp_path: Path
+) -> None:
+    """An agent's policy that calls its parts one by one (Stable-Baselines3): its features are
+    flattened by a module without parameters, after the previous step's layers."""
+
+    def step(run: Run, number: int) -> None:
+        if number % 10 == 9:
+            for _ in range(4):
+                run.forward(1, flatten, train=False, grad=False, scalar=scalar)
+                run.forward(2, train=False, grad=False)
+        run.gap(1)
+        run.forward(4)
+        run.backward(5)
+        run.update(2)
+
+    run, flatten = Run(tmp_path), 9
+    run.add("module", id=flatten, name="Flatten", at=None, parameters=0, parameter_bytes=0)
+    assert phases_of(run.steps(30, step)).eval_evident is scalar
+
+
 def test_a_frozen_teacher_in_the_step_is_forward(tmp_path: Path) -> None:
     def step(run: Run, number: int) -> None:
         run.batch(3)

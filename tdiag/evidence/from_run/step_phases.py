@@ -193,6 +193,7 @@ def make_phases(
     batches = _Batches(timeline, roles, clean)
     models = [number for number, module in modules.items() if module.parameters]
     bare = [number for number, module in modules.items() if not module.parameters]
+    losses = [number for number, module in modules.items() if module.loss]
     saves = timeline.wall[(timeline.kind == SAVE) & clean[timeline.step]]
     return Phases(
         wall_ns={name: int(wall[_NUMBER[name]]) / steps for name in seen},
@@ -206,7 +207,7 @@ def make_phases(
         iterator_start_ns=batches.starting_ns() / steps,
         eval_train_mode_frac=batches.train_mode_frac(EVAL_MODEL, models),
         train_eval_mode_frac=batches.eval_mode_frac(models),
-        eval_evident=batches.eval_evident(bare),
+        eval_evident=batches.eval_evident(losses, bare),
         gc_in_wait_ns=_collected_while_waiting(timeline, clean) / steps,
         update_ns=_updating(timeline, roles, phases, clean) / steps,
     )
@@ -314,9 +315,12 @@ class _Batches:
         fed = (self.role == EVAL_BATCH) & np.append(model[1:], False)
         return int(fed.sum()) or int((model & ~np.isin(self.arg >> MODULE_SHIFT, bare)).sum())
 
-    def eval_evident(self, bare: Sequence[int]) -> bool:
-        """``bare``: modules without parameters, which after a model are its loss."""
-        judged = (self.role == EVAL_MODEL) & np.isin(self.arg >> MODULE_SHIFT, bare)
+    def eval_evident(self, losses: Sequence[int], bare: Sequence[int]) -> bool:
+        """A loader feeds it or a loss judges it. ``losses``: torch's own; ``bare``: modules without
+        parameters, which are a loss if they return a single number, else a part of the model."""
+        module = self.arg >> MODULE_SHIFT
+        judged = np.isin(module, losses) | (np.isin(module, bare) & (self.ret == 1))
+        judged &= self.role == EVAL_MODEL
         return bool(judged.any() or (self.role == EVAL_BATCH).any())
 
     def eval_grad_frac(self) -> float | None:
