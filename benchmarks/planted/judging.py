@@ -4,13 +4,13 @@
   the smaller saves at least 85 % of the larger;
 - line: the first finding points at a line of a cause (that which makes the loader is right for what
   is wrong in fetching); apart from that, whether the first three do, whether one of them points at
-  a line that does the work, and whether they have both causes;
+  a line that does the work, and whether they have both causes, where each alone is not weak;
 - range: what fixing the cause alone gains lies in what the finding at its line predicts. It is not
   judged where the twin makes another change than the finding advises (``Waste.twin``);
 - false alarm: a healthy case of another class than ``compute``, or with a finding that promises
   more than 10 %. What a fixed twin still loses to the same program without the cause is measured,
   and twins that lose more than that are not judged;
-- weak: fixing all that was planted gains less than 1.15 times: counted, not judged.
+- weak: fixing it (all that was planted) gains less than 1.15 times: counted, not judged.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def outcome(case: Drawn, row: Row) -> Row:
         result["line in three"] = any(f["of"] for f in first_three)
     if work := case.right(work=True):
         result["work in three"] = any(f["at"] and tuple(f["at"]) in work for f in first_three)
-    if len(case.wastes) > 1:
+    if len(case.wastes) > 1 and min(row.get("gains", [WEAK])) >= WEAK:
         result["both in three"] = len({k for f in first_three for k in f["of"]}) > 1
     mine = next((f for f in row["findings"] if f["fix"] and f["speedup"]), None)
     if mine and "gains" in row:
