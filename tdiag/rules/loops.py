@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tdiag.evidence.sampled import CallTrees, Stacks
@@ -87,10 +87,30 @@ def in_loss(line: OpLine, modules: Modules | None) -> bool:
     return nearest is not None and nearest.is_loss
 
 
-def value_loops(ops: Ops, modules: Modules | None) -> list[OpLine]:
+def hooks_of(trees: CallTrees | None) -> set[tuple[str, str]]:
+    """The user's functions, as file and name, that torch calls beside a module's ``forward``: its
+    hooks. They observe the pass; no loss is computed there."""
+    frames = trees.training if trees else ()
+    callers = [frames[frame.parent].file if frame.parent >= 0 else "" for frame in frames]
+    return {
+        (frame.file, name)
+        for frame, caller in zip(frames, callers, strict=True)
+        if frame.user
+        and caller.endswith("torch/nn/modules/module.py")
+        and (name := frame.name.rpartition(".")[2]) != "forward"
+    }
+
+
+def in_hook(line: OpLine, hooks: Collection[tuple[str, str]]) -> bool:
+    return (line.at.file, line.at.function.rpartition(".")[2]) in hooks
+
+
+def value_loops(
+    ops: Ops, modules: Modules | None, hooks: Collection[tuple[str, str]]
+) -> list[OpLine]:
     """Lines that loop over tensor values: every loop in the loss, and loops of forward in functions
-    that also read tensor values in a loop (a loss may be computed there)."""
-    loops = [x for x in ops.lines if x.in_loop and _again_and_again(x)]
+    that also read tensor values in a loop (a loss may be computed there), hooks apart."""
+    loops = [x for x in ops.lines if x.in_loop and _again_and_again(x) and not in_hook(x, hooks)]
     reading = {
         (line.at.file, line.at.function)
         for line in loops

@@ -43,6 +43,7 @@ from tdiag.rules.loops import (
     SMALL_CALL,
     WORK_IN_SMALL_CALL_FRAC,
     LoopTime,
+    hooks_of,
     in_loss,
     loop_time,
     python_inside,
@@ -72,7 +73,7 @@ def check(
     stacks: Stacks | None,
     trees: CallTrees | None,
 ) -> Found | None:
-    lines = value_loops(ops, modules)
+    lines = value_loops(ops, modules, hooks_of(trees))
     time = loop_time(lines, ops, phases, modules, host_ops)
     loss = [line for line in ops.lines if in_loss(line, modules)]
     whole = loop_time([*loss, *(x for x in lines if x not in loss)], ops, phases, modules, host_ops)

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Calls, Dispatch, OpLine, Ops
@@ -45,7 +46,14 @@ from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
 from tdiag.rules.evaluation import acts
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost, fixed_cost_of_small
-from tdiag.rules.loops import LAYERS, MIN_LINE_CALLS, rewriting, value_loops
+from tdiag.rules.loops import (
+    LAYERS,
+    MIN_LINE_CALLS,
+    hooks_of,
+    in_hook,
+    rewriting,
+    value_loops,
+)
 from tdiag.rules.model_calls import model_loop
 from tdiag.units import duration, per_step, percent
 
@@ -75,13 +83,16 @@ def check(
     modules: Modules | None,
     flags: Flags | None,
     calls: Calls | None,
+    trees: CallTrees | None,
 ) -> Found | None:
     agent = acts(flags, calls)
     loop = model_loop(modules, phases, ops)
     loader = loaders.train() if loaders else None
     if not budget.has_device:
-        apart = [*value_loops(ops, modules), *(loop.lines if loop else ())] if ops else []
-        apart += [line for line in ops.lines if line.constructs] if ops else []  # TD207's
+        hooks = hooks_of(trees)
+        apart = [*value_loops(ops, modules, hooks), *(loop.lines if loop else ())] if ops else []
+        # TD207's and TD711's.
+        apart += [x for x in ops.lines if x.constructs or in_hook(x, hooks)] if ops else []
         return _on_cpu(budget, phases, ops, dispatch, loader, apart, agent)
     if device is None:
         raise Abstain("no device activity was traced")

@@ -1,9 +1,9 @@
 """Python loop over tensor values outside the loss
 
 ## What it measures
-User lines before the forward pass, in the optimizer or after the step that repeat torch calls and
-conversions (`.item()`, `bool(tensor)`) within one step. Calls are counted exactly by line; their
-clean time is limited by the samples of their functions, where there are any.
+User lines before the forward pass, in a module's hooks, in the optimizer or after the step that
+repeat torch calls and conversions (`.item()`, `bool(tensor)`) within one step. Calls are counted
+exactly by line; their clean time is limited by the samples of their functions, where there are any.
 
 ## Why it is slow
 Every torch call and every conversion costs a few microseconds even on little data. On a device,
@@ -24,12 +24,13 @@ Recurrences, where each turn needs the previous one, cannot be vectorised.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
+from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, same_function, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases, stack, stacks
 from tdiag.rules.loops import (
@@ -39,30 +40,39 @@ from tdiag.rules.loops import (
     SMALL_CALL,
     WORK_IN_SMALL_CALL_FRAC,
     conversions,
+    hooks_of,
+    in_hook,
     rewriting,
 )
-from tdiag.rules.thresholds import MIN_SAMPLES
+from tdiag.rules.thresholds import LOG_EVERY, MIN_SAMPLES
 from tdiag.units import duration, percent
 
 CODE = "TD711"
 NAME = "python-loop-over-tensors"
 CLASS = "overhead"
 
-# Phases of user code that are neither forward nor loss, and their budget components.
+# Phases of user code that is neither the model nor its loss, and their budget components.
 PHASES = {
     "prepare": "prepare",
     "optimizer": "optimizer",
     "after_step": "other",
     "unattributed": "unattributed",
+    "forward": "forward",  # of it, the modules' hooks
 }
 # The budget components of device idle time caused by such a loop.
 WITH_DEVICE = ("launch", "sync")
 
 
 def check(
-    budget: Budget, ops: Ops, phases: Phases, stacks: Stacks | None, dispatch: Dispatch | None
+    budget: Budget,
+    ops: Ops,
+    phases: Phases,
+    stacks: Stacks | None,
+    dispatch: Dispatch | None,
+    trees: CallTrees | None,
 ) -> Found | None:
-    loops = {phase: lines for phase in PHASES if (lines := _looping(ops, phase))}
+    hooks = hooks_of(trees)
+    loops = {phase: lines for phase in PHASES if (lines := _looping(ops, phase, hooks))}
     lines = [line for looping in loops.values() for line in looping]
     spent = sum(_clean(looping, phase, ops, phases) for phase, looping in loops.items())
     if not lines or not spent:
@@ -88,7 +98,7 @@ def check(
             count("torch calls", calls, "ops", "per_step"),
             count("conversions", converted, "ops", "per_step"),
         ),
-        fix=rewriting(lines),
+        fix=_rarer(worst) if in_hook(worst, hooks) else rewriting(lines),
         gain=Gain(
             spent * (1 - WORK_IN_SMALL_CALL_FRAC) if sure else 0.0,
             spent,
@@ -100,10 +110,27 @@ def check(
     )
 
 
-def _looping(ops: Ops, phase: str) -> list[OpLine]:
+def _looping(ops: Ops, phase: str, hooks: Collection[tuple[str, str]]) -> list[OpLine]:
     """The phase's looping lines, if together they convert as often as a loop over elements does."""
-    lines = [x for x in ops.lines if x.phase == phase and x.in_loop and x.calls >= MIN_LINE_CALLS]
+    lines = [
+        x
+        for x in ops.lines
+        if x.phase == phase
+        and x.in_loop
+        and x.calls >= MIN_LINE_CALLS
+        and (phase != "forward" or in_hook(x, hooks))
+    ]
     return lines if sum(conversions(lines).values()) >= MIN_CALLS else []
+
+
+def _rarer(worst: OpLine) -> Fix:
+    return Fix(
+        f"The hook{where(worst.at)} reads values in every step. Let it return at once in all but"
+        f" one of {LOG_EVERY} steps, or keep its tensors and read them together.",
+        "review",
+        action=f"Run the hook every {LOG_EVERY} steps",
+        code=f"if step % {LOG_EVERY}:\n    return",
+    )
 
 
 def _clean(lines: Sequence[OpLine], phase: str, ops: Ops, phases: Phases) -> float:

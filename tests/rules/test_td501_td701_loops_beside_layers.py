@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine
 from tdiag.rules.examples import MS, at, budget, op_line, ops, phases
@@ -61,3 +62,25 @@ def test_a_library_function_of_many_different_calls_is_no_loop(often: float, bla
     names = {"size": often, "dim": 4.0, "__eq__": 2.0, "_is_all_true": 2.0, "__bool__": 2.0}
     checks = loop(28, 33, names=names, conversions={"bool": 2.0})
     assert (result("TD501", training(checks, loss_ms=2)) is not None) == blamed
+
+
+@pytest.mark.parametrize("caller", ["torch/nn/modules/module.py", "me/model.py"])
+def test_statistics_that_a_hook_reads_are_no_loss(caller: str) -> None:
+    """Lines of forward that loop and read values may be a loss, unless torch calls their function
+    beside the module's own forward."""
+    reads = op_line(26, "forward", 64, grad_calls=32.0, elapsed_ns=2 * MS, in_loop=True,
+                    at=at(26, "note"), conversions={"item": 32.0})  # fmt: skip
+    evidence = in_forward(large_layers(2), reads, forward=5, backward=3)
+    frames = (
+        CallFrame(name="Module._call_impl.<locals>.inner", file=f"/lib/{caller}", line=0,
+                  parent=-1, frac=1.0, user=False),
+        CallFrame(name="note", file=reads.at.file, line=26, parent=0, frac=0.3, user=True),
+    )  # fmt: skip
+    evidence.add(CallTrees(training=frames, workers=()))
+    hook = caller.startswith("torch")
+    codes = {code for code in ("TD501", "TD701", "TD711") if result(code, evidence) is not None}
+    assert codes == ({"TD711"} if hook else {"TD501"})
+    if hook:
+        found = finding("TD711", evidence)
+        assert found.location == reads.at
+        assert found.fix.text.startswith("The hook at train.py:26 reads values in every step.")
