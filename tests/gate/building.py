@@ -95,6 +95,7 @@ def repository(folder: Path, **files: str) -> Path:
     """A fresh one with one commit of these files (``train_py`` is ``train.py``)."""
     folder.mkdir(exist_ok=True)
     git(folder, "init", "--quiet", "--initial-branch", "main")
+    (folder / ".git/info/exclude").write_text("__pycache__/\n")  # what imports leave
     commit(folder, **files)
     return folder
 
