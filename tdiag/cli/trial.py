@@ -308,5 +308,6 @@ def _list() -> None:
     for change in map(load, names()):
         takes = f"={change.takes}" if change.takes else ""
         print(
-            f"{change.name}{takes}\n    {change.does} ({change.safety})\n    not: {change.cannot}"
+            f"{change.name}{takes}\n    {change.does} ({change.safety})\n"
+            f"    limits: {change.limits}"
         )

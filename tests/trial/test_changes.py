@@ -19,7 +19,7 @@ ZEROED = "(optimizer.zero_grad(set_to_none=False), model[0].weight.grad is None)
 def test_every_change_says_what_it_does_and_cannot(name: str) -> None:
     change = load(name)
     assert change.name == name
-    assert change.does.endswith(".") and change.absent and change.cannot
+    assert change.does.endswith(".") and change.absent and change.limits
     assert bool(change.edit) == (change.kind == "fix")
 
 

@@ -13,5 +13,5 @@ def test_the_page_lists_every_change() -> None:
     lines = PAGE.read_text().splitlines()
     for change in map(load, names()):
         takes = f"={change.takes}" if change.takes else ""
-        third = change.safety if change.kind == "fix" else change.cannot
+        third = change.safety if change.kind == "fix" else change.limits
         assert f"| `{change.name}{takes}` | {change.does} | {third} |" in lines

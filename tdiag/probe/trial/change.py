@@ -30,8 +30,8 @@ class Change(NamedTuple):
     """``name``: as ``tdiag try --set`` takes it. ``does``: one sentence. ``kind``: a fix could be
     kept; a ceiling leaves a part of the step out to measure its cost. ``takes``: what stands behind
     ``=``, "" for a switch. ``absent``: why it did not apply where nothing else is known.
-    ``cannot``: its limits. ``edit``: what makes it permanent. ``rare``: it concerns some
-    steps, or some scripts, only.
+    ``limits``: what it does not do, or breaks. ``edit``: what makes it permanent. ``rare``: it
+    concerns some steps, or some scripts, only.
 
     ``parse`` turns the text behind ``=`` into the value and raises ValueError; it runs in both
     processes. ``environment`` gives variables for the start of the program; ValueError where that
@@ -43,7 +43,7 @@ class Change(NamedTuple):
     safety: str
     absent: str
     install: Callable[[Trial, Any], None]
-    cannot: str = ""
+    limits: str = ""
     edit: str = ""
     takes: str = ""
     kind: str = FIX

@@ -32,7 +32,7 @@ CHANGE = Change(
     rare=True,
     parse=switch,
     absent="torch.save was not called",
-    cannot="copies made before it, and files written by other libraries, stay; a script that reads"
+    limits="copies made before it, and files written by other libraries, stay; a script that reads"
     " its checkpoint again fails",
     install=install,
 )

@@ -53,7 +53,7 @@ CHANGE = Change(
     rare=True,
     parse=switch,
     absent="no gradients of a DistributedDataParallel were reduced",
-    cannot="buffers that are broadcast before a forward, collectives that the script calls itself,"
+    limits="buffers that are broadcast before a forward, collectives that the script calls itself,"
     " and FSDP stay",
     install=install,
 )

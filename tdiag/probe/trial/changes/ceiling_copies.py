@@ -92,7 +92,7 @@ CHANGE = Change(
     rare=True,
     parse=switch,
     absent="nothing was copied to a device after warm-up",
-    cannot="tensors made from numbers (torch.tensor(..., device=...)) are still copied; reads back"
+    limits="tensors made from numbers (torch.tensor(..., device=...)) are still copied; reads back"
     " to the host are ceiling.reads",
     install=install,
 )

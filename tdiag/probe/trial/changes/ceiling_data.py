@@ -97,6 +97,6 @@ CHANGE = Change(
     kind=CEILING,
     parse=switch,
     absent="no DataLoader was read",
-    cannot="batches made in the loop itself are still made; an IterableDataset's epoch has no end",
+    limits="batches made in the loop itself are still made; an IterableDataset's epoch has no end",
     install=install,
 )

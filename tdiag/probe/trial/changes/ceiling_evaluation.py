@@ -74,6 +74,6 @@ CHANGE = Change(
     rare=True,
     parse=switch,
     absent="no function calls model.eval() between training steps",
-    cannot="an evaluation written in the training loop itself; name its function: --freeze",
+    limits="an evaluation written in the training loop itself stays: name its function (--freeze)",
     install=install,
 )

@@ -36,6 +36,6 @@ CHANGE = Change(
     rare=True,
     parse=switch,
     absent="the script ended while warming up",
-    cannot="memory of reference cycles grows meanwhile",
+    limits="memory of reference cycles grows meanwhile",
     install=install,
 )

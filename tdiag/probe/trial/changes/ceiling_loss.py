@@ -67,6 +67,7 @@ CHANGE = Change(
     takes="FILE.py:FUNCTION, or nothing for torch's own losses",
     parse=function_or_nothing,
     absent="no loss function of torch was called; name one of yours: ceiling.loss=FILE.py:FUNCTION",
-    cannot="a loss written in the loop itself; one whose result is more than a number",
+    limits="a loss written in the loop itself stays, and so does one that returns more than"
+    " a number",
     install=install,
 )

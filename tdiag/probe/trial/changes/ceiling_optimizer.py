@@ -48,6 +48,6 @@ CHANGE = Change(
     kind=CEILING,
     parse=switch,
     absent="no optimizer made a step",
-    cannot="a closure is still called, once; an update without torch.optim is not recognised",
+    limits="a closure is still called, once; an update without torch.optim is not recognised",
     install=install,
 )

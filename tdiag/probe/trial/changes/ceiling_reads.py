@@ -53,7 +53,7 @@ CHANGE = Change(
     kind=CEILING,
     parse=switch,
     absent="no value of a tensor was read",
-    cannot="bool() and .cpu() stay: the script decides by them; a loop that waits for a value never"
+    limits="bool() and .cpu() stay: the script decides by them; a loop that waits for a value never"
     " ends",
     install=install,
 )

@@ -50,7 +50,7 @@ CHANGE = Change(
     safety=SAME,
     parse=switch,
     absent="no tensor was copied to a device, or all copies are non_blocking already",
-    cannot="a script that writes to the host's tensor while it is copied gets other numbers; copies"
+    limits="a script that writes to the host's tensor while it is copied gets other numbers; copies"
     " from pageable memory are waited for all the same",
     edit="batch.to(device, non_blocking=True)",
     install=install,

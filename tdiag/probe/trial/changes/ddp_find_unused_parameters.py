@@ -10,7 +10,7 @@ CHANGE = Change(
     takes="off",
     parse=off,
     absent="no DistributedDataParallel was made",
-    cannot="a model that has unused parameters fails",
+    limits="a model that has unused parameters fails",
     edit="DistributedDataParallel(model, find_unused_parameters=False)",
     install=argument("find_unused_parameters", given=False),
 )

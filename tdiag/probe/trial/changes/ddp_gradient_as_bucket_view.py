@@ -9,7 +9,7 @@ CHANGE = Change(
     safety=SAME,
     parse=switch,
     absent="no DistributedDataParallel was made",
-    cannot="a script that calls detach_() on a gradient fails",
+    limits="a script that calls detach_() on a gradient fails",
     edit="DistributedDataParallel(model, gradient_as_bucket_view=True)",
     install=argument("gradient_as_bucket_view"),
 )

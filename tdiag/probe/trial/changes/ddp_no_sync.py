@@ -138,8 +138,9 @@ CHANGE = Change(
     safety=ROUNDING,
     parse=switch,
     absent="no DistributedDataParallel was trained",
-    cannot="not where the number of backward passes a step changes; gradients that the script reads"
-    " before the last of them, or clips in an accumulation that ends early, are this rank's own",
+    limits="does not apply where the number of backward passes per step changes; gradients that the"
+    " script reads before the last of them, or clips in an accumulation that ends early, are this"
+    " rank's own",
     edit="with model.no_sync(): around forward and backward of all micro-batches but the last",
     install=install,
 )

@@ -29,8 +29,8 @@ CHANGE = Change(
     safety=SAME,
     parse=switch,
     absent="no module in evaluation mode was called outside of inference mode",
-    cannot="results that are trained with (a teacher's, an agent's) make the script fail; not"
-    " together with evaluation.no_grad; a model evaluated in training mode is not recognised",
+    limits="results that are trained with (a teacher's, an agent's) make the script fail; cannot"
+    " be combined with evaluation.no_grad; a model evaluated in training mode is not recognised",
     edit="with torch.inference_mode(): around the evaluation",
     install=install,
 )

@@ -27,7 +27,7 @@ CHANGE = Change(
     safety=SAME,
     parse=switch,
     absent="no module in evaluation mode was called with gradients on",
-    cannot="a model that is trained in evaluation mode (frozen batch norm) no longer trains; one"
+    limits="a model that is trained in evaluation mode (frozen batch norm) no longer trains; one"
     " evaluated in training mode is not recognised",
     edit="with torch.no_grad(): around the evaluation",
     install=install,

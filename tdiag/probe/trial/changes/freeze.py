@@ -20,7 +20,7 @@ CHANGE = Change(
     takes="FILE.py:FUNCTION",
     parse=function,
     absent="no such function, or it was not called",
-    cannot="not where the result carries gradients, where training steps happen inside, of a"
-    " generator, nor of what is not written in Python; its effects are left out too",
+    limits="does not apply where the result carries gradients, where training steps happen inside,"
+    " to a generator, or to what is not written in Python; its side effects are left out, too",
     install=install,
 )

@@ -90,8 +90,8 @@ CHANGE = Change(
     safety=TRAINING,
     parse=switch,
     absent="no DataLoader over an indexed dataset was read",
-    cannot="random augmentation is drawn once and then repeated; not for an IterableDataset, nor"
-    " where workers load the samples",
+    limits="random augmentation is drawn once and then repeated; does not apply to an"
+    " IterableDataset, or where workers load the samples",
     edit="keep decoded samples in a list or in a tensor of the dataset",
     install=install,
 )

@@ -10,7 +10,7 @@ CHANGE = Change(
     takes="",
     parse=switch,
     absent="no DataLoader was made",
-    cannot="a DataLoader that the script makes again for every epoch starts its workers again",
+    limits="a DataLoader that the script makes again for every epoch starts its workers again",
     edit="DataLoader(..., persistent_workers=True)",
     install=argument("persistent_workers"),
 )

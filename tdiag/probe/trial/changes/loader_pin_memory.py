@@ -23,7 +23,7 @@ CHANGE = Change(
     safety=SAME,
     parse=switch,
     absent="no DataLoader was made",
-    cannot="copies overlap with computation only with non_blocking=True besides",
+    limits="copies overlap with computation only with non_blocking=True besides",
     edit="DataLoader(..., pin_memory=True)",
     install=install,
 )

@@ -10,7 +10,7 @@ CHANGE = Change(
     takes="N",
     parse=number(1),
     absent="no DataLoader was made",
-    cannot="a DataLoader without workers has no prefetch queue",
+    limits="a DataLoader without workers has no prefetch queue",
     edit="DataLoader(..., prefetch_factor=N)",
     install=argument("prefetch_factor"),
 )

@@ -34,7 +34,7 @@ CHANGE = Change(
     safety=ROUNDING,
     parse=switch,
     absent="no module was called in training mode with gradients on",
-    cannot="the batch stays as the script makes it and is converted at the first convolution",
+    limits="the batch stays as the script makes it and is converted at the first convolution",
     edit="model.to(memory_format=torch.channels_last), and the batch likewise",
     install=install,
 )

@@ -43,7 +43,7 @@ CHANGE = Change(
     safety=ROUNDING,
     parse=switch,
     absent="no module was called in training mode with gradients on",
-    cannot="what is outside of the model stays in float64: batches, the loss; an optimizer's state"
+    limits="what is outside of the model stays in float64: batches, the loss; an optimizer's state"
     " from a checkpoint does too, and fails",
     edit="model.float(), and the batch likewise",
     install=install,

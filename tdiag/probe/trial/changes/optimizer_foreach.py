@@ -9,7 +9,7 @@ CHANGE = Change(
     safety=ROUNDING,
     parse=switch,
     absent="no optimizer of torch.optim with a foreach form was made",
-    cannot="a hand-written optimizer has no foreach form",
+    limits="a hand-written optimizer has no foreach form",
     edit="torch.optim.…(..., foreach=True)",
     install=argument("foreach"),
 )

@@ -9,7 +9,7 @@ CHANGE = Change(
     safety=ROUNDING,
     parse=switch,
     absent="no optimizer of torch.optim with a fused form was made",
-    cannot="a hand-written optimizer has no fused form",
+    limits="a hand-written optimizer has no fused form",
     edit="torch.optim.…(..., fused=True)",
     install=argument("fused"),
 )

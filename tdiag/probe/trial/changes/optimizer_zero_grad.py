@@ -41,7 +41,7 @@ CHANGE = Change(
     takes="set_to_none",
     parse=set_to_none,
     absent="the script never calls zero_grad(set_to_none=False)",
-    cannot="gradients that the script zeroes by hand stay; code that reads p.grad after zero_grad()"
+    limits="gradients that the script zeroes by hand stay; code that reads p.grad after zero_grad()"
     " meets None",
     edit="optimizer.zero_grad(set_to_none=True)",
     install=install,

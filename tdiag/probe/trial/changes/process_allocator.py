@@ -38,7 +38,7 @@ CHANGE = Change(
     parse=known,
     environment=environment,
     absent="the program did not load the preloaded library",
-    cannot="memory of a device has an allocator of its own",
+    limits="memory of a device has an allocator of its own",
     edit="LD_PRELOAD=libjemalloc.so.2 python train.py",
     install=install,
 )

@@ -22,7 +22,7 @@ CHANGE = Change(
     safety=SAME,
     parse=switch,
     absent="the script ended while warming up",
-    cannot="calls of gc.collect() by the script stay",
+    limits="calls of gc.collect() by the script stay",
     edit="gc.collect(); gc.freeze() just before the training loop",
     install=install,
 )

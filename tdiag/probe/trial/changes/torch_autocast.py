@@ -47,7 +47,7 @@ CHANGE = Change(
     takes="bfloat16",
     parse=bfloat16,
     absent="no module was called in training mode with gradients on",
-    cannot="the loss outside of the model stays in float32; a device without units for bfloat16"
+    limits="the loss outside of the model stays in float32; a device without units for bfloat16"
     " gets slower",
     edit="with torch.autocast(device.type, torch.bfloat16): around forward and loss",
     install=install,

@@ -57,7 +57,7 @@ CHANGE = Change(
     parse=function_or_nothing,
     absent="no module was called in training mode with gradients on; by name: no such function, or"
     " it was not called",
-    cannot="without a name, code outside of modules (a loss function, an optimizer) stays as it is;"
+    limits="without a name, code outside of modules (a loss function, an optimizer) stays as it is;"
     " what dynamo does not understand stays Python",
     edit="model.compile(), or loss_fn = torch.compile(loss_fn), before the training loop",
     install=install,

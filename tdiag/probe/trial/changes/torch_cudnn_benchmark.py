@@ -30,7 +30,7 @@ CHANGE = Change(
     safety=ROUNDING,
     parse=switch,
     absent="torch was not imported",
-    cannot="every new shape is tried again: shapes that vary make it slower",
+    limits="every new shape is tried again: shapes that vary make it slower",
     edit="torch.backends.cudnn.benchmark = True",
     install=install,
 )

@@ -43,7 +43,7 @@ CHANGE = Change(
     takes="high or medium",
     parse=lower,
     absent="torch was not imported",
-    cannot="convolutions have a setting of their own; a device without such units stays as fast",
+    limits="convolutions have a setting of their own; a device without such units stays as fast",
     edit='torch.set_float32_matmul_precision("high")',
     install=install,
 )

@@ -40,7 +40,7 @@ CHANGE = Change(
     takes="N",
     parse=number(1),
     absent="torch was not imported",
-    cannot="threads of other libraries (OpenCV, BLAS of NumPy) stay as they are",
+    limits="threads of other libraries (OpenCV, BLAS of NumPy) stay as they are",
     edit="torch.set_num_threads(N)",
     install=install,
 )
