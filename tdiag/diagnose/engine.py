@@ -41,6 +41,13 @@ EVICTING_NS = Threshold(
     f"{_COLD} after 3 ms of other work a step took 1.05 ms longer at most, so the full cost takes"
     " twice as much.",
 )
+FREED_FRAC = Threshold(
+    0.2,
+    "of the rest of the step",
+    "Measured: what stays gets faster by at most this, times the share of the step that the fix"
+    " takes away, in 52 of 56 fixed twins (benchmarks/rule_constants.py engine.FREED_FRAC). Caches,"
+    " memory bandwidth and the allocator serve it alone then.",
+)
 HOOKS_NS = Threshold(
     40_000, "ns per step", "benchmarks/hooks.py: tdiag's own hooks cost a clean step 37 to 65 µs."
 )
@@ -150,13 +157,14 @@ def _times(components: tuple[str, ...], evidence: Evidence) -> float:
 
 def _speedup(low: int, high: int, budget: Budget | None, times: float) -> Speedup | None:
     """The step shrinks by the recoverable share, the rest stays (Amdahl). The high end, without a
-    device, adds warm caches for the rest and the absence of tdiag's hooks."""
+    device, adds what the rest gains from that, and the absence of tdiag's hooks."""
     if budget is None:
         return None
     rest = budget.step_ns - high
     cold = times * COLD_CACHES_NS * min(1.0, high / times / EVICTING_NS)
-    warmer = min(cold, COLD_CACHES_FRAC * rest)
-    most = high if budget.has_device else high + warmer + min(HOOKS_NS, rest - warmer)
+    freed = FREED_FRAC * rest * high / budget.step_ns
+    faster = max(freed, min(cold, COLD_CACHES_FRAC * rest))
+    most = high if budget.has_device else high + faster + min(HOOKS_NS, rest - faster)
     shares = (min(ns / budget.step_ns, MAX_RECOVERABLE_FRAC) for ns in (low, most))
     return Speedup(*(round(1 / (1 - share), 3) for share in shares))
 
