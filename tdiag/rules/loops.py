@@ -18,6 +18,7 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import where
 from tdiag.rules.thresholds import MIN_SAMPLES
 
+MODULE_FILE = "torch/nn/modules/module.py"
 # Conversions that read no value: the host knows a tensor's shape.
 NOT_VALUES = ("len",)
 # Calls with weights of their own, as torch.nn.functional names them: a loop over layers.
@@ -89,14 +90,20 @@ def in_loss(line: OpLine, modules: Modules | None) -> bool:
 
 def hooks_of(trees: CallTrees | None) -> set[tuple[str, str]]:
     """The user's functions, as file and name, that torch calls beside a module's ``forward``: its
-    hooks. They observe the pass; no loss is computed there."""
+    hooks. They observe the pass; no loss is computed there. A function that calls modules itself is
+    none: a ``forward`` by another name."""
     frames = trees.training if trees else ()
-    callers = [frames[frame.parent].file if frame.parent >= 0 else "" for frame in frames]
+    called = {n for n, frame in enumerate(frames) if frame.file.endswith(MODULE_FILE)}
+    above = {frames[n].parent for n in called}
+    for n in range(len(frames) - 1, -1, -1):  # a frame's caller comes before it
+        if n in above:
+            above.add(frames[n].parent)
     return {
         (frame.file, name)
-        for frame, caller in zip(frames, callers, strict=True)
+        for n, frame in enumerate(frames)
         if frame.user
-        and caller.endswith("torch/nn/modules/module.py")
+        and frame.parent in called
+        and n not in above
         and (name := frame.name.rpartition(".")[2]) != "forward"
     }
 

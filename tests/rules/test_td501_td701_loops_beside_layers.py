@@ -64,8 +64,15 @@ def test_a_library_function_of_many_different_calls_is_no_loop(often: float, bla
     assert (result("TD501", training(checks, loss_ms=2)) is not None) == blamed
 
 
-@pytest.mark.parametrize("caller", ["torch/nn/modules/module.py", "me/model.py"])
-def test_statistics_that_a_hook_reads_are_no_loss(caller: str) -> None:
+@pytest.mark.parametrize(
+    ("caller", "calls", "hook"),
+    [
+        ("torch/nn/modules/module.py", "torch/functional.py", True),
+        ("torch/nn/modules/module.py", "torch/nn/modules/module.py", False),  # a patched forward
+        ("me/model.py", "torch/functional.py", False),
+    ],
+)
+def test_statistics_that_a_hook_reads_are_no_loss(caller: str, calls: str, hook: bool) -> None:
     """Lines of forward that loop and read values may be a loss, unless torch calls their function
     beside the module's own forward."""
     reads = op_line(26, "forward", 64, grad_calls=32.0, elapsed_ns=2 * MS, in_loop=True,
@@ -75,9 +82,9 @@ def test_statistics_that_a_hook_reads_are_no_loss(caller: str) -> None:
         CallFrame(name="Module._call_impl.<locals>.inner", file=f"/lib/{caller}", line=0,
                   parent=-1, frac=1.0, user=False),
         CallFrame(name="note", file=reads.at.file, line=26, parent=0, frac=0.3, user=True),
+        CallFrame(name="called", file=f"/lib/{calls}", line=0, parent=1, frac=0.2, user=False),
     )  # fmt: skip
     evidence.add(CallTrees(training=frames, workers=()))
-    hook = caller.startswith("torch")
     codes = {code for code in ("TD501", "TD701", "TD711") if result(code, evidence) is not None}
     assert codes == ({"TD711"} if hook else {"TD501"})
     if hook:
