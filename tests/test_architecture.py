@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ MAY_IMPORT = {
     "model": set(),
     "probe": set(),
     # What the probe and the others must agree on, `probe.wire`, is all that they may take of it.
-    "sample": {"errors", "probe.wire"},
+    "sample": {"errors", "children", "probe.wire"},
     "launch": {"errors", "children", "sample", "model", "probe.wire"},
     "trace": {"errors", "children"},
     "evidence": {"errors", "children", "model", "trace", "probe.wire"},
@@ -29,7 +30,7 @@ MAY_IMPORT = {
     "frameworks": {"model"},
     "diagnose": {"frameworks", "errors", "units", "model", "evidence", "rules", "probe.wire"},
     "report": {"errors", "units", "model", "evidence", "probe.wire"},
-    "duel": {"errors", "launch", "probe.wire"},
+    "duel": {"errors", "children", "launch", "probe.wire"},
     "gate": {
         "errors",
         "units",
@@ -50,10 +51,16 @@ MAY_IMPORT = {
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(path: Path) -> set[str]:
     """Dotted names of the modules a file imports, relative ones left out."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -99,7 +106,7 @@ def test_a_name_is_imported_from_where_it_is_defined() -> None:
     """No ``import X as X``, and no ``__all__`` of imported names but a package's own."""
     handed_on = []
     for path in FILES:
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         aliases = [a for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names]
         handed_on += [(path, a.name) for a in aliases if a.asname == a.name]
         if path.name != "__init__.py":
@@ -126,7 +133,7 @@ def probe_imports() -> dict[str, set[str]]:
     for name, path in files.items():
         folder = path.parent.relative_to(probe).parts
         found[name] = set()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if not isinstance(node, ast.ImportFrom) or not node.level:
                 continue
             base = [*folder[: len(folder) - node.level + 1], *(node.module or "").split(".")]
@@ -187,7 +194,7 @@ def test_no_two_modules_and_no_two_classes_have_one_name() -> None:
     classes = [
         node.name
         for path in modules
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        for node in parsed(path).body
         if isinstance(node, ast.ClassDef)
     ]
     named = Counter([path.stem for path in modules])

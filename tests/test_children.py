@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
 from tdiag import __version__
-from tdiag.children import program
+from tdiag.children import end_with_this_process, program
 
 
 def test_a_package_of_this_name_in_the_current_folder_is_not_taken_for_ours(tmp_path: Path) -> None:
@@ -17,3 +21,13 @@ def test_a_package_of_this_name_in_the_current_folder_is_not_taken_for_ours(tmp_
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert __version__ in done.stdout
+
+
+def test_where_the_system_knows_no_such_signal_the_child_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """macOS has no prctl."""
+    monkeypatch.setattr("ctypes.CDLL", lambda _: object())
+    tie = end_with_this_process(signal.SIGTERM)
+    done = subprocess.run([sys.executable, "-c", "print(1)"], preexec_fn=tie, capture_output=True)
+    assert done.stdout == b"1\n"

@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+HALF_WRITTEN = shutil.ignore_patterns("*.pyc.*")
 SECTION = TEXT.split("## Your first rule")[1].split("\n## A report format")[0]
 
 
@@ -22,16 +23,16 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """What a rule touches is copied, all else of the package is a link."""
+    """What a rule touches is copied, compiled as it is; all else of the package is a link."""
     package = tmp_path / "tdiag"
     package.mkdir()
     for part in (ROOT / "tdiag").iterdir():
         if part.name == "rules":
-            shutil.copytree(part, package / part.name, ignore=shutil.ignore_patterns("*.pyc"))
+            shutil.copytree(part, package / part.name, ignore=HALF_WRITTEN)
         else:
             (package / part.name).symlink_to(part)
     for folder in ("docs", "scripts", "tests/rules", "tests/trace"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.pyc"))
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=HALF_WRITTEN)
     for file in ("pyproject.toml", "tests/__init__.py"):
         shutil.copy(ROOT / file, tmp_path / file)
     return tmp_path

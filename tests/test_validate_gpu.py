@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-import subprocess
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 from tdiag.probe.trial.changes import load as load_change
+from tests import warm
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -102,11 +103,8 @@ def test_a_slice_begins_no_case_that_it_cannot_end(
 
 def test_an_assertion_that_fails_is_a_result(load: object, tmp_path: Path) -> None:
     """The case for machines without a device, in its own process, passes here."""
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "validate_gpu.py"), "--case", "without a device",
-         "--out", str(tmp_path)],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    words = [str(SCRIPTS / "validate_gpu.py"), "--case", "without a device", "--out", str(tmp_path)]
+    done = warm.run(words, tmp_path, dict(os.environ))
     result = json.loads(done.stdout.splitlines()[-1])
     assert result == {"state": "passed", "why": "", "measured": {}}, done.stderr
     failing = module(load, "gpu.running")

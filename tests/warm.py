@@ -17,6 +17,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,11 +25,19 @@ from pathlib import Path
 from typing import NoReturn
 
 TRAINING = ("torch", "torch._dynamo")
-TDIAG = ("tdiag.cli", "tdiag.launch.session")
+# `tdiag run`, and what the other commands import when they are called.
+TDIAG = (
+    "tdiag.cli", "tdiag.launch.session", "tdiag.launch.attaching", "tdiag.trial.measure",
+    "tdiag.trial.winning_patch", "tdiag.gate.stored", "tdiag.gate.offline",
+    "tdiag.gate.history_document", "tdiag.diagnose.trace_differences",
+    "tdiag.evidence.from_trace.executors", "tdiag.evidence.from_trace.ranks_of_traces",
+    "tdiag.view.perfetto", "tdiag.view.server", "tdiag.view.speedscope", "tdiag.view.tensorboard",
+    "rich.progress",
+)  # fmt: skip
 
 
 class Server:
-    """The preloaded Python. It runs one program at a time."""
+    """The preloaded Python. It runs one program at a time, or several that belong together."""
 
     def __init__(self, modules: tuple[str, ...]) -> None:
         environ = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -39,24 +48,33 @@ class Server:
         atexit.register(self.kill)
 
     def run(
-        self, words: list[str], cwd: Path, environ: dict[str, str], stdin: str, timeout_s: float
-    ) -> subprocess.CompletedProcess[str]:
+        self, words: list[str], cwd: Path, environs: list[dict[str, str]], stdin: str,
+        timeout_s: float,
+    ) -> list[subprocess.CompletedProcess[str]]:  # fmt: skip
+        """One program for each environment, all at the same time."""
         assert self.process.stdin and self.process.stdout
         with contextlib.ExitStack() as stack:
-            files = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3)]
-            files[0].write(stdin)
-            files[0].flush()
-            streams = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in files]
-            request = {"words": words, "cwd": str(cwd), "environ": environ, "streams": streams}
-            print(json.dumps(request), file=self.process.stdin, flush=True)
+            requests, files = [], []
+            for environ in environs:
+                three = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3)]
+                three[0].write(stdin)
+                three[0].flush()
+                streams = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in three]
+                request = {"words": words, "cwd": str(cwd), "environ": environ, "streams": streams}
+                requests.append(request)
+                files.append(three)
+            print(json.dumps(requests), file=self.process.stdin, flush=True)
             if not select.select([self.process.stdout], [], [], timeout_s)[0]:
                 self.kill()
                 raise subprocess.TimeoutExpired(words, timeout_s)
-            code = int(self.process.stdout.readline())
-            for file in files:
+            codes = json.loads(self.process.stdout.readline())
+            for file in (file for three in files for file in three):
                 file.seek(0)
-            _, out, err = (file.read() for file in files)
-        return subprocess.CompletedProcess(words, code, out, err)
+            said = [[file.read() for file in three[1:]] for three in files]
+        return [
+            subprocess.CompletedProcess(words, code, *texts)
+            for code, texts in zip(codes, said, strict=True)
+        ]
 
     def kill(self) -> None:
         started.cache_clear()
@@ -77,7 +95,20 @@ def run(
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """As ``subprocess.run([python, *words])`` with these modules imported before; ``words`` begin
     with a script, or with ``-m`` and a module."""
-    return started(modules).run(words, cwd, environ, stdin, timeout_s)
+    return started(modules).run(words, cwd, [environ], stdin, timeout_s)[0]
+
+
+def run_ranks(
+    words: list[str], cwd: Path, environ: dict[str, str], timeout_s: float = 120.0
+) -> list[subprocess.CompletedProcess[str]]:
+    """As torchrun starts two ranks on one machine: the same program twice, at the same time."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+           "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}  # fmt: skip
+    ranks = [environ | job | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
+    return started(TRAINING).run(words, cwd, ranks, "", timeout_s)
 
 
 def serve(modules: list[str]) -> dict:
@@ -91,11 +122,12 @@ def serve(modules: list[str]) -> dict:
         make_a_report()
     gc.freeze()  # a collection in a child need not look at what it shares
     for line in sys.stdin:
-        request = json.loads(line)
-        child = os.fork()
-        if not child:
-            return request
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        children = []
+        for request in json.loads(line):
+            children.append(os.fork())
+            if not children[-1]:
+                return request
+        print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
     os._exit(0)
 
 

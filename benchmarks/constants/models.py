@@ -93,6 +93,63 @@ def samples_at_once() -> Figures:
     }
 
 
+def layer_by_layer(layers: Any, x: Any) -> Callable[[], None]:
+    """Many layers of one input, and one backward of all."""
+
+    def work() -> None:
+        torch.cat([layer(x) for layer in layers], 1).square().mean().backward()
+
+    return work
+
+
+@measures(
+    td719_layers_share_an_input__MERGED_LOW="least",
+    td719_layers_share_an_input__MERGED_HIGH="most",
+)
+def layers_at_once() -> Figures:
+    figures = {}
+    for number, wide, out, batch in (
+        (16, 64, 1, 16), (16, 256, 8, 64), (16, 256, 32, 128), (64, 64, 4, 64), (64, 256, 10, 128),
+        (256, 64, 1, 32), (256, 256, 4, 64),
+    ):  # fmt: skip
+        layers = [nn.Linear(wide, out) for _ in range(number)]
+        x = torch.randn(batch, wide, requires_grad=True)
+        figures[f"{number} × Linear({wide}, {out}) of {batch}"] = times_as_fast(
+            layer_by_layer(layers, x), all_at_once(nn.Linear(wide, number * out), x)
+        )
+    return figures
+
+
+def with_backward(call: Callable[..., Any], *given: Any) -> Callable[[], None]:
+    made = [x.requires_grad_() for x in given]
+    return lambda: call(*made).square().mean().backward()
+
+
+@measures(
+    td721_broadcast_then_summed__CONTRACTED_LOW="least",
+    td721_broadcast_then_summed__CONTRACTED_HIGH="most",
+)
+def contractions() -> Figures:
+    figures = {}
+    for rows, wide, out in ((64, 128, 16), (64, 256, 16), (64, 256, 128), (256, 128, 64)):
+        figures[f"product, {rows} × {wide} × {out}"] = times_as_fast(
+            with_backward(lambda x, w: (x[:, :, None] * w).sum(1), *(
+                torch.randn(rows, wide), torch.randn(wide, out)
+            )),
+            with_backward(torch.matmul, torch.randn(rows, wide), torch.randn(wide, out)),
+        )  # fmt: skip
+    for rows, wide in ((64, 32), (64, 64), (256, 32), (256, 128)):
+        figures[f"distance of {rows}, {wide} wide"] = times_as_fast(
+            with_backward(lambda x, y: (x[:, None] - y).pow(2).sum(2), *(
+                torch.randn(rows, wide), torch.randn(rows, wide)
+            )),
+            with_backward(lambda x, y: torch.cdist(x, y).square(), *(
+                torch.randn(rows, wide), torch.randn(rows, wide)
+            )),
+        )  # fmt: skip
+    return figures
+
+
 def cells(cell: Any, x: Any) -> Callable[[], None]:
     """Steps of a sequence, each of which waits for the one before."""
 

@@ -55,14 +55,14 @@ def run(
         ),
     ] = False,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Stop watching after this many steps.")
+        int | None, typer.Option(min=1, help="End the windows after this many steps.")
     ] = None,
     time_budget: Annotated[
         float,
         typer.Option(
             min=1,
             metavar="SECONDS",
-            help="Stop watching after this many seconds from the first step.",
+            help="End the windows after this many seconds from the first step.",
         ),
     ] = 60.0,
     syscalls: Annotated[

@@ -14,6 +14,7 @@ from tdiag.diagnose.efficiency import make_roofline
 from tdiag.diagnose.engine import run_rules
 from tdiag.diagnose.main_line import with_fetch_lines
 from tdiag.diagnose.straggler import of_ranks, rank_steps, with_its_first_finding
+from tdiag.diagnose.together import together
 from tdiag.diagnose.top import top_parts
 from tdiag.diagnose.verdict import judge
 from tdiag.evidence.device import DeviceTime
@@ -68,6 +69,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         budget=_components(budget),
         findings=tuple(findings),
         abstained=tuple(abstained),
+        together=together(findings, _components(budget)),
         perturbation=dict(evidence.perturbation),
         environment=_environment(evidence),
         capture=dict(evidence.capture),

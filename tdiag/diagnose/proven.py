@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.costs import HIGH_FRAC, family_of
 from tdiag.diagnose.engine import rank
+from tdiag.diagnose.together import together
 from tdiag.diagnose.verdict import TIE_FRAC, WORDS
 from tdiag.model.diagnosis import Diagnosis, Finding, MeasuredGain, Verdict, VerdictClass
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
@@ -64,7 +65,8 @@ def proven(diagnosis: Diagnosis, trials: Trials) -> Diagnosis:
     if any(f.measured for f in findings):
         after = {rule.code: dict(rule.after) for rule in all_rules()}
         findings = tuple(rank(findings, after))
-    known = replace(diagnosis, findings=findings, trials=trials)
+    every_fix = together(findings, diagnosis.budget)
+    known = replace(diagnosis, findings=findings, together=every_fix, trials=trials)
     return replace(known, verdict=_verdict(known, trials))
 
 

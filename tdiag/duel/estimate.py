@@ -1,8 +1,8 @@
-"""How much slower, how sure, and whether that settles the question.
+"""How much slower, with what confidence, and whether that answers the question.
 
-A process keeps a bias of its own for as long as it lives (where its memory came to lie), so what
-is independent is a group of fresh processes, not a turn. The spread comes from a bootstrap that
-resamples groups, each with all of its turns: groups differ by their turns' noise already, which
+A process has a constant bias of its own (its memory layout), so groups of fresh processes are
+independent of each other and single turns are not. The spread comes from a bootstrap that resamples
+groups, each with all of its turns: groups already differ by the noise of their turns, which
 resampling the turns as well would count twice (Davison & Hinkley, *Bootstrap Methods*, 1997, 3.8).
 The interval is centre ± t × that spread with the degrees of freedom of the groups, which
 percentiles of so few would make too narrow (Hesterberg, *What Teachers Should Know about the

@@ -1,4 +1,4 @@
-"""A group of fresh processes that take turns, the order swapped every turn."""
+"""A group of fresh processes that run in turns; the order is swapped every turn."""
 
 from __future__ import annotations
 

@@ -4,14 +4,13 @@ The probe holds the training thread at a step boundary (probe/capture/turns.py),
 job that of every rank. Meanwhile the whole process group, and each rank's where a launcher gave it
 one of its own, is stopped by SIGSTOP: DataLoader workers would refill their queue, other threads
 would take a core. Should tdiag die, even of SIGKILL, nothing is left behind: the kernel
-hangs the program up (PR_SET_PDEATHSIG), and a stopped group, orphaned by that, gets SIGHUP and
+hangs the program up (tdiag.children), and a stopped group, orphaned by that, gets SIGHUP and
 SIGCONT (POSIX, `_exit`; hence it is a group of its own but not a session).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import platform
 import re
@@ -19,13 +18,14 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 import tdiag
+from tdiag.children import end_with_this_process
 from tdiag.duel.talk import Talk
 from tdiag.errors import LaunchError, TdiagError
 from tdiag.launch import rundir
@@ -33,13 +33,9 @@ from tdiag.launch.session import environment
 from tdiag.probe.wire import CONFIG, CONTROL, OFF, RUN, TURNS
 
 OUTPUT = "output.txt"  # in the run directory: what the program printed
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # A script that is asked to stop runs its own `finally` and `atexit` (a last checkpoint, say).
 PATIENCE_S, HURRY_S = 10.0, 2.0  # the latter when all is given up (Ctrl-C, the other failed)
 TAIL_BYTES = 8 << 10  # of the program's output: a traceback is shorter
-
-
-_libc = ctypes.CDLL(None)  # before any fork: loading it in the child might lock up
 
 
 class ProgramEnded(Exception):
@@ -195,7 +191,7 @@ def spawn(program: Program, run_dir: Path) -> subprocess.Popen[bytes]:
         with (run_dir / OUTPUT).open("wb") as output:
             return subprocess.Popen(
                 program.command, cwd=program.cwd, env=variables, stdin=subprocess.DEVNULL,
-                stdout=output, stderr=subprocess.STDOUT, preexec_fn=_apart,
+                stdout=output, stderr=subprocess.STDOUT, preexec_fn=_apart(),
             )  # fmt: skip
     except OSError as error:
         raise LaunchError(f"cannot start {program.command[0]}: {error.strerror}") from None
@@ -210,11 +206,15 @@ def _own_port() -> dict[str, str]:
     return {"MASTER_PORT": port, "PET_MASTER_PORT": port}
 
 
-def _apart() -> None:
-    """In the child, before it becomes the program."""
-    os.setpgid(0, 0)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's ignoring would be inherited
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGHUP, 0, 0, 0)
+def _apart() -> Callable[[], None]:
+    """What the child does before it becomes the program."""
+    tie = end_with_this_process(signal.SIGHUP)
+
+    def prepare() -> None:
+        os.setpgid(0, 0)
+        tie()
+
+    return prepare
 
 
 def write_record(program: Program, run_dir: Path, code: int | None = None) -> None:

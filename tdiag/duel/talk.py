@@ -1,8 +1,8 @@
-"""The talk with a held program: named pipes in its run directory (docs/run-directory.md).
+"""Messages to and from a paused program: named pipes in its run directory (docs/run-directory.md).
 
-Each rank of a distributed job is let go by a pipe of its own and answers into the common one.
-Every rank counts the same steps, so all are held at the same step boundary, where no collective
-is under way: a job takes its turns as a whole.
+Each rank of a distributed job reads from a pipe of its own and answers into a common one. Every
+rank counts the same steps, so all pause at the same step boundary, where no collective is running:
+the job runs and pauses as a whole.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stacks that a sampler saw."""
+"""Sampled stacks."""
 
 from __future__ import annotations
 
@@ -55,6 +55,13 @@ class CallFrame(Kind, frozen=True, kw_only=True):
     parent: int
     frac: float
     user: bool
+
+
+class LateStacks(Kind, frozen=True, kw_only=True):
+    """Stacks sampled last in a run that went on after its windows: in its second half."""
+
+    stacks: Stacks
+    trees: CallTrees
 
 
 class CallTrees(Kind, frozen=True, kw_only=True):

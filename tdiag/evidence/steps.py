@@ -103,21 +103,32 @@ class StepHistory(Kind, frozen=True, kw_only=True):
 
 class PhaseGrowth(Kind, frozen=True, kw_only=True):
     """A phase (a key of ``Phases.wall_ns``) that takes so much longer with each step, ns, and the
-    95 % interval of that."""
+    95 % interval of that. The share of the phase that this growth made up, at least:
+    ``grown_frac`` when the clean steps were timed, ``late_frac`` after half of the steps that were
+    timed late; None = unknown."""
 
     phase: str
     slope_ns: float
     least_ns: float
     most_ns: float
+    grown_frac: float | None = None
+    late_frac: float | None = None
 
 
 class SlowingDown(Kind, frozen=True, kw_only=True):
     """Phases that take longer and longer, steepest first; empty where none does. ``first_step``,
-    ``last_step``: of those timed without a profiler, numbers in the run."""
+    ``last_step``: of those timed without a profiler, numbers in the run; ``clean_step``: the last
+    of the clean steps. ``late``: they were timed in the late windows, after all others.
+    ``memory_bytes``: what the process's memory grew by per step meanwhile, at least; ``compiled``:
+    frames that dynamo compiled again meanwhile."""
 
     phases: tuple[PhaseGrowth, ...]
     first_step: int
     last_step: int
+    clean_step: int
+    late: bool = False
+    memory_bytes: float = 0.0
+    compiled: int = 0
 
 
 class TracedSteps(Kind, frozen=True, kw_only=True):

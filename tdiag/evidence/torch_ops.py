@@ -35,10 +35,23 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # calls with weights was given a single row (a batch of one).
     repeated: float = 0.0
     one_row: bool = False
+    # The most different weights that took one and the same input, and the parameters of these calls
+    # (with their biases).
+    shared: int = 0
+    shared_tensors: int = 0
     # Copies to another device of a tensor that an earlier counted step had copied too, unchanged
     # since; and their bytes.
     moved_again: float = 0.0
     moved_bytes: float = 0.0
+    # Of elapsed_ns: the constructions (0 of an older run); calls whose result depends on constants
+    # alone; those whose result only depends on the batch and on frozen weights.
+    constructed_ns: float = 0.0
+    constant_ns: float = 0.0
+    frozen_ns: float = 0.0
+    # Calls that spread two tensors into a large one and sum that, ns per step wherever the sum is:
+    # a "product" or a "difference" of everything with everything.
+    contracted_ns: float = 0.0
+    contraction: str = ""
 
     @property
     def recording_ns(self) -> float:
@@ -47,7 +60,9 @@ class OpLine(Kind, frozen=True, kw_only=True):
 
     @property
     def constructs(self) -> bool:
-        """Most of its calls make tensors of Python data."""
+        """It mostly makes tensors of Python data: by time, else by number."""
+        if self.constructed_ns:
+            return self.constructed_ns > MAJORITY_FRAC * self.elapsed_ns
         return self.constructions > MAJORITY_FRAC * self.calls
 
 

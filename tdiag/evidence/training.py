@@ -213,6 +213,22 @@ class EmbeddingTables(Kind, frozen=True, kw_only=True):
     tables: tuple[EmbeddingTable, ...]
 
 
+class FrozenLayers(Kind, frozen=True, kw_only=True):
+    """What frozen weights compute from the batch in the counted steps. Absent where there is none.
+
+    ``names``: the smallest module that holds these weights, of each outermost module
+    ("Net.backbone"). ``feature_bytes``: of the results that the trained part takes, per step.
+    ``modes``: layers among them that compute something else in training ("dropout", "batch norm").
+    ``random``: random numbers reach them. ``changing``: the weights change after all.
+    """
+
+    names: tuple[str, ...]
+    feature_bytes: float
+    modes: tuple[str, ...] = ()
+    random: bool = False
+    changing: bool = False
+
+
 class Recomputations(Kind, frozen=True, kw_only=True):
     """``torch.utils.checkpoint`` in the counted steps; ``at`` is the first call's line, None where
     there was no call. ``calls`` and ``forward_ns`` (inside it, which backward does again): per

@@ -43,7 +43,10 @@ TRAINER = Framework(
         "TD702": _FUSED,
         "TD802": _argument('eval_strategy="steps", eval_steps=...') + ", a larger number",
         "TD803": _argument('save_strategy="steps", save_steps={value}'),
-        "TD804": _argument("logging_steps={value}"),
+        "TD804": (
+            f"{_argument('logging_steps={value}')}; without the progress bar"
+            f" {_argument('disable_tqdm=True')}"
+        ),
         "TD806": (
             f"{_argument('gradient_checkpointing=True')}, or half the per_device_train_batch_size"
             " and twice the gradient_accumulation_steps"

@@ -33,7 +33,11 @@ LIGHTNING = Framework(
         "TD704": "Trainer(detect_anomaly=False), its default",
         "TD802": "Trainer(check_val_every_n_epoch=...), or limit_val_batches for a smaller sample",
         "TD803": "ModelCheckpoint(every_n_train_steps={value}) among Trainer(callbacks=...)",
-        "TD804": "Trainer(log_every_n_steps={value}); self.log reads no value in between",
+        "TD804": (
+            "Trainer(log_every_n_steps={value}), and for the progress bar"
+            " TQDMProgressBar(refresh_rate={value}) among Trainer(callbacks=...); self.log reads no"
+            " value in between"
+        ),
         "TD901": 'Trainer(strategy="ddp")',
         "TD903": "Trainer(strategy=DDPStrategy(gradient_as_bucket_view=True, bucket_cap_mb=...))",
         "TD904": 'Trainer(strategy="ddp"), which does not search for unused parameters',

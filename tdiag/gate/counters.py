@@ -16,8 +16,12 @@ from pathlib import Path
 from typing import Literal
 
 from tdiag.diagnose.trace_differences import MINOR_BYTES, counted
+from tdiag.evidence.from_run.counted_records import CallsRecord, OpsRecord
 from tdiag.evidence.from_run.event_files import Process, lead_of, read_events
-from tdiag.evidence.from_run.records import At, CallsRecord, FetchRecord, OpsRecord
+from tdiag.evidence.from_run.records import (
+    At,
+    FetchRecord,
+)
 from tdiag.evidence.store import Evidence
 from tdiag.model.place import Place
 

@@ -102,6 +102,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     components: tuple[str, ...] = ()
     measured: MeasuredGain | None = None
 
+    @property
+    def wins(self) -> Speedup | None:
+        """The interval that a trial measured, else the prediction; None where neither gains."""
+        if found := self.measured:
+            return Speedup(found.low, found.high) if found.answer == "faster" else None
+        return self.speedup
+
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """``share``: of the clean step, 0..1. ``confidence``: 0..1, lowered by missing evidence and a
@@ -224,7 +231,8 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a report says. ``budget`` sums to ``step.mean_ns`` exactly. ``compiled``: None
+    """Everything a report says. ``budget`` sums to ``step.mean_ns`` exactly. ``together``: with the
+    fixes of all findings that are no advisories; None with fewer than two. ``compiled``: None
     where torch.compile compiled nothing. ``trials``: of the fixes and the verdict, None where none
     was made. ``watched``: of a process that was watched from outside; None for one that was
     launched."""
@@ -238,6 +246,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     perturbation: dict[str, float]
     environment: dict[str, Any]
     capture: dict[str, Captured]
+    together: Speedup | None = None
     notes: tuple[Note, ...] = ()
     timeline: Timeline | None = None
     top: tuple[Top, ...] = ()

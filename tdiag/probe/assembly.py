@@ -14,9 +14,11 @@ from collections.abc import Callable
 from . import existing, facts
 from .boundary import Boundary
 from .capture import make_capture
+from .capture.sample import root_of_samples
 from .collectives import CollectiveWatch
 from .core import Probe
 from .inspection import Inspection
+from .late_windows import LateWindows
 from .loaders import LoaderWatch
 from .patches import hide_from_dynamo, install_filter
 from .phases import ModuleWatch
@@ -37,6 +39,7 @@ def install(run_dir: str, *times: int) -> None:
     inspection = Inspection(probe, boundary)
     windows = Windows(probe, boundary, inspection, make_capture)
     probe.between_steps = windows.between_steps
+    probe.go_on = LateWindows(probe, boundary, root_of_samples).start
     boundary.began_again = probe.guard(windows.restart)
     boundary.made = inspection.made
     for watcher in (

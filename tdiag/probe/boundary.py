@@ -24,7 +24,7 @@ import torch
 
 from . import accelerator, facts, places
 from .core import now_ns
-from .patches import hidden
+from .patches import RETURNS, STAYS, hidden
 from .record import here, wall_ns
 from .wire import (
     BACKWARD_BEGIN,
@@ -156,7 +156,7 @@ class Boundary:
         if id(optimizer) not in self.known:
             self._know(optimizer, places.caller())
         if not getattr(kind.step, "tdiag_watched", False):
-            self.probe.patches.set(kind, "step", self._watched(kind.step))
+            self.probe.patches.set(kind, "step", self._watched(kind.step), STAYS)
 
     def _know(self, optimizer: Any, at: Any) -> None:
         number = len(self.known)
@@ -178,16 +178,22 @@ class Boundary:
             self.probe.patches.set(optimizer, "step", watched)
 
     def _watched(self, original: Any) -> Any:
-        boundary, marks, put = self, self.probe.marks, self.probe.marks.put
+        boundary, probe, marks, put = self, self.probe, self.probe.marks, self.probe.marks.put
         known = self.known
 
         @functools.wraps(original)
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if (
-                boundary.depth
-                or is_compiling()
-                or not (here() == marks.thread or marks.mine() or boundary.in_backward())
-            ):
+            if is_compiling() or boundary.depth:
+                return original(self, *args, **kwargs)
+            if (count := probe.count) is not None:
+                boundary.depth = 1
+                try:
+                    result = original(self, *args, **kwargs)
+                finally:
+                    boundary.depth = 0
+                count(self)
+                return result
+            if not (here() == marks.thread or marks.mine() or boundary.in_backward()):
                 return original(self, *args, **kwargs)
             number = known.get(id(self), UNKNOWN)[0]
             boundary.depth = 1
@@ -273,10 +279,10 @@ class Boundary:
 
         # ``Tensor.backward`` comes to a function mode (capture/ops.py) before it comes to
         # ``autograd.backward``. A mode cannot be left while it runs, so the step ends outside.
-        self.probe.patches.set(torch.Tensor, "backward", watched(torch.Tensor.backward, True))
-        autograd = torch.autograd
-        self.probe.patches.set(autograd, "backward", watched(autograd.backward, True))
-        self.probe.patches.set(autograd, "grad", watched(autograd.grad, False))
+        autograd, patch = torch.autograd, self.probe.patches.set
+        patch(torch.Tensor, "backward", watched(torch.Tensor.backward, True), RETURNS)
+        patch(autograd, "backward", watched(autograd.backward, True), RETURNS)
+        patch(autograd, "grad", watched(autograd.grad, False), RETURNS)
 
     def in_backward(self) -> bool:
         """On a thread of autograd's, which has one for each device, while the training thread waits
@@ -302,7 +308,7 @@ class Boundary:
         """If the step is long enough. Ranks must count the same steps, and so must both sides of
         `tdiag check`, however long theirs take."""
         alone = facts.ranks()[1] == 1 and self.probe.config.get("plan", DIAGNOSE) == DIAGNOSE
-        if took < LONG_STEP_NS or not alone:
+        if took < LONG_STEP_NS or not alone or self.probe.finished:
             return
         self.divided = True
         self.rank = OPTIMIZER

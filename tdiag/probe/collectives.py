@@ -17,7 +17,7 @@ import torch
 
 from . import accelerator, places
 from .boundary import Boundary, is_compiling
-from .patches import hidden
+from .patches import RETURNS, hidden
 from .record import MOST_VALUES, here, wall_ns
 from .wire import COMM_BEGIN, COMM_END
 
@@ -62,9 +62,10 @@ class CollectiveWatch:
                 watched = self._watched(original, name)
                 for module in (distributed_c10d, distributed):
                     if getattr(module, name, None) is original:
-                        self.probe.patches.set(module, name, watched)
+                        self.probe.patches.set(module, name, watched, RETURNS)
         if (original := getattr(distributed, BUFFERS, None)) is not None:
-            self.probe.patches.set(distributed, BUFFERS, self._watched(original, "broadcast"))
+            self.probe.patches.set(distributed, BUFFERS, self._watched(original, "broadcast"),
+                                   RETURNS)  # fmt: skip
         self._watch_wait(Work)
         self._watch_reducer(Reducer)
 
@@ -114,7 +115,7 @@ class CollectiveWatch:
             finally:
                 collectives._end()
 
-        self.probe.patches.set(work, "wait", hidden(wait))
+        self.probe.patches.set(work, "wait", hidden(wait), RETURNS)
 
     def _watch_reducer(self, reducer: Any) -> None:
         original, collectives = reducer.prepare_for_backward, self
@@ -125,7 +126,8 @@ class CollectiveWatch:
                 collectives.probe.guard(collectives._prepare)(self)
             return original(self, *args, **kwargs)
 
-        self.probe.patches.set(reducer, "prepare_for_backward", hidden(prepare_for_backward))
+        watched = hidden(prepare_for_backward)
+        self.probe.patches.set(reducer, "prepare_for_backward", watched, RETURNS)
 
     def _prepare(self, reducer: Any) -> None:
         before = _last_ready(reducer)

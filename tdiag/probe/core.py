@@ -46,6 +46,11 @@ class Probe:
         self.settled: Callable[[], bool] = lambda: True
         # Called at the end of a step when more than its mark is due, with the time.
         self.between_steps: Callable[[int], None] = lambda now: None
+        # Called when the windows are over in a run that goes on.
+        self.go_on: Callable[[], Any] = self.detach
+        self.finished = False  # so they are: children forked from now on are not watched
+        # Called with an optimizer that has stepped, while all other hooks rest; None: they do not.
+        self.count: Callable[[Any], None] | None = None
 
     def when_warm(self, action: Callable[[], None]) -> None:
         """Run ``action`` when discovery may end."""
@@ -113,6 +118,7 @@ class Probe:
 
     def detach(self) -> None:
         """Evidence complete in a run that goes on: leave, so that it runs at full speed."""
+        self.finished, self.count = True, None
         self.end_discovery()
         self.patches.undo()
         self.marks.unwatch_gc()
@@ -120,8 +126,8 @@ class Probe:
         self.recorder.flush()
 
     def after_fork(self) -> None:
-        if self.patches.made:  # else it has left, and nobody would take up the marks
-            self.marks.thread = None
+        self.marks.thread = -1 if self.finished else None
+        self.count = None
         self.marks.due_ns = 0
         self.marks.log.clear()
         self.recorder.forget_parent()

@@ -15,7 +15,7 @@ import torch
 
 from . import accelerator, dynamo, frameworks
 from .patches import hidden
-from .wire import is_user_file
+from .wire import DEBUGGING, is_user_file
 
 if TYPE_CHECKING:
     from .core import Probe
@@ -81,16 +81,6 @@ def write_training(probe: Probe) -> None:
         framework=probe.guard(frameworks.driver)(),
         debug=debug_variables(),
     )
-
-
-# Variables that make every launch, collective or allocation slower → values that do not.
-DEBUGGING = {
-    "CUDA_LAUNCH_BLOCKING": ("", "0"),
-    "HIP_LAUNCH_BLOCKING": ("", "0"),
-    "AMD_SERIALIZE_KERNEL": ("", "0"),
-    "TORCH_DISTRIBUTED_DEBUG": ("", "OFF", "INFO"),
-    "PYTHONMALLOC": ("", "default", "malloc", "pymalloc", "mimalloc"),
-}
 
 
 def debug_variables() -> dict[str, str]:

@@ -18,6 +18,7 @@ from torch.optim import lr_scheduler
 from . import places
 from .models import (
     MOST_LOOKS,
+    FrozenValues,
     ddp_settings,
     describe,
     find_ddp,
@@ -109,6 +110,8 @@ class Inspection:
         # Tensors that one or two steps made and that lived when they ended: (weak reference,
         # place, bytes), the step after them, and how many steps they were.
         self.kept: tuple[list[tuple[Any, Any, int]], int, int] = [], 0, 0
+        self.frozen = FrozenValues()
+        self.constants: Any = None  # what one counted step is compared with (capture/constants.py)
         # id of a tensor sent to another device → weak reference, its version, the step
         self.moved: dict[int, tuple[Any, int, int]] = {}
 
@@ -127,6 +130,7 @@ class Inspection:
             self.modules[number] = weakref.ref(module)
         if (ddp := find_ddp(module)) is not None:
             self.ddp = weakref.ref(ddp)
+        self.frozen.note_all(module)
         return scan(module)
 
     def inputs(self, number: int, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
@@ -140,15 +144,21 @@ class Inspection:
     def weight_names(self) -> dict[int, tuple[str, str]]:
         """id of each layer's weight → the layer's name in its outermost module, and its class."""
         names: dict[int, tuple[str, str]] = {}
-        for _, module in self._alive():
+        for _, module in self.alive():
             for name, layer in module.named_modules():
                 if isinstance(weight := layer._parameters.get("weight"), torch.Tensor):
                     names.setdefault(id(weight), (name, type(layer).__name__))
         return names
 
-    def _alive(self) -> list[tuple[int, torch.nn.Module]]:
+    def alive(self) -> list[tuple[int, torch.nn.Module]]:
         known = [(number, reference()) for number, reference in self.modules.items()]
         return [(number, module) for number, module in known if module is not None]
+
+    def trained_parameters(self) -> set[int]:
+        """Ids of the parameters that some optimizer has and that get gradients."""
+        optimizers = [o for o in (reference() for reference in self.optimizers.values()) if o]
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        return {id(p) for group in groups for p in group["params"] if p.requires_grad}
 
     def _unused_gradients(self, optimizers: Iterable[Any]) -> list[tuple[int, int]]:
         """``[module, numbers]``, for each module the numbers in parameters that have a gradient and
@@ -156,7 +166,7 @@ class Inspection:
         so is what was not yet there at the last look. Parameters of 16 bits, or where no module's
         are in an optimizer, may have copies there."""
         held = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
-        models = [(number, list(module.parameters())) for number, module in self._alive()]
+        models = [(number, list(module.parameters())) for number, module in self.alive()]
         if watched_by_script() or not any(id(p) in held for _, all_of in models for p in all_of):
             return []
         rows = []

@@ -23,7 +23,7 @@ from torch.utils.data._utils import fetch as _fetch
 from . import facts, fetches, places
 from .boundary import BATCH
 from .fetches import count_bytes, describe_loader
-from .patches import hidden
+from .patches import RETURNS, STAYS, hidden
 from .procfs import ThreadCounters, kernel_ns, pool_threads
 from .record import MOST_VALUES, here
 from .wire import CONTROL, ITERATOR_MADE, KERNEL, NEXT_BEGIN, NEXT_END, OVER
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 WEIGH_FIRST, WEIGH_EVERY = 4, 16
 # Measuring a fetch costs about 0.2 ms on a slow core with cold caches: one in 200 ms is 0.1 %.
 MEASURE_EVERY_NS = 200_000_000
+PAUSE_FRAC = 1 / 20  # as late windows come
 
 _wall = time.perf_counter_ns
 _cpu = time.thread_time_ns
@@ -59,6 +60,8 @@ class LoaderWatch:
         self.fetches = 0
         self.counters: ThreadCounters | None = None
         self.pid = -1
+        self.entered_ns = 0  # the first fetch of this process
+        self.budget_ns = float(probe.config.get("time_budget_s") or "inf") * 1e9
         self.due_ns = 0  # when the next fetch is to be measured
         self.fetchers: list[tuple[Any, Any, Any]] = []  # class, its own fetch, tdiag's wrapper
         self.before = probe.guard(self.before_fetch)
@@ -68,9 +71,9 @@ class LoaderWatch:
         """Wrap DataLoader's making, iterating, next batch, and the fetchers."""
         patches = self.probe.patches
         patches.set(DataLoader, "__init__", self.wrap_init(DataLoader.__init__))
-        patches.set(DataLoader, "__iter__", self.wrap_iter(DataLoader.__iter__))
+        patches.set(DataLoader, "__iter__", self.wrap_iter(DataLoader.__iter__), STAYS)
         base = _dataloader._BaseDataLoaderIter
-        patches.set(base, "__next__", self.wrap_next(base.__next__))
+        patches.set(base, "__next__", self.wrap_next(base.__next__), RETURNS)
         for fetcher in (_fetch._MapDatasetFetcher, _fetch._IterableDatasetFetcher):
             self.fetchers.append((fetcher, fetcher.fetch, self.wrap_fetch(fetcher.fetch)))
             patches.set(fetcher, "fetch", self.fetchers[-1][-1])
@@ -92,7 +95,10 @@ class LoaderWatch:
         @functools.wraps(original)
         def iterate(self: Any) -> Any:
             if not marks.mine():
-                return original(self)
+                iterator = original(self)
+                if watch.probe.count is not None:  # a late window must know whose batches come
+                    watch.probe.guard(watch.label)(self, iterator)
+                return iterator
             new = self not in watch.numbers
             number = watch.probe.guard(watch.begin_pass)(self) or 0
             began = _wall()
@@ -128,6 +134,11 @@ class LoaderWatch:
             new=new,
         )
         self.began_pass(loader, number)
+
+    def label(self, loader: Any, iterator: Any) -> None:
+        """Say whose an iterator is; no more."""
+        if isinstance(iterator, _dataloader._BaseDataLoaderIter):
+            iterator.tdiag_loader = self.number(loader)  # type: ignore[attr-defined]
 
     def wrap_next(self, original: Any) -> Any:
         watch, marks, boundary = self, self.probe.marks, self.boundary
@@ -165,7 +176,7 @@ class LoaderWatch:
 
         @functools.wraps(original)
         def fetch(self: Any, indices: Any) -> Any:
-            if _wall() < watch.due_ns and watch.fetches >= WEIGH_FIRST:
+            if watch.probe.finished or (_wall() < watch.due_ns and watch.fetches >= WEIGH_FIRST):
                 return original(self, indices)
             timing = watch.before(self)
             if timing is None:
@@ -179,7 +190,7 @@ class LoaderWatch:
             timing["wall"], timing["cpu"], timing["t"] = _wall() - began, _cpu() - cpu, began
             timing["process_cpu"] = _process_cpu() - all_threads
             watch.after(timing, indices, batch)
-            watch.due_ns = _wall() + MEASURE_EVERY_NS
+            watch.due_ns = _wall() + pause_ns(_wall() - watch.entered_ns, watch.budget_ns)
             if watch.fetches >= WEIGH_FIRST and get_worker_info() is None:
                 watch.rest()
             return batch
@@ -196,7 +207,7 @@ class LoaderWatch:
 
     def listen(self) -> None:
         """Measure the next fetch of this process, or, just forked, those that are due."""
-        if not self.probe.patches.made:
+        if self.probe.finished:
             return
         for kind, original, wrapper in self.fetchers:
             if vars(kind).get("fetch") is original:
@@ -260,6 +271,7 @@ class LoaderWatch:
     def _enter_process(self) -> None:
         """First fetch of this process: its own counters, and a worker says who it is."""
         self.pid = os.getpid()
+        self.entered_ns = _wall()
         self.fetches = 0
         self.counters = ThreadCounters()
         info = get_worker_info()
@@ -303,6 +315,12 @@ class LoaderWatch:
             self.numbers[loader] = number
             self.by_dataset[id(loader.dataset)] = number
         return int(number)
+
+
+def pause_ns(age_ns: float, budget_ns: float) -> int:
+    """Until the next fetch is measured. Beyond the time budget, when the windows are over, ever
+    longer: a worker that lives for hours writes hardly more than one that lives for minutes."""
+    return int(max(MEASURE_EVERY_NS, (age_ns - budget_ns) * PAUSE_FRAC))
 
 
 def _ready(iterator: Any) -> int:

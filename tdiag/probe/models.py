@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections import Counter
+from itertools import islice
 from typing import Any
 
 import torch
@@ -121,6 +123,42 @@ def _describe(tensor: torch.Tensor) -> dict[str, Any] | None:
         "max": high,
         "binary": bool(((values == 0) | (values == 1)).all()),
     }
+
+
+# Weights whose values are compared, of one module and of all; and numbers of each.
+WEIGHTS_OF_ONE, MOST_WEIGHTS, NUMBERS = 4, 32, 64
+
+
+class FrozenValues:
+    """A few numbers of weights that nothing trains, kept from one window to the next: a script may
+    change them by hand, to an average of the trained ones."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[Any, list[float]]] = {}
+
+    def note(self, weight: torch.Tensor) -> None:
+        known = self.known.get(id(weight))
+        if known is not None and known[0]() is weight:
+            return
+        if len(self.known) < MOST_WEIGHTS and plain(weight) and not watched_by_script():
+            self.known[id(weight)] = weakref.ref(weight), _numbers(weight)
+
+    def note_all(self, module: torch.nn.Module) -> None:
+        """Of a module that is called for the first time."""
+        frozen = (parameter for parameter in module.parameters() if not parameter.requires_grad)
+        for weight in islice(frozen, WEIGHTS_OF_ONE):
+            self.note(weight)
+
+    def changed(self) -> bool:
+        alive = [(reference(), before) for reference, before in self.known.values()]
+        return any(weight is not None and _numbers(weight) != before for weight, before in alive)
+
+
+def _numbers(weight: torch.Tensor) -> list[float]:
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        flat = weight.detach().reshape(-1)
+        found: list[float] = flat[:: max(1, len(flat) // NUMBERS)][:NUMBERS].tolist()
+    return found
 
 
 MOST_CLASSES = 60

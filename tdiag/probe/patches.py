@@ -20,6 +20,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 # warnings skips frames whose file name holds both "importlib" and "_bootstrap".
 FILE = "<tdiag importlib._bootstrap>"
 
+# What becomes of a patch after the last window: it goes, comes back in each late window, or stays.
+GOES, RETURNS, STAYS = range(3)
+# Owner, name, wrapper, whether the owner itself had the name, what it was, and one of these.
+Patch = tuple[Any, str, Any, bool, Any, int]
+
 
 def hidden(function: F) -> F:
     """Mark a wrapper so that tracebacks and warnings pass over it, and dynamo compiles what it
@@ -130,23 +135,51 @@ class Patches:
     """Every attribute the probe has replaced, so that it can leave no trace when it is done."""
 
     def __init__(self) -> None:
-        # (owner, name, wrapper, whether ``owner`` itself had the name, what it was)
-        self.made: list[tuple[Any, str, Any, bool, Any]] = []
+        self.made: list[Patch] = []
+        self.resting: list[Patch] = []  # oldest first
 
-    def set(self, owner: Any, name: str, wrapper: Any) -> None:
+    def set(self, owner: Any, name: str, wrapper: Any, afterwards: int = GOES) -> None:
         """``owner.name = wrapper``; remembers whether ``owner`` itself had the name before."""
         own = name in vars(owner)
         original = vars(owner)[name] if own else None
         setattr(owner, name, wrapper)
-        self.made.append((owner, name, wrapper, own, original))
+        self.made.append((owner, name, wrapper, own, original, afterwards))
 
     def undo(self) -> None:
         """Newest first. Leaves alone what somebody else has wrapped since."""
-        for owner, name, wrapper, own, original in reversed(self.made):
+        self._take_off(self.made)
+        self.made.clear()
+        self.resting.clear()
+
+    def rest(self) -> None:
+        """Undo all but those that stay."""
+        moved = [patch for patch in self.made if patch[-1] != STAYS]
+        self.made = [patch for patch in self.made if patch[-1] == STAYS]
+        self.resting += [patch for patch in self._take_off(moved) if patch[-1] == RETURNS]
+
+    def _take_off(self, patches: list[Patch]) -> list[Patch]:
+        """Those that were still in place, oldest first."""
+        found = []
+        for patch in reversed(patches):
+            owner, name, wrapper, own, original, _ = patch
             if vars(owner).get(name) is not wrapper:
                 continue
+            found.append(patch)
             if own:
                 setattr(owner, name, original)
             else:
                 delattr(owner, name)
-        self.made.clear()
+        return found[::-1]
+
+    def resume(self, chosen: Callable[[Any], bool]) -> None:
+        """Put those of the chosen owners back that return; not over what somebody else has put
+        there meanwhile."""
+        resting, self.resting = self.resting, []
+        for patch in resting:
+            owner, name, wrapper, own, original, _ = patch
+            mine = vars(owner)
+            if chosen(owner) and (mine.get(name) is original if own else name not in mine):
+                setattr(owner, name, wrapper)
+                self.made.append(patch)
+            else:
+                self.resting.append(patch)

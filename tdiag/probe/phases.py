@@ -16,7 +16,7 @@ from torch.nn.modules.loss import _Loss
 
 from . import places
 from .boundary import is_compiling
-from .patches import hidden
+from .patches import RETURNS, hidden
 from .record import MOST_VALUES, here, wall_ns
 from .wire import FORWARD_BEGIN, FORWARD_END, MODULE_SHIFT
 
@@ -108,7 +108,7 @@ class ModuleWatch:
                 put((FORWARD_END, wall_ns(), known[1]))
 
         call.tdiag_watched = True  # type: ignore[attr-defined]
-        self.probe.patches.set(kind, "__call__", hidden(call))
+        self.probe.patches.set(kind, "__call__", hidden(call), RETURNS)
 
     def _outermost(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
         """The outermost call of a module of which something is not known yet."""

@@ -17,6 +17,7 @@ _ONE_CALL = tuple(
     os.path.join("torch", *name)
     for name in (("_tensor.py",), ("functional.py",), ("nn", "functional.py"), ("overrides.py",))
 )
+_FORMATS = tuple(os.path.join("torch", name) for name in ("_tensor.py", "_tensor_str.py"))
 
 
 def caller() -> list[Any] | None:
@@ -41,6 +42,18 @@ def caller_and_callee() -> tuple[list[Any] | None, FrameType | None]:
             callee = None if code.co_filename.endswith(_ONE_CALL) else frame
         frame = frame.f_back
     return None, callee
+
+
+def reader(frame: FrameType | None, torchs: str) -> FrameType | None:
+    """The frame that asks for a tensor's value, from the one that calls torch's method on. A line
+    that formats a tensor asks for it through torch. None where torch, whose folder is ``torchs``,
+    or the probe asks."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name != FILE and not name.endswith(_FORMATS):
+            return None if name.startswith((torchs, _PROBE)) else frame
+        frame = frame.f_back
+    return None
 
 
 def caller_of_wrapper() -> list[Any] | None:

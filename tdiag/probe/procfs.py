@@ -25,6 +25,15 @@ def pool_threads() -> int | None:
         return None
 
 
+def resident_bytes() -> int | None:
+    """Memory of this process that is in RAM."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return None
+
+
 class ThreadCounters:
     """Open once a thread, read around each fetch. Counters the system lacks are None."""
 

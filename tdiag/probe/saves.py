@@ -11,7 +11,7 @@ import torch
 
 from . import places
 from .imports import when_imported
-from .patches import hidden
+from .patches import RETURNS, hidden
 from .record import wall_ns
 from .wire import SAVE_BEGIN, SAVE_END
 
@@ -36,8 +36,8 @@ class SaveWatch:
 
     def install(self) -> None:
         save = self._watched("torch.save", torch.save)
-        self.probe.patches.set(torch, "save", save)
-        self.probe.patches.set(torch.serialization, "save", save)
+        self.probe.patches.set(torch, "save", save, RETURNS)
+        self.probe.patches.set(torch.serialization, "save", save, RETURNS)
         for module in ELSEWHERE:
             when_imported(module, functools.partial(self._imported, module))
 
@@ -50,7 +50,7 @@ class SaveWatch:
         for function in ELSEWHERE[name]:
             if original := getattr(module, function, None):
                 watched = self._watched(f"{public}.{function}", original)
-                self.probe.patches.set(module, function, watched)
+                self.probe.patches.set(module, function, watched, RETURNS)
 
     def _watched(self, name: str, original: Any) -> Any:
         watch, marks, put = self, self.probe.marks, self.probe.marks.put

@@ -193,7 +193,7 @@ class Windows:
         self.stop.arrange()
         self.stop_now = self.stop.now()
         if not self.stop.wanted():
-            self.probe.detach()
+            self.probe.go_on()
 
     def _begin(self, now: int) -> None:
         """The first step has ended."""

@@ -57,6 +57,7 @@ SETTLE = "settle"  # after a pause that tdiag caused, or while a profiler is bei
 FOLLOW = "follow"  # another rank leads through the windows
 COLD = "cold"  # the first of a turn, with the caches that the other program left
 DONE = "done"
+LATE = "late"  # of a late window, in records of their own
 
 # Which windows a run goes through (probe/plan.py).
 DIAGNOSE, TURNS, COUNTS = "diagnose", "turns", "counts"
@@ -71,7 +72,7 @@ RecordKind = Literal[
     "process", "torch", "role", "loader", "iterator", "fetch", "module", "called", "ddp",
     "collective", "optimizer", "scheduler", "inspection", "input", "boundary", "window", "steps",
     "trace", "calls", "ops", "syscalls", "dispatch", "flags", "settings", "finish", "stop",
-    "forced", "sampler", "saver", "failure", "died", "unstopped", "trial", "compiled",
+    "forced", "sampler", "saver", "failure", "died", "unstopped", "trial", "compiled", "late",
 ]  # fmt: skip
 
 # The record of steps in a row, as JSON: the general encoder takes three times as long for the one
@@ -168,6 +169,13 @@ def stacks_file(pid: int | str) -> str:
     return f"stacks-{pid}.speedscope.json"
 
 
+FIRST_LATE_PASS = 101  # of window `sample`: what the windows of the plan do not reach
+
+
+def late_stacks_file(pid: int | str, number: int | str) -> str:
+    return f"late-stacks-{pid}-{number}.speedscope.json"
+
+
 def syscalls_file(pid: int | str) -> str:
     return f"syscalls-{pid}.txt"
 
@@ -196,6 +204,17 @@ def turns_go(rank: int) -> str:
 def request(window: str, pid: int, number: int) -> str:
     return f"{window}-{pid}-{number}"
 
+
+# --- debugging ----------------------------------------------------------------------------------
+
+# Variables that make every launch, collective or allocation slower → values that do not.
+DEBUGGING = {
+    "CUDA_LAUNCH_BLOCKING": ("", "0"),
+    "HIP_LAUNCH_BLOCKING": ("", "0"),
+    "AMD_SERIALIZE_KERNEL": ("", "0"),
+    "TORCH_DISTRIBUTED_DEBUG": ("", "OFF", "INFO"),
+    "PYTHONMALLOC": ("", "default", "malloc", "pymalloc", "mimalloc"),
+}
 
 # --- whose code a file holds ----------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from tdiag.model.diagnosis import Diagnosis, Finding
 from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.report.document import Cell, Column, Table
-from tdiag.report.summary import gain, ranked
+from tdiag.report.summary import ranked
 from tdiag.units import between, duration, only_from_below, significant
 
 STEPS = 1_000_000  # costs are said for so many: one step costs too little to be read
@@ -38,7 +38,7 @@ def money(diagnosis: Diagnosis, price: float | None) -> Table | None:
     rows += [
         _row(f"with {finding.code}'s fix", *_fixed(finding, step, price))
         for finding in ranked(diagnosis)[:FIRST]
-        if gain(finding) is not None
+        if finding.wins is not None
     ]
     for name, shorter in _bigger(diagnosis, step):
         worth = significant(price * step / shorter)
@@ -60,7 +60,7 @@ def _row(*cells: str) -> tuple[Cell, ...]:
 
 
 def _fixed(finding: Finding, step: int, price: float) -> tuple[str, str]:
-    wins = gain(finding)
+    wins = finding.wins
     assert wins is not None
     low, high = step / wins.high, step / wins.low
     if only_from_below(wins.low, wins.high):

@@ -40,7 +40,6 @@ from tdiag.report.summary import (
     gain_words,
     headline,
     ranked,
-    together,
     unchecked,
     what_to_do,
 )
@@ -199,8 +198,8 @@ def _sections(
         if proof and diagnosis.trials and proof is diagnosis.trials.together:
             said = f"{proof.change}: together {of_trials.ratio(proof)} faster, measured."
             blocks.append(Line(said, tone="good"))
-        elif gain := together(diagnosis):
-            said = f"All {len(fixes)} together {faster(gain, gain)} faster"
+        elif gain := diagnosis.together:
+            said = f"All {len(fixes)} together {faster(gain.low, gain.high)} faster"
             if any(fix.measured for fix in fixes):
                 said += ", predicted"
             blocks.append(Line(f"{said}: overlapping savings are counted once.", tone="quiet"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdiag.model.diagnosis import Diagnosis, Finding, Measure, Speedup, Verdict
+from tdiag.model.diagnosis import Diagnosis, Finding, Measure, Verdict
 from tdiag.report.text import inert
 from tdiag.report.words import verdict_class
 from tdiag.units import (
@@ -55,19 +55,12 @@ def best(diagnosis: Diagnosis) -> Finding | None:
     family = _INPUT if verdict.cls in _INPUT else {verdict.cls}
     named = verdict.cls not in (*NO_SHARE, "compute")
     for finding in ranked(diagnosis):
-        wins = gain(finding)
+        wins = finding.wins
         if wins is None or not finding.recoverable_ns:
             continue
         if finding.cls in family or (not named and wins.high >= _WORTH_NAMING):
             return finding
     return None
-
-
-def gain(finding: Finding) -> Speedup | None:
-    """The interval that a trial measured, else the prediction; None where neither gains."""
-    if found := finding.measured:
-        return Speedup(found.low, found.high) if found.answer == "faster" else None
-    return finding.speedup
 
 
 def gain_words(finding: Finding) -> str:
@@ -78,27 +71,6 @@ def gain_words(finding: Finding) -> str:
     return f"{faster(finding.speedup.low, finding.speedup.high)} faster" if finding.speedup else ""
 
 
-def together(diagnosis: Diagnosis) -> float | None:
-    """How many times faster the step is with every ranked fix, in the middle of their ranges; None
-    with fewer than two, or where a finding names no components.
-
-    ``recoverable_ns`` is what a fix wins *alone*. Of what the fixes before it have left of its
-    budget components, each wins the same share: two that halve the forward pass leave a quarter.
-    """
-    fixes = ranked(diagnosis)
-    step = sum(part.ns for part in diagnosis.budget)
-    if len(fixes) < 2 or not step or not all(fix.components for fix in fixes):
-        return None
-    left = {part.component: float(part.ns) for part in diagnosis.budget}
-    for fix in fixes:
-        names = [name for name in fix.components if name in left]
-        alone = sum(part.ns for part in diagnosis.budget if part.component in names)
-        kept = max(0.0, 1 - fix.recoverable_ns / alone) if alone else 1.0
-        for name in names:
-            left[name] *= kept
-    return step / max(1.0, sum(left.values()))
-
-
 def why(finding: Finding, diagnosis: Diagnosis) -> str:
     """The predicted gain in time per step and where the prediction comes from; what a trial
     measured, and what was predicted before; "" without either."""
@@ -106,7 +78,7 @@ def why(finding: Finding, diagnosis: Diagnosis) -> str:
         ratio = f"{found.speedup:.2f}× [{found.low:.2f}, {found.high:.2f}]"
         said = (
             f"Saves about {duration(finding.recoverable_ns)} a step"
-            if gain(finding)
+            if finding.wins
             else ("No gain measured" if found.answer == "no effect" else "Costs more than it wins")
         )
         before = finding.speedup

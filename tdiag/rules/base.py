@@ -3,8 +3,9 @@
 A rule is a module ``tdnnn_pattern.py`` with a docstring under the headings of
 :data:`tdiag.rules.catalogue.HEADINGS`, the constants ``CODE``, ``NAME`` and ``CLASS``, its
 thresholds, ``check`` (whose parameters name the evidence it needs), and the examples ``fires`` and
-``clear``. Optional: ``AFTER``, the rules to act on first, each with the reason in words; the report
-says so if both find something.
+``clear``. ``AFTER``, optional: the rules to act on first, each with the reason in words; the report
+says so if both find something. ``UNTRIED``: why no change of `tdiag try` measures the gain of its
+example; without it the example's fix names one.
 """
 
 from __future__ import annotations
@@ -79,9 +80,16 @@ def where(at: Place | None) -> str:
 
 
 def same_function(one: Place, other: Place) -> bool:
-    """Both are in one function; a sampler may say ``Net.forward``, the probe ``forward``."""
-    names = {x.function.rsplit(".", 1)[-1] for x in (one, other)}
-    return one.file == other.file and len(names) == 1
+    """Both are in one function; a sampler may say ``Net.forward``, the probe ``forward``. A
+    comprehension belongs to the function around it, where its name tells that."""
+    return one.file == other.file and _function(one) == _function(other)
+
+
+def _function(at: Place) -> str:
+    parts = at.function.split(".")
+    while len(parts) > 2 and parts[-1].endswith(("comp>", "genexpr>")):
+        del parts[-2:]  # "<locals>" and its own name
+    return parts[-1]
 
 
 def held(budget: Budget, *components: str) -> float:

@@ -33,7 +33,8 @@ _RULE_FILE = re.compile(r"td\d{3}_\w+")
 @dataclass(frozen=True)
 class Rule:
     """One rule file. ``only_if_clear``: a statement of health, kept if nothing else is found.
-    ``after``: codes of rules to act on first, each with the reason."""
+    ``after``: codes of rules to act on first, each with the reason. ``untried``: why no change of
+    `tdiag try` measures the gain, at least not in its own example."""
 
     code: str
     name: str
@@ -44,6 +45,7 @@ class Rule:
     clear: Callable[[], Evidence]
     only_if_clear: bool
     after: tuple[tuple[str, str], ...]
+    untried: str
     module: ModuleType
 
     @property
@@ -58,7 +60,7 @@ class Rule:
     @property
     def predicts(self) -> bool:
         """The rule can predict a gain; without one it is an advisory or a statement."""
-        return "gain=" in self.source
+        return "gain=" in self.source or example(self).gain is not None
 
     def sections(self) -> dict[str, str]:
         """The docstring by heading, in the order of :data:`HEADINGS`."""
@@ -86,6 +88,7 @@ def _load(module: ModuleType) -> Rule:
         clear=module.clear,
         only_if_clear=getattr(module, "ONLY_IF_CLEAR", False),
         after=tuple(getattr(module, "AFTER", {}).items()),
+        untried=getattr(module, "UNTRIED", ""),
         module=module,
     )
 
@@ -167,9 +170,9 @@ def index() -> str:
     lines = [
         "# Rules",
         "",
-        "The last column is what `tdiag try` can switch on to measure the rule's gain. Of `an edit`"
-        " it measures a patch of yours: `tdiag try --diff FILE`. Rules without an entry predict no"
-        " gain.",
+        "The last column is what `tdiag try` can switch on to measure the rule's gain, or why"
+        " nothing can be: then `tdiag try --diff FILE` measures a patch of yours. Rules without an"
+        " entry predict no gain.",
         "",
         "| code | name | class | pattern | measured by |",
         "|---|---|---|---|---|",
@@ -186,8 +189,8 @@ def index() -> str:
 
 
 def _trial(rule: Rule) -> str:
-    change = example(rule).fix.intervention if rule.predicts else None
-    return f"`{change.partition('=')[0]}`" if change else "an edit" if rule.predicts else ""
+    change = example(rule).fix.intervention
+    return f"`{change.partition('=')[0]}`" if change else rule.untried
 
 
 def shared_thresholds() -> dict[str, Threshold]:

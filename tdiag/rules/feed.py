@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from tdiag.evidence.feeding import Loader, Loaders
-from tdiag.evidence.machine import System, Threads
-from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.machine import Startup, System, Threads
+from tdiag.evidence.steps import Budget, Phases, StepHistory
 from tdiag.model.diagnosis import Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, count, frac, held, ns, where
@@ -68,6 +68,12 @@ COPY_BYTES_PER_S = Threshold(
 )
 RAM_FOR_DATA_FRAC = Threshold(
     0.5, "of the free memory", "Heuristic: workers, batches and page cache need the rest."
+)
+FIRST_EPOCH_FRAC = Threshold(
+    1 / 3,
+    "of the work",
+    "By arithmetic: of three epochs (Hugging Face's num_train_epochs by default), the first still"
+    " does all the work.",
 )
 # Datasets of torch whose samples are in memory side by side: one call can index many.
 IN_MEMORY = ("TensorDataset", "Tensor", "list")
@@ -257,6 +263,12 @@ def left_by_others(system: System) -> float:
 def cores_full(system: System) -> bool:
     """This program uses all its available cores: a further process would only take turns."""
     return (system.cores_used or 0.0) >= SATURATED_FRAC * system.cores_allowed
+
+
+def one_epoch(history: StepHistory | None, startup: Startup | None) -> bool:
+    """The program came to its own end within the first pass over its data."""
+    ended = startup is not None and startup.run_ns is not None
+    return ended and history is not None and len(history.epochs_ns) == 1
 
 
 def share_of_rank(system: System, threads: Threads | None) -> System:

@@ -1,12 +1,14 @@
-"""The fixed cost of the torch calls in forward and backward, apart from their work."""
+"""The torch calls in forward and backward: their fixed cost, and their work at best."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
+from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain
 
@@ -24,6 +26,16 @@ GRAD_CALL_MOST = Threshold(
     "Measured with torch 2.13 on a CPU: 4.5 times with gradients and backward, 30 times with"
     " anomaly detection on, which is no fixed cost of torch (benchmarks/rule_constants.py"
     " fixed_cost.GRAD_CALL_MOST).",
+)
+LITTLE_WORK_FRAC = Threshold(
+    0.2,
+    "of their time",
+    "By arithmetic: a step is called healthy from 0.4 of what the machine reaches"
+    " (diagnose.efficiency.EFFICIENT_FRAC); calls that reach half of that take at most half their"
+    " time once they are one call that is healthy.",
+)
+BACKWARD_WORK = Threshold(
+    2, "times the forward pass", "By arithmetic: the backward of a product is two such products."
 )
 
 
@@ -87,6 +99,37 @@ def cost_of(mine: Sequence[OpLine], phases: Phases, ops: Ops, dispatch: Dispatch
         dispatch_ns=sum(_cost(line, dispatch) for line in mine),
         spent_ns=spent,
     )
+
+
+def part_of_phases(phases: Phases, ops: Ops, part: Callable[[OpLine], float]) -> dict[str, float]:
+    """Of training's phases before backward, the clean time × this part of the time of their calls,
+    ns per step; phases without any are left out."""
+    found = {}
+    for phase in ("prepare", "forward", "loss"):
+        mine = [line for line in ops.lines if line.phase == phase]
+        whole = sum(line.elapsed_ns for line in mine)
+        if whole and (share := sum(map(part, mine)) / whole):
+            found[phase] = share * phases.wall_ns.get(phase, 0.0)
+    return found
+
+
+def best_ns(mine: Sequence[OpLine], work: Work | None, roof: Roof | None) -> float | None:
+    """The least time that this machine needs for the traced work of the functions of these lines,
+    backward included, ns per step. None where it is not known."""
+    if work is None or roof is None:
+        return None
+    functions = {(line.at.file, line.at.function) for line in mine}
+    found = [
+        roof.best_ns(op)
+        for op in work.ops
+        if op.at and any(_is(file, name, op.at) for file, name in functions)
+    ]
+    return sum(found) * (1 + BACKWARD_WORK) if found else None
+
+
+def _is(file: str, function: str, at: Place) -> bool:
+    """A trace may name a file relative to the working directory."""
+    return function == at.function and (file == at.file or file.endswith(f"/{at.file}"))
 
 
 def _cost(line: OpLine, dispatch: Dispatch) -> float:

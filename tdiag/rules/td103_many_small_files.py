@@ -38,6 +38,7 @@ from tdiag.units import duration, plural, size
 CODE = "TD103"
 NAME = "many-small-files"
 CLASS = "io"
+UNTRIED = "the files have to be packed first; `ceiling.data` bounds the gain"
 
 SMALL_BYTES = Threshold(
     1 << 20,

@@ -39,6 +39,7 @@ from tdiag.units import duration, significant, size
 CODE = "TD104"
 NAME = "slower-than-the-machines-own-disk"
 CLASS = "io"
+UNTRIED = "the data has to be copied first; `ceiling.data` bounds the gain"
 AFTER = {
     "TD102": "a faster disk still reads the bytes that are not used",
 }

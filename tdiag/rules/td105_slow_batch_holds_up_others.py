@@ -83,6 +83,7 @@ def check(budget: Budget, loaders: Loaders, phases: Phases, system: System) -> F
             f"DataLoader(..., in_order=False){where(fed.loader.created_at)}. Or cache or split the"
             f" expensive samples of {fed.loader.dataset_class}.",
             "review",
+            "loader.in_order=off",
             action="Set in_order=False in the DataLoader",
         ),
         gain=Gain(

@@ -42,6 +42,7 @@ from tdiag.units import percent, size
 CODE = "TD208"
 NAME = "values-wider-than-needed"
 CLASS = "cpu"
+UNTRIED = "the conversion has to move from the dataset to the device"
 
 SAVED_FRAC = Threshold(
     0.25, "of the batch", "By arithmetic: half of the batch in types twice as wide saves a quarter."

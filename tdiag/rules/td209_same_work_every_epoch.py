@@ -32,10 +32,16 @@ from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases, StepHistory
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
-from tdiag.model.threshold import MAJORITY_FRAC, Threshold
+from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, bytes_, count, ns, text, where
 from tdiag.rules.examples import GB, MB, budget, loaders, system
-from tdiag.rules.feed import RAM_FOR_DATA_FRAC, feed_of, share_of_rank
+from tdiag.rules.feed import (
+    FIRST_EPOCH_FRAC,
+    RAM_FOR_DATA_FRAC,
+    feed_of,
+    one_epoch,
+    share_of_rank,
+)
 from tdiag.rules.fetch_lines import fetch_place, top_fetch_lines
 from tdiag.rules.snippets import samples_in_memory, samples_on_disk
 from tdiag.units import duration, size
@@ -50,13 +56,6 @@ AFTER = {
     "TD210": "a tensor instead of the table may make a cache unnecessary",
 }
 
-FIRST_EPOCH_FRAC = Threshold(
-    1 / 3,
-    "of the work",
-    "By arithmetic: of three epochs (Hugging Face's num_train_epochs by default), the first still"
-    " does all the work.",
-)
-
 
 def check(
     budget: Budget,
@@ -69,7 +68,7 @@ def check(
     startup: Startup | None,
 ) -> Found | None:
     system = share_of_rank(system, threads)
-    if _one_epoch(history, startup):
+    if one_epoch(history, startup):
         return None
     fed = feed_of(budget, loaders, phases, system)
     if fed is None or fed.from_memory or fed.picked:
@@ -122,12 +121,6 @@ def check(
         ),
         at=at,
     )
-
-
-def _one_epoch(history: StepHistory | None, startup: Startup | None) -> bool:
-    """The program came to its own end within the first pass over its data."""
-    ended = startup is not None and startup.run_ns is not None
-    return ended and history is not None and len(history.epochs_ns) == 1
 
 
 def _fix(loader: Loader, whole: float, free: float, fits: bool, place: str) -> Fix:

@@ -52,6 +52,7 @@ from tdiag.units import duration, percent
 CODE = "TD210"
 NAME = "table-indexed-per-sample"
 CLASS = "cpu"
+UNTRIED = "needs another `__getitem__`; `loader.cache` bounds the gain"
 
 # Folders of the packages whose tables are indexed by row in Python.
 TABLES = ("pandas", "polars", "pyarrow", "datasets")

@@ -48,6 +48,7 @@ from tdiag.units import duration, per_step, percent, plural
 CODE = "TD214"
 NAME = "batches-made-in-the-loop"
 CLASS = "cpu"
+UNTRIED = "the loop's own code has to become a dataset"
 AFTER = {
     "TD207": "workers hide work that need not be done",
     "TD219": "workers spread the work of one function and still do it",

@@ -123,6 +123,7 @@ def _fix(loader: Loader, place: Place | None, libraries: set[str]) -> Fix:
         f"Call {limit} in a worker_init_fn of the DataLoader{where(loader.created_at)}, for what"
         f" the workers call{where(place)}.{variables}",
         "safe",
+        "loader.worker_threads=1",
         action="Give the workers' libraries one thread each",
         code=(
             f"import {library}\n\ndef one_thread(worker):\n    {limit}\n\n"

@@ -37,6 +37,7 @@ from tdiag.rules.fetch_lines import expensive_fetch, main_line
 CODE = "TD218"
 NAME = "one-line-dominates-fetch"
 CLASS = "cpu"
+UNTRIED = "what the line is to be replaced by is unknown; `ceiling.data` bounds the gain"
 AFTER = {
     "TD102": "reading only what is used may make the line cheap",
     "TD207": "tensors from arrays instead of lists may make the line cheap",

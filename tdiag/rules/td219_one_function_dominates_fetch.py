@@ -65,6 +65,7 @@ from tdiag.units import duration, percent
 CODE = "TD219"
 NAME = "one-function-dominates-fetch"
 CLASS = "cpu"
+UNTRIED = "what the function is to be replaced by is unknown; `--freeze` of it bounds the gain"
 AFTER = {
     "TD102": "reading only what is used may make the function cheap",
     "TD201": "workers run the function beside the training",

@@ -37,6 +37,7 @@ from tdiag.units import per_step, plural
 CODE = "TD303"
 NAME = "host-tensors-moved-in-step"
 CLASS = "h2d"
+UNTRIED = "the line that makes the tensor has to make it on the device"
 
 # Phases of Ops in which the batch has already arrived on the device.
 INSIDE_STEP = ("forward", "loss", "optimizer")

@@ -65,6 +65,7 @@ def check(
             f"Copy it once, before the loop, and use the copy{where(first.at)}. In a module,"
             ' self.register_buffer("name", tensor) moves with the model.',
             "safe",
+            "copies.once",
             action="Copy the constant to the device once, before the loop",
         ),
         gain=_gain(budget, transfers, device, times, moved),

@@ -36,6 +36,7 @@ from tdiag.units import per_step, plural
 CODE = "TD305"
 NAME = "device-to-host-copies"
 CLASS = "h2d"
+UNTRIED = "some steps need the values, and which is unknown"
 
 # Tensor methods that return a copy in host memory.
 TO_HOST = frozenset({"cpu", "numpy", "tolist"})

@@ -40,6 +40,7 @@ from tdiag.units import per_step, plural
 CODE = "TD401"
 NAME = "sync-drains-device"
 CLASS = "sync"
+UNTRIED = "some steps need the values, and which is unknown; `ceiling.reads` bounds the gain"
 
 
 _COPIES = re.compile(r"^aten::(_to_copy|to|copy_|tensor|lift_fresh|pin_memory)( |$)")

@@ -35,6 +35,7 @@ from tdiag.units import per_step, plural
 CODE = "TD402"
 NAME = "shapes-that-depend-on-values"
 CLASS = "sync"
+UNTRIED = "needs another expression, without a mask"
 
 # Calls whose result's size depends on values (torch's documentation of each).
 SELECTING = frozenset({"nonzero", "unique", "masked_select"})

@@ -55,6 +55,7 @@ from tdiag.units import duration, percent
 CODE = "TD501"
 NAME = "python-loop-in-loss"
 CLASS = "python_loss"
+UNTRIED = "the loop has to be rewritten; `ceiling.loss` bounds the gain"
 
 NEARLY_ALL_FRAC = Threshold(
     0.9,

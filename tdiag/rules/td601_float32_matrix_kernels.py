@@ -128,6 +128,7 @@ def _fix(matrix: Sequence[KernelFamily], major: int | None, torch: str) -> Fix:
             "Run forward and loss under torch.autocast with float16, and scale the loss with a"
             " GradScaler: this device's matrix units know neither bfloat16 nor TF32.",
             "review",
+            "torch.autocast=float16",
             action="Run matrix products in float16 with a GradScaler",
             code="scaler = torch.amp.GradScaler()  # once\n"
             "with torch.autocast(device.type, dtype=torch.float16):\n"
@@ -168,7 +169,8 @@ def _float32(families: Iterable[KernelFamily]) -> float:
 
 def fires() -> Evidence:
     slow = family("gemm", 40, float32_ns=36 * MS, tensor_core_ns=2.0 * MS)
-    return Evidence().add(budget(device=True, compute=50), kernels(slow), device_time(50))
+    ampere = Device(kind="cuda", name="NVIDIA A100", capability=(8, 0))
+    return Evidence().add(budget(device=True, compute=50), kernels(slow), device_time(50), ampere)
 
 
 def clear() -> Evidence:

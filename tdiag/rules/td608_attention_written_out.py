@@ -42,6 +42,7 @@ from tdiag.rules.examples import MS, at, budget, host_op, host_ops, ops, traced
 CODE = "TD608"
 NAME = "attention-written-out"
 CLASS = "compute"
+UNTRIED = "the lines that compute attention have to be replaced"
 
 FUSED_HIGH_FRAC = Threshold(
     0.42,

@@ -52,6 +52,7 @@ from tdiag.units import per_step
 CODE = "TD611"
 NAME = "embedding-updated-whole"
 CLASS = "compute"
+UNTRIED = "the table needs an optimizer of its own"
 
 # Optimizer → the one that takes sparse gradients in its place.
 TAKES_SPARSE = {"Adam": "SparseAdam", "AdamW": "SparseAdam", "SGD": "SGD", "Adagrad": "Adagrad"}

@@ -37,6 +37,7 @@ from tdiag.units import percent
 CODE = "TD612"
 NAME = "device-clocks-held-down"
 CLASS = "compute"
+UNTRIED = "the cause is the machine, not the program"
 
 # Cooling and power supply faults, as `tdiag.sample.gpu` names nvml.h's throttle reasons.
 FAULTS = frozenset({"hardware slowdown", "thermal (software)", "thermal (hardware)", "power brake"})

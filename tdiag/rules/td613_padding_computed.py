@@ -44,6 +44,7 @@ from tdiag.units import percent
 CODE = "TD613"
 NAME = "padding-computed"
 CLASS = "compute"
+UNTRIED = "needs another sampler, which has to know the lengths"
 
 # Where positions are computed: of a run on the CPU, and on a device.
 COMPUTED = ("forward", "loss", "backward", "compute")

@@ -45,6 +45,7 @@ from tdiag.units import plural
 CODE = "TD614"
 NAME = "attention-without-fused-kernel"
 CLASS = "compute"
+UNTRIED = "the arguments of the call have to change"
 
 _MEASURED = (
     "Measured, CPU time of forward and backward on one core, torch 2.13, eight shapes with"

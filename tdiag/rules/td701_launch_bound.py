@@ -91,8 +91,12 @@ def check(
     if not budget.has_device:
         hooks = hooks_of(trees)
         apart = [*value_loops(ops, modules, hooks), *(loop.lines if loop else ())] if ops else []
-        # TD207's and TD711's.
-        apart += [x for x in ops.lines if x.constructs or in_hook(x, hooks)] if ops else []
+        # TD207's, TD711's and TD719's.
+        apart += [
+            x
+            for x in (ops.lines if ops else ())
+            if x.constructs or in_hook(x, hooks) or x.shared >= MIN_LINE_CALLS
+        ]
         return _on_cpu(budget, phases, ops, dispatch, loader, apart, agent)
     if device is None:
         raise Abstain("no device activity was traced")

@@ -37,6 +37,7 @@ from tdiag.units import per_step
 CODE = "TD705"
 NAME = "gradients-clipped-one-by-one"
 CLASS = "overhead"
+UNTRIED = "one call clips another norm than a loop; `foreach=False` alone: `optimizer.clip_foreach`"
 
 FOREACH_WINS = Threshold(
     1.3,
@@ -80,6 +81,7 @@ def check(budget: Budget, clips: ClipCalls, ops: Ops) -> Found | None:
         fix=Fix(
             f"Call {worst.name}{where(worst.at)} once for all parameters, without foreach=False.",
             "review",
+            None if looped else "optimizer.clip_foreach",
             action="Clip all gradients in one call",
             code=f"torch.nn.utils.{worst.name}(model.parameters(), limit)",
         ),

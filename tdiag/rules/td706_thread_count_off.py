@@ -184,6 +184,7 @@ def _crowded(
             f"Call torch.set_num_threads({fit}){each}{where(threads.set_at)}, or set"
             f" OMP_NUM_THREADS={fit} in the environment.",
             "safe",
+            f"torch.num_threads={fit}",
             action=f"Use {plural(fit, 'torch thread')}{each}",
             code=f"torch.set_num_threads({fit})",
         ),
@@ -215,6 +216,7 @@ def _workers_too_many(
             "Keep one thread per worker, torch's default: remove torch.set_num_threads from"
             f" worker_init_fn or the dataset{where(loader.created_at)}.",
             "safe",
+            "loader.worker_threads=1",
             action="Use one torch thread in each loader worker",
         ),
         gain=Gain(

@@ -85,6 +85,7 @@ def _fix(worst: Recompiled | None, at: Place | None) -> Fix:
             " drop_last=True), or compile it with dynamic shapes: dynamic=True, or"
             f" torch._dynamo.mark_dynamic(tensor, dimension) on its inputs.{because}",
             "review",
+            "torch.compile_dynamic",
             action="Compile with dynamic shapes or pad to fixed ones",
             code="model = torch.compile(model, dynamic=True)",
         )

@@ -45,6 +45,7 @@ from tdiag.units import duration, per_step
 CODE = "TD709"
 NAME = "python-between-ops"
 CLASS = "overhead"
+UNTRIED = "the work has to be moved or rewritten; `--freeze` of its function bounds the gain"
 
 OUTSIDE_FRAC = Threshold(
     0.75,

@@ -42,6 +42,7 @@ from tdiag.units import duration, percent
 CODE = "TD710"
 NAME = "optimizer-loops-over-tensors"
 CLASS = "overhead"
+UNTRIED = "the loop has to be rewritten; for torch's own optimizers: `optimizer.foreach`"
 
 MIN_CALLS = Threshold(
     48,
@@ -124,6 +125,7 @@ def _fix(used: tuple[Optimizer, ...], worst: OpLine) -> Fix:
             f"Set foreach=True in torch.optim.{name}{made}, so that the step{where(worst.at)}"
             " updates all tensors with one call per operation.",
             "review",
+            "optimizer.foreach",
             action=f"Switch on the foreach form of {name}",
             code=f"optimizer = torch.optim.{name}(model.parameters(), ..., foreach=True)",
         )

@@ -50,6 +50,7 @@ from tdiag.units import duration, percent
 CODE = "TD711"
 NAME = "python-loop-over-tensors"
 CLASS = "overhead"
+UNTRIED = "the loop has to be rewritten; `--freeze` of its function bounds the gain"
 
 # Phases of user code that is neither the model nor its loss, and their budget components.
 PHASES = {

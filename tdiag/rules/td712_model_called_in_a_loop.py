@@ -4,8 +4,8 @@
 Calls of the same outermost module, or of a layer with the same weights, before one backward: at
 least a dozen. Whether a call does enough work: on a CPU the time of the loop and its backward
 against the fixed cost of their torch calls; on a device the idle time before kernels that start the
-moment they are launched. Calls that do work count too if each got one sample or is one of torch's
-recurrent cells.
+moment they are launched. Calls that do work count too if each got one sample, is one of torch's
+recurrent cells, or takes over five times as long as its shapes need on this machine.
 
 ## Why it is slow
 Python, dispatch, launch and reading the weights from memory cost the same for one sample as for a
@@ -38,6 +38,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
@@ -47,7 +48,7 @@ from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
 from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
 from tdiag.rules.examples import at, budget, module, op_line, ops, phases
-from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, cost_of
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, LITTLE_WORK_FRAC, best_ns, cost_of
 from tdiag.rules.loops import conversions
 from tdiag.rules.model_calls import ModelLoop, model_loop
 from tdiag.rules.thresholds import LOW_END_FRAC
@@ -56,6 +57,7 @@ from tdiag.units import duration, percent
 CODE = "TD712"
 NAME = "model-called-in-a-loop"
 CLASS = "overhead"
+UNTRIED = "what each call takes may depend on the call before it"
 
 WORKING_HIGH = Threshold(
     17.3,
@@ -86,6 +88,8 @@ def check(
     ops: Ops | None,
     dispatch: Dispatch | None,
     device: DeviceTime | None,
+    work: Work | None,
+    roof: Roof | None,
 ) -> Found | None:
     loop = model_loop(modules, phases, ops)
     if loop is None:
@@ -93,7 +97,7 @@ def check(
     if budget.has_device:
         cost: _Cost | None = _on_device(budget, device)
     else:
-        cost = _on_cpu(phases, ops, dispatch, loop)
+        cost = _on_cpu(phases, ops, dispatch, loop, work, roof)
     if cost is None or not cost.spent_ns:
         return None
     spent = cost.spent_ns
@@ -151,7 +155,12 @@ def _on_device(budget: Budget, device: DeviceTime | None) -> _Cost:
 
 
 def _on_cpu(
-    phases: Phases, ops: Ops | None, dispatch: Dispatch | None, loop: ModelLoop
+    phases: Phases,
+    ops: Ops | None,
+    dispatch: Dispatch | None,
+    loop: ModelLoop,
+    work: Work | None,
+    roof: Roof | None,
 ) -> _Cost | None:
     if ops is None:
         raise Abstain("torch calls were not counted (window ops)")
@@ -164,12 +173,16 @@ def _on_cpu(
     to_clean = loop.calls / loop.counted
     least = cost.dispatch_ns * to_clean
     small, cell = cost.spent_ns <= FIXED_COST_FACTOR * least, bool(loop.sequence)
-    if not (small or cell or loop.one_row):
+    best = best_ns(loop.lines, work, roof)
+    little = best is not None and best <= LITTLE_WORK_FRAC * cost.spent_ns
+    if not (small or cell or loop.one_row or little):
         return None
+    at_best = () if best is None or cell else (ns("their work at best", best, "trace"),)
     measures = (
         count("torch calls in the loop", cost.calls * to_clean, "ops", "per_step"),
         ns("the loop and its backward", cost.spent_ns, "baseline"),
         ns("fixed cost of these calls on this machine", least, "probe"),
+        *at_best,
     )
     most = 1 - 1 / CELL_HIGH if cell else 1.0 if small else 1 - 1 / WORKING_HIGH
     return _Cost(cost.spent_ns, least, measures, most)

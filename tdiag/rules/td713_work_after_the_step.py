@@ -46,6 +46,7 @@ from tdiag.units import per_step
 CODE = "TD713"
 NAME = "work-after-the-step"
 CLASS = "overhead"
+UNTRIED = "how rarely the work may be done is unknown; `--freeze` of its function bounds the gain"
 AFTER = {"TD714": "work that grows with the run grows as well if it is done less often"}
 
 

@@ -2,9 +2,19 @@
 
 ## What it measures
 The time of each phase over the steps that ran without a profiler: its slope with the step number
-(Theil-Sen, with its 95 % interval), of the shortest times of eight groups of steps. Reported if
-both halves of the run grow, if the phase grows as a share of the step, if what grew is noticeable,
-and if one line holds most of the phase's samples. Beside busy programs nothing is reported.
+(Theil-Sen, with its 95 % interval), of the shortest times of groups of steps. Reported if both
+halves of the run grow, if the phase does not fall back (as with each epoch), if it grows more than
+the computing beside it, and if what grew is noticeable. Of a minute beside busy programs nothing is
+reported.
+
+A run without `--profiling` goes on after its profiled windows, which take a minute at most. Eight
+steps are then timed whenever the run has lasted a twentieth longer, and stacks are sampled again
+whenever it has lasted twice as long. From eight such late windows on they alone are judged. The
+line is the one that holds most of the phase's samples, the last ones or else the first, if growth
+made up most of the phase when they were taken; where there is none, the phase alone is named. With
+a device nothing is said of late windows: any phase of the host may wait for it. A run with
+`--profiling` ends with its windows: the steps in them are judged, and only if one line holds most
+of the phase's samples.
 
 ## Why it is slow
 A line that goes over everything since the start, such as the mean of a growing list of losses, or a
@@ -13,11 +23,12 @@ comes to dominate, however cheap it is at first.
 
 ## What to do
 Keep a running sum and a count, or the last N values, instead of the whole list. Detach what is kept
-from its graph.
+from its graph. Where the line is not named, run `tdiag attach PID` once the steps are slow: it
+samples them as they are then.
 
 ## How the gain is computed
-The slope's interval × the steps so far: what the phase has grown by when the clean steps were
-timed. The gain grows with the run.
+The slope's interval × the steps until the clean ones: what the phase had grown by when these were
+timed. The gain grows with the run. Where the clean steps held none of it yet, no gain is given.
 
 ## When this advice is wrong
 Inputs that grow on purpose (a curriculum of longer sequences) make steps longer as well.
@@ -27,26 +38,53 @@ from __future__ import annotations
 
 from tdiag.evidence.machine import System
 from tdiag.evidence.memory import MemoryGrowth
-from tdiag.evidence.sampled import CallTrees, Stacks
+from tdiag.evidence.sampled import CallTrees, LateStacks, Stacks
 from tdiag.evidence.steps import Budget, PhaseGrowth, SlowingDown
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
-from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
+from tdiag.rules.base import (
+    DATA_WAIT,
+    NOISE_FLOOR_FRAC,
+    Abstain,
+    Found,
+    Gain,
+    bytes_,
+    count,
+    held,
+    ns,
+    where,
+)
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import BEFORE, beside_the_step, main_line, most_sampled
-from tdiag.units import duration
+from tdiag.units import duration, size
 
 CODE = "TD714"
 NAME = "steps-slow-down"
 CLASS = "overhead"
+UNTRIED = "a trial is too short to see steps slow down"
 
 # Phase → the budget components that may hold it, where the names differ.
-_COMPONENTS = {"after_step": ("other",), "prepare": ("prepare", "other")}
+_COMPONENTS = {
+    "data_wait": DATA_WAIT, "after_step": ("other",), "prepare": ("prepare", "other"),
+}  # fmt: skip
+_WORDS = {
+    "data_wait": "waiting for the next batch",
+    "prepare": "what is done between the batch and the forward",
+    "forward": "the forward",
+    "loss": "the loss",
+    "backward": "the backward",
+    "optimizer": "the optimizer's step, or right before it",
+    "evaluation": "the evaluation",
+    "checkpoint": "saving a checkpoint",
+    "gc": "Python's garbage collection",
+    "after_step": "what follows the optimizer's step",
+    "unattributed": "a part of the step without a name",
+}
 LATER = Threshold(
     10_000, "steps", "Heuristic: an example of what it comes to; a few epochs take as many."
 )
@@ -60,46 +98,111 @@ def check(
     trees: CallTrees | None,
     memory: MemoryGrowth | None,
     system: System | None,
+    late: LateStacks | None,
 ) -> Found | None:
-    if slowing.phases and system is not None and left_by_others(system) <= 1 - NOTICEABLE_FRAC:
+    others = left_by_others(system) if system and slowing.phases and not slowing.late else 1.0
+    if others <= 1 - NOTICEABLE_FRAC:
         raise Abstain("other programs kept the cores busy: steps may take longer because of them")
     timed = slowing.last_step - slowing.first_step
     for phase in slowing.phases:
-        if phase.least_ns * timed < NOTICEABLE_FRAC * budget.step_ns:
+        # Waiting for another rank is that rank's: TD902.
+        if phase.phase == "comm" or phase.least_ns * timed < NOTICEABLE_FRAC * budget.step_ns:
             continue
-        place = _place(phase, stacks, ops, trees, memory)
-        if place is not None:
-            return _found(phase, place, slowing)
+        if slowing.late and budget.has_device:
+            raise Abstain(
+                f"each step took {duration(phase.slope_ns)} longer than the one before, but what"
+                " the device did so late was not recorded: run `tdiag attach PID` while it is slow"
+            )
+        place = None
+        if late and slowing.late and _mostly(phase.late_frac):
+            place = _place(phase, late.stacks, ops, late.trees, memory)
+        if place is None and (not slowing.late or _grew_by_then(phase, memory)):
+            place = _place(phase, stacks, ops, trees, memory)
+        if place is not None or slowing.late:
+            named = where(place) and f"most likely{where(place)}"
+            return _found(phase, place, named or f"in {_named(phase, ops)}", slowing, budget)
     return None
 
 
-def _found(phase: PhaseGrowth, at: Place, slowing: SlowingDown) -> Found:
+def _grew_by_then(phase: PhaseGrowth, memory: MemoryGrowth | None) -> bool:
+    """In the windows growth was most of the phase already; or a graph that grows was counted."""
+    graphs = phase.phase == "backward" and memory is not None and bool(memory.graphs)
+    return graphs or _mostly(phase.grown_frac)
+
+
+def _mostly(frac: float | None) -> bool:
+    return frac is not None and frac > MAJORITY_FRAC
+
+
+def _named(phase: PhaseGrowth, ops: Ops | None) -> str:
+    """The phase in words, with the line that it begins behind where that is known."""
+    updates = [x for x in ops.lines if x.phase == "optimizer"] if ops else []
+    behind = max(updates, key=lambda x: x.elapsed_ns, default=None)
+    spot = where(behind.at) if behind and phase.phase == "after_step" else ""
+    return f"{_WORDS[phase.phase]}{spot}"
+
+
+def _found(
+    phase: PhaseGrowth, at: Place | None, named: str, slowing: SlowingDown, budget: Budget
+) -> Found:
     each = f"{duration(phase.least_ns)} to {duration(phase.most_ns)}"
+    source = "probe" if slowing.late else "baseline"
+    memory = slowing.memory_bytes
     return Found(
         summary=(
-            f"Each step takes {duration(phase.slope_ns)} longer than the one before ({each}), most"
-            f" likely{where(at)}: {duration(phase.slope_ns * LATER)} more after {LATER:,.0f} steps."
+            f"Each step takes {duration(phase.slope_ns)} longer than the one before"
+            f" ({each}), {named}: {_comes_to(phase, slowing)}."
+            + (f" The process's memory grows by {size(memory)} a step." if memory else "")
         ),
         evidence=(
-            ns("longer with each step", phase.slope_ns, "baseline"),
-            ns("at least", phase.least_ns, "baseline"),
-            ns("at most", phase.most_ns, "baseline"),
-            count("first step timed", slowing.first_step, "baseline"),
-            count("last step timed", slowing.last_step, "baseline"),
+            ns("longer with each step", phase.slope_ns, source),
+            ns("at least", phase.least_ns, source),
+            ns("at most", phase.most_ns, source),
+            count("first step timed", slowing.first_step, source),
+            count("last step timed", slowing.last_step, source),
+            *([bytes_("memory grows with each step", memory, source)] if memory else []),
+            *([count("compiled again meanwhile", slowing.compiled, source)]
+              if slowing.compiled else []),
         ),
-        fix=Fix(
-            f"Keep the work{where(at)} from growing: a running sum and a count, or the last N"
-            " values, instead of everything since the start. Detach what is kept from its graph.",
-            "review",
-            action="Keep the step's work from growing with the run",
-        ),
-        gain=Gain(
-            phase.least_ns * slowing.last_step,
-            phase.most_ns * slowing.last_step,
-            f"this is what {slowing.last_step:,} steps have added so far; it keeps growing.",
-            _COMPONENTS.get(phase.phase, (phase.phase,)),
-        ),
+        fix=_fix(at),
+        gain=_gain(phase, slowing, budget),
         at=at,
+    )  # fmt: skip
+
+
+def _comes_to(phase: PhaseGrowth, slowing: SlowingDown) -> str:
+    if not slowing.late:
+        return f"{duration(phase.slope_ns * LATER)} more after {LATER:,.0f} steps"
+    first, last = slowing.first_step, slowing.last_step
+    more = duration(phase.slope_ns * (last - first))
+    return f"step {last:,} took {more} more than step {first:,}"
+
+
+def _fix(at: Place | None) -> Fix:
+    text = (
+        f"Keep the work{where(at)} from growing: a running sum and a count, or the last N"
+        " values, instead of everything since the start. Detach what is kept from its graph."
+    )
+    if not where(at):
+        text += (
+            " The line is not known: no line held most of the samples of a time when the growth was"
+            " most of the phase. `tdiag attach PID` samples the steps once they are slow."
+        )
+    return Fix(text, "review", action="Keep the step's work from growing with the run")
+
+
+def _gain(phase: PhaseGrowth, slowing: SlowingDown, budget: Budget) -> Gain | None:
+    """None where the budget's steps held none of it yet, or too little to be shown."""
+    steps = slowing.clean_step if slowing.late else slowing.last_step
+    components = _COMPONENTS.get(phase.phase, (phase.phase,))
+    seen = min(phase.most_ns * steps, held(budget, *components))
+    if slowing.late and seen < NOISE_FLOOR_FRAC * budget.step_ns:
+        return None
+    return Gain(
+        phase.least_ns * steps,
+        phase.most_ns * steps,
+        f"this is what {steps:,} steps have added so far; it keeps growing.",
+        components,
     )
 
 
@@ -145,5 +248,5 @@ def _growing(least_us: float) -> Evidence:
     )
     lines = stacks((stack(62, 0.4, function="train"), stack(57, 0.5, "", "forward")))
     step = budget(forward=6, backward=4, optimizer=2, other=8)
-    slowing = SlowingDown(phases=(growth,), first_step=10, last_step=2010)
+    slowing = SlowingDown(phases=(growth,), first_step=10, last_step=2010, clean_step=2010)
     return Evidence().add(step, slowing, lines, calls)

@@ -75,6 +75,7 @@ def check(
             f"Unset {', '.join(on)} for runs that do not look for an error, also in job scripts and"
             " container images.",
             "safe",
+            "process.debugging=off",
             action=f"Unset {next(iter(on))}",
         ),
         gain=gain if pythons else None,

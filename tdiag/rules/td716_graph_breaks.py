@@ -43,6 +43,7 @@ from tdiag.units import per_step, plural
 CODE = "TD716"
 NAME = "graph-breaks"
 CLASS = "overhead"
+UNTRIED = "the code that breaks the graph has to be rewritten"
 
 WAITS = ("forward", "loss", "python_loss", "sync", "launch", "other")
 

@@ -64,6 +64,7 @@ def check(budget: Budget, modules: Modules) -> Found | None:
             " requires_grad_(False); and if nothing trained lies before it, call it under"
             " torch.no_grad(). If it is to be trained, add its parameters to the optimizer.",
             "review",
+            "model.unused_gradients=off",
             action=f"Freeze {most.name}, or add its parameters to the optimizer",
             code="frozen.requires_grad_(False)  # a module, once before training",
         ),

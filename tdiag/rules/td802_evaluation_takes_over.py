@@ -52,6 +52,7 @@ from tdiag.units import duration, percent, plural
 CODE = "TD802"
 NAME = "evaluation-takes-over"
 CLASS = "eval"
+UNTRIED = "how rarely is the user's choice; `ceiling.evaluation` bounds the gain"
 AFTER = {"TD801": "without gradients an evaluation takes less time, and rarer ones hide their cost"}
 
 USUAL_FRAC = Threshold(

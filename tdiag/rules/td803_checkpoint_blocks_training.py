@@ -45,6 +45,7 @@ from tdiag.units import duration, percent
 CODE = "TD803"
 NAME = "checkpoint-blocks-training"
 CLASS = "checkpoint"
+UNTRIED = "how rarely is the user's choice; `ceiling.checkpoint` bounds the gain"
 
 _SAVES = re.compile(r"\bsave\w*\(")  # not `trainer.fit(`, within which a framework saves
 DISTRIBUTED = "torch.distributed.checkpoint."

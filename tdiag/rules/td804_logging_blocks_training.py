@@ -37,6 +37,7 @@ from tdiag.units import duration, percent
 CODE = "TD804"
 NAME = "logging-blocks-training"
 CLASS = "logging"
+UNTRIED = "how rarely is the user's choice; `ceiling.logging` bounds the gain"
 
 
 def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | None) -> Found | None:

@@ -38,6 +38,7 @@ from tdiag.units import duration, percent, plural, size
 CODE = "TD806"
 NAME = "device-memory-full"
 CLASS = "memory"
+UNTRIED = "steps of another batch size do not compare"
 AFTER = {"TD805": "with less in memory, it only takes longer until the kept tensors fill it"}
 
 

@@ -84,6 +84,7 @@ def check(
             f"Call the blocks without torch.utils.checkpoint{where(recomputations.at)}, the"
             f" cheapest first, while peak memory stays below {size(total)}.",
             "review",
+            "torch.checkpoint=off",
             action="Remove activation checkpointing",
         ),
         gain=None if budget.has_device else gain,

@@ -69,6 +69,7 @@ def check(
             else "Remove torch.cuda.empty_cache() from the loop. If there is none, pad varying"
             " sizes or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
             "safe",
+            "torch.empty_cache=off",
             action="Remove empty_cache() from the training loop",
         ),
         gain=Gain(

@@ -40,6 +40,7 @@ from tdiag.units import percent, plural
 CODE = "TD811"
 NAME = "allocator-off-or-thrashing"
 CLASS = "memory"
+UNTRIED = "the variable has to be unset where the run is started; else: `torch.empty_cache`"
 
 MIN_FREES = Threshold(
     10, "calls per step", "Heuristic: a warm step frees nothing, and a new context frees once."
@@ -73,6 +74,7 @@ def check(
             "Use a smaller batch, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True so that"
             " free memory is not left in pieces.",
             "review",
+            "process.expandable_segments",
             action="Leave the allocator memory to spare",
         )
     elif system is not None:
@@ -82,6 +84,7 @@ def check(
         fix = Fix(
             "Remove torch.cuda.empty_cache() from the loop.",
             "safe",
+            "torch.empty_cache=off",
             action="Remove empty_cache() from the training loop",
         )
     return Found(

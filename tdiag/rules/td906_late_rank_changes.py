@@ -40,6 +40,7 @@ from tdiag.rules.stragglers import abstain_unless_alone, changing_waits
 CODE = "TD906"
 NAME = "late-rank-changes"
 CLASS = "comm"
+UNTRIED = "needs batches of similar cost, which only the dataset knows"
 AFTER = {"TD902": "a rank that is late overall makes the others wait at every step"}
 
 

@@ -10,13 +10,14 @@ hold nothing.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 
+from tdiag.children import end_with_this_process
 from tdiag.probe.wire import ATTACHED, CONTROL, REFUSED, STATE, STOP, WANT
 
 # Writing what was seen takes a tool well under a second; more means that it hangs.
@@ -26,15 +27,16 @@ STOP_WITHIN_S = 10.0
 HELD_AFTER_S = 2.0
 
 
-_LIBC = ctypes.CDLL(None)  # found before the fork
-_PR_SET_PDEATHSIG = 1  # prctl.h
-
-
-def _before_exec() -> None:
+def _before_exec() -> Callable[[], None]:
     """tdiag waits for signals with all of them blocked, and a mask survives exec. A tool whose
     tdiag was killed would watch for ever: it is interrupted then, and lets go of the program."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGINT), 0, 0, 0)
+    tie = end_with_this_process(signal.SIGINT)
+
+    def prepare() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, set())
+        tie()
+
+    return prepare
 
 
 class Attached:
@@ -51,7 +53,7 @@ class Attached:
                 command,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 start_new_session=True,  # a terminal's Ctrl-C is not for the tool
-                preexec_fn=_before_exec,
+                preexec_fn=_before_exec(),
             )  # fmt: skip
 
     def text(self) -> str:

@@ -13,7 +13,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tdiag.probe.wire import ANSWER_WITHIN_S, PY_SPY, SAMPLE, stacks_file
+from tdiag.probe.wire import (
+    ANSWER_WITHIN_S,
+    FIRST_LATE_PASS,
+    PY_SPY,
+    SAMPLE,
+    late_stacks_file,
+    stacks_file,
+)
 from tdiag.sample.attached import Attacher
 
 RATE_HZ = 100  # py-spy's own default; ±2.5 % on a share after 4 s (√(p(1−p)/n) at worst)
@@ -116,4 +123,6 @@ class PySpy(Attacher):
         return refusal(log, code)
 
     def final(self, name: str) -> Path:
-        return self.run_dir / stacks_file(name.split("-")[1])
+        _, pid, number = name.split("-")
+        late = number.isdigit() and int(number) >= FIRST_LATE_PASS
+        return self.run_dir / (late_stacks_file(pid, number) if late else stacks_file(pid))

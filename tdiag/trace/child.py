@@ -14,8 +14,8 @@ from typing import IO, Protocol
 from tdiag.children import program
 from tdiag.trace.worker import serve
 
-# A fork is there at once, a new program has to import everything first. What such a child runs
-# needs no lock that another thread may hold; macOS forbids forks in processes with threads.
+# A forked child starts at once; a new program has to import everything first. The child needs no
+# lock that another thread may hold. macOS forbids forking a process that has threads.
 FORKS = sys.platform == "linux"
 
 
@@ -29,7 +29,7 @@ class Child(Protocol):
 
 
 def start(path: str | None) -> Child:
-    """A process that serves blocks of the file ``path``, or such as are sent to it."""
+    """A process that decodes blocks: of the file ``path``, or, without one, those sent to it."""
     return _fork(path) if FORKS else _Program(path)
 
 
@@ -75,7 +75,7 @@ def _fork(path: str | None) -> _Forked:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent reports the interrupt
             for number in (signal.SIGTERM, signal.SIGHUP):  # the parent's handlers are its own
                 signal.signal(number, signal.SIG_DFL)
-            os.close(blocks_in)  # or its end would never come
+            os.close(blocks_in)  # else the child would never see the end of its input
             os.close(columns_out)
             serve(os.fdopen(blocks_out, "rb"), os.fdopen(columns_in, "wb"), path)
         finally:

@@ -1,4 +1,4 @@
-"""A trace as columns: one row a complete event, sorted by nothing (file order)."""
+"""A trace as columns: one row per complete event, in file order."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ABSENT = -1  # in integer columns: the event has no such argument
 class Growing:
     """A column that grows by blocks, in one array of spare capacity.
 
-    Spare pages that were never written take no memory, so that there may be many, and it moves
-    seldom; many small arrays, joined at the end, would take twice their size.
+    Spare pages that were never written take no memory, so there can be many of them and the array
+    is rarely copied. Many small arrays, concatenated at the end, would need twice the memory.
     """
 
     def __init__(self, first: npt.NDArray[Any]) -> None:
@@ -159,7 +159,7 @@ class Trace:
         return found if isinstance(found, dict) else {}
 
     def named(self, rows: Rows, matches: Callable[[str], object]) -> Mask:
-        """For each row, whether ``matches`` its name; asked once a distinct name."""
+        """Whether ``matches`` accepts the name of each row. It is called once per distinct name."""
         names = self.name[rows]
         answers = np.zeros(len(self.names), np.bool_)
         for number in np.flatnonzero(np.bincount(names, minlength=1)).tolist():

@@ -76,7 +76,7 @@ def columns_of(events: Events) -> Block:
     """Raises Implausible."""
     spans, others = events
     args = [event.args for event in spans]
-    # Few distinct kinds say all four texts of an event: one look-up instead of three.
+    # Few combinations of the four texts occur: one look-up instead of three.
     distinct: Interned[tuple[str, str, Any, Any]] = Interned()
     kind = _array([distinct[e.cat, e.name, e.pid, e.tid] for e in spans], np.int32)
     names: Interned[str] = Interned()
@@ -187,12 +187,12 @@ def _ns(microseconds: list[float]) -> Ints:
 
 
 def _array(values: Collection[Any], dtype: type) -> npt.NDArray[Any]:
-    """What ``np.array`` gives, nearly twice as fast: it need not look for nested lists."""
+    """Like ``np.array``, nearly twice as fast: it does not search for nested lists."""
     return np.fromiter(values, dtype, len(values))
 
 
 def _ints(values: list[Value]) -> Ints:
-    """int64 of whatever stands there: numbers, numbers as text, or nothing (:data:`ABSENT`)."""
+    """int64 of numbers, of numbers as text, or of nothing (:data:`ABSENT`)."""
     try:
         return _array(values, np.int64)
     except (TypeError, ValueError, OverflowError):

@@ -74,8 +74,8 @@ class Instant(Fields, gc=False, tag_field="ph", tag="i"):
     ph: ClassVar[str] = "i"
 
 
-# The other phases of the trace event format, before all the flows (s, t, f), nearly half of a
-# trace: they are only counted, so that next to nothing of them is kept. msgspec tells by class.
+# The other phases of the trace event format, mostly flows (s, t, f): nearly half of a trace. They
+# are only counted, so almost nothing of them is kept.
 _COUNTED = [
     msgspec.defstruct(
         "Counted",

@@ -1,4 +1,4 @@
-"""A trace file as blocks of plain bytes, whatever it is packed in."""
+"""A trace file as blocks of uncompressed bytes."""
 
 from __future__ import annotations
 

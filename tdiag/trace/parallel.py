@@ -22,14 +22,14 @@ from tdiag.trace.worker import NUMBER_BYTES, READY
 PARALLEL_BYTES = (12 if child.FORKS else 48) << 20
 PACKED = 20  # traces pack to a twentieth
 MAX_PROCESSES = 8  # beyond that the one inflating process is the limit
-# Blocks a process: one being decoded, and enough waiting while this one's threads, which take turns
-# of 5 ms, come to send the next. With 2 a child had nothing to do for a fifth of the time, with 8
-# this process.
+# Blocks in flight per process: one is decoded, the others wait, since the thread that sends the
+# next may get the interpreter's lock only after 5 ms. With 2, a child was idle a fifth of the time;
+# with 8, this process was.
 IN_FLIGHT = 4
 # Linux lets anybody have a pipe of so many (pipe-max-size); a block's columns take half of it.
 PIPE_BYTES = 1 << 20
-# Results that may wait for an earlier block's, for each process: enough that this one never waits
-# for another, a few megabytes in all.
+# Results per process that may wait for an earlier block: enough that this process never waits, a
+# few megabytes in all.
 AHEAD = 8
 
 
@@ -54,7 +54,7 @@ def in_processes(
     others = min(cores(), MAX_PROCESSES) - 1
     waiting: deque[tuple[int, bytes, Future[Block | None] | Block | None]] = deque()
     with ExitStack() as stack:
-        # One place a block: a worker stands here once for each that it may be given now.
+        # Free places: a worker is in this queue once for each block that it can take now.
         places: SimpleQueue[_Worker] = SimpleQueue()
         with path.open("rb") as file:
             readable = not packed(file)
@@ -91,11 +91,11 @@ def _kill(workers: Iterable[_Worker]) -> None:
 
 
 class _Worker:
-    """A child that decodes blocks, and stands in ``places`` for each that it may be given now.
-    It reads them itself from ``path``, if given: a pipe would take a fifth of the whole time.
+    """A child that decodes blocks. It is in ``places`` once for each block that it can take now.
+    It reads them from ``path`` itself, if given: a pipe would take a fifth of the whole time.
 
-    A thread sends and another receives, so that the child finds its next block whatever this
-    process does: it need not be given the interpreter's lock for that.
+    One thread sends and another receives, so the child finds its next block while this process
+    holds the interpreter's lock.
     """
 
     def __init__(self, places: SimpleQueue[_Worker], path: Path | None) -> None:
@@ -132,7 +132,7 @@ class _Worker:
             header = self._receive.read(NUMBER_BYTES)
             found: Block | None = pickle.loads(self._receive.read(int.from_bytes(header, "little")))
         except (OSError, EOFError, pickle.UnpicklingError):
-            self.kill()  # it is gone, or answers something else: it is given no more
+            self.kill()  # the child is gone or sends something else: it gets no more blocks
             return decode(block)
         self._places.put(self)
         return found

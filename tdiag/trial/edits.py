@@ -314,6 +314,7 @@ EDITS: dict[str, Edit] = {
     "copies.non_blocking": _argument(MOVES, "non_blocking", "True"),
     "evaluation.inference_mode": _evaluation("torch.inference_mode()"),
     "evaluation.no_grad": _evaluation("torch.no_grad()"),
+    "loader.in_order": _argument(LOADER, "in_order", "False"),
     "loader.num_workers": _argument(LOADER, "num_workers", "{}", AT["num_workers"],
                                     _without_workers),
     "loader.persistent_workers": _argument(LOADER, "persistent_workers", "True"),

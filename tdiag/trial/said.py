@@ -51,9 +51,14 @@ def heard(run_dirs: Sequence[Path]) -> Said:
     def of(state: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(r["what"] for r in records if r["state"] == state))[:MOST_SAID]
 
-    full = any(len(run) >= MOST_SAID for run in runs)
+    full = any(len({_what(record) for record in run}) >= MOST_SAID for run in runs)
     return Said(of("applied"), of("refused"), of("unsettled"), sum(answers) if answers else None,
                 () if full else _places(records))  # fmt: skip
+
+
+def _what(record: dict[str, Any]) -> tuple[str, ...]:
+    """The same for several processes that say the same."""
+    return tuple(str(record.get(name)) for name in ("change", "state", "what", "at"))
 
 
 def _places(records: list[dict[str, Any]]) -> tuple[Applied, ...]:

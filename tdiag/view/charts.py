@@ -9,7 +9,9 @@ Trace view also uses HTML Imports, which no browser has any more: its page is se
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -76,6 +78,8 @@ def main() -> int:
     from tensorboard.main import run_main
     from torch_tb_profiler.plugin import TorchProfilerPlugin
 
+    # tdiag was killed (server.py): end, and with it what the plugin has started.
+    signal.signal(signal.SIGHUP, lambda *_: os.killpg(0, signal.SIGKILL))
     complete(TorchProfilerPlugin, GOOGLE_CHARTS in sys.argv)
     sys.argv = [word for word in sys.argv if word != GOOGLE_CHARTS]
     run_main()

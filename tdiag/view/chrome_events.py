@@ -17,14 +17,14 @@ from tdiag.trace.split import BOUNDARY, Splitter
 
 Event = dict[str, Any]
 
-LEVEL = 1  # of gzip: traces shrink to a twentieth with it, and no better one is as quick
+LEVEL = 1  # of gzip: traces shrink to a twentieth; higher levels are slower
 _SKIPPED = re.compile(r"[\s,]*")
 _LENIENT = json.JSONDecoder(strict=False)  # raw control characters in texts, NaN
 _decode = msgspec.json.Decoder(list[Any]).decode
 
 
 class Reader:
-    """Iterates lists of events, as they stand in the file, all phases and arguments included.
+    """Iterates lists of events as they are in the file, with all phases and arguments.
 
     ``lost`` counts what is no readable event; a broken or truncated file gives the rest. Memory:
     one block (a megabyte of text). Raises RunError for what is missing or no trace.

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tdiag.children import program
+from tdiag.children import end_with_this_process, program
 from tdiag.errors import LaunchError, UsageError
 from tdiag.view.charts import GOOGLE_CHARTS
 
@@ -46,8 +46,8 @@ def serve(
 
     ``port`` 0: a free one. ``google_charts``: see :mod:`tdiag.view.charts`. ``scratch``: a folder
     of the caller's, for its words and temporary files, some of which it leaves behind. It runs in a
-    session of its own, so that Ctrl-C reaches only us. Raises UsageError where the port is taken,
-    LaunchError where it does not start.
+    session of its own, so that Ctrl-C reaches only us; should tdiag be killed, it ends, too.
+    Raises UsageError where the port is taken, LaunchError where it does not start.
     """
     _check(port)
     log = scratch / "tensorboard.log"
@@ -61,6 +61,7 @@ def serve(
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=words, stderr=words,
             start_new_session=True, env=environment,
+            preexec_fn=end_with_this_process(signal.SIGHUP),
         )  # fmt: skip
     try:
         yield Server(process, _listening(process, log), log)

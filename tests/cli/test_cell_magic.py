@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("IPython")
+from tests.launch.harness import NO_ROOF
 
 SESSION = r'''
 import io, json, os, sys, time
@@ -137,11 +138,13 @@ print("SEEN" + json.dumps(seen))
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    pytest.importorskip("IPython")
     folder = tmp_path_factory.mktemp("notebook")
     (folder / "session.py").write_text(SESSION)
     done = subprocess.run(
-        [sys.executable, "session.py"], cwd=folder, capture_output=True, text=True, timeout=900
-    )
+        [sys.executable, "session.py"], cwd=folder, capture_output=True, text=True, timeout=900,
+        env={**os.environ, "PYTHONPATH": str(NO_ROOF)},
+    )  # fmt: skip
     line = next((x for x in done.stdout.splitlines() if x.startswith("SEEN")), None)
     assert line is not None, done.stdout[-3000:] + done.stderr[-3000:]
     return json.loads(line[4:])

@@ -33,7 +33,7 @@ def test_no_command_imports_torch(tmp_path: Path) -> None:
     program = """
 import sys
 from tdiag.cli import app
-for words in (["run", "x.py"], ["report"], ["doctor"]):
+for words in (["run", "x.py"], ["report"], ["doctor"], ["try", "--list"]):
     app(words, standalone_mode=False)
 print("torch" in sys.modules, "numpy" in sys.modules, file=sys.stderr)
 """

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.launch.harness import NO_ROOF
 from tests.zoo.running import run_plainly
 from tests.zoo.table import BY_NAME, SCRIPTS
 
@@ -45,7 +46,7 @@ def test_streams_exit_code_weights_and_losses_are_those_of_plain_python(
     words = [*entry.target(STEPS)]
     command = [sys.executable, "-m", "tdiag", "run", "-q", "--out", str(run_dir)]
     launched = [*command, *words] if words[0] == "-m" else [*command, words[0], "--", *words[1:]]
-    environ = entry.environment()
+    environ = {**entry.environment(), "PYTHONPATH": str(NO_ROOF)}
     with subprocess.Popen(
         launched, cwd=SCRIPTS, env=environ, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,

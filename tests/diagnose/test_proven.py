@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.proven import ceilings_of, proven
-from tdiag.model.diagnosis import Diagnosis, Verdict
+from tdiag.model.diagnosis import Diagnosis, Speedup, Verdict
 from tdiag.model.trials import Answer, Trials, Tried
 from tests.report.building import MS, diagnosis, finding
 
@@ -54,6 +54,12 @@ def test_a_measured_gain_takes_the_place_of_the_predicted_one_in_the_ranking() -
     assert first.measured and first.measured.answer == "faster"
     assert first.speedup and first.speedup.high == 1.5  # what was predicted stays
     assert (second.code, second.recoverable_ns) == ("TD201", 0)
+
+
+def test_a_measured_gain_counts_in_what_all_fixes_win_together() -> None:
+    waits = tuple(replace(f, components=("data_wait_cpu",)) for f in run().findings)
+    known = after(tried("loader.num_workers=4", "no effect", NOTHING), of=run(findings=waits))
+    assert known.together == Speedup(1.2, 1.5), "of TD704 alone"
 
 
 @pytest.mark.parametrize("answer", ["unclear", "not applied", "failed"])

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tdiag.duel import talk
+from tdiag.duel import side, talk
 from tdiag.duel.group import FEWEST_ON_DEVICE, Pace, steps_of_a_turn, take_turns
 from tdiag.duel.side import Program, ProgramFailed, Side
 from tdiag.errors import UsageError
@@ -111,6 +111,20 @@ RANKS = """
         with open(f"{sys.argv[1]}-{dist.get_rank()}", "w") as file:
             file.write(str(step + 1))
     """
+# An optimizer and DistributedDataParallel import what takes longer than torch itself.
+BY_HAND = """
+    import os, sys, time, torch
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    model = torch.nn.Linear(4, 2)
+    for step in range(100000):
+        loss = model(torch.randn(8, 4)).square().mean()
+        model.zero_grad()
+        loss.backward()
+        dist.all_reduce(model.weight.grad)
+        time.sleep(float(os.environ.get("SLEEP", "0.005")))
+        model.weight.data -= 0.1 * model.weight.grad
+    """
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
 
 
@@ -144,12 +158,12 @@ def test_a_distributed_job_takes_its_turns_as_a_whole(tmp_path: Path) -> None:
 @pytest.mark.training
 def test_two_jobs_are_alive_at_once(tmp_path: Path) -> None:
     """Each with a meeting point of its own, though neither names one."""
-    sides = [job(tmp_path, "a", SLEEP="0.005"), job(tmp_path, "b", SLEEP="0.1")]
+    sides = [job(tmp_path, name, BY_HAND, SLEEP=s) for name, s in (("a", "0.005"), ("b", "0.1"))]
     a, b = take_turns(sides, tmp_path / "group", Pace(turns=4))
     assert statistics.median(b.typical_ns) > statistics.median(a.typical_ns)
 
 
-ALONE = RANKS.replace("DistributedDataParallel(torch.nn.Linear(4, 2))", "torch.nn.Linear(4, 2)")
+ALONE = BY_HAND.replace("dist.all_reduce(model.weight.grad)\n", "pass\n")
 
 
 @pytest.mark.training
@@ -172,7 +186,10 @@ def test_ranks_that_do_not_train_together_cannot_be_held(
     assert not left
 
 
-def test_ranks_on_several_machines_cannot_be_held(tmp_path: Path) -> None:
+def test_ranks_on_several_machines_cannot_be_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side, "HURRY_S", 0.1)  # it waits for the other rank, which never comes
     with pytest.raises(UsageError, match="on several machines"):
         here = program(tmp_path, code=TRAIN, WORLD_SIZE="2", LOCAL_WORLD_SIZE="1")
         take_turns([here], tmp_path / "group", Pace(turns=4))

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.launch.harness import NO_ROOF
+
 CODE = """
 import sys
 import torch
@@ -75,7 +77,7 @@ def diagnosed(kind: str, folder: Path) -> dict[str, Any]:
             *("--", torchrun, "--standalone", "--nproc-per-node", "2", "train.py", kind),
         ],
         cwd=folder, capture_output=True, text=True, timeout=280, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(NO_ROOF)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

@@ -112,6 +112,18 @@ class Run:
             self.end()
         return self
 
+    def late(self, number: int, step: Callable[[Run, int], None], **fields: Any) -> Run:
+        """A late window of eight steps from this one on."""
+        self.number = number
+        for further in range(8):
+            step(self, number + further)
+            self.end()
+        mine, self.lines = self.lines[-8:], self.lines[:-8]
+        marks = [value for line in mine for value in line["m"]]
+        self.add("late", i=number, n=8, s=mine[0]["s"], t=mine[-1]["t"], m=marks, **fields)
+        self.pause(1000)
+        return self
+
     # --- writing --------------------------------------------------------------------------------
 
     def write(self, torn: str = "", **run: Any) -> Path:

@@ -12,6 +12,7 @@ from tdiag.diagnose import diagnose
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.from_run import load_run
+from tdiag.evidence.from_trace import trace_files
 from tdiag.evidence.ranks import Beside, LateRank, Ranks
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Phases, Steps
@@ -22,6 +23,12 @@ from tests.trace import making as trace
 from .making import MS, TRAIN, Run, loader
 
 Step = Callable[[Run, int], None]
+
+
+@pytest.fixture
+def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traces of several ranks are read by a child each, which takes half a second to start."""
+    monkeypatch.setattr(trace_files, "in_children", lambda paths: map(trace_files.or_error, paths))
 
 
 def step(data: float = 4, forward: float = 8, backward: float = 10, after: float = 1) -> Step:
@@ -177,6 +184,7 @@ def test_a_line_that_chance_explains_is_not_named(tmp_path: Path) -> None:
     assert about_late(tmp_path).line is None
 
 
+@pytest.mark.usefixtures("read_here")
 def test_traces_of_the_same_steps_tell_how_much_work_it_has(tmp_path: Path) -> None:
     job(tmp_path, step(backward=36), step(data=30, backward=10))
     assert about_late(tmp_path).calls is None
@@ -283,6 +291,7 @@ def test_on_a_device_the_traces_of_the_same_steps_tell(tmp_path: Path) -> None:
     assert diagnosis.verdict.summary.startswith("Rank 1 makes the other rank wait 490 µs per step")
 
 
+@pytest.mark.usefixtures("read_here")
 def test_on_a_device_where_nobody_waits_the_lead_is_judged(tmp_path: Path) -> None:
     job(tmp_path, step(), step(forward=9), device="NVIDIA H200")
     traced(tmp_path, 100, 100)
@@ -294,6 +303,7 @@ def test_on_a_device_where_nobody_waits_the_lead_is_judged(tmp_path: Path) -> No
     assert device.components_ns["data_wait"] == pytest.approx(100_000)
 
 
+@pytest.mark.usefixtures("read_here")
 def test_a_late_rank_that_was_not_timed_beside_the_lead_is_not_passed_off_as_it(
     tmp_path: Path,
 ) -> None:

@@ -17,6 +17,9 @@ from typing import Any
 
 import pytest
 
+from tests.launch.harness import NO_ROOF
+from tests.probe.harness import SHORT
+
 SCRIPTS = Path(__file__).parent / "scripts"
 # None of them ends by itself; what bounds the test is tdiag's ending them. In half of 20 s each
 # window has its first turn.
@@ -38,15 +41,20 @@ class Run:
 
 def run(
     folder: Path, script: str, *words: str, launcher: tuple[str, ...] = (),
-    budget_s: float = BUDGET_S,
+    budget_s: float = BUDGET_S, short: bool = True, still_s: float | None = None,
 ) -> Run:  # fmt: skip
-    """`tdiag run` on a script, as a user does it, in a folder of its own."""
+    """`tdiag run` on a script, as a user does it, in a folder of its own. ``short``: see
+    ``tests/probe/short/sitecustomize.py``. ``still_s``: after which a program that only waits is
+    ended, if not after the usual time."""
     target = [*(("--", *launcher) if launcher else ()), str(SCRIPTS / script), *words]
     options = ["--profiling", "--time-budget", str(budget_s), "--output", "diagnosis.json"]
-    command = [sys.executable, "-c", "from tdiag.cli import main; main()", "run", *options, *target]
+    start = "from tdiag.cli import main; main()"
+    if still_s is not None:
+        start = f"from tdiag.launch import watchdog; watchdog.STILL_S = {still_s}; {start}"
+    command = [sys.executable, "-c", start, "run", *options, *target]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SHORT if short else NO_ROOF)},
     )  # fmt: skip
     run_dir = (folder / ".tdiag" / "runs" / "latest").resolve()
     return Run(
@@ -99,7 +107,7 @@ def test_lightning(tmp_path: Path) -> None:
 def test_lightning_ddp_spawn(tmp_path: Path) -> None:
     """Its parent waits for a result on a queue, which ranks that tdiag ended never send."""
     needs("lightning")
-    found = run(tmp_path, "lightning_fit.py", "ddp_spawn")
+    found = run(tmp_path, "lightning_fit.py", "ddp_spawn", still_s=5.0)
     environment = judged(found)["environment"]
     assert (environment["framework"][0], environment["world_size"]) == ("lightning", 2)
     (note,) = [note for note in found.record["notes"] if "tdiag ended it" in note]
@@ -125,7 +133,7 @@ def test_spawned_ranks(tmp_path: Path) -> None:
 
 
 def test_spawned_ranks_whose_parent_waits_for_a_result(tmp_path: Path) -> None:
-    found = run(tmp_path, "spawned.py", "queue")
+    found = run(tmp_path, "spawned.py", "queue", still_s=5.0)
     assert judged(found)["environment"]["world_size"] == 2
     (note,) = found.record["notes"]
     line = 1 + (SCRIPTS / "spawned.py").read_text().splitlines().index("        queue.get()")
@@ -133,7 +141,7 @@ def test_spawned_ranks_whose_parent_waits_for_a_result(tmp_path: Path) -> None:
 
 
 def test_lbfgs_names_the_loop_over_cells(tmp_path: Path) -> None:
-    found = judged(run(tmp_path, "lbfgs_cells.py", budget_s=20))
+    found = judged(run(tmp_path, "lbfgs_cells.py", budget_s=20, short=False))
     assert found["verdict"]["class"] == "overhead"
     line = 1 + (SCRIPTS / "lbfgs_cells.py").read_text().splitlines().index(
         "            h1, c1 = self.first(value, (h1, c1))"

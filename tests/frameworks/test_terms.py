@@ -65,6 +65,7 @@ def test_a_finding_of_a_run_speaks_as_its_framework_does() -> None:
     [
         ("TD803", "torch.save(state, path)", "trainer.fit(module, loader)", "ModelCheckpoint("),
         ("TD804", "log.write(text)", "trainer.fit(module, loader)", "log_every_n_steps="),
+        ("TD804", "log.write(text)", "trainer.fit(module, loader)", "refresh_rate=50"),
     ],
 )
 def test_what_the_users_code_does_by_itself_is_no_setting_of_the_frameworks(
@@ -163,12 +164,13 @@ def callables(package: str) -> dict[str, Any]:
             "DistributedDataParallelKwargs": DistributedDataParallelKwargs,
         }
     from lightning.pytorch import Trainer as LightningTrainer
-    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
     from torch.nn.parallel import DistributedDataParallel
 
     # Lightning's DDPStrategy passes its keywords on to torch's DistributedDataParallel.
     return {
         "Trainer": LightningTrainer,
         "ModelCheckpoint": ModelCheckpoint,
+        "TQDMProgressBar": TQDMProgressBar,
         "DDPStrategy": DistributedDataParallel,
     }

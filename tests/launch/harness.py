@@ -21,6 +21,7 @@ import pyte
 
 from tests import warm
 
+NO_ROOF = Path(__file__).parent / "no_roof"  # a sitecustomize
 TDIAG = [sys.executable, "-c", "from tdiag.cli import main; main()"]
 PATIENCE_S = 60.0  # only so that a broken test ends; nothing is measured by it
 

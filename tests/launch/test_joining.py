@@ -21,6 +21,8 @@ from tdiag.launch import rundir
 from tdiag.launch.joining import SILENT_S, awaited, has_parts, open_run, shared
 from tdiag.launch.target import Target
 
+from .harness import NO_ROOF
+
 JOB = Target("launcher", "torchrun", ("--nnodes=2", "--node-rank=0", "train.py"))
 OTHER_NODE = ["torchrun", "--nnodes=2", "--node-rank=1", "train.py"]
 HERE = platform.node()
@@ -154,7 +156,7 @@ from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
 model = DistributedDataParallel(torch.nn.Linear(64, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(400):
+for step in range(150):
     time.sleep(0.02 if dist.get_rank() else 0.005)
     model(torch.randn(8, 64)).mean().backward()
     optimizer.step()
@@ -185,7 +187,8 @@ def test_two_machines_make_one_report_with_the_ranks_of_both(folder: Path) -> No
     processes = [
         subprocess.Popen(
             [*hostname(f"node-{'ab'[n]}"), *tdiag, *job, f"--node-rank={n}", "train.py"],
-            cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True,
+            cwd=folder, text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(NO_ROOF)},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         ) for n in range(2)
     ]  # fmt: skip

@@ -16,6 +16,8 @@ from tdiag.launch.failed_rank import NO_STEP_S, RankWatch, standing
 from tdiag.launch.progress import Progress
 from tdiag.sample.pyspy import Frame
 
+from .harness import NO_ROOF
+
 AT = ["/u/train.py", 17, "load"]
 
 
@@ -252,7 +254,7 @@ def run(kind: str, folder: Path) -> subprocess.CompletedProcess[str]:
     tdiag = [sys.executable, "-m", "tdiag", "run", "--profiling", "--out", "run", "--", *job]
     return subprocess.run(
         tdiag, cwd=folder, capture_output=True, text=True, timeout=290, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(NO_ROOF)},
     )  # fmt: skip
 
 

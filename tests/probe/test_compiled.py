@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tdiag.diagnose import diagnose
 from tdiag.evidence.compiling import Compiles
+from tests import warm
 
 from .harness import watch_code
 
@@ -81,8 +80,8 @@ def test_dynamos_counters_are_equal_with_and_without_tdiag(script: str, tmp_path
     bare.mkdir()
     watched.mkdir()
     (bare / "script.py").write_text(script)
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "script.py"], cwd=bare, env=env, check=True)
+    plainly = warm.run([str(bare / "script.py")], bare, {**os.environ, "OMP_NUM_THREADS": "1"})
+    assert plainly.returncode == 0, plainly.stderr
     run = watch_code(watched, script, cold=True, short=True)
     assert run.returncode == 0, run.err
     assert run.of("failure") == []

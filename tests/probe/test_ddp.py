@@ -1,14 +1,14 @@
 """What a DistributedDataParallel was told, and what its backward passes did."""
 
 import json
-import subprocess
+import os
 from pathlib import Path
 
 import pytest
 
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.ranks import Ddp
-from tests.zoo.table import BY_NAME
+from tests import warm
 
 from .harness import environment
 
@@ -37,17 +37,12 @@ dist.destroy_process_group()
 
 @pytest.mark.training
 def test_settings_unused_parameters_and_synchronised_backwards(tmp_path: Path) -> None:
-    entry = BY_NAME["ddp"]
     script = tmp_path / "script.py"
     script.write_text(CODE)
     run_dir = tmp_path / "run"
-    env = environment(run_dir, entry.environment(), windows=["baseline", "ops"])
-    python = entry.command(1)[0]
-    done = subprocess.run(
-        [python, *entry.launcher, str(script)], env=env, cwd=tmp_path, capture_output=True,
-        text=True, timeout=200,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    env = environment(run_dir, {**os.environ, "OMP_NUM_THREADS": "1"}, windows=["baseline", "ops"])
+    ranks = warm.run_ranks(["script.py"], tmp_path, env)
+    assert [rank.returncode for rank in ranks] == [0, 0], ranks[0].stderr + ranks[1].stderr
     (run_dir / "run.json").write_text(json.dumps({"schema": 1, "command": ["torchrun"]}))
     evidence = load_run(run_dir)
     ddp = evidence.get(Ddp)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 
 from tdiag.probe.capture.trace import TraceCapture
 from tdiag.probe.control import POLL_NS, Joint, StopSign, arrive
-from tests.zoo.table import BY_NAME
+from tests import warm
 
 from .harness import environment
 
@@ -53,12 +53,10 @@ def test_both_ranks_trace_the_same_steps_in_each_pass(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(CODE)
     run_dir = tmp_path / "run"
-    entry = BY_NAME["ddp"]
-    env = environment(run_dir, entry.environment(), windows=["baseline", "trace"], profiling=True)
-    subprocess.run(
-        [entry.command(1)[0], *entry.launcher, str(script)], env=env, cwd=tmp_path, timeout=200,
-        capture_output=True, check=True,
-    )  # fmt: skip
+    base = {**os.environ, "OMP_NUM_THREADS": "1"}
+    env = environment(run_dir, base, windows=["baseline", "trace"], profiling=True)
+    ranks = warm.run_ranks(["script.py"], tmp_path, env)
+    assert [rank.returncode for rank in ranks] == [0, 0], ranks[0].stderr + ranks[1].stderr
     found = records(run_dir, "trace")
     assert len(found) == 2
     one, other = found.values()

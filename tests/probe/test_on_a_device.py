@@ -39,15 +39,16 @@ def test_the_mean_step_is_what_the_device_takes(
     run = Loop(tmp_path, monkeypatch, body, windows=["baseline"]).train(
         min(3000, 200_000 // number)
     )
+    expected = truth(body)
     steps = run.evidence().get(Steps)
     assert steps is not None
-    assert steps.mean_ns / truth(body) == pytest.approx(1.0, abs=0.01)
+    assert steps.mean_ns / expected == pytest.approx(1.0, abs=0.01)
     assert run.of("failure") == []
     progress = Progress(run.run_dir)
     progress.look()
     (shown,) = progress.processes.values()
     assert shown.clean_step_ns is not None
-    assert shown.clean_step_ns / truth(body) == pytest.approx(1.0, abs=0.02)
+    assert shown.clean_step_ns / expected == pytest.approx(1.0, abs=0.02)
     assert steps.count < 150  # for 3 s: not until so many are launched that the queue is full
 
 

@@ -7,19 +7,20 @@ compared bit for bit. What the probe takes for a step is compared with the zoo's
 
 import re
 import subprocess
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import warm
-from tests.zoo.running import run_plainly
+from tests.zoo.running import STEPS, run_plainly, run_warm
 from tests.zoo.table import BY_NAME, SCRIPTS, ZOO, Entry
 
 from .harness import Watched, environment, read
 
-STEPS = 40
-
+Both = tuple[tuple[int, str, str], Watched]
 
 # By default one of each way to start, to feed and to end is started as users start it; all others
 # run in a Python that has imported torch already, which takes 0.3 s and not 5.
@@ -48,7 +49,7 @@ def timeless(text: str) -> str:
     return "\n".join(line for line in lines if "it/s" not in line and "s/it" not in line)
 
 
-def run_both(entry: Entry, folder: Path) -> tuple[tuple[int, str, str], Watched]:
+def run_started(entry: Entry, folder: Path) -> Both:
     """(code, stdout, stderr) of the plain run; the watched run, started as users start it. At the
     same time, for speed."""
     base = entry.environment()
@@ -64,27 +65,42 @@ def run_both(entry: Entry, folder: Path) -> tuple[tuple[int, str, str], Watched]
     )
 
 
-def run_warm(entry: Entry, folder: Path) -> tuple[tuple[int, str, str], Watched]:
+def run_both_warm(entry: Entry, folder: Path) -> Both:
     """The same, both in a Python that has imported torch already."""
-    base, run_dir = entry.environment(), folder / "run"
-    words = entry.target(STEPS)
-    plain = warm.run(words, SCRIPTS, base)
-    watched = warm.run(words, SCRIPTS, environment(run_dir, base))
+    run_dir = folder / "run"
+    plain = run_warm(entry, STEPS)
+    watched = warm.run(entry.target(STEPS), SCRIPTS, environment(run_dir, entry.environment()))
     return (plain.returncode, plain.stdout, plain.stderr), Watched(
         watched.returncode, watched.stdout, watched.stderr, run_dir, read(run_dir)
     )
 
 
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Entry, bool], Both]:
+    """The two runs of a script, made once; whether they are started as users start them."""
+
+    @cache
+    def run(entry: Entry, as_users: bool) -> Both:
+        way = run_started if as_users else run_both_warm
+        return way(entry, tmp_path_factory.mktemp(entry.name))
+
+    return run
+
+
 @pytest.mark.parametrize("entry", [param(entry, *started(entry)) for entry in ZOO])
-def test_a_watched_script_does_what_it_does_alone(entry: Entry, tmp_path: Path) -> None:
-    is_unchanged(entry, *run_both(entry, tmp_path))
+def test_a_watched_script_does_what_it_does_alone(
+    entry: Entry, both: Callable[[Entry, bool], Both]
+) -> None:
+    is_unchanged(entry, *both(entry, True))
 
 
 @pytest.mark.parametrize(
     "entry", [param(entry) for entry in ZOO if entry.name not in STARTED | ELSEWHERE]
 )
-def test_watched_from_a_later_moment_on_it_does_the_same(entry: Entry, tmp_path: Path) -> None:
-    is_unchanged(entry, *run_warm(entry, tmp_path))
+def test_watched_from_a_later_moment_on_it_does_the_same(
+    entry: Entry, both: Callable[[Entry, bool], Both]
+) -> None:
+    is_unchanged(entry, *both(entry, False))
 
 
 def is_unchanged(entry: Entry, plain: tuple[int, str, str], watched: Watched) -> None:
@@ -110,6 +126,8 @@ def is_unchanged(entry: Entry, plain: tuple[int, str, str], watched: Watched) ->
 
 
 @pytest.mark.parametrize("name", ["functions", "workers_fork", "gan", "lbfgs", "hand_adam"])
-def test_the_quick_pass_reaches_every_profiler(name: str, tmp_path: Path) -> None:
-    _, watched = run_warm(BY_NAME[name], tmp_path)
+def test_the_quick_pass_reaches_every_profiler(
+    name: str, both: Callable[[Entry, bool], Both]
+) -> None:
+    _, watched = both(BY_NAME[name], name in STARTED)
     assert set(watched.windows()) >= {"baseline1", "trace1", "calls1", "ops1"}

@@ -59,9 +59,11 @@ class Tab:
 
 
 @contextmanager
-def tab(browser: Browser, file: Path, **context: Any) -> Iterator[Tab]:
-    """``context``: as of ``browser.new_context`` (viewport, color_scheme, …)."""
+def tab(browser: Browser, file: Path, first: str = "", **context: Any) -> Iterator[Tab]:
+    """``first``: a script that runs before the page's own; ``context``: as of
+    ``browser.new_context`` (viewport, color_scheme, …)."""
     made = browser.new_context(**context)
+    made.add_init_script(first)
     shown = Tab(made.new_page())
     page, address = shown.page, file.as_uri()
     page.on("console", lambda message: shown.said.append(message.text))

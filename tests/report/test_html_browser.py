@@ -1,8 +1,14 @@
-"""The page in a browser: it draws, sorts, searches, zooms and unfolds, and asks for nothing."""
+"""The page in a browser: it draws, sorts, searches, zooms and unfolds, and asks for nothing. Also
+when nobody waits for it: photographed as it loads, printed before it was read."""
 
 from __future__ import annotations
 
+import base64
+import json
+import random
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
 
 CHARTS = ("ranks", "steps", "timeline", "system", "flame-training", "flame-workers")
 DESK, PHONE = {"width": 1280, "height": 800}, {"width": 400, "height": 800}
+TALL, WHOLE = {"width": 1280, "height": 1_600}, {"width": 1280, "height": 6_000}
+PAPER_PX = 703  # 186 mm at 96 an inch: A4 less the page's margins
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +69,43 @@ RESTORE = """() => {
     });
     scrollTo(0, 0);
 }"""
+# Where charts are, and how wide those are that are drawn, when the page counts as loaded; and when
+# it is about to be put on paper: this listener is the last, and printing waits for nothing after.
+WATCH = """
+const drawn = () => [...document.querySelectorAll(".chart")]
+  .filter((chart) => chart.querySelector(".main-svg"))
+  .map((chart) => [chart.id, chart.querySelector(".main-svg").getBoundingClientRect().width]);
+addEventListener("load", () => {
+  window.atLoad = drawn();
+  window.tops = Object.fromEntries([...document.querySelectorAll(".chart")]
+    .map((chart) => [chart.id, chart.getBoundingClientRect().top]));
+  addEventListener("beforeprint", () => { window.onPaper = drawn(); });
+});
+"""
+
+
+@contextmanager
+def opened(browser: Browser, file: Path, **context: Any) -> Iterator[Tab]:
+    with tab(browser, file, WATCH, **context) as shown:
+        js(shown.page, REMEMBER)
+        yield shown
 
 
 @pytest.fixture(scope="module")
 def shared(browser: Browser, file: Path) -> Iterator[Tab]:
-    with tab(browser, file, viewport=DESK) as shown:
-        js(shown.page, REMEMBER)
+    with opened(browser, file, viewport=DESK) as shown:
+        yield shown
+
+
+@pytest.fixture(scope="module")
+def tall(browser: Browser, file: Path) -> Iterator[Tab]:
+    with opened(browser, file, viewport=TALL) as shown:
+        yield shown
+
+
+@pytest.fixture(scope="module")
+def dark_whole(browser: Browser, file: Path) -> Iterator[Tab]:
+    with opened(browser, file, viewport=WHOLE, color_scheme="dark") as shown:
         yield shown
 
 
@@ -75,6 +114,13 @@ def desk(shared: Tab) -> Iterator[Tab]:
     yield shared
     js(shared.page, RESTORE)
     assert shared.quiet(), (shared.said, shared.asked, shared.opened)
+
+
+@pytest.fixture
+def dark(dark_whole: Tab) -> Iterator[Tab]:
+    yield dark_whole
+    js(dark_whole.page, RESTORE)
+    assert dark_whole.quiet()
 
 
 def drawn(page: Page, *charts: str) -> None:
@@ -98,6 +144,19 @@ def test_the_whole_page_draws_without_a_request_or_a_word_on_the_console(desk: T
         marks = "path.surface, path.point, .point path, .js-line"
         assert desk.page.locator(f"#{name} svg").first.is_visible()
         assert js(desk.page, f"document.querySelectorAll('#{name} :is({marks})').length") > 0, name
+
+
+@pytest.mark.parametrize(
+    ("name", "height"), [("shared", 800), ("tall", 1_600), ("dark_whole", 6_000)]
+)
+def test_the_first_screen_is_drawn_when_the_page_has_loaded(
+    name: str, height: int, request: pytest.FixtureRequest
+) -> None:
+    page = request.getfixturevalue(name).page
+    assert page.viewport_size["height"] == height
+    drawn, tops = [name for name, _ in js(page, "window.atLoad")], js(page, "window.tops")
+    assert set(drawn) >= {name for name in CHARTS if tops[name] < height}
+    assert drawn and (len(drawn) == len(CHARTS)) == (height == 6_000)  # so that it opens quickly
 
 
 def test_verdict_and_findings_are_on_the_first_screen(desk: Tab) -> None:
@@ -180,55 +239,110 @@ def test_hostile_names_do_nothing_in_any_chart_or_table(browser: Browser, tmp_pa
         assert shown.quiet(), (shown.said, shown.asked, shown.opened)
 
 
-def test_the_policy_stops_a_script_that_gets_in_all_the_same(browser: Browser, file: Path) -> None:
-    with tab(browser, file, viewport=DESK) as shown:
-        js(shown.page, """() => {
-            const script = document.createElement("script");
-            script.textContent = "window.owned = true";
-            document.body.append(script);
-            const broken = "<img src=/x onerror='window.owned = 1'>";
-            document.body.insertAdjacentHTML("beforeend", broken);
-            document.body.append(Object.assign(new Image(), {src: "https://example.org/x"}));
-        }""")  # fmt: skip
-        shown.page.wait_for_timeout(200)
-        assert js(shown.page, "window.owned") is None
-        assert all("Content Security Policy" in said for said in shown.said) and shown.said
+def test_the_policy_stops_a_script_that_gets_in_all_the_same(tall: Tab) -> None:
+    js(tall.page, """() => {
+        const script = document.createElement("script");
+        script.textContent = "window.owned = true";
+        document.body.append(script);
+        const broken = "<img src=/x onerror='window.owned = 1'>";
+        document.body.insertAdjacentHTML("beforeend", broken);
+        document.body.append(Object.assign(new Image(), {src: "https://example.org/x"}));
+    }""")  # fmt: skip
+    tall.page.wait_for_timeout(200)
+    assert js(tall.page, "window.owned") is None
+    assert all("Content Security Policy" in said for said in tall.said) and tall.said
 
 
-@pytest.mark.parametrize(("scheme", "viewport"), [("light", PHONE), ("dark", DESK)])
-def test_nothing_is_wider_than_the_screen_and_text_stands_out(
-    browser: Browser, file: Path, scheme: Any, viewport: Any
-) -> None:
-    with tab(browser, file, viewport=viewport, color_scheme=scheme) as shown:
-        drawn(shown.page)
-        js(shown.page, "document.querySelectorAll('details').forEach((d) => { d.open = true; })")
-        assert js(shown.page, "document.documentElement.scrollWidth") <= viewport["width"]
-        background = js(shown.page, "getComputedStyle(document.body).backgroundColor")
-        assert (background == "rgb(255, 255, 255)") == (scheme == "light")
-        tick = "getComputedStyle(document.querySelector('#steps .xtick text')).fill"
-        body = "getComputedStyle(document.body).color"
-        assert js(shown.page, tick) == js(shown.page, body)
+def fits_and_stands_out(page: Page, width: int, background: str) -> None:
+    drawn(page)
+    js(page, "document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    assert js(page, "document.documentElement.scrollWidth") <= width
+    paint = js(page, "getComputedStyle(document.body).backgroundColor")
+    assert (paint == "rgb(255, 255, 255)") == (background == "light")
+    tick = "getComputedStyle(document.querySelector('#steps .xtick text')).fill"
+    assert js(page, tick) == js(page, "getComputedStyle(document.body).color")
+
+
+def test_nothing_is_wider_than_a_phone_and_text_stands_out(browser: Browser, file: Path) -> None:
+    with tab(browser, file, viewport=PHONE, color_scheme="light") as shown:
+        fits_and_stands_out(shown.page, PHONE["width"], "light")
         assert shown.quiet()
 
 
-def test_paper_shows_what_is_folded_in_black_on_white(browser: Browser, file: Path) -> None:
-    with tab(browser, file, viewport=DESK, color_scheme="dark") as shown:
-        drawn(shown.page, "steps")
-        shown.page.emulate_media(media="print", color_scheme="dark")
-        js(shown.page, "window.dispatchEvent(new Event('beforeprint'))")
+def test_nothing_is_wider_than_the_screen_and_text_stands_out_in_the_dark(dark: Tab) -> None:
+    fits_and_stands_out(dark.page, WHOLE["width"], "dark")
+
+
+def test_paper_shows_what_is_folded_in_black_on_white(dark: Tab) -> None:
+    page = dark.page
+    drawn(page, "steps")
+    page.emulate_media(media="print", color_scheme="dark")
+    js(page, "window.dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("#finding-1 .evidence").first.is_visible()
+    assert not page.locator("nav").is_visible()
+    assert js(page, "getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    tick = "getComputedStyle(document.querySelector('#steps .xtick text')).fill"
+    assert js(page, tick) == "rgb(0, 0, 0)"
+    wide = "document.querySelector('#steps svg').getBoundingClientRect().width"
+    assert js(page, wide) <= PAPER_PX
+    js(page, "window.dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
+    assert not page.locator("#finding-1 .evidence").first.is_visible()
+    js(page, "charts.forEach((chart) => draw(chart))")  # for the next test: in the screen's colours
+
+
+def test_every_chart_is_on_paper_unread(browser: Browser, file: Path) -> None:
+    with tab(browser, file, WATCH, viewport=DESK) as shown:
+        shown.page.pdf(format="A4")
+        widths = dict(js(shown.page, "window.onPaper"))
+    assert tuple(widths) == CHARTS
+    assert all(0 < width <= PAPER_PX for width in widths.values())
+
+
+def test_the_medium_alone_is_enough(browser: Browser, file: Path) -> None:
+    with tab(browser, file, viewport=DESK) as shown:
+        shown.page.emulate_media(media="print")
+        shown.page.locator("[data-drawn]").nth(len(CHARTS) - 1).wait_for(state="attached")
         assert shown.page.locator("#finding-1 .evidence").first.is_visible()
-        assert not shown.page.locator("nav").is_visible()
-        assert js(shown.page, "getComputedStyle(document.body).backgroundColor") == (
-            "rgb(255, 255, 255)"
-        )
-        tick = "getComputedStyle(document.querySelector('#steps .xtick text')).fill"
-        assert js(shown.page, tick) == "rgb(0, 0, 0)"
-        paper_px = 703  # 186 mm at 96 a inch
-        wide = "document.querySelector('#steps svg').getBoundingClientRect().width"
-        assert js(shown.page, wide) <= paper_px
-        js(shown.page, "window.dispatchEvent(new Event('afterprint'))")
         shown.page.emulate_media(media="screen")
-        assert not shown.page.locator("#finding-1 .evidence").first.is_visible()
+        shown.page.locator("#finding-1 .evidence").first.wait_for(state="hidden")
+
+
+# Which of the packed texts is unpacked to the given one.
+UNPACK = """([text, packed]) => {
+    const bytes = (text) => {
+        const packed = atob(text), found = new Uint8Array(packed.length);
+        for (let i = 0; i < packed.length; i++) found[i] = packed.charCodeAt(i);
+        return found;
+    };
+    const wanted = bytes(text);
+    return packed.map((one) => {
+        const found = inflate(bytes(one));
+        return found.length === wanted.length && found.every((byte, i) => byte === wanted[i]);
+    });
+}"""
+
+
+def test_what_is_packed_is_unpacked(desk: Tab) -> None:
+    chance = random.Random(1)
+    texts = [
+        b"",
+        b"abcabcabcabc",
+        bytes(100_000),
+        chance.randbytes(70_000),
+        json.dumps([chance.random() for _ in range(20_000)]).encode(),
+    ]
+    for text in texts:
+        packed = []
+        for level in (0, 1, 5, 9):
+            for strategy in (zlib.Z_DEFAULT_STRATEGY, zlib.Z_FIXED, zlib.Z_HUFFMAN_ONLY):
+                packer = zlib.compressobj(level, strategy=strategy)
+                packed.append(base64.b64encode(packer.compress(text) + packer.flush()).decode())
+        found = desk.page.evaluate(UNPACK, [base64.b64encode(text).decode(), packed])
+        assert found == [True] * 12
+    cut = base64.b64encode(zlib.compress(texts[-1])[:1000]).decode()
+    with pytest.raises(Exception, match="broken"):
+        desk.page.evaluate(UNPACK, ["", [cut]])
 
 
 def test_without_scripts_verdict_findings_and_budget_read(browser: Browser, file: Path) -> None:

@@ -39,7 +39,7 @@ PARTS: list[tuple[type[msgspec.Struct], dict[str, Any]]] = [
     (notes.Note, SCHEMA["properties"]["notes"]["items"]),
     (notes.Captured, SCHEMA["properties"]["capture"]["additionalProperties"]),
     (model.Measure, FINDING["evidence"]["items"]),
-    (model.Speedup, FINDING["speedup"]["anyOf"][0]),
+    (model.Speedup, SCHEMA["$defs"]["speedup"]),
     (model.Fix, FINDING["fix"]),
     (watched.Watched, SCHEMA["$defs"]["watched"]),
     (compiled.CompileReport, SCHEMA["$defs"]["compiled"]),

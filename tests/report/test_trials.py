@@ -16,7 +16,7 @@ from tdiag.model.place import Place
 from tdiag.model.trials import Applied, Edit, Patch, Trials, Tried
 from tdiag.report import FORMATS
 from tdiag.report.load import TRIALS, load_trials
-from tdiag.report.summary import best, gain
+from tdiag.report.summary import best
 
 from .building import render
 from .samples import CPU_BOUND
@@ -111,7 +111,7 @@ def test_the_section_fits_and_ends_with_what_was_not_tried(width: int) -> None:
 def test_the_best_fix_is_one_that_won_and_a_fix_without_effect_says_so() -> None:
     found = known(tried(answer="no effect", speedup=1.0, low=0.99, high=1.01))
     fix = next(f for f in found.findings if f.measured)
-    assert gain(fix) is None and best(found) is not fix
+    assert fix.wins is None and best(found) is not fix
     text = " ".join(render("terminal", found).split())
     assert "no effect, measured" in text and "predicted: 1.6–2.4×" in text
 

@@ -14,9 +14,11 @@ from tdiag.diagnose.engine import run_rule, run_rules
 from tdiag.errors import UsageError
 from tdiag.evidence.steps import Budget
 from tdiag.model.diagnosis import Abstained, Finding, VerdictClass
+from tdiag.probe.trial.changes import names
 from tdiag.rules import explain
 from tdiag.rules.base import NOISE_FLOOR_FRAC, SOURCES, UNITS
 from tdiag.rules.catalogue import HEADINGS, Rule, all_rules, find, needs
+from tdiag.trial.candidate import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -138,6 +140,19 @@ def test_what_comes_first_are_other_rules_and_never_both_ways() -> None:
         for other, why in others.items():
             assert other in after and code not in after[other], (code, other)
             assert len(why.split()) >= 5 and not why.endswith(".")
+
+
+@each_rule
+def test_a_trial_measures_the_gain_or_the_rule_says_why_not(rule: Rule) -> None:
+    change = fired(rule).fix.intervention
+    if rule.predicts:
+        assert bool(change) != bool(rule.untried), (change, rule.untried)
+    else:
+        assert not rule.untried
+    if change:
+        parse(change)
+    for text in re.findall(r"`([a-z]+\.\w+)`", rule.untried):
+        assert text in names(), text
 
 
 def test_codes_and_names_are_unique_and_match_their_files() -> None:

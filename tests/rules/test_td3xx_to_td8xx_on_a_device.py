@@ -55,6 +55,8 @@ def test_lower_precision_is_one_that_the_matrix_units_know(
     fix = finding("TD601", find("TD601").fires().add(on(capability))).fix
     assert said in fix.code + fix.text
     assert unsaid not in fix.code
+    wanted = f"torch.autocast={said.removeprefix('torch.')}" if "float" in said else None
+    assert not capability or wanted is None or fix.intervention == wanted
 
 
 def test_tf32_is_not_advised_where_it_does_not_exist() -> None:

@@ -110,6 +110,11 @@ def test_clipping_tensor_by_tensor(
     assert saved is None if found is None else saved_ms(finding("TD705", *kinds), 100) == saved
 
 
+def test_clipping_in_one_call_is_measured_where_it_is_one_already() -> None:
+    looped, one = (finding("TD705", *clipping(*how)) for how in ((60, None), (1, False)))
+    assert (looped.fix.intervention, one.fix.intervention) == (None, "optimizer.clip_foreach")
+
+
 def growth(graphs: float = 0.0, per_step: float = 0.0, **more: Any) -> MemoryGrowth:
     kept = Kept(at=at(52), tensors=1.0, bytes=per_step, graphs=graphs)
     return MemoryGrowth(kept=(kept,), bytes_per_step=per_step, since_steps=3, **more)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -206,7 +207,7 @@ def test_tensors_from_lists_in_workers_are_found_by_the_text_of_the_sampled_line
 
 def test_the_gain_of_arrays_holds_what_was_counted_and_what_was_sampled() -> None:
     line = op_line(18, "prepare", 64, constructions=64.0, elapsed_ns=12 * MS, in_loop=True)
-    step = Evidence().add(budget(data_wait_cpu=30, other=10), ops(line))
+    step = Evidence().add(budget(prepare=30, other=10), ops(line))
     counted, sampled = result("TD207", step), result("TD207", step.add(stacks((stack(18, 0.7),))))
     assert isinstance(counted, Finding) and isinstance(sampled, Finding)
     for found, most_ms in ((counted, 12), (sampled, 28)):
@@ -217,6 +218,17 @@ def test_the_gain_of_arrays_holds_what_was_counted_and_what_was_sampled() -> Non
 def test_a_line_that_mostly_does_other_things_is_not_blamed_for_construction() -> None:
     line = op_line(18, "forward", 20, constructions=1.0, elapsed_ns=8 * MS)
     assert result("TD207", Evidence().add(budget(forward=20), ops(line))) is None
+
+
+def test_one_large_list_beside_a_slice_of_it_is_told_by_time() -> None:
+    """``torch.tensor(table)[:16]``: one call of two, and nearly all of the time."""
+    changes: dict[str, Any] = {"constructions": 1.0, "elapsed_ns": 12 * MS}
+    step = budget(data_wait_cpu=2, forward=20, backward=5)
+    line = op_line(36, "forward", 2, constructed_ns=11.9 * MS, **changes)
+    found = result("TD207", Evidence().add(step, ops(line)))
+    assert isinstance(found, Finding) and found.components == ("forward",)
+    cheap = op_line(36, "forward", 2, constructed_ns=0.1 * MS, **changes)
+    assert result("TD207", Evidence().add(step, ops(cheap))) is None
 
 
 def test_the_profilers_own_synchronisation_is_not_blamed_on_the_loop() -> None:

@@ -96,6 +96,7 @@ def test_the_switch_is_named_where_torch_has_one_and_the_line_where_it_has_not()
     assert isinstance(switch, Finding) and isinstance(own, Finding)
     assert "foreach=True in torch.optim.RMSprop at train.py:45" in switch.fix.text
     assert "at train.py:17 by torch._foreach_" in own.fix.text
+    assert (switch.fix.intervention, own.fix.intervention) == ("optimizer.foreach", None)
 
 
 def test_a_librarys_optimizer_is_not_to_be_rewritten() -> None:

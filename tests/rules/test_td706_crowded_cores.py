@@ -12,7 +12,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.model.kind import Kind
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import MS, budget, op_line, ops, roofline, system, threads
+from tdiag.rules.examples import MS, budget, loaders, op_line, ops, roofline, system, threads
 from tdiag.rules.td706_thread_count_off import crowd
 
 THREADS = find("TD706")
@@ -27,8 +27,16 @@ def test_processes_of_one_run_are_counted_together() -> None:
     assert isinstance(found, Finding)
     assert found.summary.startswith("2 processes of this run train at once with 4 threads on 2")
     assert "torch.set_num_threads(1) in each process" in found.fix.text
+    assert found.fix.intervention == "torch.num_threads=1"
     assert found.speedup is not None
     assert found.speedup.high > 4  # measured: 4 to 7 times
+
+
+def test_torchs_own_threads_in_workers_are_measured_by_their_change() -> None:
+    waiting = budget(data_wait_cpu=50, forward=50), loaders(num_workers=2), system(cores_allowed=2)
+    found = run_rule(THREADS, Evidence().add(*waiting, threads(2, worker_intra_op=4)))
+    assert isinstance(found, Finding)
+    assert found.fix.intervention == "loader.worker_threads=1"
 
 
 @pytest.mark.parametrize(("each", "processes", "cores"), [(1, 2, 2.0), (1, 6, 2.0), (4, 2, 8.0)])

@@ -40,6 +40,14 @@ def test_a_line_without_torch_calls_is_python_whatever_its_function_calls_elsewh
     assert found.at_best_ns == pytest.approx(most * 20e6, rel=0.01)
 
 
+def test_a_comprehension_belongs_to_the_function_around_it() -> None:
+    """It makes no torch call of its own, so its phase is that of ``Net.forward``."""
+    name = "Net.forward.<locals>.<listcomp>"
+    line = stack(25, 0.3, f"{name} (me/train.py)", "", name)
+    found = run_rule(RULE, training(line))
+    assert isinstance(found, Finding) and found.components == ("forward",)
+
+
 @pytest.mark.parametrize("counted", [False, True])
 def test_a_line_of_a_rollout_that_no_counted_step_held_is_not_judged(counted: bool) -> None:
     """CleanRL's PPO: `rewards[step] = torch.tensor(reward)` runs in one step of 16."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tdiag.diagnose.engine import run_rule, run_rules
+from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.torch_ops import Dispatch
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
@@ -26,7 +27,11 @@ def called(name: str, times: float) -> Modules:
 
 
 def checked(
-    modules: Modules, backwards: float = 1, dispatch: Dispatch = PRICE, **loop: Any
+    modules: Modules,
+    backwards: float = 1,
+    dispatch: Dispatch = PRICE,
+    known: tuple[Work | None, Roof | None] = (None, None),
+    **loop: Any,
 ) -> Found | None:
     """32 turns of which each makes 5 torch calls in the model and 2 in the criterion."""
     model = {"turns": 32.0, "repeated": 32.0, "one_row": True, "elapsed_ns": 2 * MS, **loop}
@@ -37,7 +42,7 @@ def checked(
     )
     clean = phases(**PARTS)
     clean.counts["backward"] = backwards
-    return rule.check(budget(**PARTS), clean, modules, lines, dispatch, None)
+    return rule.check(budget(**PARTS), clean, modules, lines, dispatch, None, *known)
 
 
 def spent(found: Found | None) -> float:
@@ -53,6 +58,21 @@ def test_calls_that_work_fire_only_if_each_was_given_one_sample() -> None:
     works = Dispatch(op_ns=15, grad_op_ns=70)
     assert checked(called("Net", 32), dispatch=works) is not None
     assert checked(called("Net", 32), dispatch=works, one_row=False) is None
+
+
+def test_calls_that_take_far_longer_than_their_work_fire_too() -> None:
+    """The roofline tells: the loop takes 20 ms with its backward."""
+    works = Dispatch(op_ns=15, grad_op_ns=70)
+    roof = Roof(flops_per_s={"float32": 1e9}, bytes_per_s=(), source="")
+
+    def work(ms: float) -> Work:
+        op = OpWork(name="aten::addmm", dims=(), dtype="float32", count=64.0, flops=ms * 1e6,
+                    moved=0.0, host_ns=9 * MS, device_ns=None, at=at(24))  # fmt: skip
+        return Work(ops=(op,), calls=64.0)
+
+    little, much = ((work(ms), roof) for ms in (1.0, 5.0))
+    assert checked(called("Net", 32), dispatch=works, one_row=False, known=little) is not None
+    assert checked(called("Net", 32), dispatch=works, one_row=False, known=much) is None
 
 
 def test_a_cell_has_a_module_for_sequences_and_wins_no_more_than_was_tried() -> None:
@@ -104,7 +124,7 @@ def test_on_a_device_what_waits_for_launches_counts() -> None:
     step = budget(device=True, compute=60, launch=40)
     clean = phases(**PARTS)
     device = device_time(100, launch_starved_ns=30 * MS)
-    found = rule.check(step, clean, called("Policy", 32), None, None, device)
+    found = rule.check(step, clean, called("Policy", 32), None, None, device, None, None)
     assert found is not None and found.gain is not None
     assert found.gain.high_ns == 30 * MS * (1 - 1 / 32)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tdiag.diagnose.engine import run_rule, run_rules
 from tdiag.evidence.memory import GrowingGraph, MemoryGrowth
-from tdiag.evidence.sampled import Stacks
-from tdiag.evidence.steps import PhaseGrowth, SlowingDown
+from tdiag.evidence.sampled import CallTrees, LateStacks, Stacks
+from tdiag.evidence.steps import Budget, PhaseGrowth, SlowingDown
 from tdiag.evidence.store import Evidence
-from tdiag.model.diagnosis import Finding
+from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import at, budget, op_line, ops, stack, stacks, system
 
@@ -17,7 +17,7 @@ def grown(phase: str, lines: Stacks | None = None, graph: int = 0) -> Finding | 
     growth = PhaseGrowth(phase=phase, slope_ns=10_000, least_ns=9_000, most_ns=11_000)
     evidence = Evidence().add(
         budget(prepare=10, forward=5, backward=10, optimizer=2, other=3),
-        SlowingDown(phases=(growth,), first_step=0, last_step=2000),
+        SlowingDown(phases=(growth,), first_step=0, last_step=2000, clean_step=2000),
         ops(
             op_line(57, "forward", 4, at=at(57, "train")),
             op_line(59, "optimizer", 4, at=at(59, "train")),
@@ -78,3 +78,57 @@ def test_work_that_grows_comes_before_work_done_less_often() -> None:
     findings, _ = run_rules(find("TD714").fires(), [find("TD713"), find("TD714")])
     fixes = {finding.code: finding.fix.text for finding in findings}
     assert "First TD714 steps-slow-down" in fixes["TD713"]
+
+
+def grown_late(grown_frac: float | None, slope: float = 100, **about: float) -> Finding | Abstained:
+    """40,000 steps of 20 ms, each 0.1 µs longer; most of the time after the step is at line 62."""
+    growth = PhaseGrowth(phase="after_step", slope_ns=slope, least_ns=slope, most_ns=slope,
+                         grown_frac=grown_frac)  # fmt: skip
+    slowing = SlowingDown(phases=(growth,), first_step=2000, last_step=40_000, clean_step=400,
+                          late=True, **about)  # type: ignore[arg-type]  # fmt: skip
+    result = run_rule(find("TD714"), find("TD714").fires().add(slowing))
+    assert result is not None
+    return result
+
+
+def test_late_steps_name_the_phase_where_the_line_was_not_seen_growing() -> None:
+    for grown_frac in (None, 0.1):
+        finding = grown_late(grown_frac, memory_bytes=3_000)
+        assert isinstance(finding, Finding)
+        assert finding.location is None and finding.advisory
+        assert finding.summary == (
+            "Each step takes 100 ns longer than the one before (100 ns to 100 ns), in what follows"
+            " the optimizer's step at train.py:59: step 40,000 took 3.80 ms more than step 2,000."
+            " The process's memory grows by 2.93 KiB a step."
+        )
+        assert "`tdiag attach PID` samples the steps once they are slow" in finding.fix.text
+
+
+def test_late_steps_name_the_line_that_was_seen_growing() -> None:
+    finding = grown_late(0.8, slope=5_000)
+    assert isinstance(finding, Finding)
+    assert line_of(finding) == 62 and not finding.advisory
+    assert finding.at_best_ns == 5_000 * 400  # of the clean steps, that the budget is of
+
+
+def test_the_line_of_late_samples_is_named_if_growth_was_most_of_its_phase() -> None:
+    """Early on, line 62 held most samples of the phase; hours later it is line 63, which grew."""
+    later = (stack(62, 0.1, function="train"), stack(63, 0.7, function="train"))
+    late = LateStacks(stacks=stacks(later), trees=CallTrees(training=(), workers=()))
+    for late_frac, line in ((0.9, 63), (0.2, None)):
+        growth = PhaseGrowth(phase="after_step", slope_ns=100, least_ns=100, most_ns=100,
+                             grown_frac=0.1, late_frac=late_frac)  # fmt: skip
+        slowing = SlowingDown(phases=(growth,), first_step=2000, last_step=40_000,
+                              clean_step=400, late=True)  # fmt: skip
+        result = run_rule(find("TD714"), find("TD714").fires().add(slowing, late))
+        assert isinstance(result, Finding) and line_of(result) == line
+
+
+def test_of_late_steps_on_a_device_nothing_is_said() -> None:
+    rule = find("TD714")
+    growth = PhaseGrowth(phase="after_step", slope_ns=1e4, least_ns=1e4, most_ns=1e4)
+    slowing = SlowingDown(phases=(growth,), first_step=2000, last_step=40_000, clean_step=400,
+                          late=True)  # fmt: skip
+    traced = Budget(step_ns=20_000_000, components_ns={"compute": 20_000_000}, has_device=True)
+    result = run_rule(rule, rule.fires().add(slowing, traced))
+    assert isinstance(result, Abstained) and "attach PID" in result.missing

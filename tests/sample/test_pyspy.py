@@ -106,6 +106,22 @@ def test_of_two_passes_the_one_that_saw_more_stays(run_dir: Path) -> None:
     assert (run_dir / "stacks-12.speedscope.json").read_text() == "muchmore"
 
 
+def test_each_late_pass_has_a_file_of_its_own(run_dir: Path) -> None:
+    """The early samples stay, and the last ones are not those of most samples."""
+    sampler = PySpy(run_dir)
+    write = "for w; do out=$w; done; printf '%s' {text} > $out; echo 'Sampling process 100'"
+    for number, text in ((1, "early"), (101, "muchmore"), (102, "few")):
+        sampler.program = fake(run_dir, write.format(text=text))
+        answer(sampler, ask(run_dir, 12, number))
+        wait_for(lambda: sampler.tick() or not sampler.live)
+    kept = {path.name: path.read_text() for path in run_dir.glob("*.speedscope.json")}
+    assert kept == {
+        "stacks-12.speedscope.json": "early",
+        "late-stacks-12-101.speedscope.json": "muchmore",
+        "late-stacks-12-102.speedscope.json": "few",
+    }
+
+
 PERMISSION = "Error: Permission Denied: Try running again with elevated permissions"
 
 

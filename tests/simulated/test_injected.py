@@ -34,7 +34,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> object:
         for _ in range(RECORDINGS):
             folder = tmp_path_factory.mktemp("planted")
             run = watch_code(
-                folder, script, profiling=True, time_budget_s=20.0, windows=windows, short=True
+                folder, script, profiling=True, time_budget_s=6.0, windows=windows, short=True
             )
             assert run.returncode == 0, run.err
             if steady(run):

@@ -49,6 +49,8 @@ def test_what_makes_a_step_allocate(tmp_path: Path, calls: list[str], words: str
     assert counted is not None
     assert (counted.mallocs, counted.frees) == (calls.count(M), calls.count(F))
     assert counted.retries == (4 if calls is THRASHING else 0)
+    if calls is THRASHING:
+        assert found.fix.intervention == "process.expandable_segments"
 
 
 @pytest.mark.parametrize("calls", [PINNED, CONTEXT], ids=["pinned-host-memory", "a-new-context"])

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from tdiag import report
 from tdiag.cli.analyze import SHOWN_BYTES, analyze
 from tdiag.errors import RunError, UsageError
+from tdiag.evidence.from_trace import executors
 from tests.launch.harness import TDIAG, Terminal
 from tests.trace.making import Event, call, kernel, launched, note, op, step, write
 
@@ -122,6 +123,12 @@ def ranks(folder: Path, *parts: tuple[float, float]) -> Path:
     return folder
 
 
+@pytest.fixture
+def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several files are read by a child each, which takes half a second to start."""
+    monkeypatch.setattr(executors, "in_children", lambda paths: map(executors.read_alone, paths))
+
+
 def test_ranks_stand_side_by_side(tmp_path: Path) -> None:
     folder = ranks(tmp_path, (10, 90), (10, 800), (10, 200))
     text = run(folder)
@@ -133,6 +140,7 @@ def test_ranks_stand_side_by_side(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("read_here")
 def test_the_verdict_names_the_straggler_and_its_own_cause(tmp_path: Path) -> None:
     found = json.loads(run(ranks(tmp_path, (10, 300), (600, 300), (10, 300)), "--json"))
     assert found["verdict"]["class"] == "input"
@@ -143,6 +151,7 @@ def test_the_verdict_names_the_straggler_and_its_own_cause(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.usefixtures("read_here")
 def test_a_rank_that_only_computes_longer_is_the_bottleneck(tmp_path: Path) -> None:
     found = json.loads(run(ranks(tmp_path, (0, 300), (0, 900)), "--json"))["verdict"]
     assert (found["class"], found["runner_up"], found["healthy"]) == ("straggler", "compute", False)
@@ -154,6 +163,7 @@ def test_a_rank_that_only_computes_longer_is_the_bottleneck(tmp_path: Path) -> N
     assert "healthy" not in found["summary"]
 
 
+@pytest.mark.usefixtures("read_here")
 def test_ranks_that_arrive_together_have_no_straggler(tmp_path: Path) -> None:
     folder = ranks(tmp_path, (10, 300), (10, 320), (10, 310))
     text = run(folder)
@@ -161,6 +171,7 @@ def test_ranks_that_arrive_together_have_no_straggler(tmp_path: Path) -> None:
     assert "makes the other" not in json.loads(run(folder, "--json"))["verdict"]["summary"]
 
 
+@pytest.mark.usefixtures("read_here")
 def test_unrelated_traces_are_not_merged(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write(tmp_path / f"{name}.json", steps(10), distributedInfo={"rank": 0})

@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from tdiag.evidence.steps import TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import HostOps
 from tdiag.model.kind import Kind
-from tdiag.trace import read_trace
+from tdiag.trace import Trace, read_trace
 
 CORPUS = Path(os.environ.get("TDIAG_TRACE_CORPUS") or "/nonexistent")
 TRACES = sorted(path for path in CORPUS.rglob("*.gz"))
@@ -39,12 +39,23 @@ def trace_id(path: Path) -> str:
     return str(path.relative_to(CORPUS))
 
 
-@pytest.mark.parametrize("path", TRACES, ids=trace_id)
+@pytest.fixture(scope="module", params=TRACES, ids=trace_id)
+def path(request: pytest.FixtureRequest) -> Path:
+    """All tests of a trace follow one another: it is read once."""
+    found: Path = request.param
+    return found
+
+
+@lru_cache(maxsize=1)
+def trace_of(path: Path) -> Trace:
+    return read_trace(path)
+
+
 def test_counts_totals_and_times_are_exact(path: Path) -> None:
     plain = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)
     events = plain if isinstance(plain, list) else plain["traceEvents"]
     about = {} if isinstance(plain, list) else plain
-    trace = read_trace(path)
+    trace = trace_of(path)
     assert trace.counts == Counter((e.get("ph", ""), e.get("cat", "")) for e in events)
     spans = [e for e in events if e["ph"] == "X"]
     base = about.get("baseTimeNanoseconds", 0)
@@ -60,10 +71,9 @@ def test_counts_totals_and_times_are_exact(path: Path) -> None:
 
 @cache
 def evidence(name: str) -> Evidence:
-    return device_evidence(read_trace(CORPUS / name))
+    return device_evidence(trace_of(CORPUS / name))
 
 
-@pytest.mark.parametrize("path", TRACES, ids=trace_id)
 def test_every_budget_adds_up(path: Path) -> None:
     found = evidence(trace_id(path))
     steps, device = found.get(TracedSteps), found.get(DeviceTime)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .scripts import run
+import pytest
+
+from tests.probe.harness import watch_code
+
+from .scripts import run, said
 
 # torch's meta device stands in for one: what comes there is another tensor, without values.
 SENT = """
@@ -85,3 +89,43 @@ def test_logs_are_not_written(tmp_path: Path) -> None:
 def test_a_script_that_writes_nothing_is_left_alone(tmp_path: Path) -> None:
     _, said = run(tmp_path, [("ceiling.logging", "")], "0")
     assert said == []
+
+
+# On a CPU Adam reads its number of steps, one parameter after the other.
+ADAM = """
+import torch
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1, foreach=False)
+texts = []
+for step in range(20):
+    loss = model(torch.ones(1, 2)).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    READ
+import sys
+sys.stdout.write(f"{len(set(texts))} {model.bias.detach().numpy()[0]:.4f}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "plain", "changed", "told"),
+    [
+        ("pass", 0, 0, set()),
+        ("texts.append(f'{loss:.3f}')", 20, 1, {"item() at script.py:11"}),
+        ("texts.append(str(float(loss)))", 20, 1, {"__float__() at script.py:11"}),
+    ],
+)
+def test_what_torch_reads_for_itself_is_no_read_of_the_script(
+    read: str, plain: int, changed: int, told: set[str], tmp_path: Path
+) -> None:
+    code = ADAM.replace("READ", read)
+    shown = []
+    for name, trial in (("plain", []), ("changed", [("ceiling.reads", "")])):
+        (tmp_path / name).mkdir()
+        watched = watch_code(tmp_path / name, code, windows=[], trial=trial)
+        assert watched.returncode == 0, watched.err
+        shown.append(watched.out.split())
+    assert [int(count) for count, _ in shown] == [plain, changed]
+    assert shown[0][1] == shown[1][1], "Adam steps by another number"
+    assert {what.partition(" answers")[0] for _, _, what in said(watched)} == told

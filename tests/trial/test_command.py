@@ -14,10 +14,9 @@ from tests import warm
 SCRIPT = "def metric(): pass\n"
 
 
-def tdiag(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return warm.run(
-        ["-m", "tdiag", *words], folder, {**os.environ}, modules=warm.TDIAG, timeout_s=290
-    )
+def tdiag(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, **variables}
+    return warm.run(["-m", "tdiag", *words], folder, environ, modules=warm.TDIAG, timeout_s=290)
 
 
 def try_(folder: Path, *words: str) -> tuple[int, str, str]:

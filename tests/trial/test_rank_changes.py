@@ -1,8 +1,8 @@
-"""Changes of distributed training: one rank by itself, and two that torchrun starts."""
+"""Changes of distributed training: one rank by itself, and two."""
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ import pytest
 
 from tdiag.duel.group import Pace, take_turns
 from tdiag.trial.said import heard
+from tests import warm
 from tests.duel.scripts import program
 from tests.probe.harness import environment, watch_code
 from tests.zoo.table import BY_NAME
@@ -159,18 +160,16 @@ def weights(folder: Path) -> list[tuple[int, list[list[float]]]]:
 
 @pytest.mark.training
 def test_two_ranks_train_alike_with_fewer_reductions(tmp_path: Path) -> None:
-    entry = BY_NAME["ddp"]
     ends = []
     for name, changes in (("plain", []), ("changed", [("ddp.no_sync", "")])):
         folder = tmp_path / name
         folder.mkdir()
         script = folder / "script.py"
         script.write_text(RANKS.replace("STEPS", "12").replace("{FOLDER}", str(folder)))
-        env = environment(folder / "run", entry.environment(), windows=[], trial=changes)
-        command = [sys.executable, *entry.launcher, str(script)]
-        done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True,
-                              timeout=200)  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        base = {**os.environ, "OMP_NUM_THREADS": "1"}
+        env = environment(folder / "run", base, windows=[], trial=changes)
+        ranks = warm.run_ranks(["script.py"], folder, env)
+        assert [rank.returncode for rank in ranks] == [0, 0], ranks[0].stderr + ranks[1].stderr
         (reductions, first), (_, second) = weights(folder)
         assert first == second
         ends.append((reductions, first))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests import warm
 from tests.report.browsing import chromium
 from tests.trace.making import call, copy, kernel, note, op, step, write
 
@@ -82,7 +82,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_run(folder / ".tdiag" / "runs" / RUN, start_unix_ns=1)
     device_trace(folder / DEVICE)
     rank_traces(folder / RANKS)
-    subprocess.run([sys.executable, "-c", TRAINING, folder / TORCH], check=True)
+    script = tmp_path_factory.mktemp("training") / "train.py"
+    script.write_text(TRAINING)
+    done = warm.run([str(script), str(folder / TORCH)], folder, dict(os.environ))
+    assert done.returncode == 0, done.stderr
     return folder
 
 
@@ -117,8 +120,8 @@ def _only_here(route: Route) -> None:
         route.abort()
 
 
-@pytest.fixture
-def faults(tab: Page) -> list[str]:
+@pytest.fixture(scope="module")
+def noticed(tab: Page) -> list[str]:
     """What the page complained of, and whom it asked besides this machine."""
     found: list[str] = []
     tab.on("pageerror", lambda error: found.append(str(error)))
@@ -127,6 +130,19 @@ def faults(tab: Page) -> list[str]:
 
 
 @pytest.fixture
-def plugin(tab: Page, page: Shown, faults: list[str]) -> Iterator[Plugin]:
-    yield Plugin(tab, page)
+def faults(noticed: list[str]) -> Iterator[list[str]]:
+    """The same, since the test before."""
+    yield noticed
+    noticed.clear()
+
+
+@pytest.fixture(scope="module")
+def opened(tab: Page, page: Shown, noticed: list[str]) -> Plugin:
+    """Loading it takes two seconds of CPU time: once a file, whose tests begin with ``show``."""
+    return Plugin(tab, page)
+
+
+@pytest.fixture
+def plugin(opened: Plugin, faults: list[str]) -> Iterator[Plugin]:
+    yield opened
     assert faults == []

@@ -33,6 +33,10 @@ class Plugin:
         option.wait_for(state="detached")
 
     def show(self, run: str, view: str) -> None:
+        """Whatever is shown now."""
+        normal = self.tab.get_by_role("tab", name="Normal")
+        if normal.get_attribute("aria-selected") != "true":
+            normal.click()
         boxes = self.tab.locator("[role=button][aria-haspopup=listbox]:visible")
         if boxes.first.inner_text() != run:
             with self.tab.expect_response(lambda answer: "/workers?" in answer.url):

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from .serving import Shown
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
-def test_the_scalars_are_drawn(tab: Page, page: Shown, faults: list[str]) -> None:
-    tab.goto(page.url + "#timeseries")
+@pytest.fixture(scope="module")
+def loaded(tab: Page, page: Shown, noticed: list[str]) -> Page:
+    """It takes seconds."""
+    tab.goto(page.url)
+    return tab
+
+
+def choose(tab: Page, plugin: str) -> None:
+    """In the bar at the top."""
+    tab.locator(f"app-header [data-plugin-id={plugin}]").click()
+
+
+def test_the_scalars_are_drawn(loaded: Page, faults: list[str]) -> None:
+    tab = loaded
+    choose(tab, "timeseries")
     card = tab.locator("card-view", has_text="/backward ms").first
     card.locator("svg, canvas").first.wait_for()
     card.get_by_text("some-run").first.wait_for()
@@ -19,18 +34,18 @@ def test_the_scalars_are_drawn(tab: Page, page: Shown, faults: list[str]) -> Non
     assert faults == []
 
 
-def test_the_report_is_text(tab: Page, page: Shown, faults: list[str]) -> None:
-    tab.goto(page.url + "#text")
-    tab.reload()
+def test_the_report_is_text(loaded: Page, faults: list[str]) -> None:
+    tab = loaded
+    choose(tab, "text")
     tab.get_by_text("data wait", exact=True).first.wait_for()
     assert tab.get_by_text("report/00 verdict").count() > 0
     assert tab.get_by_text("<").count() == 0
     assert faults == []
 
 
-def test_the_profilers_tab_is_complete(tab: Page, page: Shown, faults: list[str]) -> None:
-    tab.goto("about:blank")  # else it would not load again
-    tab.goto(page.url + "#pytorch_profiler")
+def test_the_profilers_tab_is_complete(loaded: Page, faults: list[str]) -> None:
+    tab = loaded
+    choose(tab, "pytorch_profiler")
     inside = tab.frame_locator("iframe[src*=pytorch_profiler]")
     inside.get_by_text("GPU Utilization").wait_for()  # of the first run, the device's
     text = inside.locator("body").inner_text()

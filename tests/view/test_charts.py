@@ -36,6 +36,7 @@ def test_overview(plugin: Plugin, tab: Page) -> None:
     plugin.show(DEVICE, "Overview")
     tab.get_by_text("GPU Summary").wait_for()
     asked = plugin.ask("overview", DEVICE)
+    tab.locator(".gc table tbody tr").first.wait_for()
     (total,) = asked["performance"]
     rows = [total, *total["children"]]
     shown = cells(tab.locator(".gc table").first)

@@ -31,12 +31,19 @@ window.since = () => new Promise((done) => setTimeout(() => done(heard.splice(0)
 </script>"""
 
 
-@pytest.fixture
-def tab(browser: Browser) -> Iterator[Page]:
+@pytest.fixture(scope="module")
+def blank(browser: Browser) -> Iterator[Page]:
     page = browser.new_page()
-    page.set_content(PAGE)
     yield page
     page.close()
+
+
+@pytest.fixture
+def tab(blank: Page) -> Page:
+    """A document of its own: a name can be registered only once."""
+    blank.goto("about:blank")
+    blank.set_content(PAGE)
+    return blank
 
 
 def heard(tab: Page, script: str) -> list[str]:

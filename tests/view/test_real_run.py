@@ -12,6 +12,7 @@ import pytest
 from tdiag.view import perfetto, speedscope
 from tdiag.view.lanes import FETCHES, PHASES
 from tests.launch.harness import latest, script, tdiag
+from tests.probe.harness import SHORT
 
 from .importers import Event, complaints, end, ns, overlaps
 from .test_speedscope import SCHEMA
@@ -47,7 +48,8 @@ pytestmark = pytest.mark.training
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("real")
     name = script(folder, TRAINING)
-    done = tdiag("run", name, "--profiling", "--quiet", "--time-budget", "12", cwd=folder)
+    words = ("run", name, "--profiling", "--quiet", "--time-budget", "12")
+    done = tdiag(*words, cwd=folder, env={"PYTHONPATH": str(SHORT)})
     assert done.returncode == 0, done.stderr
     return latest(folder)
 

@@ -17,7 +17,7 @@ from tdiag.evidence.from_trace.trace_files import read_file
 from tdiag.model.diagnosis import Diagnosis
 from tests.launch.harness import TDIAG, Terminal, tdiag, wait_for
 
-from .serving import DEVICE, PLUGIN, RANKS, RUN, TORCH, Shown, serving, shown
+from .serving import DEVICE, PLUGIN, RANKS, RUN, TORCH, Shown, serving
 
 
 def test_every_run_and_rank_is_a_run_of_tensorboard(page: Shown) -> None:
@@ -94,16 +94,26 @@ def test_the_originals_are_untouched_and_the_runs_view_is_kept(page: Shown, here
     assert sorted(p.name for p in here.iterdir()) == [".tdiag", DEVICE, RANKS, TORCH]
 
 
+def scripts(url: str) -> list[str]:
+    """Those that the plugin's page asks for."""
+    with urllib.request.urlopen(f"{url}{PLUGIN}/index.html") as answer:
+        head = answer.read().decode().partition("</head>")[0]
+    return re.findall(r'<script src="([^"]*)"', head)
+
+
 def test_it_opens_the_browser_and_kill_ends_it_with_all_its_children(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Google's charts are asked for where that was wanted."""
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/asked\n')
     browser.chmod(0o755)
     monkeypatch.setenv("BROWSER", str(browser))
-    terminal = Terminal([*TDIAG, "view", str(here / DEVICE)], here)
+    terminal = Terminal([*TDIAG, "view", "--google-charts", str(here / DEVICE)], here)
     try:
         terminal.read("Ctrl-C ends it.")  # the plugin is still reading
+        loader, stand_in = scripts(Shown(terminal.text).url)
+        assert loader.startswith("https://") and stand_in == "charts.js"
         asked = tmp_path / "asked"
         wait_for(lambda: asked.exists() and asked.read_text())
         left = serving(terminal.process.pid)
@@ -113,6 +123,34 @@ def test_it_opens_the_browser_and_kill_ends_it_with_all_its_children(
         assert asked.read_text().strip() in terminal.text
     finally:
         terminal.kill()
+
+
+def test_tensorboard_ends_with_tdiag_that_is_killed_while_it_starts(here: Path) -> None:
+    terminal = Terminal([*TDIAG, "view", "--no-browser", str(here / DEVICE)], here)
+    left: set[int] = set()
+
+    def started() -> bool:
+        found = serving(terminal.process.pid)
+        left.update(p for p in found if b"tdiag.view.charts" in command_line(p))
+        return bool(left)
+
+    try:
+        wait_for(started)
+        os.kill(terminal.process.pid, signal.SIGKILL)
+        terminal.end()
+        wait_for(lambda: not any(map(command_line, left)))
+    finally:
+        terminal.kill()
+        for pid in filter(command_line, left):
+            os.kill(pid, signal.SIGKILL)
+
+
+def command_line(pid: int) -> bytes:
+    """Empty for a process that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_a_port_that_is_taken_is_refused(here: Path) -> None:
@@ -144,13 +182,5 @@ def test_perfetto_writes_a_file_and_says_how_to_open_it(here: Path) -> None:
     assert "ui.perfetto.dev" in how[0] and "offline" in how[1]
 
 
-def test_google_charts_are_asked_for_only_when_wanted(page: Shown, here: Path) -> None:
-    def scripts(page: Shown) -> list[str]:
-        with urllib.request.urlopen(f"{page.url}{PLUGIN}/index.html") as answer:
-            head = answer.read().decode().partition("</head>")[0]
-        return re.findall(r'<script src="([^"]*)"', head)
-
-    assert scripts(page) == ["charts.js"]
-    with shown(here, "--google-charts", RANKS) as other:
-        loader, stand_in = scripts(other)
-    assert loader.startswith("https://") and stand_in == "charts.js"
+def test_google_charts_are_not_asked_for_otherwise(page: Shown) -> None:
+    assert scripts(page.url) == ["charts.js"]

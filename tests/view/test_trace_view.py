@@ -15,11 +15,18 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def viewer(plugin: Plugin, tab: Page) -> Frame:
-    """It shows the trace of the small training."""
-    plugin.show(TORCH, "Trace")
+    """It shows the trace of the small training; opened once, and no field has the focus."""
+    if not any("trace_embedding" in frame.url for frame in tab.frames):
+        plugin.show(TORCH, "Trace")
     inside = tab.frame_locator("iframe[src*=trace_embedding]")
     inside.get_by_text("thread ").first.wait_for()
-    return next(frame for frame in tab.frames if "trace_embedding" in frame.url)
+    frame = next(frame for frame in tab.frames if "trace_embedding" in frame.url)
+    frame.evaluate("""() => {
+        let focused = document.activeElement;
+        while (focused?.shadowRoot?.activeElement) focused = focused.shadowRoot.activeElement;
+        focused?.blur();
+    }""")
+    return frame
 
 
 def test_it_opens_the_trace_and_finds_its_slices(plugin: Plugin, viewer: Frame) -> None:

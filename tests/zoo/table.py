@@ -99,6 +99,9 @@ def _dies(how: str, style: str, returncode: int) -> Entry:
     )
 
 
+# Each pass starts two workers that import torch: of 40 steps, two passes; the others make five.
+SPAWNED = ("--start-method", "spawn", "--samples", "160")
+
 ZOO: tuple[Entry, ...] = (
     Entry("plain_loop", "loop at module level"),
     Entry("functions", "functions and a main guard; evaluates each epoch", evaluation="off"),
@@ -118,7 +121,7 @@ ZOO: tuple[Entry, ...] = (
     _workers("workers_0", "num_workers 0, random numbers in the dataset", "--workers", "0"),
     _workers("workers_fork", "2 workers, default start"),
     _workers("workers_persistent", "2 persistent workers", "--persistent"),
-    _workers("workers_spawn", "2 spawned workers", "--start-method", "spawn", slow=True),
+    _workers("workers_spawn", "2 spawned workers", *SPAWNED, slow=True),
     Entry("checkpoints", "torch.save of state_dict and of the whole module"),
     Entry("compiled", "torch.compile, backend eager"),
     Entry(

@@ -4,7 +4,6 @@ The second run counts optimizer steps, ``backward`` calls and batches with hooks
 (``counting/sitecustomize.py``), so that what tdiag is later compared with is itself checked.
 """
 
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -12,9 +11,9 @@ import pytest
 
 from tests import warm
 
+from .running import STEPS, run_warm
 from .table import BY_NAME, SCRIPTS, ZOO, Entry
 
-STEPS = 12
 COUNTING = Path(__file__).parent / "counting"
 
 
@@ -31,10 +30,6 @@ def params(entries: tuple[Entry, ...]) -> list:
         )
         for entry in entries
     ]
-
-
-def run(entry: Entry, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return warm.run(entry.target(STEPS), SCRIPTS, environ)
 
 
 def counting_environment(entry: Entry, folder: Path) -> dict[str, str]:
@@ -56,8 +51,8 @@ def counted(folder: Path) -> list[Counter[str]]:
 
 @pytest.mark.parametrize("entry", params(ZOO))
 def test_repeats_bit_for_bit_and_counts_as_the_table_says(entry: Entry, tmp_path: Path) -> None:
-    first = run(entry, entry.environment())
-    second = run(entry, counting_environment(entry, tmp_path))
+    first = run_warm(entry, STEPS)
+    second = warm.run(entry.target(STEPS), SCRIPTS, counting_environment(entry, tmp_path))
     assert first.returncode == entry.returncode, first.stderr
     assert second.returncode == entry.returncode, second.stderr
     assert first.stdout == second.stdout
@@ -76,10 +71,7 @@ def test_repeats_bit_for_bit_and_counts_as_the_table_says(entry: Entry, tmp_path
 
 def test_different_weights_or_losses_give_different_results() -> None:
     entry = BY_NAME["hand_indexed"]
-    digests = [
-        warm.run(entry.target(steps), SCRIPTS, entry.environment()).stdout.split()[-2:]
-        for steps in (3, 4)
-    ]
+    digests = [run_warm(entry, steps).stdout.split()[-2:] for steps in (3, 4)]
     (weights, losses), (other_weights, other_losses) = digests
     assert weights != other_weights
     assert losses != other_losses

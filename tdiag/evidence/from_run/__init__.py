@@ -40,7 +40,12 @@ from tdiag.evidence.from_run.setting import (
     make_optim,
     make_setting,
 )
-from tdiag.evidence.from_run.stack_samples import find_samples, make_call_trees, make_stacks
+from tdiag.evidence.from_run.stack_samples import (
+    find_samples,
+    make_call_trees,
+    make_late_stacks,
+    make_stacks,
+)
 from tdiag.evidence.from_run.startup import make_startup
 from tdiag.evidence.from_run.timed import clean_step, timed
 from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
@@ -123,6 +128,8 @@ def load_run(run_dir: Path) -> Evidence:
             evidence.add(make_stacks(samples, slowed), make_call_trees(samples))
         elif judged.pid != lead.pid:
             evidence.missing[Stacks] = f"stacks were not sampled in rank {judged.rank}"
+        if late := make_late_stacks(run_dir, lead, judged, processes):
+            evidence.add(late)
         add_trace(evidence, run_dir, traced, processes, spans)
         pinpoint(evidence)
         add_roof(evidence, judged.away.part if judged.away else run_dir)

@@ -40,7 +40,7 @@ _WAITS = re.compile(r"\.(item|cpu|tolist|numpy|synchronize|wait)\(")
 
 
 def waits_for_device(text: str) -> bool:
-    """The line of source makes the host wait for its device."""
+    """Whether this line of source makes the host wait for its device."""
     return bool(_WAITS.search(text))
 
 
@@ -75,7 +75,7 @@ class Activities:
         return "logging" if found == "other" and WRITES.search(text) else found
 
     def own_line(self, frames: Sequence[SampledFrame]) -> bool:
-        """The innermost frame is the user's."""
+        """Whether the innermost frame is the user's."""
         inner = next((frame for frame in reversed(frames) if not frame.tdiags()), None)
         return inner is not None and is_user_file(inner.file or "")
 

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tdiag.evidence.device import SyncLine, SyncLines
+from tdiag.evidence.from_run.counted_records import CallsRecord, OpsLine, OpsRecord
 from tdiag.evidence.from_run.event_files import Process
 from tdiag.evidence.from_run.model import longest
 from tdiag.evidence.from_run.records import (
     NOWHERE,
-    CallsRecord,
     DispatchRecord,
-    OpsRecord,
     SyscallsRecord,
     location,
 )
@@ -64,6 +63,13 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord]) -> Ops:
     for line in (line for one in passes for line in one.lines if line.calls):
         key = (*(line.at or ()), line.phase)
         fastest[key] = min(fastest.get(key, math.inf), line.elapsed / line.calls)
+
+    # Constants are known from the second counted step on.
+    compared = steps / record.constant_steps if record.constant_steps else 0.0
+
+    def time_of(line: OpsLine) -> float:
+        return line.calls * fastest.get((*(line.at or ()), line.phase), 0.0) / steps
+
     lines = tuple(
         OpLine(
             at=location(line.at) or NOWHERE,
@@ -72,14 +78,23 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord]) -> Ops:
             grad_calls=line.grad_calls / steps,
             conversions={name: count / steps for name, count in line.conversions.items()},
             constructions=line.constructions / steps,
-            elapsed_ns=line.calls * fastest.get((*(line.at or ()), line.phase), 0.0) / steps,
+            constructed_ns=line.constructed / line.elapsed * time_of(line) if line.elapsed else 0.0,
+            elapsed_ns=time_of(line),
             in_loop=line.in_loop,
             names={name: count / steps for name, count in line.names.items()},
             turns=(line.turns or steps) / steps,  # an older run's were not counted
             repeated=line.repeated,
             one_row=line.one_row,
+            shared=line.shared,
+            shared_tensors=line.tensors,
             moved_again=line.moved_again / steps,
             moved_bytes=line.moved_bytes / steps,
+            constant_ns=line.constant / line.elapsed * time_of(line) * compared
+            if line.elapsed
+            else 0.0,
+            frozen_ns=line.frozen / line.elapsed * time_of(line) if line.elapsed else 0.0,
+            contracted_ns=line.contracted / steps,
+            contraction=line.contraction,
         )
         for line in record.lines
     )

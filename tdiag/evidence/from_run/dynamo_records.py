@@ -44,7 +44,7 @@ def make_compiles(lead: Process) -> Compiles | None:
 
 
 def _in_words(reason: str) -> str:
-    """Of a branch on a tensor's value dynamo says its own instruction, "generic_jump"."""
+    """Dynamo's reason in plain words: it calls a branch on a tensor's value "generic_jump"."""
     return "a branch on a tensor's value" if reason.startswith("generic_jump") else reason
 
 

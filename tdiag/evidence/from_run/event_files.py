@@ -12,10 +12,12 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
+from tdiag.evidence.from_run import counted_records  # noqa: F401
 from tdiag.evidence.from_run.digest import ProcessHead
 from tdiag.evidence.from_run.records import (
     BoundaryRecord,
     IteratorRecord,
+    LateRecord,
     ProcessRecord,
     Record,
     RoleRecord,
@@ -32,7 +34,8 @@ R = TypeVar("R", bound=Record)
 SAME_CLOCK_NS = 1_000_000_000
 
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(
-    reduce(or_, Record.__subclasses__())  # a union of all kinds, distinguished by their tags
+    # A union of all kinds, distinguished by their tags; kinds of other files are imported above.
+    reduce(or_, Record.__subclasses__())
 )
 
 
@@ -164,7 +167,8 @@ def _take(process: Process, line: bytes) -> None:
         process.broken_lines += 1
         return
     if isinstance(record, BoundaryRecord):
-        process.records.pop(StepsRecord, None)
+        for void in (StepsRecord, LateRecord):
+            process.records.pop(void, None)
     process.records.setdefault(type(record), []).append(record)
 
 

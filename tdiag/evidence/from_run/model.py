@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from tdiag.evidence.feeding import Inputs, InputTensor, PaddedLookup, PaddedLookups
+from tdiag.evidence.from_run.counted_records import CallsRecord, FrozenFields, OpsRecord
 from tdiag.evidence.from_run.event_files import Process
 from tdiag.evidence.from_run.records import (
     At,
-    CallsRecord,
     DdpRecord,
     InputRecord,
     InspectionRecord,
     ModuleRecord,
-    OpsRecord,
     WindowRecord,
     location,
 )
@@ -28,6 +27,7 @@ from tdiag.evidence.training import (
     ClipCalls,
     EmbeddingTable,
     EmbeddingTables,
+    FrozenLayers,
     Layers,
     Recomputations,
 )
@@ -54,6 +54,8 @@ def make_model(lead: Process) -> list[Kind]:
     kinds: list[Kind] = [_layers(lead.all(ModuleRecord), ops)]
     if ops is not None:
         kinds += [_clips(ops, calls), _recomputations(ops, calls), _tables(ops)]
+    if ops is not None and ops.frozen is not None:
+        kinds.append(_frozen(ops, lead.all(OpsRecord)))
     if (padding := _padding(lead.all(OpsRecord))) is not None:
         kinds.append(padding)
     looks = lead.all(InspectionRecord)
@@ -111,6 +113,19 @@ def _recomputations(ops: OpsRecord, calls: CallsRecord | None) -> Recomputations
     at, reentrant = ops.checkpoints[0] if ops.checkpoints else (None, None)
     times, inside = _profiled(calls, "checkpoint.py", "checkpoint")
     return Recomputations(at=location(at), reentrant=reentrant, calls=times, forward_ns=inside)
+
+
+def _frozen(ops: OpsRecord, passes: list[OpsRecord]) -> FrozenLayers:
+    """Names and features of ``ops``; what any pass saw change or drawn at random counts."""
+    own = ops.frozen or FrozenFields()
+    seen = [one.frozen for one in passes if one.frozen]
+    return FrozenLayers(
+        names=tuple(own.names),
+        feature_bytes=own.features / ops.steps,
+        modes=tuple(sorted({mode for one in seen for mode in one.modes})),
+        random=any(one.random for one in seen),
+        changing=any(one.changed for one in seen),
+    )
 
 
 def _tables(ops: OpsRecord) -> EmbeddingTables:

@@ -66,16 +66,16 @@ def _same(file: str, traced: str) -> bool:
 
 
 def _sends(line: OpLine) -> bool:
-    """It copies, or makes a tensor of Python's data."""
+    """Whether it copies to the device, or makes a tensor from Python data."""
     return bool(COPYING & line.names.keys()) or line.constructions > 0
 
 
 def _reads(line: OpLine) -> bool:
-    """It copies, or reads values (``item``, ``cpu``, ``print``)."""
+    """Whether it copies to the host, or reads values (``item``, ``cpu``, ``print``)."""
     return bool(COPYING & line.names.keys() or line.conversions)
 
 
 def _makes(op: OpWork, line: OpLine) -> bool:
-    """Its calls include the one that became this op."""
+    """Whether one of its calls became this op."""
     names = next((names for part, names in PRODUCTS.items() if part in op.name), None)
     return names is not None and any(map(names.search, line.names))

@@ -6,11 +6,12 @@ that an older or crashing one left out take their defaults.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from tdiag.model.place import Place
+from tdiag.probe.wire import LATE
 
 At = tuple[str, int, str] | None  # file, line, function
 
@@ -197,6 +198,20 @@ class StepsRecord(Record):
     m: list[int] = []
 
 
+class LateRecord(Record):
+    """The same of a late window, some minutes or hours after the others, with the process's
+    resident bytes."""
+
+    i: int
+    n: int
+    s: int
+    t: int
+    m: list[int] = []
+    resident: int | None = None
+    compiles: tuple[int, int, int] | None = None
+    w: ClassVar[str] = LATE
+
+
 class TraceRecord(Record):
     """``faults``: what Kineto said went wrong."""
 
@@ -314,70 +329,6 @@ class CompiledRecord(Record):
     breaks: list[tuple[list[At], str, int]] | None = None
     recompiled: list[tuple[At, str, int]] | None = None
     limit: bool | None = None
-
-
-class CallsRecord(Record):
-    steps: int
-    rows: list[tuple[str, int, str, int, int, int]]
-    total: int | None = None
-    number: int = msgspec.field(name="pass", default=1)
-
-
-class OpsLine(msgspec.Struct):
-    calls: float
-    at: At = None
-    phase: str = ""
-    grad_calls: float = 0
-    conversions: dict[str, float] = {}
-    constructions: float = 0
-    elapsed: float = 0
-    in_loop: bool = False
-    names: dict[str, float] = {}
-    turns: float = 0
-    repeated: float = 0
-    one_row: bool = False
-    moved_again: float = 0
-    moved_bytes: float = 0
-
-
-class ClipLine(msgspec.Struct):
-    name: str
-    at: At = None
-    calls: float = 0
-    elapsed: float = 0
-    tensors: int | None = None
-    foreach: bool | None = None
-
-
-class TableLine(msgspec.Struct):
-    rows: int
-    bytes: int
-    looked_up: int
-    name: str = ""
-    at: At = None
-    sparse: bool = False
-    elsewhere: bool = False
-
-
-class OpsRecord(Record):
-    steps: int
-    lines: list[OpsLine]
-    number: int = msgspec.field(name="pass", default=1)
-    syncs: list[tuple[At, float]] | None = None
-    bias_before_norm: list[tuple[str, str, At, int, int]] = []
-    attention: list[tuple[At, int]] | None = None
-    fused_attention: list[tuple[At, list[str], int]] = []
-    padding: list[tuple[At, str, int, int, int, int]] | None = None
-    packed: bool = False
-    out_of_place: list[tuple[str, At, int, int, int]] = []
-    clips: list[ClipLine] = []
-    checkpoints: list[tuple[At, bool | None]] = []
-    module_moves: list[tuple[At, int]] = []
-    tables: list[TableLine] = []
-    graphs: list[tuple[At, int]] = []
-    step: int = 0  # the first after it
-    backwards: int = 0
-    synced: int | None = None
 
 
 class DispatchRecord(Record):

@@ -11,6 +11,7 @@ import numpy as np
 from tdiag import __version__
 from tdiag.evidence.device import Device
 from tdiag.evidence.from_run.clean import Clean
+from tdiag.evidence.from_run.counted_records import OpsRecord
 from tdiag.evidence.from_run.event_files import Process, beside_of, workers_of
 from tdiag.evidence.from_run.model import longest
 from tdiag.evidence.from_run.records import (
@@ -18,7 +19,6 @@ from tdiag.evidence.from_run.records import (
     FlagsRecord,
     InspectionRecord,
     ModuleRecord,
-    OpsRecord,
     OptimizerRecord,
     ProcessRecord,
     RoleRecord,

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.from_run.records import StepsRecord
+from tdiag.evidence.from_run.records import LateRecord, StepsRecord
 from tdiag.probe import wire
 from tdiag.probe.wire import ON_CPU, STEP_END
 
@@ -59,7 +59,7 @@ class StepTable:
         return np.isin(self.window, list(windows))
 
 
-def step_table(records: Sequence[StepsRecord]) -> StepTable:
+def step_table(records: Sequence[StepsRecord | LateRecord]) -> StepTable:
     """The steps of these records. What follows the last mark of a record that ends a step is of no
     step."""
     lengths = [len(record.m) // 3 for record in records]
@@ -91,7 +91,7 @@ def step_table(records: Sequence[StepsRecord]) -> StepTable:
     )
 
 
-def _column(records: Sequence[StepsRecord], name: str) -> Ints:
+def _column(records: Sequence[StepsRecord | LateRecord], name: str) -> Ints:
     return np.array([getattr(record, name) for record in records], np.int64)
 
 

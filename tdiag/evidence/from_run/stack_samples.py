@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from tdiag.evidence.from_run.event_files import Process, workers_of
-from tdiag.evidence.sampled import CallFrame, CallTrees, StackLine, Stacks
+from tdiag.evidence.sampled import CallFrame, CallTrees, LateStacks, StackLine, Stacks
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.probe.wire import IN_PROCESS, PY_SPY, is_user_file, stacks_file
+from tdiag.probe.wire import IN_PROCESS, PY_SPY, is_user_file, late_stacks_file, stacks_file
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")
 _THREAD = re.compile(r"[Pp]rocess (\d+).*?[Tt]hread (?:id: )?(\d+)")
@@ -48,13 +48,13 @@ class SampledFrame(msgspec.Struct):
         return ""
 
     def tdiags(self) -> bool:
-        """A hook of the probe, or the line by which py-spy names the process."""
+        """Whether it is a hook of the probe, or py-spy's line with the process's name."""
         file = self.file or ""
         hook = "/tdiag/probe/" in file or file.startswith("<tdiag ")
         return hook or self.name.startswith("process ")
 
     def works_for_tdiag(self) -> bool:
-        """The probe's own work. A wrapper is not: it may call a function in C for the user."""
+        """Whether it is the probe's own work. A wrapper is not: it may call C code of the user."""
         return "/tdiag/probe/" in (self.file or "")
 
     def is_workers(self) -> bool:
@@ -107,6 +107,19 @@ def find_samples(
     if judged.pid != lead.pid:
         found = [samples for samples in found if samples.training]
     return max(found, key=lambda s: len(s.training), default=None)
+
+
+def make_late_stacks(
+    run_dir: Path, lead: Process, judged: Process, processes: list[Process]
+) -> LateStacks | None:
+    """Of the last samples taken after the windows; None where there are none of ``judged``."""
+    paths = run_dir.glob(late_stacks_file(lead.pid, "*"))
+    newest = max(paths, key=lambda path: path.stat().st_mtime, default=None)
+    file = newest and read_stacks_file(newest)
+    samples = _sampled(file, judged, processes) if file else None
+    if samples is None or not samples.training:
+        return None
+    return LateStacks(stacks=make_stacks(samples, 0.0), trees=make_call_trees(samples))
 
 
 def read_stacks(run_dir: Path, lead: Process) -> list[Speedscope]:
@@ -169,7 +182,7 @@ def _fetches(stacks: Iterable[Stack]) -> Iterator[Stack]:
 
 
 def not_pythons(stack: Sequence[SampledFrame]) -> bool:
-    """The stack is of a thread that Python did not start, such as autograd's for a device."""
+    """Whether Python did not start this stack's thread, such as autograd's for a device."""
     outermost = next((frame for frame in stack if not frame.tdiags()), None)
     if outermost is None or outermost.name == "<module>":  # the main thread
         return False

@@ -184,7 +184,7 @@ def _by_text(
     steps: int,
     places: Sequence[Place | None] | None = None,
 ) -> tuple[DevicePart, ...]:
-    """Work by its text, where it has one: ``which`` of ``texts``. ``places`` goes with these."""
+    """Work grouped by ``texts[which]``; rows without a text are left out. ``places``: as texts."""
     numbers: Interned[str] = Interned()
     number = np.array([-1 if text is None else numbers[text] for text in texts], np.int64)[which]
     known = number >= 0

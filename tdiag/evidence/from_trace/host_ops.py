@@ -136,7 +136,7 @@ def _zeroing(view: TraceView, nested: Nested, window: TracedWindow) -> HostOp | 
 
 
 def without_gc(phases: Sequence[Phase]) -> list[Phase]:
-    """Sorted; a collection belongs to the phase it interrupts, whose op may have set it off."""
+    """Sorted by start. A garbage collection belongs to the phase that it interrupts."""
     kept: list[Phase] = []
     for name, begin, end in sorted(phases, key=lambda phase: phase[1]):
         if name == COLLECTION and kept:

@@ -1,4 +1,4 @@
-"""Device work in order of issue, and what each piece of it waited for."""
+"""Device work in order of issue, and what each kernel or copy waited for."""
 
 from __future__ import annotations
 

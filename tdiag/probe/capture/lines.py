@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from ..boundary import Boundary
     from ..core import Probe
 
-SUMS = ("calls", "grad_calls", "constructions", "elapsed", "moved_again", "moved_bytes")
+SUMS = (
+    "calls", "grad_calls", "constructions", "constructed", "elapsed", "constant", "contracted",
+    "frozen", "moved_again", "moved_bytes",
+)  # fmt: skip
 MOST_NAMES = 6  # calls named of a line
 
 # Phase and whether something else begins there. After a gradient, an update comes, or is about to:
@@ -45,17 +49,23 @@ _OPEN = ""  # the phase is not known yet
 class LineCalls:
     """What one line of the user's called. ``turns``: in which turns it did, a turn being one
     batch, one call of a module with what follows it, or one backward. ``repeated``: the most
-    calls with the same weights before one backward; ``one_row``: all of these on one sample.
+    calls with the same weights before one backward; ``one_row``: all of these on one sample;
+    ``shared``: the most weights that took one input, and ``tensors`` these with their biases;
+    ``contraction``: what it spread and summed, "" for nothing.
     ``names``: calls that the line itself made; of those that a function of a library made (an
     optimizer's step, a module's forward, a Trainer), one of each name for each call of it."""
 
-    __slots__ = (*SUMS, "conversions", "names", "turns", "repeated", "one_row")
+    __slots__ = (*SUMS, "conversions", "names", "turns", "repeated", "one_row", "shared", "tensors",
+                 "contraction")  # fmt: skip
 
     def __init__(self) -> None:
         self.calls = self.grad_calls = self.constructions = self.elapsed = 0
+        self.constructed = self.constant = self.contracted = self.frozen = 0
         self.moved_again = self.moved_bytes = 0
+        self.contraction = ""
         self.turns: set[int] = set()
         self.repeated, self.one_row = 0, True
+        self.shared = self.tensors = 0
         self.conversions: Counter[str] = Counter()
         self.names: Counter[str] = Counter()
 
@@ -65,6 +75,8 @@ class LineCalls:
         self.turns |= other.turns
         self.repeated = max(self.repeated, other.repeated)
         self.one_row = self.one_row and other.one_row
+        self.shared, self.tensors = max((self.shared, self.tensors), (other.shared, other.tensors))
+        self.contraction = self.contraction or other.contraction
         self.conversions.update(other.conversions)
         self.names.update(other.names)
 
@@ -74,6 +86,9 @@ class LineCalls:
             "turns": len(self.turns),
             "repeated": self.repeated,
             "one_row": self.one_row and self.repeated > 0,
+            "shared": self.shared,
+            "tensors": self.tensors,
+            "contraction": self.contraction,
             "conversions": dict(self.conversions),
             "in_loop": max(self.names.values(), default=0) > len(self.turns),
             "names": dict(self.names.most_common(MOST_NAMES)),
@@ -95,6 +110,9 @@ class Lines:
         self.deciding: int | None = None  # a module that is the loss if it returns a single number
         self.updated = False  # what is open follows an optimizer's step
         self.uses: Counter[int] = Counter()  # of weights, since the last batch or backward
+        # Since then, of (line, input): a weak reference to the input, the weights that took it, and
+        # these with their biases.
+        self.takers: dict[tuple[int, int], tuple[Any, set[int], set[int]]] = {}
         self.step, self.read = probe.step, 0  # how far the step's log has been followed
 
     def at(self, place: Any) -> tuple[str, LineCalls]:
@@ -114,7 +132,21 @@ class Lines:
                 self.uses[id(taken)] += 1
                 line.repeated = max(line.repeated, self.uses[id(taken)])
                 line.one_row = line.one_row and _one_row(given)
+                self._shared(line, given, taken, (*args[1:], *kwargs.values()))
                 return
+
+    def _shared(self, line: LineCalls, given: Any, weight: Any, taken: Any) -> None:
+        """Count the weights that take one input, which is not kept alive for it."""
+        if not isinstance(given, torch.Tensor):
+            return
+        key = id(line), id(given)
+        known = self.takers.get(key)
+        if known is None or known[0]() is not given:
+            known = self.takers[key] = weakref.ref(given), set(), set()
+        _, weights, tensors = known
+        weights.add(id(weight))
+        tensors.update(id(value) for value in taken if isinstance(value, torch.nn.Parameter))
+        line.shared, line.tensors = max((line.shared, line.tensors), (len(weights), len(tensors)))
 
     def described(self) -> list[dict[str, Any]]:
         self._follow()
@@ -166,6 +198,7 @@ class Lines:
             self.phase, self.deciding = _OPEN if self.updated else _BEGINS[code], None
             self.called.clear()
             self.uses.clear()
+            self.takers.clear()
 
     def _call(self, module: int) -> None:
         if module in self.boundary.losses:

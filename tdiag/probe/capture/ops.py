@@ -14,7 +14,10 @@ from torch.overrides import TorchFunctionMode
 
 from .. import accelerator, dynamo, places
 from ..patches import hidden
+from .constants import Constants
+from .contractions import Contractions
 from .flow import MOVES, Flow
+from .frozen_weights import FrozenWeights
 from .lines import Lines
 from .switched import Capture
 
@@ -94,6 +97,7 @@ class _Counter(TorchFunctionMode):
         if func is torch.Tensor.backward:
             self.capture.library_call = None
             self.capture.probe.guard(self.capture.flow.backward_begins)()
+            self.capture.probe.guard(self.capture.frozen.backward_begins)()
         began = time.perf_counter_ns()
         result = func(*args, **(kwargs or {}))
         ended = time.perf_counter_ns()
@@ -112,7 +116,10 @@ class OpsCapture(Capture):
             return "the script has a torch function mode of its own switched on"
         self.lines = Lines(self.probe, self.boundary)
         self.syncs = SyncWarnings()
-        self.flow = Flow(self.probe, self.inspection)
+        self.flow, self.frozen = Flow(self.probe, self.inspection), FrozenWeights(self.inspection)
+        self.contractions = Contractions()
+        self.constants = self.inspection.constants or Constants(self.probe)
+        self.inspection.constants = self.constants
         self.mode: Any = None
         # The library's function that the user's line is in, and the calls seen of it so far.
         self.library_call: FrameType | None = None
@@ -120,6 +127,7 @@ class OpsCapture(Capture):
         return ""
 
     def begin(self) -> None:
+        self.constants.begin()
         self.syncs.start()
         self._watch_module_moves()
         self.mode = _Counter(self)
@@ -134,6 +142,8 @@ class OpsCapture(Capture):
             lines=self.lines.described(),
             syncs=self.syncs.counts(),
             **self.flow.report(),
+            **self.frozen.report(),
+            constant_steps=self.constants.steps,
             **{"pass": self.window.number},
         )
         self.inspection.kept = self.flow.alive(), self.probe.step, steps
@@ -174,6 +184,11 @@ class OpsCapture(Capture):
         self.boundary.look_at_autocast()
         line.calls += 1
         line.elapsed += ended - began
+        self.contractions.seen(name, args, kwargs, result, line, ended - began)
+        if self.constants.seen(name, args, kwargs, result, at):
+            line.constant += ended - began
+        elif self.frozen.seen(name, args, kwargs, result):
+            line.frozen += ended - began
         if name not in self.made_there:  # what a library loops over is not the line's loop
             line.names[name] += 1
         if callee is not None:
@@ -187,6 +202,7 @@ class OpsCapture(Capture):
             line.conversions[CONVERSIONS[name]] += 1
         elif name in CONSTRUCTIONS and callee is None and not _of_tensor(args, kwargs):
             line.constructions += 1  # not torch's collate_fn, under the loop
+            line.constructed += ended - began
 
     def _watch_module_moves(self) -> None:
         """``module.to(…)`` in a step: counted while the window lasts, outermost calls only."""

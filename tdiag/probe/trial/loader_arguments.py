@@ -11,7 +11,7 @@ from ..patches import hidden
 from ..places import caller
 from .change import Trial, at
 
-NEED_WORKERS = ("prefetch_factor", "persistent_workers")
+NEED_WORKERS = ("prefetch_factor", "persistent_workers", "in_order")
 # torch refuses these without workers.
 WITHOUT_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0,
                    "multiprocessing_context": None}  # fmt: skip

@@ -1,4 +1,4 @@
-"""One of the forms of an optimizer's update, given to every optimizer that has it."""
+"""Optimizers: one of the forms of their update, given to all that have it, and their steps."""
 
 from __future__ import annotations
 
@@ -52,3 +52,25 @@ def _wrap(trial: Trial, kind: Any, name: str, signature: inspect.Signature) -> N
         original(self, *args, **kwargs)
 
     trial.patches.set(kind, "__init__", hidden(init))
+
+
+def each_step(trial: Trial, answer: Callable[[Any, Any, Any, Any], Any]) -> None:
+    """From now on a step of any optimizer is ``answer(step, optimizer, args, kwargs)``.
+
+    torch wraps each class's ``step`` when the first one of it is made; the hooks that count steps
+    lie outside of what is answered."""
+    import torch
+
+    original = torch.optim.Optimizer.profile_hook_step
+
+    def answered(step: Any) -> Any:
+        @functools.wraps(step)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return answer(step, self, args, kwargs)
+
+        return hidden(call)
+
+    def profile_hook_step(step: Any) -> Any:
+        return original(answered(step))
+
+    trial.patches.set(torch.optim.Optimizer, "profile_hook_step", staticmethod(profile_hook_step))

@@ -60,7 +60,9 @@ const charts = all(".chart");
 let figures; // chart id → what Plotly draws, once a chart is drawn
 
 function unpack(id) {
-  const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
+  const packed = atob(document.getElementById(id).textContent);
+  const bytes = new Uint8Array(packed.length); // filled by a loop: `from` takes 0.3 s for Plotly
+  for (let i = 0; i < packed.length; i++) bytes[i] = packed.charCodeAt(i);
   return new TextDecoder().decode(inflate(bytes));
 }
 

@@ -21,7 +21,7 @@ class Sequence(nn.Module):
 
 
 torch.manual_seed(0)
-data = torch.sin(torch.arange(1000) / 20 + torch.rand(97, 1) * 100)
+data = torch.sin(torch.arange(500) / 20 + torch.rand(97, 1) * 100)
 model = Sequence()
 criterion = nn.MSELoss()
 optimizer = torch.optim.LBFGS(model.parameters(), lr=0.8)

@@ -11,8 +11,8 @@ from zoo_common import blobs, make_model, parser, report, seed_all
 class Noisy(Dataset):
     """Draws random numbers in the worker, which torch seeds from the training process."""
 
-    def __init__(self) -> None:
-        self.x, self.y = blobs()
+    def __init__(self, samples: int) -> None:
+        self.x, self.y = blobs(samples)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -27,10 +27,11 @@ def main() -> None:
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--start-method", choices=["fork", "spawn", "forkserver"])
     options.add_argument("--persistent", action="store_true")
+    options.add_argument("--samples", type=int, default=64)
     args = options.parse_args()
     seed_all()
     loader = DataLoader(
-        Noisy(),
+        Noisy(args.samples),
         batch_size=8,
         shuffle=True,
         num_workers=args.workers,

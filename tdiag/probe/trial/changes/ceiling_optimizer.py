@@ -1,44 +1,32 @@
 """The optimizer's step is skipped."""
 
-import functools
 from typing import Any
 
-from ...patches import hidden
 from ..change import CEILING, TRAINING, Change, Trial, switch
+from ..optimizers import each_step
 
 NAME = "ceiling.optimizer"
 FIRST = 2  # steps that are taken: state is made in the first
 
 
 def install(trial: Trial, value: bool) -> None:
-    """Every class of optimizers gets its ``step`` wrapped by torch when the first one is made; the
-    hooks that count steps lie outside of what is skipped."""
     import torch
 
-    original = torch.optim.Optimizer.profile_hook_step
     steps: dict[int, int] = {}
 
-    def skipping(step: Any) -> Any:
-        @functools.wraps(step)
-        def skipped(self: Any, closure: Any = None, *args: Any, **kwargs: Any) -> Any:
-            steps[id(self)] = steps.get(id(self), 0) + 1
-            if steps[id(self)] <= FIRST:
-                return (
-                    step(self, closure, *args, **kwargs) if closure else step(self, *args, **kwargs)
-                )
-            trial.answer(NAME)
-            trial.applied(NAME, f"{type(self).__name__}.step() does nothing")
-            if closure is None:
-                return None
-            with torch.enable_grad():
-                return closure()
+    def skipped(step: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        steps[id(optimizer)] = steps.get(id(optimizer), 0) + 1
+        if steps[id(optimizer)] <= FIRST:
+            return step(optimizer, *args, **kwargs)
+        trial.answer(NAME)
+        trial.applied(NAME, f"{type(optimizer).__name__}.step() does nothing")
+        closure = args[0] if args else kwargs.get("closure")
+        if closure is None:
+            return None
+        with torch.enable_grad():
+            return closure()
 
-        return hidden(skipped)
-
-    def profile_hook_step(step: Any) -> Any:
-        return original(skipping(step))
-
-    trial.patches.set(torch.optim.Optimizer, "profile_hook_step", staticmethod(profile_hook_step))
+    each_step(trial, skipped)
 
 
 CHANGE = Change(

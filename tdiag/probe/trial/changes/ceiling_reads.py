@@ -2,11 +2,12 @@
 
 import builtins
 import functools
+import os
 import sys
 from typing import Any
 
 from ...patches import hidden
-from ...places import caller
+from ...places import caller, reader
 from ..change import CEILING, TRAINING, Change, Trial, at, switch
 
 NAME = "ceiling.reads"
@@ -16,18 +17,23 @@ READS = ("item", "tolist", "__float__")
 def install(trial: Trial, value: bool) -> None:
     import torch
 
+    torchs = os.path.join(os.path.dirname(torch.__file__), "")
     for name in READS:
-        trial.patches.set(torch.Tensor, name, _answered(trial, getattr(torch.Tensor, name)))
+        original = getattr(torch.Tensor, name)
+        trial.patches.set(torch.Tensor, name, _answered(trial, original, torchs))
     trial.patches.set(builtins, "print", hidden(_silent(trial)))
 
 
-def _answered(trial: Trial, original: Any) -> Any:
-    """By the line that reads: each gets what it read first."""
+def _answered(trial: Trial, original: Any, torchs: str) -> Any:
+    """By the line that reads: each gets what it read first. What torch reads for itself (Adam its
+    number of steps, on a CPU) is no read of the script's, and torch needs the value."""
     kept: dict[Any, Any] = {}
 
     @functools.wraps(original)
     def read(self: Any) -> Any:
-        frame = sys._getframe(1)
+        frame = reader(sys._getframe(1), torchs)
+        if frame is None:
+            return original(self)
         key = frame.f_code, frame.f_lineno
         if key not in kept:
             kept[key] = original(self)
@@ -53,7 +59,7 @@ CHANGE = Change(
     kind=CEILING,
     parse=switch,
     absent="no value of a tensor was read",
-    limits="bool() and .cpu() stay: the script decides by them; a loop that waits for a value never"
-    " ends",
+    limits="bool() and .cpu() stay: the script decides by them; what torch reads for itself stays;"
+    " a loop that waits for a value never ends",
     install=install,
 )

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from ... import fetches
 from ...patches import hidden
 from ..change import TRAINING, Change, Trial, switch
 
@@ -43,6 +42,8 @@ class Cached:
         ]
 
     def keep(self, index: Any, sample: Any) -> Any:
+        from ... import fetches  # imports torch, which `tdiag try --list` has no use for
+
         size = fetches.count_bytes(sample)[0] or 0
         if self.trial.shared["room"] >= size:
             self.trial.shared["room"] -= size

@@ -1,17 +1,18 @@
-"""The model computes in bfloat16 where that is safe (autocast)."""
+"""The model computes in bfloat16 or float16 where that is safe (autocast)."""
 
 import functools
 from typing import Any
 
 from ..change import ROUNDING, Change, Trial
+from ..loss_scale import LossScale
 from ..trained_models import each_model, each_tensor
 
 NAME = "torch.autocast"
 
 
-def bfloat16(text: str) -> str:
-    if text != "bfloat16":
-        raise ValueError("takes bfloat16; float16 needs a GradScaler in the script")
+def half(text: str) -> str:
+    if text not in ("bfloat16", "float16"):
+        raise ValueError("takes bfloat16 or float16")
     return text
 
 
@@ -19,36 +20,50 @@ def install(trial: Trial, value: str) -> None:
     """The outermost module's results are float32 again, as the script's loss expects them."""
     import torch
 
+    lower = getattr(torch, value)
+    scale: LossScale | None = None
+    if value == "float16":
+        scale = LossScale(trial, NAME)
+        scale.install()
+
     def cast(result: Any) -> Any:
-        return each_tensor(result, lambda x: x.float() if x.dtype is torch.bfloat16 else x)
+        return each_tensor(result, lambda x: x.float() if x.dtype is lower else x)
 
     def autocast(module: Any, args: Any) -> None:
         kind = next(module.parameters()).device.type
         if torch.is_autocast_enabled(kind):
             trial.refused(NAME, f"{type(module).__name__} is called under autocast already")
             return
+        if scale is not None and not scale.covers(module):
+            return
         forward = module.forward
 
         @functools.wraps(forward)
         def lowered(*args: Any, **kwargs: Any) -> Any:
-            with torch.autocast(kind, torch.bfloat16):
+            if scale is not None and scale.over:
+                return forward(*args, **kwargs)
+            with torch.autocast(kind, lower):
                 return cast(forward(*args, **kwargs))
 
         module.forward = lowered
-        trial.applied(NAME, f"{type(module).__name__} under bfloat16 autocast")
+        if scale is None:
+            trial.applied(NAME, f"{type(module).__name__} under {value} autocast")
 
     each_model(trial, autocast)
 
 
 CHANGE = Change(
     name=NAME,
-    does="The model computes in bfloat16 where that is safe.",
+    does="The model computes in bfloat16, or in float16 with a scaled loss, where that is safe.",
     safety=ROUNDING,
-    takes="bfloat16",
-    parse=bfloat16,
+    takes="bfloat16 or float16",
+    parse=half,
     absent="no module was called in training mode with gradients on",
-    limits="the loss outside of the model stays in float32; a device without units for bfloat16"
-    " gets slower",
-    edit="with torch.autocast(device.type, torch.bfloat16): around forward and loss",
+    limits="the loss outside of the model stays in float32; a device without units for the type"
+    " gets slower; float16 does not apply where an optimizer's step takes a closure, to gradients"
+    " that are sparse or of tensors that are no parameters, and of several ranks to"
+    " DistributedDataParallel alone; it divides gradients one by one, a GradScaler in fewer calls",
+    edit="with torch.autocast(device.type, torch.bfloat16): around forward and loss; for float16,"
+    " torch.amp.GradScaler, too",
     install=install,
 )

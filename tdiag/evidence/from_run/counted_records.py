@@ -1,0 +1,88 @@
+"""The records of counted calls, as in ``records.py``: of torch's, by line, and of all functions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tdiag.evidence.from_run.records import At, Record
+
+
+class CallsRecord(Record):
+    steps: int
+    rows: list[tuple[str, int, str, int, int, int]]
+    total: int | None = None
+    number: int = msgspec.field(name="pass", default=1)
+
+
+class OpsLine(msgspec.Struct):
+    calls: float
+    at: At = None
+    phase: str = ""
+    grad_calls: float = 0
+    conversions: dict[str, float] = {}
+    constructions: float = 0
+    constructed: float = 0
+    elapsed: float = 0
+    constant: float = 0
+    contracted: float = 0
+    contraction: str = ""
+    frozen: float = 0
+    in_loop: bool = False
+    names: dict[str, float] = {}
+    turns: float = 0
+    repeated: float = 0
+    one_row: bool = False
+    shared: int = 0
+    tensors: int = 0
+    moved_again: float = 0
+    moved_bytes: float = 0
+
+
+class ClipLine(msgspec.Struct):
+    name: str
+    at: At = None
+    calls: float = 0
+    elapsed: float = 0
+    tensors: int | None = None
+    foreach: bool | None = None
+
+
+class TableLine(msgspec.Struct):
+    rows: int
+    bytes: int
+    looked_up: int
+    name: str = ""
+    at: At = None
+    sparse: bool = False
+    elsewhere: bool = False
+
+
+class FrozenFields(msgspec.Struct):
+    names: list[str] = []
+    features: float = 0
+    modes: list[str] = []
+    random: bool = False
+    changed: bool = False
+
+
+class OpsRecord(Record):
+    steps: int
+    lines: list[OpsLine]
+    number: int = msgspec.field(name="pass", default=1)
+    syncs: list[tuple[At, float]] | None = None
+    bias_before_norm: list[tuple[str, str, At, int, int]] = []
+    attention: list[tuple[At, int]] | None = None
+    fused_attention: list[tuple[At, list[str], int]] = []
+    padding: list[tuple[At, str, int, int, int, int]] | None = None
+    packed: bool = False
+    frozen: FrozenFields | None = None
+    constant_steps: int = 0
+    out_of_place: list[tuple[str, At, int, int, int]] = []
+    clips: list[ClipLine] = []
+    checkpoints: list[tuple[At, bool | None]] = []
+    module_moves: list[tuple[At, int]] = []
+    tables: list[TableLine] = []
+    graphs: list[tuple[At, int]] = []
+    step: int = 0  # the first after it
+    backwards: int = 0
+    synced: int | None = None

@@ -1,0 +1,98 @@
+"""What a step computes from constants alone: the same result in every step.
+
+Constant is a tensor that an earlier counted step was given unchanged (a buffer, a frozen weight, an
+attribute), what is made without data (``arange``, ``ones``, ``eye``), and what is computed from
+these by the same call with the same numbers as in the step before: a mask, an encoding of
+positions, a normalised adjacency matrix. So nothing is constant in the first step that is counted.
+Making a tensor without data is not counted: a buffer to be filled must be new in each step.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..models import plain
+from .frozen_weights import DROPOUTS, MOST_TRACKED, RANDOM, flat, tensors_in
+
+if TYPE_CHECKING:
+    from ..core import Probe
+
+MADE = {
+    "arange", "eye", "full", "full_like", "linspace", "logspace", "ones", "ones_like",
+    "tril_indices", "triu_indices", "zeros", "zeros_like",
+}  # fmt: skip
+CHANGING = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"}
+PLAIN = (int, float, complex, str, slice, type(None), type(...), torch.dtype, torch.device)
+NOT, MAYBE, SURE = range(3)
+
+
+class Constants:
+    """One a process, since steps of different windows are compared. Tensors are known by id, with a
+    weak reference each. ``steps``: so many counted steps could be compared with an earlier one."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.given: dict[int, tuple[Any, int, int]] = {}  # reference, version, first step
+        self.calls: dict[
+            Any, int
+        ] = {}  # (place, name, how often in its step) → hash of its numbers
+        self.made: dict[int, tuple[Any, int]] = {}  # in this step: reference, how constant
+        self.ordinals: dict[Any, int] = {}
+        self.step, self.steps = -1, 0
+
+    def begin(self) -> None:
+        """A window begins."""
+        self.steps = 0
+
+    def seen(self, name: str, args: Any, kwargs: Any, result: Any, place: Any) -> bool:
+        """A call returned. Whether it computed something from constants alone."""
+        if self.step != self.probe.step:
+            self.steps += bool(self.calls)
+            self.step = self.probe.step
+            self.made.clear()
+            self.ordinals.clear()
+        made = [value for value in flat((result,)) if isinstance(value, torch.Tensor)]
+        given = list(tensors_in(args, kwargs))
+        level = min([self._level(tensor) for tensor in given], default=SURE)
+        changes = name in CHANGING or (name.endswith("_") and not name.endswith("__"))
+        none = name in RANDOM or name in DROPOUTS or not (given or name in MADE)
+        if none or any(value.requires_grad for value in made):
+            level = NOT
+        if level:
+            level = min(level, self._same_numbers(place, name, args, kwargs))
+        for value in (*made, *(given[:1] if changes else ())):
+            if len(self.made) < MOST_TRACKED:
+                self.made[id(value)] = weakref.ref(value), level
+        return bool(level == SURE and given and made and not changes)
+
+    def _level(self, tensor: Any) -> int:
+        made = self.made.get(id(tensor))
+        if made is not None and made[0]() is tensor:
+            return made[1]
+        if tensor.requires_grad or not plain(tensor) or tensor.is_inference():
+            return NOT
+        before = self.given.get(id(tensor))
+        if before is not None and before[0]() is tensor and before[1] == tensor._version:
+            return SURE if before[2] < self.probe.step else MAYBE
+        if len(self.given) < MOST_TRACKED:
+            self.given[id(tensor)] = weakref.ref(tensor), tensor._version, self.probe.step
+        return MAYBE
+
+    def _same_numbers(self, place: Any, name: str, args: Any, kwargs: Any) -> int:
+        """Whether the step before made this call with the same numbers, or none is known of it."""
+        key = place, name
+        ordinal = self.ordinals[key] = self.ordinals.get(key, 0) + 1
+        given = flat((*args, *kwargs.items()))
+        numbers = hash("".join(_text(v) for v in given if not isinstance(v, torch.Tensor)))
+        before = self.calls.get((place, name, ordinal))
+        if len(self.calls) < MOST_TRACKED:
+            self.calls[place, name, ordinal] = numbers
+        return SURE if before == numbers else MAYBE if before is None else NOT
+
+
+def _text(value: Any) -> str:
+    """Other objects are told apart by identity: two lists are not the same numbers."""
+    return repr(value) if isinstance(value, PLAIN) else f"{type(value).__name__} {id(value)}"

@@ -1,0 +1,202 @@
+"""Times a few steps now and then in a run that goes on after its windows: do they get slower?
+
+A late window lasts ``LATE_STEPS`` steps and becomes one record. The next one comes when the run has
+lasted a twentieth longer, so an hour makes 84 of them and a day 149, however many steps they have.
+In between all hooks rest but two: an optimizer's ``step`` is counted, and iterators of DataLoaders
+are numbered. Whenever the run has lasted twice as long, py-spy samples it between two windows, for
+the lines.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from . import accelerator, dynamo
+from .boundary import OPTIMIZER
+from .control import Request
+from .plan import PlannedWindow
+from .procfs import resident_bytes
+from .record import here, wall_ns
+from .wire import DIAGNOSE, FIRST_LATE_PASS, KERNEL, PY_SPY, SAMPLE
+
+if TYPE_CHECKING:
+    from .boundary import Boundary
+    from .core import Probe
+
+LATE_STEPS = 8  # of which the shortest counts: what disturbs a step only makes it longer
+APART_FRAC, LEAST_APART_NS = 1 / 20, 100_000_000  # of the run so far
+SAMPLE_NS, LOOK_NS = 4_000_000_000, 200_000_000  # as long as the window `sample`
+# Three values a mark. Steps of hundreds of module calls fill a record sooner; one that alone is
+# several times as large is not worth its 100 kB.
+ENOUGH_VALUES, MOST_VALUES = 6_000, 20_000
+# Replaced where dynamo does not look: it compiles the calls of modules and the collectives, and
+# may do so again when they are replaced again.
+UNCOMPILED = (torch.Tensor, torch.autograd, torch, torch.serialization, _BaseDataLoaderIter)
+
+
+class LateWindows:
+    """One a process; each rank has its own. Nothing here waits for the device or another rank."""
+
+    def __init__(self, probe: Probe, boundary: Boundary, root: Callable[[], int]) -> None:
+        """``root``: says which process py-spy is to sample with its descendants."""
+        self.probe, self.boundary = probe, boundary
+        self.sampler = LateSampler(probe, root)
+        self.made_ns = wall_ns()
+        self.thread = 0  # that trains
+        self.lead: int | None = None  # the optimizer whose steps are counted
+        self.steps = 0  # counted since the last late window, or seen in this one
+        self.due_ns = self.rested_ns = 0
+        self.look_at = 0  # so many steps: the clock is read then
+        self.settled = False  # the first step of the window was left out
+        self.start = self._or_leave(self._start)
+        self.begin = self._or_leave(self._begin)
+        self.step_ended = self._or_leave(self._step_ended)
+
+    def _start(self) -> None:
+        """The windows are over. Steps that no optimizer ends, or only a replayed graph, are not
+        counted; nor does anything stay in a notebook's kernel."""
+        probe, boundary = self.probe, self.boundary
+        counted = boundary.rank == OPTIMIZER and not (boundary.divided or len(boundary.graphs))
+        diagnosed = probe.config.get("plan", DIAGNOSE) == DIAGNOSE
+        if not counted or not diagnosed or probe.config.get(KERNEL):
+            probe.detach()
+            return
+        probe.end_discovery()
+        probe.finished = True
+        probe.between_steps = self.step_ended
+        self.thread, self.lead = here(), boundary.lead
+        self.sampler.last_ns = wall_ns() - self.made_ns
+        self.rest()
+
+    def rest(self) -> None:
+        """Until the next late window is due."""
+        probe, now = self.probe, wall_ns()
+        probe.patches.rest()
+        probe.marks.unwatch_gc()
+        probe.marks.never()
+        probe.recorder.flush()
+        self.steps = self.look_at = 0
+        self.rested_ns = now
+        self.due_ns = now + max(LEAST_APART_NS, int((now - self.made_ns) * APART_FRAC))
+        self.sampler.ask_if_due(now - self.made_ns)
+        probe.count = self.count
+
+    def count(self, optimizer: Any) -> None:
+        """An optimizer has stepped: all that is done between two late windows."""
+        if id(optimizer) != self.lead or here() != self.thread:
+            return
+        self.steps += 1
+        if self.steps >= self.look_at:
+            self.begin()
+
+    def _begin(self) -> None:
+        """A step has ended: put the hooks back on, if it is time. The clock is read at half of the
+        steps that are left to go, and so a dozen times between two windows."""
+        left = self.due_ns - wall_ns()
+        if left > 0:
+            each = (self.due_ns - left - self.rested_ns) / self.steps
+            self.look_at = self.steps + max(1, int(left / each / 2))
+            return
+        if accelerator.capturing():
+            return
+        if self.sampler.busy():  # it slows the steps down
+            self.due_ns, self.look_at = wall_ns() + LOOK_NS, 0
+            return
+        probe, marks = self.probe, self.probe.marks
+        probe.count = None
+        probe.step += self.steps
+        self.steps, self.settled = 0, False
+        compiled = dynamo.compiled_frames() > 0
+        if compiled and probe.ranks > 1:  # waiting for other ranks would look like work
+            probe.detach()
+            return
+        probe.patches.resume(lambda owner: owner in UNCOMPILED or not compiled)
+        marks.watch_gc()
+        marks.fed = marks.clocked = False
+        marks.due_ns = 0
+        marks.thread = self.thread
+        self.boundary.others = self.boundary.passes = 0
+        marks.cut(wall_ns())
+
+    def _step_ended(self, now: int) -> None:
+        """In a late window."""
+        marks = self.probe.marks
+        if not self.settled:  # the first step pays for the hooks' cold caches
+            self.settled = True
+            marks.cut(wall_ns())
+            return
+        self.steps += 1
+        values = len(marks.log)
+        if self.steps < LATE_STEPS and values < ENOUGH_VALUES:
+            return
+        if values <= MOST_VALUES:
+            self._write(now)
+        if values > MOST_VALUES or self.boundary.lead != self.lead:
+            self.probe.detach()
+        else:
+            self.rest()
+
+    def _or_leave(self, function: Callable[..., None]) -> Callable[..., None]:
+        """With a fault, no hook may stay whose marks nobody takes up."""
+
+        @functools.wraps(function)
+        def guarded(*args: Any) -> None:
+            try:
+                function(*args)
+            except Exception as error:
+                self.probe.failed(getattr(function, "__qualname__", "?"), error)
+                self.probe.detach()
+
+        return guarded
+
+    def _write(self, ended: int) -> None:
+        marks = self.probe.marks
+        self.probe.recorder.write(
+            "late",
+            i=self.probe.step - self.steps,
+            n=self.steps,
+            s=marks.start,
+            t=ended,
+            resident=resident_bytes(),
+            compiles=dynamo.compiles(),
+            m=marks.cut(ended),
+        )
+
+
+class LateSampler:
+    """Asks the parent for py-spy whenever the run has lasted twice as long as at the last time."""
+
+    def __init__(self, probe: Probe, root: Callable[[], int]) -> None:
+        self.probe, self.root = probe, root
+        self.number = FIRST_LATE_PASS
+        self.last_ns = 0  # the age of the run
+        self.request: Request | None = None
+        self.since_ns = 0  # py-spy samples; 0: it does not yet
+
+    def ask_if_due(self, age_ns: int) -> None:
+        """The lead's, which asks for all ranks of its machine."""
+        probe = self.probe
+        if age_ns < 2 * self.last_ns or not probe.leads or probe.config.get("sampler") != PY_SPY:
+            return
+        self.last_ns, self.since_ns = age_ns, 0
+        window = PlannedWindow(SAMPLE, self.number, 0, 0.0, 0.0)
+        self.number += 1
+        self.request = Request(probe.run_dir, window, PY_SPY)
+        self.request.ask(str(self.root()))
+
+    def busy(self) -> bool:
+        """py-spy was at it until now; ends it when it has sampled long enough."""
+        if self.request is None:
+            return False
+        now = wall_ns()
+        if not self.since_ns and self.request.attached():
+            self.since_ns = now
+        if self.request.refused() or 0 < self.since_ns <= now - SAMPLE_NS:
+            self.request.end()
+            self.request = None
+        return True

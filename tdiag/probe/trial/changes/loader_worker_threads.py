@@ -1,0 +1,62 @@
+"""Libraries compute with this many threads in each DataLoader worker."""
+
+import functools
+from typing import Any
+
+from ...patches import hidden
+from ..change import ROUNDING, Change, Trial, number
+from ..thread_pools import limit
+
+NAME = "loader.worker_threads"
+
+
+def install(trial: Trial, value: int) -> None:
+    """After each worker's first batch, when its libraries are loaded, and so after the script's
+    own ``worker_init_fn``, which stays as it is."""
+    import torch
+    from torch.utils.data import get_worker_info
+    from torch.utils.data._utils import fetch
+
+    original = fetch._BaseDatasetFetcher.__init__
+
+    def limit_all() -> None:
+        before = torch.get_num_threads()
+        changed = []
+        if before != value:
+            torch.set_num_threads(value)
+            changed = [f"torch {before} → {value}"]
+        changed += limit(value)
+        if changed:
+            trial.applied(NAME, f"threads in workers: {', '.join(changed)}")
+        else:
+            trial.refused(NAME, f"libraries have {value} threads in workers already")
+
+    def first(fetcher: Any, *args: Any) -> Any:
+        del fetcher.fetch  # the next batches are made without this
+        batch = fetcher.fetch(*args)
+        trial.probe.guard(limit_all)()
+        return batch
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if get_worker_info() is not None:
+            self.fetch = functools.partial(first, self)
+
+    hidden(first)
+    trial.patches.set(fetch._BaseDatasetFetcher, "__init__", hidden(init))
+
+
+CHANGE = Change(
+    name=NAME,
+    does="Libraries compute with this many threads in each DataLoader worker.",
+    safety=ROUNDING,
+    takes="N",
+    parse=number(1),
+    absent="no DataLoader has workers",
+    limits="of torch, OpenCV, numexpr, OpenBLAS, MKL and OpenMP; pools of other libraries stay as"
+    " they are, and so do those that are loaded after a worker's first batch",
+    edit="DataLoader(..., worker_init_fn=f), where f calls threadpoolctl.threadpool_limits(N) and"
+    " cv2.setNumThreads(N)",
+    install=install,
+)

@@ -1,0 +1,36 @@
+"""torch's memory on the device grows in place."""
+
+import os
+
+from ..change import SAME, Change, Trial, switch
+
+NAME = "process.expandable_segments"
+VARIABLE, SETTING = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
+
+
+def environment(text: str) -> dict[str, str]:
+    before = os.environ.get(VARIABLE, "").split(",")
+    others = [one for one in before if one and not one.startswith("expandable_segments")]
+    return {VARIABLE: ",".join([*others, SETTING])}
+
+
+def install(trial: Trial, value: bool) -> None:
+    import torch
+
+    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+        trial.refused(NAME, "this torch has no device with such an allocator")
+    else:
+        trial.sets(NAME, f"{VARIABLE}={os.environ.get(VARIABLE, '')}")
+
+
+CHANGE = Change(
+    name=NAME,
+    does="torch's allocator grows segments of device memory, so that no free part is too small.",
+    safety=SAME,
+    parse=switch,
+    environment=environment,
+    absent="torch was not imported",
+    limits="memory that is short stays short",
+    edit="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
+    install=install,
+)

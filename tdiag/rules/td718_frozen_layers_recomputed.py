@@ -1,0 +1,144 @@
+"""Frozen layers compute the same features every epoch
+
+## What it measures
+Calls of the forward pass whose result depends only on the batch and on weights that nothing trains:
+a pretrained encoder below a new head, a teacher, the encoders of a diffusion model. Results are
+followed from call to call in the counted steps.
+
+## Why it is slow
+If a sample reaches the frozen layers unchanged in every epoch, they compute the same features for
+it each time. The first epoch's would be enough.
+
+## What to do
+Compute the features once, before training, with the frozen layers in evaluation mode, and train on
+the features. The inputs are then not loaded or preprocessed again either.
+
+## How the gain is computed
+The time of each phase × the frozen calls' share of the time of its calls. High end: all of it, in a
+training of many epochs. Low end: two thirds, in a training of three epochs; nothing if dropout or
+batch norm is active among these layers, or if the features do not fit into memory. The saved
+loading is not counted.
+
+## When this advice is wrong
+If inputs are augmented at random: such runs are not reported where the random numbers can be seen
+(drawn in a fetch, or by torch or `random` in the loop). If the frozen layers are to be trained
+later (gradual unfreezing).
+"""
+
+from __future__ import annotations
+
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import Startup, System
+from tdiag.evidence.steps import Budget, Phases, StepHistory
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
+from tdiag.evidence.training import FrozenLayers
+from tdiag.model.diagnosis import Fix
+from tdiag.rules.base import Abstain, Found, Gain, bytes_, count, ns, text, where
+from tdiag.rules.examples import budget, loaders, op_line, ops, phases, system
+from tdiag.rules.feed import FIRST_EPOCH_FRAC, RAM_FOR_DATA_FRAC, one_epoch
+from tdiag.rules.fixed_cost import part_of_phases
+from tdiag.units import duration, percent, size
+
+CODE = "TD718"
+NAME = "frozen-layers-recomputed"
+CLASS = "compute"
+UNTRIED = "features instead of samples are another data set, and another training"
+
+
+def check(
+    budget: Budget,
+    ops: Ops,
+    phases: Phases,
+    frozen: FrozenLayers | None,
+    loaders: Loaders,
+    system: System | None,
+    history: StepHistory | None,
+    startup: Startup | None,
+) -> Found | None:
+    loader = loaders.train()
+    if frozen is None or frozen.random or frozen.changing:
+        return None
+    if loader is None or one_epoch(history, startup):
+        return None
+    if not loader.dataset_len or not loader.samples:
+        return None
+    spent = part_of_phases(phases, ops, lambda line: line.frozen_ns)
+    saved = sum(spent.values())
+    if not saved:
+        return None
+    if loader.random is None:
+        raise Abstain("random numbers drawn in fetches were not recorded")
+    if loader.random:
+        return None
+    lines = [line for line in ops.lines if line.phase in spent]
+    worst = max(lines, key=lambda line: line.frozen_ns)
+    batches = phases.batches.get(loader.id, 1.0) if phases.batches else 1.0
+    whole = frozen.feature_bytes / (loader.samples * batches) * loader.dataset_len
+    free = system.ram_available_bytes if system else None
+    fits = free is None or whole <= RAM_FOR_DATA_FRAC * free
+    names = ", ".join(frozen.names) or "frozen layers"
+    sure = fits and not frozen.modes
+    return Found(
+        summary=(
+            f"{names} is frozen and takes {percent(saved / budget.step_ns)} of the step"
+            f"{where(worst.at)}. The samples are the same in every epoch, so it computes the same"
+            " features again."
+        ),
+        evidence=(
+            *(() if budget.has_device else (ns("frozen calls", saved, "baseline"),)),
+            text("random numbers drawn", "no", "fetch"),
+            count("samples of the dataset", loader.dataset_len, "probe"),
+            bytes_("features of all samples", whole, "ops"),
+            *((text("active in training", ", ".join(frozen.modes), "ops"),) * bool(frozen.modes)),
+        ),
+        fix=_fix(f"{names}{where(worst.at)}", whole, frozen.modes),
+        gain=None
+        if budget.has_device  # calls return before the device has done their work
+        else Gain(
+            saved * (1 - FIRST_EPOCH_FRAC) if sure else 0.0,
+            saved,
+            f"high end: the {duration(saved)} of its calls, in a training of many epochs; low end: "
+            + ("a training of three epochs." if sure else "nothing, if they must be computed."),
+            tuple(spent),
+        ),
+        at=worst.at,
+    )
+
+
+def _fix(layers: str, whole: float, modes: tuple[str, ...]) -> Fix:
+    active = f" They contain active {' and '.join(modes)}: use evaluation mode." if modes else ""
+    return Fix(
+        f"Compute the features of {layers} once, before training, and train on them ({size(whole)}"
+        f" for all samples).{active}",
+        "review",
+        action="Compute the frozen layers' features once",
+        code="""\
+frozen.eval()  # the frozen layers
+with torch.no_grad():
+    features = torch.cat([frozen(x) for x, *_ in DataLoader(dataset, batch_size)])
+# train the rest on (features, targets)""",
+    )
+
+
+def fires() -> Evidence:
+    return _probing(random=False)
+
+
+def clear() -> Evidence:
+    """The samples are augmented at random."""
+    return _probing(random=True)
+
+
+def _probing(*, random: bool) -> Evidence:
+    encoder = op_line(20, "forward", 40, elapsed_ns=54e6, frozen_ns=54e6)
+    head = op_line(31, "forward", 4, elapsed_ns=6e6)
+    step = budget(data_wait=2, forward=60, backward=8, optimizer=2)
+    return Evidence().add(
+        step,
+        phases(data_wait=2, forward=60, backward=8, optimizer=2),
+        ops(encoder, head),
+        FrozenLayers(names=("Classifier.encoder",), feature_bytes=64 * 2048),
+        loaders(random=random, samples=64.0),
+        system(),
+    )

@@ -1,0 +1,95 @@
+"""The same constant is computed in every step
+
+## What it measures
+Calls before and in the forward pass and in the loss that take only constants: buffers, frozen
+weights, tensors that the step before was given unchanged, and what the same calls with the same
+numbers made of these. Calls of one counted step are compared with those of an earlier one.
+
+## Why it is slow
+A mask, an encoding of positions or a normalised adjacency matrix is the same in every step. It is
+computed again each time, and once is enough.
+
+## What to do
+Compute it once, where the module is made, and keep it as a buffer (`register_buffer`).
+
+## How the gain is computed
+The time of each phase × these calls' share of the time of its calls. High end: all of it. Low end:
+three quarters, since a part of the calls may have to stay.
+
+## When this advice is wrong
+If the result depends on the size of the batch or of the sequence, and that changes during training:
+keep one result for each size, or cut it from the largest.
+"""
+
+from __future__ import annotations
+
+from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
+from tdiag.model.diagnosis import Fix
+from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.examples import budget, op_line, ops, phases
+from tdiag.rules.fixed_cost import part_of_phases
+from tdiag.rules.thresholds import RARER_LOW_FRAC
+from tdiag.units import duration, percent
+
+CODE = "TD720"
+NAME = "constants-recomputed"
+CLASS = "compute"
+UNTRIED = "the value has to be computed where the module is made"
+
+
+def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
+    if budget.has_device:
+        return None  # the host's clock does not tell what the calls take on a device
+    spent = part_of_phases(phases, ops, lambda line: line.constant_ns)
+    total = sum(spent.values())
+    if not total:
+        return None
+    lines = [line for line in ops.lines if line.constant_ns and line.phase in spent]
+    worst = max(lines, key=lambda line: line.constant_ns)
+    return Found(
+        summary=(
+            f"Calls on constants alone take {duration(total)} per step"
+            f" ({percent(total / budget.step_ns)}), most of it{where(worst.at)}. Their result is"
+            " the same in every step."
+        ),
+        evidence=(
+            ns("calls on constants alone", total, "baseline"),
+            count(
+                "torch calls of these lines", sum(line.calls for line in lines), "ops", "per_step"
+            ),
+        ),
+        fix=Fix(
+            f"Compute what is made of constants{where(worst.at)} once, where the module is made,"
+            " and keep it as a buffer.",
+            "review",
+            action="Compute the constant once",
+            code='self.register_buffer("constant", value, persistent=False)  # in __init__',
+        ),
+        gain=Gain(
+            total * RARER_LOW_FRAC,
+            total,
+            f"high end: all of the {duration(total)}; low end: three quarters of it.",
+            tuple(spent),
+        ),
+        at=worst.at,
+    )
+
+
+def fires() -> Evidence:
+    """A mask of 2,048 × 2,048 in each step."""
+    return _masked(constant=9e6)
+
+
+def clear() -> Evidence:
+    """The mask is a buffer."""
+    return _masked(constant=0.0)
+
+
+def _masked(constant: float) -> Evidence:
+    mask = op_line(20, "forward", 3, elapsed_ns=9e6, constant_ns=constant)
+    rest = op_line(24, "forward", 30, elapsed_ns=31e6)
+    step = budget(forward=40, backward=80, optimizer=5)
+    clean = phases(forward=40, backward=80, optimizer=5)
+    return Evidence().add(step, clean, ops(mask, rest))

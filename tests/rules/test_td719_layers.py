@@ -1,0 +1,66 @@
+"""Layers that share an input are worth merging, the more so the less work each does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.roofline import OpWork, Roof, Work
+from tdiag.evidence.torch_ops import Dispatch
+from tdiag.evidence.training import Optimizer, Optimizers
+from tdiag.model.diagnosis import Finding
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import MS, at, budget, op_line, ops, phases
+from tdiag.rules.td719_layers_share_an_input import MERGED_LOW
+
+HEADS = op_line(31, "forward", 40, grad_calls=40.0, names={"linear": 40.0}, shared=40,
+                shared_tensors=80)  # fmt: skip
+SLOW = {"forward": 40.0, "loss": 1.0, "backward": 60.0, "optimizer": 20.0}
+PRICE = Dispatch(op_ns=1500, grad_op_ns=7000)
+
+
+def judged(*kinds: Any, line: Any = HEADS) -> Finding | None:
+    evidence = find("TD719").fires()
+    found = run_rule(
+        find("TD719"), evidence.add(budget(**SLOW), phases(**SLOW), ops(line), PRICE, *kinds)
+    )
+    assert found is None or isinstance(found, Finding)
+    return found
+
+
+def roofline(best_ms: float) -> tuple[Work, Roof]:
+    """So much of the forward pass is work, in the function of the line."""
+    op = OpWork(name="aten::addmm", dims=(), dtype="float32", count=40.0, flops=best_ms * 1e6,
+                moved=0.0, host_ns=9 * MS, device_ns=None, at=at(31))  # fmt: skip
+    return Work(ops=(op,), calls=40.0), Roof(
+        flops_per_s={"float32": 1e9}, bytes_per_s=(), source=""
+    )
+
+
+def test_calls_far_beyond_their_work_win_what_merging_won_at_least() -> None:
+    """100 ms of calls and backward, of which 6 are work at best."""
+    found = judged(*roofline(2.0))
+    assert found is not None and found.location is not None and found.location.line == 31
+    assert found.speedup is not None
+    saved = 100 * (1 - 1 / MERGED_LOW)
+    assert found.speedup.low == pytest.approx(121 / (121 - saved), rel=0.02)
+
+
+@pytest.mark.parametrize("known", [(), roofline(25.0)])
+def test_calls_that_work_or_may_work_promise_nothing(known: tuple[Any, ...]) -> None:
+    found = judged(*known)
+    assert found is not None and found.speedup is not None and found.speedup.low == 1.0
+
+
+def test_the_high_end_includes_the_updates_of_their_parameters() -> None:
+    updated = Optimizer(name="SGD", created_at=at(9), tensors=80, config={})
+    alone, all_of_them = judged(), judged(Optimizers(optimizers=(updated,)))
+    assert alone is not None and all_of_them is not None
+    assert all_of_them.at_best_ns - alone.at_best_ns == pytest.approx(20 * MS * 39 / 40)
+
+
+def test_silent_for_a_few_layers_and_on_a_device() -> None:
+    assert judged(line=op_line(31, "forward", 3, names={"linear": 3.0}, shared=3)) is None
+    assert judged(budget(device=True, compute=80, launch=20)) is None

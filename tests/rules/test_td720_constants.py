@@ -1,0 +1,35 @@
+"""Constants that are computed again: their time, phase by phase."""
+
+from __future__ import annotations
+
+import pytest
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.model.diagnosis import Finding
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import MS, budget, op_line, ops, phases
+from tdiag.rules.thresholds import RARER_LOW_FRAC
+
+RULE = find("TD720")
+PARTS = {"prepare": 10.0, "forward": 40.0, "backward": 80.0}
+
+
+def test_each_phase_gives_its_share_and_the_largest_line_is_named() -> None:
+    """Half of preparing's calls, a quarter of forward's; what the optimizer does is its own."""
+    lines = ops(
+        op_line(11, "prepare", 2, elapsed_ns=6 * MS, constant_ns=3 * MS),
+        op_line(20, "forward", 3, elapsed_ns=8 * MS, constant_ns=8 * MS),
+        op_line(24, "forward", 30, elapsed_ns=24 * MS),
+        op_line(40, "optimizer", 3, elapsed_ns=9 * MS, constant_ns=9 * MS),
+    )
+    found = run_rule(RULE, RULE.fires().add(budget(**PARTS), phases(**PARTS), lines))
+    assert isinstance(found, Finding) and found.location is not None
+    assert found.at_best_ns == pytest.approx(15 * MS)
+    assert found.location.line == 20
+    assert found.components == ("prepare", "forward")
+    assert found.speedup is not None
+    assert found.speedup.low == pytest.approx(130 / (130 - 15 * RARER_LOW_FRAC), rel=0.01)
+
+
+def test_silent_on_a_device() -> None:
+    assert run_rule(RULE, RULE.fires().add(budget(device=True, compute=50))) is None
