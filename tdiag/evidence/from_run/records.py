@@ -213,9 +213,10 @@ class LateRecord(Record):
 
 
 class TraceRecord(Record):
-    """``faults``: what Kineto said went wrong."""
+    """``device``: it was to hold a device's work; ``faults``: what Kineto said went wrong."""
 
     file: str
+    device: bool = False
     faults: list[str] = []
     t: int = 0
     number: int = msgspec.field(name="pass", default=1)
