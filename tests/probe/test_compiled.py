@@ -29,7 +29,7 @@ def compute(x):
         y = note(y + 1)
     return y.mean()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-for step in range(40):
+for step in range(200):
     optimizer.zero_grad()
     compute(torch.ones(4 + (step > 9), 64)).backward()
     optimizer.step()
@@ -58,7 +58,7 @@ def compute(x):
     note(y)
     return second(y).mean()
 optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.01)
-for step in range(40):
+for step in range(200):
     optimizer.zero_grad()
     compute(torch.ones(256, 128)).backward()
     optimizer.step()

@@ -16,6 +16,7 @@ try:
 except ImportError:  # tdiag itself
     pass
 else:
-    plan.PLANS[plan.DIAGNOSE] = tuple(
-        window._replace(seconds=window.seconds / 10) for window in plan.PLANS[plan.DIAGNOSE]
+    plan.SLOW, plan.PLANS[plan.DIAGNOSE] = (
+        tuple(window._replace(seconds=window.seconds / 10) for window in windows)
+        for windows in (plan.SLOW, plan.PLANS[plan.DIAGNOSE])
     )
