@@ -39,7 +39,7 @@ def run_on(folder: Path, device: dict[str, Any] | None = H100, allocated: int = 
 
 
 def traced(run: Run, file: str, steps: int, *events: dict[str, Any]) -> None:
-    run.add("trace", file=file, steps=steps, events=9, t=run.now)
+    run.add("trace", file=file, steps=steps, events=9, t=run.now, device=True)
     seen = [host("ProfilerStep#0", 0, 30), host("aten::mm", 7, 1, "cpu_op"), *events]
     (run.folder / file).write_text(json.dumps({"traceEvents": seen}))
 
