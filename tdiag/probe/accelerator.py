@@ -11,6 +11,7 @@ a backend of somebody else's) only what they offer is read; the rest is None, no
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -26,11 +27,19 @@ _ACTIVITIES = {"cuda": "CUDA", "xpu": "XPU", "mtia": "MTIA", "hpu": "HPU"}
 
 _any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: False)
 _backend_name = getattr(torch._C, "_get_privateuse1_backend_name", lambda: "")
+# What the drivers of NVIDIA (Linux and WSL) and AMD put there.
+_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 
 def kind() -> str:
     """``cuda``, ``xpu``, …: what this process has initialised; empty where it has nothing."""
     return _used()[0]
+
+
+def cuda_possible() -> bool:
+    """This torch can compute on CUDA or ROCm, and this machine has a driver for it."""
+    built = torch.version.cuda or getattr(torch.version, "hip", None)
+    return bool(built) and any(map(os.path.exists, _DRIVERS))
 
 
 def synchronised() -> int:
@@ -111,8 +120,15 @@ def autocast() -> str:
     get = getattr(torch, "get_autocast_dtype", None)
     if get is None:  # before torch 2.4
         return "on"
-    where = [name for name in (kind() or "cuda", "cpu") if torch.is_autocast_enabled(name)]
+    where = [name for name in (kind() or "cuda", "cpu") if autocast_enabled(name)]
     return str(get(where[0])) if where else "on"
+
+
+def autocast_enabled(device: str) -> bool:
+    """This thread is in an autocast region for this kind of device."""
+    if hasattr(torch, "get_autocast_dtype"):
+        return torch.is_autocast_enabled(device)
+    return torch.is_autocast_cpu_enabled() if device == "cpu" else torch.is_autocast_enabled()
 
 
 def _used() -> tuple[str, Any]:

@@ -182,11 +182,16 @@ def allow_sampling(by: int = PR_SET_PTRACER_ANY) -> None:
 
 
 def profiled_by() -> str:
-    """Who profiles the Python of this thread, if anybody. From 3.12 on cProfile is a tool of
-    ``sys.monitoring``, which ``sys.getprofile`` does not show."""
+    """Who profiles the Python of this thread, if anybody."""
+    return monitored_by() or tracer_name(sys.getprofile())
+
+
+def monitored_by() -> str:
+    """Who profiles Python by ``sys.monitoring``, as cProfile does from 3.12 on: ``sys.getprofile``
+    does not show it."""
     monitoring = getattr(sys, "monitoring", None)
     tool = monitoring.get_tool(monitoring.PROFILER_ID) if monitoring else None
-    return tool or tracer_name(sys.getprofile())
+    return tool or ""
 
 
 def _own_tracer() -> str:

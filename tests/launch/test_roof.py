@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tdiag.evidence.from_run.roof import add_roof
 from tdiag.evidence.roofline import OpWork, Roof
 from tdiag.evidence.store import Evidence
 from tdiag.launch import measured_roof
-from tdiag.launch.measured_roof import calibrate
+from tdiag.launch.measured_roof import CALIBRATE, calibrate
 
 
 def ran(folder: Path, executable: str = sys.executable, steps: bool = True, **torch: Any) -> Path:
@@ -51,6 +52,14 @@ def test_a_process_of_its_own_measures_with_the_users_torch(tmp_path: Path) -> N
     assert found_roof is not None and found_roof.threads == 1 and found_roof.in_force is None
     assert found_roof.flops_per_s["float32"] > 1e8
     assert found_roof.op_ns is not None and 10 < found_roof.op_ns < 1e6
+
+
+def test_a_dtype_that_this_torch_cannot_multiply_is_left_out() -> None:
+    """As float16 on a CPU before torch 2.2."""
+    command = [sys.executable, str(CALIBRATE), "1", "bool,float32"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    what = {json.loads(line).get("what") for line in done.stdout.splitlines()}
+    assert "float32" in what and "bool" not in what
 
 
 @pytest.mark.parametrize(

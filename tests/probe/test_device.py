@@ -117,3 +117,27 @@ def test_only_devices_that_the_process_uses_are_waited_for(monkeypatch: pytest.M
     monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda n: n in (1, 3), raising=False)
     assert accelerator.synchronised() > 0
     assert sorted(waited) == [1, 3]
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_whether_autocast_is_on_is_known_of_each_torch(
+    old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before 2.4 there was a function for each device, and none took its name."""
+    with torch.autocast("cpu", torch.bfloat16):
+        if old:
+            monkeypatch.delattr(torch, "get_autocast_dtype")
+            monkeypatch.setattr(torch, "is_autocast_cpu_enabled", lambda: True)
+            monkeypatch.setattr(torch, "is_autocast_enabled", lambda: False)
+        assert accelerator.autocast_enabled("cpu") and not accelerator.autocast_enabled("cuda")
+
+
+@pytest.mark.parametrize(
+    ("built", "driver"), [("12.1", "/dev/null"), ("12.1", "/dev/no"), (None, "/dev/null")]
+)
+def test_a_build_for_cuda_without_a_driver_has_no_device(
+    built: str | None, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(accelerator, "_DRIVERS", ("/dev/no", driver))
+    assert accelerator.cuda_possible() is (built is not None and driver == "/dev/null")

@@ -84,8 +84,36 @@ def test_what_kept_the_device_out_of_a_trace_is_written_down(tmp_path: Path) -> 
     run = watch_code(tmp_path, LOUD, windows=["baseline", "trace"])
     traces = run.of("trace")
     assert run.err == "the script's own\n" * len(traces)
-    assert [(t["device"], t["faults"]) for t in traces] == [
-        (False, ["WARNING:2026-11-23 12:00:00 77:77 init.cpp:176] CUPTI initialization failed -"
-                 " CUDA profiler activities will be missing"])
-    ] * len(traces)  # fmt: skip
     assert traces
+    for trace in traces:  # torch's CUDA build complains besides where there is no driver
+        assert not trace["device"]
+        assert trace["faults"][:1] == [
+            "WARNING:2026-11-23 12:00:00 77:77 init.cpp:176] CUPTI initialization failed -"
+            " CUDA profiler activities will be missing"
+        ]
+        assert sum("CUPTI" in fault for fault in trace["faults"]) == 1
+
+
+MONITORED = """
+import sys, types, torch
+if not hasattr(sys, "monitoring"):
+    sys.monitoring = types.SimpleNamespace(PROFILER_ID=2, get_tool=lambda tool: "cProfile")
+else:
+    import cProfile
+    cProfile.Profile().enable()
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(60):
+    optimizer.zero_grad()
+    model(torch.randn(8, 8)).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_no_trace_disturbs_a_profile_of_the_script(tmp_path: Path) -> None:
+    """From Python 3.12 on a cProfile misses returns once a torch profiler is prepared: of 300 calls
+    10 were counted."""
+    run = watch_code(tmp_path, MONITORED, windows=["baseline", "trace"], short=True)
+    assert run.returncode == 0 and run.of("failure") == [] and run.of("trace") == []
+    why = {r["why"] for r in run.of("window") if r["state"] == "skipped"}
+    assert why == {"the script profiles itself (cProfile)"}

@@ -144,7 +144,7 @@ for batch in DataLoader(Data(), batch_size=8):
             LOADER_OF.format(workers=0),
             "loader.pin_memory",
             "False",
-            "this torch has no device to copy to",
+            "there is no device to copy to",
         ),
         (
             [("torch.num_threads", "2")],
@@ -271,11 +271,21 @@ for batch in DataLoader(Data(), batch_size=8):
             "highest at script.py:2 → high",
         ),
         (
+            [("optimizer.fused", "")],
+            "import torch\n"
+            "torch.utils._foreach_utils._get_fused_kernels_supported_devices = lambda: ['cuda']\n"
+            "p = torch.nn.Linear(2, 2)\n"
+            "o = torch.optim.SGD(p.parameters(), lr=0.1, foreach=True)",
+            "(o.defaults['foreach'], o.defaults['fused'], len(o.param_groups[0]['params']))",
+            "(True, None, 2)",
+            "this torch has no fused optimizers on cpu",
+        ),
+        (
             [("torch.cudnn_benchmark", "")],
             "import torch",
             "torch.backends.cudnn.benchmark",
             "False",
-            "this torch has no cuDNN",
+            "there is no device with cuDNN",
         ),
         (
             [("ceiling.checkpoint", "")],
@@ -366,29 +376,3 @@ def test_a_function_is_frozen_or_says_why_not(
     watched = watch_code(tmp_path, code, windows=[], trial=[("freeze", f"script.py:{spec}")])
     assert (watched.returncode, watched.out) == (0, made), watched.err
     assert any(told in r.get("what", "") for r in watched.of("trial")), watched.of("trial")
-
-
-def test_both_sides_have_the_same_seeds_and_tell_their_losses(tmp_path: Path) -> None:
-    code = """
-import torch, random
-model = torch.nn.Linear(2, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(3):
-    loss = (model(torch.randn(2, 2)) * random.random()).square().mean()
-    loss.backward()
-    optimizer.step()
-"""
-    told = []
-    for side in ("a", "b"):
-        (tmp_path / side).mkdir()
-        watched = watch_code(tmp_path / side, code, windows=[], trial=[])
-        told += [r["values"] for r in watched.of("trial") if r["state"] == "losses"]
-    assert len(told) == 2 and told[0] == told[1] and len(set(told[0])) == 3
-
-
-def test_without_a_trial_nothing_is_seeded(tmp_path: Path) -> None:
-    code = "import torch, sys\nsys.stdout.write(str(torch.initial_seed()))"
-    (tmp_path / "plain").mkdir()
-    assert watch_code(tmp_path / "plain", code, windows=[]).out != "0"
-    (tmp_path / "trial").mkdir()
-    assert watch_code(tmp_path / "trial", code, windows=[], trial=[]).out == "0"

@@ -82,7 +82,7 @@ THERE_ALREADY = {
     "optimizer.zero_grad=set_to_none": "",
     "torch.autocast=bfloat16": "under autocast already",
     "torch.compile": "compiled already",
-    "torch.cudnn_benchmark": "no cuDNN",
+    "torch.cudnn_benchmark": "no device with cuDNN",
     "torch.num_threads=1": "has 1 threads already",
 }
 # Of the whole process, whatever the script does: only the measured time says that it won nothing.

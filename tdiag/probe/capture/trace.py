@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import cProfile
 import os
 import re
 import socket
@@ -94,6 +95,8 @@ class TraceCapture(Capture):
     def start(self) -> str:
         if facts.profiler_is_on() or self.probe.profiler_prepared:
             return OWN_PROFILER
+        if owner := facts.monitored_by():  # it would miss returns from here on (torch 2.13)
+            return f"the script profiles itself ({owner})"
         if torch._C._current_graph_task_id() != -1:
             return "the steps end inside a backward pass, where no profiler can be switched"
         self.steps_left = self.window.steps
@@ -123,9 +126,12 @@ class TraceCapture(Capture):
         return ""
 
     def _watch_for_another(self) -> None:
-        """Two Kineto sessions cannot nest: if the script prepares or starts one, tdiag's ends."""
+        """Two Kineto sessions cannot nest: if the script prepares or starts one, tdiag's ends. Nor
+        is there a trace beside a cProfile of Python 3.12 on."""
         for name in ("_prepare_profiler", "_enable_profiler"):
             self.give_way(torch.autograd.profiler, name, OWN_PROFILER)
+        if hasattr(sys, "monitoring"):
+            self.give_way(cProfile.Profile, "enable", "the script profiles itself (cProfile)")
 
     def ready(self) -> bool:
         return bool(self.lost) or self.windows.joint.ready()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..patches import hidden
@@ -37,7 +37,10 @@ def _wrap(trial: Trial, kind: Any, name: str, signature: inspect.Signature) -> N
         bound = trial.probe.guard(signature.bind_partial)(self, *args, **kwargs)
         if bound is not None:
             line = caller()
-            if bound.arguments.get(name):
+            device = name == "fused" and _without_fused(bound.arguments)
+            if device:
+                trial.refused(change, f"this torch has no fused optimizers on {device}", line)
+            elif bound.arguments.get(name):
                 if change not in trial.shared:  # else it was this change, in a subclass
                     trial.refused(
                         change, f"{kind.__name__}{at(line)} has {name}=True already", line
@@ -46,12 +49,26 @@ def _wrap(trial: Trial, kind: Any, name: str, signature: inspect.Signature) -> N
                 trial.shared[change] = True
                 trial.applied(change, f"{type(self).__name__}{at(line)}: {name}=True", line)
             for form in FORMS:
-                if form in signature.parameters:
+                if form in signature.parameters and not device:
                     bound.arguments[form] = True if form == name else None
             args, kwargs = bound.args[1:], bound.kwargs
         original(self, *args, **kwargs)
 
     trial.patches.set(kind, "__init__", hidden(init))
+
+
+def _without_fused(arguments: dict[str, Any]) -> str:
+    """The kind of device of a parameter for which this torch has no fused form: "cpu" before 2.4.
+    The parameters may be a generator: they are a list afterwards."""
+    from torch.utils import _foreach_utils
+
+    listed = getattr(_foreach_utils, "_get_fused_kernels_supported_devices", None)
+    if listed is None or not isinstance(arguments.get("params"), Iterable):
+        return ""
+    given = arguments["params"] = list(arguments["params"])
+    supported = listed()
+    devices = (str(getattr(getattr(one, "device", None), "type", "")) for one in given)
+    return next((device for device in devices if device and device not in supported), "")
 
 
 def each_step(trial: Trial, answer: Callable[[Any, Any, Any, Any], Any]) -> None:

@@ -9,10 +9,10 @@ NAME = "loader.pin_memory"
 
 
 def install(trial: Trial, value: Any) -> None:
-    import torch
+    from ... import accelerator
 
-    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
-        trial.refused(NAME, "this torch has no device to copy to")
+    if not accelerator.cuda_possible():
+        trial.refused(NAME, "there is no device to copy to")
         return
     argument("pin_memory")(trial, value)
 

@@ -15,10 +15,10 @@ def environment(text: str) -> dict[str, str]:
 
 
 def install(trial: Trial, value: bool) -> None:
-    import torch
+    from ... import accelerator
 
-    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
-        trial.refused(NAME, "this torch has no device with such an allocator")
+    if not accelerator.cuda_possible():
+        trial.refused(NAME, "there is no device with such an allocator")
     else:
         trial.sets(NAME, f"{VARIABLE}={os.environ.get(VARIABLE, '')}")
 

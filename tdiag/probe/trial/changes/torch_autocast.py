@@ -20,6 +20,8 @@ def install(trial: Trial, value: str) -> None:
     """The outermost module's results are float32 again, as the script's loss expects them."""
     import torch
 
+    from ... import accelerator
+
     lower = getattr(torch, value)
     scale: LossScale | None = None
     if value == "float16":
@@ -31,7 +33,7 @@ def install(trial: Trial, value: str) -> None:
 
     def autocast(module: Any, args: Any) -> None:
         kind = next(module.parameters()).device.type
-        if torch.is_autocast_enabled(kind):
+        if accelerator.autocast_enabled(kind):
             trial.refused(NAME, f"{type(module).__name__} is called under autocast already")
             return
         if scale is not None and not scale.covers(module):

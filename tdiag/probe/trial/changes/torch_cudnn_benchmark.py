@@ -8,9 +8,11 @@ NAME = "torch.cudnn_benchmark"
 def install(trial: Trial, value: bool) -> None:
     import torch
 
+    from ... import accelerator
+
     cudnn = torch.backends.cudnn
-    if not torch.backends.cudnn.is_available():
-        trial.refused(NAME, "this torch has no cuDNN")
+    if not (cudnn.is_available() and accelerator.cuda_possible()):
+        trial.refused(NAME, "there is no device with cuDNN")
         return
     if cudnn.benchmark:
         trial.refused(NAME, "it is on already")
