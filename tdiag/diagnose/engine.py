@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
 
+from tdiag.diagnose.budget import RENAMED
 from tdiag.diagnose.replayed import replayed
 from tdiag.evidence.machine import Environment
-from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.frameworks import in_its_terms
 from tdiag.model.diagnosis import Abstained, Finding, Speedup
 from tdiag.model.place import Place
-from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
+from tdiag.model.threshold import NORMAL_95, NOTICEABLE_FRAC, Threshold
 from tdiag.probe.wire import is_user_file
 from tdiag.rules.base import DATA_WAIT, NOISE_FLOOR_FRAC, Abstain, Found, Gain
 from tdiag.rules.catalogue import Rule, all_rules, needs
@@ -91,8 +93,9 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
         return None
     speedup = None
     if found.gain is not None:
-        times = _times(_present(found.gain, budget), evidence)
-        speedup = _speedup(low, high, budget, times)
+        present = _present(found.gain, budget)
+        times, error = _times(present, evidence), _error_of_rest(present, evidence)
+        speedup = _speedup(low, high, budget, times, error)
     sure = speedup is not None and only_from_below(speedup.low, speedup.high)
     return Finding(
         code=rule.code,
@@ -150,21 +153,42 @@ def _times(components: tuple[str, ...], evidence: Evidence) -> float:
     a hundred steps; 1 where unknown. Each entry leaves cold caches: with four micro-batches they
     cost twice as much (median of seven pairs, benchmarks/cold_caches.py)."""
     phases = evidence.get(Phases)
-    names = {"data_wait" if name in DATA_WAIT else name for name in components}
+    names = _phases_of(components)
     known = [phases.counts[name] for name in names if name in phases.counts] if phases else []
     return max(known, default=1.0) or 1.0
 
 
-def _speedup(low: int, high: int, budget: Budget | None, times: float) -> Speedup | None:
+def _error_of_rest(components: tuple[str, ...], evidence: Evidence) -> float:
+    """The sampling error of the step's time outside these components, ns: 1.96 standard errors of
+    its mean over the clean steps; 0 where it is unknown. Where nearly all of a step goes, a small
+    error of the little that stays is a large one of the speed-up."""
+    phases, steps = evidence.get(Phases), evidence.get(Steps)
+    if phases is None or steps is None:
+        return 0.0
+    rest = set(phases.covariance_ns2) - _phases_of(components)
+    variance = sum(phases.covariance_ns2[a][b] for a in rest for b in rest)
+    return NORMAL_95 * math.sqrt(max(0.0, variance) / max(1, steps.count))
+
+
+def _phases_of(components: tuple[str, ...]) -> set[str]:
+    """The phases that these components of the budget are parts of."""
+    phase_of = {component: phase for phase, component in RENAMED.items()}
+    return {"data_wait" if c in DATA_WAIT else phase_of.get(c, c) for c in components}
+
+
+def _speedup(
+    low: int, high: int, budget: Budget | None, times: float, error: float
+) -> Speedup | None:
     """The step shrinks by the recoverable share, the rest stays (Amdahl). The high end, without a
-    device, adds what the rest gains from that, and the absence of tdiag's hooks."""
+    device, adds what the rest gains from that, its sampling ``error`` (ns), and the absence of
+    tdiag's hooks."""
     if budget is None:
         return None
     rest = budget.step_ns - high
     cold = times * COLD_CACHES_NS * min(1.0, high / times / EVICTING_NS)
     freed = FREED_FRAC * rest * high / budget.step_ns
     faster = max(freed, min(cold, COLD_CACHES_FRAC * rest))
-    most = high if budget.has_device else high + faster + min(HOOKS_NS, rest - faster)
+    most = high if budget.has_device else high + min(rest, faster + error + HOOKS_NS)
     shares = (min(ns / budget.step_ns, MAX_RECOVERABLE_FRAC) for ns in (low, most))
     return Speedup(*(round(1 / (1 - share), 3) for share in shares))
 

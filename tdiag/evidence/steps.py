@@ -36,11 +36,14 @@ class Phases(Kind, frozen=True, kw_only=True):
     asked for), ``unattributed``.
     ``cpu_ns``: on-CPU time of the training thread there, for ``prepare`` without a DataLoader.
     ``counts``: how often per step a region of this name was entered.
+    ``covariance_ns2``: phase → phase → sample covariance of their times in a step, ns²; empty with
+    fewer than two clean steps.
     """
 
     wall_ns: dict[str, float]
     cpu_ns: dict[str, float]
     counts: dict[str, float]
+    covariance_ns2: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
     eval_grad_frac: float | None = None  # share of evaluation forward time with grad recording on
     eval_batches_per_step: float = 0.0
     # Shares of the time in outermost modules with parameters, None where there was none:

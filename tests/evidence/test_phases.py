@@ -49,6 +49,23 @@ def test_plain_loop(tmp_path: Path) -> None:
     assert found.update_ns == 3 * MS  # clipping is no part of it
 
 
+def test_how_much_phases_vary_from_step_to_step_and_together(tmp_path: Path) -> None:
+    def step(run: Run, number: int) -> None:
+        more = number % 2
+        run.batch(4 + 2 * more)
+        run.forward(6 + more)
+        run.backward(10)
+        run.update(3 - more)
+
+    table = phases_of(Run(tmp_path).steps(30, step)).covariance_ns2
+    half = 0.25 * 30 / 29 * MS**2  # the sample variance of 0, 1, 0, 1, …
+    assert table["data_wait"]["data_wait"] == pytest.approx(4 * half)
+    assert table["forward"]["data_wait"] == pytest.approx(2 * half)
+    assert table["forward"]["optimizer"] == pytest.approx(-half)
+    assert table["backward"]["data_wait"] == pytest.approx(0)
+    assert phases_of(Run(tmp_path / "one").steps(1, plain)).covariance_ns2 == {}
+
+
 def test_cpu_time_is_absent_where_it_was_not_measured(tmp_path: Path) -> None:
     cpu = phases_of(Run(tmp_path).steps(30, plain)).cpu_ns
     assert {name: ns / MS for name, ns in cpu.items()} == pytest.approx(

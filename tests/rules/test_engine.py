@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import rank, run_rule, run_rules
 from tdiag.evidence.feeding import Inputs
-from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Abstained, Finding, Fix
@@ -149,6 +149,30 @@ def test_caches_are_cold_each_time_that_a_step_comes_back(times: float, warmer_m
     assert found.speedup is not None
     left = 50 - warmer_ms - 0.04
     assert found.speedup.high == pytest.approx(130 / left, abs=0.001)
+
+
+@pytest.mark.parametrize(("spread_ms", "error_ms"), [(0.0, 0.0), (2.5, 0.49), (25.0, 4.9)])
+def test_what_stays_is_known_no_better_than_its_steps_agree(
+    spread_ms: float, error_ms: float
+) -> None:
+    """Forward takes 10 ms, give or take the spread, in a hundred steps. At best what stays is 1.96
+    standard errors shorter; how much the wait for data varies, which goes, does not matter."""
+    clean = replace(
+        phases({"data_wait": 0.001}, data_wait=90, forward=10),
+        covariance_ns2={
+            "data_wait": {"data_wait": (80.0 * MS) ** 2, "forward": 0.0},
+            "forward": {"data_wait": 0.0, "forward": (spread_ms * MS) ** 2},
+        },
+    )
+    steps = Steps(
+        durations_ns=(100 * MS,) * 100, mean_ns=100 * MS, median_ns=100 * MS, p90_ns=100 * MS,
+        count=100, boundary="optimizer", total_steps_seen=100,
+    )  # fmt: skip
+    evidence = Evidence().add(budget(data_wait_cpu=90, forward=10), clean, steps)
+    found = only(run_rule(rule("TD900", winning(0, 90, "data_wait_cpu")), evidence))
+    assert found.speedup is not None
+    left = 10 - 1.8 - 0.002 - 0.04 - error_ms  # 1.8: what is freed
+    assert found.speedup.high == pytest.approx(100 / left, abs=0.02)
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,8 @@ def make_phases(
 ) -> Phases:
     """The Phases of the clean steps; ``clean`` has one entry a step."""
     steps = max(1, int(clean.sum()))
-    wall = phases_per_step(timeline, phases, timeline.ns)[clean].sum(axis=0)
+    per_step = phases_per_step(timeline, phases, timeline.ns)[clean]
+    wall = per_step.sum(axis=0)
     cpu = _on_core(timeline, phases, clean)
     counts = _entries(timeline, roles, phases, clean)
     seen = [name for name, ns in zip(PHASES, wall.tolist(), strict=True) if ns]
@@ -199,6 +200,7 @@ def make_phases(
         wall_ns={name: int(wall[_NUMBER[name]]) / steps for name in seen},
         cpu_ns={name: cpu[name] / steps for name in seen if name in cpu},
         counts={name: counts[name] / steps for name in seen},
+        covariance_ns2=_covariance(per_step[:, [_NUMBER[name] for name in seen]], seen),
         eval_grad_frac=batches.eval_grad_frac(),
         eval_batches_per_step=batches.evaluated(bare) / steps,
         checkpoint_ns_each=float(saves.mean()) if len(saves) else None,
@@ -211,6 +213,14 @@ def make_phases(
         gc_in_wait_ns=_collected_while_waiting(timeline, clean) / steps,
         update_ns=_updating(timeline, roles, phases, clean) / steps,
     )
+
+
+def _covariance(per_step: Ints, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """``per_step``: steps × names, ns. Sample covariance, ns²; empty with fewer than two steps."""
+    if len(per_step) < 2 or not names:
+        return {}
+    table = np.atleast_2d(np.cov(per_step, rowvar=False)).tolist()
+    return {a: dict(zip(names, row, strict=True)) for a, row in zip(names, table, strict=True)}
 
 
 def _updating(timeline: Slices, roles: Roles, phases: Ints, clean: Mask) -> int:
