@@ -62,7 +62,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     if verdict.healthy:  # no fix is urgent: findings are shown as advisories
         findings = [msgspec.structs.replace(found, advisory=True) for found in findings]
     else:  # a statement of health only stands beside a verdict that says so
-        findings = [found for found in findings if not find(found.code).only_if_clear]
+        findings = [found for found in findings if find(found.code).only_if != "healthy"]
     return Diagnosis(
         verdict=verdict,
         step=_step(evidence, budget),

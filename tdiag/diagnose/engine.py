@@ -205,10 +205,11 @@ def run_rules(
     """Every rule over this evidence: findings, best first, and the rules that abstained.
 
     A rule abstains when a required kind is absent (with the reason from ``evidence.missing``), when
-    it raises Abstain, and when it fails. A statement of health is kept only if no finding matters.
+    it raises Abstain, and when it fails. A finding of a rule with ``only_if`` is kept only if no
+    other matters.
     """
     findings: list[Finding] = []
-    statements: list[Finding] = []
+    unless_others: list[Finding] = []
     abstained: list[Abstained] = []
     checked = all_rules() if rules is None else tuple(rules)
     for rule in checked:
@@ -216,10 +217,10 @@ def run_rules(
         if isinstance(result, Abstained):
             abstained.append(result)
         elif result is not None:
-            (statements if rule.only_if_clear else findings).append(result)
+            (unless_others if rule.only_if else findings).append(result)
     budget = evidence.get(Budget)
     if budget is None or all(_minor(finding, budget.step_ns) for finding in findings):
-        findings += statements
+        findings += unless_others
     after = {rule.code: dict(rule.after) for rule in checked}
     ranked = rank(findings, after)
     names = {finding.code: finding.name for finding in findings}
@@ -239,7 +240,7 @@ def _saying_what_comes_first(
 
 
 def _minor(finding: Finding, step_ns: int) -> bool:
-    """Its gain is too small to contradict a statement of health."""
+    """Its gain is too small to explain the step."""
     return finding.at_best_ns < NOTICEABLE_FRAC * step_ns
 
 

@@ -32,7 +32,8 @@ _RULE_FILE = re.compile(r"td\d{3}_\w+")
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule file. ``only_if_clear``: a statement of health, kept if nothing else is found.
+    """One rule file. ``only_if``: "clear" where it is kept only if no other
+    finding matters, "healthy" where the verdict has to be healthy besides, else "".
     ``after``: codes of rules to act on first, each with the reason. ``untried``: why no change of
     `tdiag try` measures the gain, at least not in its own example."""
 
@@ -43,7 +44,7 @@ class Rule:
     check: Callable[..., Found | None]
     fires: Callable[[], Evidence]
     clear: Callable[[], Evidence]
-    only_if_clear: bool
+    only_if: str
     after: tuple[tuple[str, str], ...]
     untried: str
     module: ModuleType
@@ -86,7 +87,7 @@ def _load(module: ModuleType) -> Rule:
         check=module.check,
         fires=module.fires,
         clear=module.clear,
-        only_if_clear=getattr(module, "ONLY_IF_CLEAR", False),
+        only_if=getattr(module, "ONLY_IF", ""),
         after=tuple(getattr(module, "AFTER", {}).items()),
         untried=getattr(module, "UNTRIED", ""),
         module=module,

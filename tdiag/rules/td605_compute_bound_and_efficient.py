@@ -39,7 +39,7 @@ from tdiag.units import duration, percent
 CODE = "TD605"
 NAME = "compute-bound-and-efficient"
 CLASS = "compute"
-ONLY_IF_CLEAR = True
+ONLY_IF = "healthy"
 
 
 def check(

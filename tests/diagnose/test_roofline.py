@@ -121,3 +121,20 @@ def test_the_report_shows_what_was_reached_and_what_limits_the_heaviest_ops() ->
     assert "38% reached" in shown
     assert "1.50 ms for 1,000 calls" in shown
     assert "aten::mm" in shown
+
+
+@pytest.mark.parametrize(("best_ms", "said"), [(5, "TD622"), (30, None), (60, "TD605")])
+def test_what_is_said_of_computing_follows_how_near_it_comes_to_the_roofline(
+    best_ms: float, said: str | None
+) -> None:
+    """A device that computes all the time: far below its best rates, between, and near them."""
+    roof, work = roofline(best_ms)
+    op = replace(work.ops[0], device_ns=100.0 * MS)
+    traced = TracedSteps(
+        durations_ns=(100 * MS,) * 9, mean_ns=100 * MS, count=9, found_by="ProfilerStep"
+    )
+    device = device_time(100, busy_frac=1.0)
+    found = diagnose(Evidence().add(traced, device, roof, replace(work, ops=(op,))))
+    assert (found.verdict.cls, found.verdict.healthy) == ("compute", said == "TD605")
+    codes = {x.code for x in found.findings if x.advisory}
+    assert codes & {"TD605", "TD622"} == ({said} if said else set())

@@ -25,9 +25,9 @@ STEP = budget(data_wait=60, forward=10, backward=20, other=10)
 Check = Callable[..., Found | None]
 
 
-def rule(code: str, check: Check, only_if_clear: bool = False, **changed: Any) -> Rule:
+def rule(code: str, check: Check, only_if: str = "", **changed: Any) -> Rule:
     return dataclasses.replace(
-        find("TD201"), code=code, name=code.lower(), check=check, only_if_clear=only_if_clear,
+        find("TD201"), code=code, name=code.lower(), check=check, only_if=only_if,
         **{"after": (), **changed},
     )  # fmt: skip
 
@@ -232,7 +232,7 @@ def test_a_cause_comes_before_the_cure_that_would_hide_it() -> None:
 
 
 def test_a_healthy_statement_is_kept_only_if_little_is_to_be_won() -> None:
-    healthy = rule("TD905", advising, only_if_clear=True)
+    healthy = rule("TD905", advising, only_if="clear")
     evidence = Evidence().add(STEP)
     advised, _ = run_rules(evidence, [healthy, rule("TD906", advising)])
     assert [found.code for found in advised] == ["TD905", "TD906"]
