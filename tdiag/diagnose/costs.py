@@ -251,7 +251,9 @@ def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     prepared = _prepared_by(evidence)
     if prepared and unknown["prepare"]:
         costs.add(prepared, unknown.pop("prepare"))
-        costs.guessed.add(prepared)
+        phases = evidence.get(Phases)
+        if phases is None or not phases.made_beside:  # the threads that work were seen
+            costs.guessed.add(prepared)
     if evidence.get(Steps) is None:
         unknown["unattributed"] = 0.0  # a bare trace can only be judged by what it holds
     costs.unknown = unknown
@@ -275,8 +277,8 @@ def _kind_of_wait(evidence: Evidence) -> str:
 def _prepared_by(evidence: Evidence) -> str:
     """The class of making batches by hand, without a DataLoader; "" if unknown.
 
-    Mostly on the CPU: preprocessing. Otherwise, or with a device: reading, copying, waiting for a
-    core or for the device, which the evidence here cannot separate.
+    Mostly on the CPU, of whichever thread: preprocessing. Otherwise, or with a device: reading,
+    copying, waiting for a core or for the device, which the evidence here cannot separate.
     """
     phases, environment = evidence.get(Phases), evidence.get(Environment)
     if phases is None or environment is None or environment.device != "cpu":
@@ -284,7 +286,7 @@ def _prepared_by(evidence: Evidence) -> str:
     if "data_wait" in phases.wall_ns:
         return ""
     wall, cpu = (times.get("prepare", 0.0) for times in (phases.wall_ns, phases.cpu_ns))
-    return "cpu" if cpu > MAJORITY_FRAC * wall else ""
+    return "cpu" if cpu > MAJORITY_FRAC * wall or phases.made_beside else ""
 
 
 def _counted(findings: Sequence[Finding]) -> set[str]:

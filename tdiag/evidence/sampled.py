@@ -40,6 +40,8 @@ class Stacks(Kind, frozen=True, kw_only=True):
     training: tuple[StackLine, ...]
     workers: tuple[StackLine, ...]  # share of all *fetching* samples of all workers
     worker_samples: int
+    # Other threads of Python's in the training process: shares of the samples in which they work.
+    beside: tuple[StackLine, ...] = ()
     # By how much the sampler made steps longer: shares are of these longer steps.
     slowed_frac: float = 0.0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tdiag.model.kind import Kind
+from tdiag.model.threshold import MAJORITY_FRAC
 
 
 class Steps(Kind, frozen=True, kw_only=True):
@@ -62,6 +63,21 @@ class Phases(Kind, frozen=True, kw_only=True):
     batches: dict[int, float] = msgspec.field(default_factory=dict)
     # Of optimizer: inside ``optimizer.step``; the rest, as clipping, lies before it. None: unknown.
     update_ns: float | None = None
+    # CPU time of this process's other Python threads, per step. None: unknown.
+    beside_ns: float | None = None
+
+    @property
+    def prepare_waits(self) -> bool:
+        """Before the forward the training thread mostly waits: it is not on a core."""
+        wall = self.wall_ns.get("prepare", 0.0)
+        return self.cpu_ns.get("prepare", wall) < MAJORITY_FRAC * wall
+
+    @property
+    def made_beside(self) -> bool:
+        """While it waits there, other Python threads of its process mostly work: they make the
+        batches, or hold the interpreter's lock."""
+        waited = self.wall_ns.get("prepare", 0.0) - self.cpu_ns.get("prepare", 0.0)
+        return self.prepare_waits and (self.beside_ns or 0.0) > MAJORITY_FRAC * waited
 
 
 class Budget(Kind, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ import torch
 from . import accelerator, dynamo, facts, plan
 from .control import POLL_NS, Joint, StopSign, arrive
 from .core import now_ns
-from .procfs import ThreadCounters
+from .procfs import ThreadCounters, python_threads_ns
 from .wire import (
     BASELINE,
     DONE,
@@ -392,6 +392,7 @@ class Windows:
             state=state,
             step=self.probe.step,
             compiles=dynamo.compiles(),
+            threads=python_threads_ns(),
             **accelerator.memory(),
             **{"pass": self.window.number},
             **more,

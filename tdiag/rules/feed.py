@@ -247,17 +247,18 @@ def share_of_stream(loader: Loader) -> str:
 def left_by_others(system: System) -> float:
     """Share of a core that other programs left to the training thread, 0..1.
 
-    From the kernel's run queue time of the thread. If no core is idle, it is no more than the share
-    of the machine that others do not use: the thread also waits for workers and for torch's own
+    They took the time that the thread waited for a core (the kernel's run queue), and no more than
+    they used: it may also have waited for the program's own threads. If no core is idle, they took
+    at least their share of the machine: the thread also waits for workers and for torch's own
     threads, whose run queue time it does not have.
     """
-    left = 1.0 - min(1.0, system.training_queued_frac or 0.0)
+    queued = min(1.0, system.training_queued_frac or 0.0)
     if system.machine_busy_cores is None or system.cores_used is None:
-        return left
-    if system.machine_busy_cores < SATURATED_FRAC * system.cores_machine:
-        return left
+        return 1.0 - queued
     others = max(0.0, system.machine_busy_cores - system.cores_used)
-    return min(left, max(0.0, 1.0 - others / system.cores_machine))
+    idle = system.machine_busy_cores < SATURATED_FRAC * system.cores_machine
+    least = 0.0 if idle else min(1.0, others / system.cores_machine)
+    return 1.0 - max(least, min(queued, others))
 
 
 def cores_full(system: System) -> bool:

@@ -2,11 +2,13 @@
 
 ## What it measures
 In a training without a DataLoader: the time from the end of a step to the first forward call, its
-share on a core, and the line with most samples. Reported only if the program leaves cores unused.
+share on a core, and the line with most samples. Where the loop waits there while other threads of
+the script work: their CPU time and their line. Reported only if the program leaves cores unused.
 
 ## Why it is slow
 While the loop or a generator reads, decodes and stacks the next batch, nothing trains: the step is
-the *sum* of making a batch and computing, while other cores idle.
+the *sum* of making a batch and computing, while other cores idle. A thread that makes them ahead
+helps little: threads of one Python process run one at a time, and slow the training down.
 
 ## What to do
 Let a DataLoader with workers make the batches: the generator becomes the `__iter__` of an
@@ -76,21 +78,31 @@ def check(
         return None
     if making < NOTICEABLE_FRAC * budget.step_ns or making < HANDOVER_HIGH_NS:
         return None
-    if cpu <= MAJORITY_FRAC * wall or system.cores_allowed < 2 or cores_full(system):
+    beside = phases.made_beside
+    if cpu <= MAJORITY_FRAC * wall and not beside:
+        return None  # it waits
+    if system.cores_allowed < 2 or cores_full(system):
         return None  # no core is left to make batches meanwhile
     rest = budget.step_ns - making
+    if beside:  # it makes batches all the time, not only while the loop waits
+        making = max(making, phases.beside_ns or 0.0)
     workers = min(math.ceil(making / max(rest, 1.0)), math.floor(system.cores_allowed) - 1)
-    above = beside_the_step(BEFORE, stacks, ops, trees)
+    above = stacks.beside if beside and stacks else beside_the_step(BEFORE, stacks, ops, trees)
     at = above[0].at if above else _line(stacks)
     return Found(
         summary=(
-            f"Making batches in the loop, most of it{where(at) or ' between steps'}, takes"
+            f"A thread makes the batches, most of it{where(at)}, in {duration(making)} of CPU time"
+            f" a step. The loop waits for it in {percent(wall / budget.step_ns)} of the step:"
+            " threads of Python run one at a time."
+            if beside
+            else f"Making batches in the loop, most of it{where(at) or ' between steps'}, takes"
             f" {per_step(making, budget.step_ns)}, {percent(cpu / wall)} of it on a core. Nothing"
             " trains meanwhile."
         ),
         evidence=(
-            ns("between the steps", making, "budget"),
+            ns("between the steps", wall, "budget"),
             frac("of it on a core", cpu / wall, "baseline"),
+            *((ns("CPU time of other threads", making, "baseline"),) if beside else ()),
             ns("rest of the step", rest, "budget"),
             count("cores available", system.cores_allowed, "system", "cores"),
         ),
@@ -114,7 +126,7 @@ def check(
         ),
         gain=Gain(
             0.0,
-            budget.step_ns - max(rest, making / workers),
+            max(0.0, budget.step_ns - max(rest, making / workers)),
             f"high end: {plural(workers, 'worker')} make the batches ({duration(making)}) beside"
             f" {duration(rest)} of training; low end: nothing, if a further core adds little.",
             ("prepare",),

@@ -89,9 +89,12 @@ def check(
     wall = by_hand_ns(budget, phases, environment, loaders)
     if phases and wall >= NOTICEABLE_FRAC * budget.step_ns:
         whole, cpu = (x.get("prepare", 0.0) for x in (phases.wall_ns, phases.cpu_ns))
+        if phases.made_beside:
+            return _by_hand(wall, "A thread of the script", stacks.beside, budget, stacks, ops)
         if cpu <= MAJORITY_FRAC * whole:
             return None  # it waits
-        return _by_hand(wall, budget, stacks, ops, trees)
+        lines = beside_the_step(BEFORE, stacks, ops, trees)
+        return _by_hand(wall, "The loop itself", lines, budget, stacks, ops)
     if loaders is None or system is None:
         return None
     fed = feed_of(budget, loaders, phases, system := share_of_rank(system, threads))
@@ -104,10 +107,15 @@ def check(
 
 
 def _by_hand(
-    wall: float, budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | None
+    wall: float,
+    maker: str,
+    found: Sequence[StackLine],
+    budget: Budget,
+    stacks: Stacks,
+    ops: Ops | None,
 ) -> Found | None:
-    """Batches that the loop makes itself, in ``wall`` ns per step; a single line is enough."""
-    found = beside_the_step(BEFORE, stacks, ops, trees)
+    """Batches that the script makes at the lines ``found``: the loop does that, or waits for it, in
+    ``wall`` ns per step. A single line is enough."""
     # Samples of libraries' threads and the like belong to no line.
     whole = max(sum(line.self_frac for line in found), wall / budget.step_ns)
     lines = largest_function(found)
@@ -119,7 +127,7 @@ def _by_hand(
     top = lines[0]
     return Found(
         summary=(
-            f"The loop makes each batch itself, in {percent(wall / budget.step_ns)} of the step."
+            f"{maker} makes the batches, which takes {percent(wall / budget.step_ns)} of the step."
             f" {percent(share)} of that is in {function_of(top)}, most of it{where(top.at)}"
             f" ({duration(share * wall)} per step)."
         ),

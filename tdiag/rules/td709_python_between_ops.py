@@ -30,7 +30,7 @@ from __future__ import annotations
 from statistics import median
 
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
-from tdiag.evidence.steps import Budget
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
@@ -38,7 +38,7 @@ from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, known_to, ns, same_function, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
-from tdiag.rules.loop_lines import beside_the_step, check_samples, logs
+from tdiag.rules.loop_lines import BEFORE, beside_the_step, check_samples, logs
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, per_step
 
@@ -70,10 +70,14 @@ PHASES = ("prepare", "forward", "loss", "optimizer")
 WITH_DEVICE = ("launch", "python_loss", "other", "optimizer")
 
 
-def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> Found | None:
+def check(
+    budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None, phases: Phases | None
+) -> Found | None:
     check_samples(stacks)
-    after = beside_the_step(AFTER_THE_STEP, stacks, ops, trees)  # of TD713
-    mine = [x for x in stacks.training if _own(x) and not logs(x) and x not in after]
+    others = beside_the_step(AFTER_THE_STEP, stacks, ops, trees)  # of TD713
+    if phases is not None and phases.prepare_waits:  # a line that waits runs no Python
+        others += beside_the_step(BEFORE, stacks, ops, trees)
+    mine = [x for x in stacks.training if _own(x) and not logs(x) and x not in others]
     unseen = [x for x in mine if not _calling(x, ops)] if _missed_evaluation(budget, ops) else []
     mine = [x for x in mine if x not in unseen]
     outside = {x: _outside(x, budget, stacks, ops) for x in mine}
@@ -84,7 +88,7 @@ def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> 
         x for x in lines if _calling(x, ops) and _longer(x, budget, stacks, ops) > COMPARABLE_TIMES
     ]
     lines = [x for x in lines if x not in apart]
-    phases = {phase for line in lines for phase in _phases(line, ops)}
+    there = {phase for line in lines for phase in _phases(line, ops)}
     if apart and not lines:
         raise Abstain("torch calls took more than twice as long while sampled as while counted")
     if not lines and unseen:
@@ -124,7 +128,7 @@ def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> 
             f"high end: the lines' time outside torch calls, which {stacks.samples:,} samples put"
             f" between {duration(least)} and {duration(most)}; low end: half of it"
             + (", or nothing while the device works." if budget.has_device else "."),
-            WITH_DEVICE if budget.has_device else tuple(x for x in PHASES if x in phases),
+            WITH_DEVICE if budget.has_device else tuple(x for x in PHASES if x in there),
         ),
         at=top.at,
     )

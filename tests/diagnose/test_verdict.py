@@ -314,8 +314,10 @@ CROWDED = system(cores_machine=2, machine_busy_cores=2.0, cores_used=0.5)
 
 def test_confidence_falls_on_a_machine_that_others_use() -> None:
     assert run({"evaluation": 60}, CROWDED).confidence < 0.3
-    queued = system(training_queued_frac=0.5)
+    queued = system(training_queued_frac=0.5, machine_busy_cores=2.0)
     assert run({"evaluation": 60}, queued).confidence < 0.55
+    by_its_own = system(training_queued_frac=0.5, machine_busy_cores=1.1)
+    assert run({"evaluation": 60}, by_its_own).confidence == run({"evaluation": 60}).confidence
     idle = replace(CROWDED, machine_busy_cores=1.0)
     assert run({"evaluation": 60}, idle).confidence == run({"evaluation": 60}).confidence
 

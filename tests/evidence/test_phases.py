@@ -66,6 +66,17 @@ def test_how_much_phases_vary_from_step_to_step_and_together(tmp_path: Path) -> 
     assert phases_of(Run(tmp_path / "one").steps(1, plain)).covariance_ns2 == {}
 
 
+def test_other_threads_of_python_are_counted_over_the_clean_window(tmp_path: Path) -> None:
+    run = Run(tmp_path).steps(100, plain)
+    began = next(line for line in run.lines if line["kind"] == "window")
+    began["threads"] = {7: 5 * MS}
+    late = run.now + MS  # the window's end is recorded after the step's
+    busy = {7: 5 * MS + (late - began["t"]) // 5, 8: (late - began["t"]) // 10}  # 8 is new
+    run.add("window", t=late, threads=busy, name="baseline", state="end", **{"pass": 1})
+    assert phases_of(run).beside_ns == pytest.approx(0.3 * 30 * MS)  # of a step of 30 ms
+    assert phases_of(Run(tmp_path / "old").steps(100, plain)).beside_ns is None
+
+
 def test_cpu_time_is_absent_where_it_was_not_measured(tmp_path: Path) -> None:
     cpu = phases_of(Run(tmp_path).steps(30, plain)).cpu_ns
     assert {name: ns / MS for name, ns in cpu.items()} == pytest.approx(

@@ -56,6 +56,18 @@ def evidence_of_stacks(folder: Path, *profiles: dict[str, Any], **more: Any) -> 
     return load_run(run.steps(30, plain).write())
 
 
+def test_other_threads_of_python_count_while_they_work(tmp_path: Path) -> None:
+    """Thread 7 makes a loss in two of three samples, and waits in one; thread 8 is a library's."""
+    found = stacks_of(
+        tmp_path,
+        thread(100, 100, [MODULE], [MODULE], [MODULE]),
+        thread(100, 7, [STARTED, LOSS], [STARTED, LOSS, DECODE], [STARTED, LOSS, STARTED]),
+        thread(100, 8, [STARTED, POLL], [STARTED, POLL], [STARTED, POLL]),
+    )
+    assert found is not None and found.samples == 3
+    assert [(x.at.line, x.self_frac) for x in found.beside] == [(8, 1.0)]
+
+
 def test_shares_are_of_the_training_thread_by_innermost_user_line(tmp_path: Path) -> None:
     found = stacks_of(
         tmp_path,

@@ -96,7 +96,8 @@ def test_waiting_for_a_core_is_measured_over_the_clean_window(tmp_path: Path) ->
     began = next(line for line in run.lines if line["kind"] == "window")
     began["runq"] = 7 * MS
     end = {"name": "baseline", "state": "end", "pass": 1}
-    run.add("window", t=run.now + 1, runq=7 * MS + (run.now + 1 - began["t"]) // 4, **end)
+    late = run.now + MS  # the window's end is recorded after the step's
+    run.add("window", t=late, runq=7 * MS + (late - began["t"]) // 4, **end)
     (tmp_path / "system.jsonl").write_text(json.dumps(MACHINE) + "\n")
     found = load_run(run.write()).get(System)
     assert found is not None

@@ -61,3 +61,29 @@ def test_threads_that_python_started_are_the_users_own(tmp_path: Path) -> None:
     loader = fetched(tmp_path, PYTHONS)
     assert loader.pool_threads == 0
     assert loader.pool_cpu_ns
+
+
+THREADED = """
+import threading, time, torch
+def work():
+    until = time.thread_time() + 0.02
+    while time.thread_time() < until: pass
+    done.set()
+    threading.Event().wait()
+done = threading.Event()
+threading.Thread(target=work, daemon=True).start()
+done.wait()
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(60):
+    optimizer.zero_grad()
+    model(torch.ones(2, 2)).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_each_window_says_how_long_other_threads_of_python_have_worked(tmp_path: Path) -> None:
+    run = watch_code(tmp_path, THREADED, windows=["baseline"])
+    counted = [window["threads"] for window in run.of("window")]
+    assert counted and all(len(threads) == 1 for threads in counted)
+    assert all(ns >= 20_000_000 for threads in counted for ns in threads.values())

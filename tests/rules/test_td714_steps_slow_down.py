@@ -57,7 +57,7 @@ def test_growth_of_no_single_line_is_not_reported() -> None:
 def test_beside_busy_programs_nothing_is_said() -> None:
     rule = find("TD714")
     for crowd in (
-        system(training_queued_frac=0.2),
+        system(training_queued_frac=0.2, machine_busy_cores=2.0),
         system(cores_machine=2, cores_used=1.0, machine_busy_cores=2.0),
     ):
         assert not isinstance(run_rule(rule, rule.fires().add(crowd)), Finding)

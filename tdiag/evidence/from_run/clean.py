@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,17 +137,35 @@ def make_step_history(
 
 def queued_frac(lead: Process, clean: Clean) -> float | None:
     """Share of the clean windows in which the training thread waited for a core."""
+    pairs = [
+        (end.runq - begin.runq, end.t - begin.t)
+        for begin, end in _windows(lead, clean)
+        if begin.runq is not None and end.runq is not None
+    ]
+    wall = sum(ns for _, ns in pairs)
+    return sum(queued for queued, _ in pairs) / wall if wall > 0 else None
+
+
+def beside_frac(lead: Process, clean: Clean) -> float | None:
+    """CPU time of the process's other Python threads in the clean windows ÷ their wall time; None
+    where it was not counted. Of a thread that ended meanwhile nothing is known."""
+    spent = wall = 0
+    for begin, end in _windows(lead, clean):
+        if begin.threads is not None and end.threads is not None:
+            spent += sum(ns - begin.threads.get(tid, 0) for tid, ns in end.threads.items())
+            wall += end.t - begin.t
+    return spent / wall if wall > 0 else None
+
+
+def _windows(lead: Process, clean: Clean) -> Iterator[tuple[WindowRecord, WindowRecord]]:
+    """The begin and the end of each clean window that is judged. Both are recorded a little after
+    the step boundary that they belong to."""
     begin: WindowRecord | None = None
-    queued = wall = 0
     for window in lead.all(WindowRecord):
-        if window.name != BASELINE or window.runq is None:
-            continue
-        if window.state == "begin":
+        if window.name == BASELINE and window.state == "begin":
             begin = window
-        elif begin is not None and begin.runq is not None and clean.holds(window.t - 1):
-            queued += window.runq - begin.runq
-            wall += window.t - begin.t
-    return queued / wall if wall > 0 else None
+        elif window.name == BASELINE and begin is not None and clean.holds(begin.t + 1):
+            yield begin, window
 
 
 def perturbation(lead: Process, clean: Clean) -> dict[str, float]:

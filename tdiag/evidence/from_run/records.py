@@ -179,6 +179,7 @@ class WindowRecord(Record):
     number: int = msgspec.field(name="pass", default=1)
     why: str = ""
     runq: int | None = None
+    threads: dict[int, int] | None = None  # CPU ns of Python's other threads, by native id
     step: int = 0
     allocated: int | None = None
     drained: int | None = None

@@ -24,6 +24,9 @@ ONE_PHASE_FRAC = Threshold(
     "Heuristic: a line with fewer in one phase may be a helper that several phases share.",
 )
 
+# What a thread is in while it waits for another one.
+_WAITS = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py")
+
 _PHASE_OF_FRAME = (
     ("torch/utils/data/dataloader.py", "__next__", "data_wait"),
     ("torch/_tensor.py", "backward", "backward"),
@@ -88,11 +91,13 @@ Stack = tuple[Sequence[SampledFrame], float]  # outermost frame first; weight
 
 class Samples(NamedTuple):
     """``training``: stacks of the training thread; ``fetching``: of its workers, from the fetch
-    on. ``source``: who took them."""
+    on; ``beside``: of other threads of Python's in the training process, while they work.
+    ``source``: who took them."""
 
     source: str
     training: list[Stack]
     fetching: list[Stack]
+    beside: Sequence[Stack] = ()
 
 
 def find_samples(
@@ -141,6 +146,7 @@ def make_stacks(samples: Samples, slowed: float) -> Stacks:
         training=_lines(samples.training),
         workers=_lines(samples.fetching),
         worker_samples=len(samples.fetching),
+        beside=_lines(samples.beside),
         slowed_frac=max(0.0, slowed),
     )
 
@@ -157,19 +163,28 @@ def _sampled(file: Speedscope, lead: Process, processes: list[Process]) -> Sampl
     workers = workers_of(lead, processes)
     training: list[Stack] = []
     autograd: list[Stack] = []
+    others: list[Stack] = []
     fetching: list[Stack] = []
     for profile in file.profiles:
         pid, tid = thread_of(profile.name)
         if pid in (lead.pid, None) and (tid == lead.tid or (tid is None and not training)):
             training += samples_of(file, profile)
         elif pid == lead.pid:
-            autograd += (s for s in samples_of(file, profile) if not_pythons(s[0]))
+            for stack in samples_of(file, profile):
+                (autograd if not_pythons(stack[0]) else others).append(stack)
         elif pid in workers and tid == workers[pid][0].tid:
             fetching += _fetches(samples_of(file, profile))
     in_process = IN_PROCESS in f"{file.name} {file.exporter}"
-    return Samples(
-        IN_PROCESS if in_process else PY_SPY, with_autograd(training, autograd), fetching
-    )
+    source = IN_PROCESS if in_process else PY_SPY
+    working = [stack for stack in others if _works(stack[0])]
+    return Samples(source, with_autograd(training, autograd), fetching, working)
+
+
+def _works(stack: Sequence[SampledFrame]) -> bool:
+    """It runs the user's code, and does not wait for another thread."""
+    inner = next((frame for frame in reversed(stack) if not frame.tdiags()), None)
+    waits = inner is None or (inner.file or "").endswith(_WAITS)
+    return not waits and any(is_user_file(frame.file or "") for frame in stack)
 
 
 def _fetches(stacks: Iterable[Stack]) -> Iterator[Stack]:

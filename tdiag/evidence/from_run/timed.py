@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import structs
 
-from tdiag.evidence.from_run.clean import Clean, find_clean
+from tdiag.evidence.from_run.clean import Clean, beside_frac, find_clean
 from tdiag.evidence.from_run.event_files import Process
 from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord, Record, WindowRecord
 from tdiag.evidence.from_run.roles import Roles, assign_roles
@@ -47,6 +48,8 @@ def timed(process: Process) -> Timed | None:
     roles = assign_roles(timeline, modules, boundary)
     slices = phase_of_slices(timeline, roles, boundary)
     phases = make_phases(timeline, roles, slices, clean.mask, modules)
+    if (busy := beside_frac(process, clean)) is not None:
+        phases = structs.replace(phases, beside_ns=busy * sum(phases.wall_ns.values()))
     return Timed(process, clean, boundary, modules, timeline, roles, slices, phases)
 
 
