@@ -1,7 +1,8 @@
 """Finds out what one training step is, and says when one ends.
 
 A step ends with the ``step()`` of the leading optimizer; where no optimizer steps, with each
-outermost ``backward``; where there is no backward either, with each DataLoader batch. What is
+outermost ``backward``; where there is no backward either, with each DataLoader batch; and where all
+three are missing, with each ``torch.autograd.grad`` (weights are updated by hand). What is
 seen first may be the weaker kind (an evaluation before training, the first micro-batches of an
 accumulation): a stronger one takes over when it comes, and all before it is void.
 
@@ -48,6 +49,9 @@ SOURCES = (BY_BATCH, BY_BACKWARD, BY_OPTIMIZER)  # weakest first
 BATCH, BACKWARD, OPTIMIZER = range(3)
 # A loader is read without any backward: an evaluation before training, or no training at all.
 BATCHES_BEFORE_THEY_COUNT = 16
+# Gradients are asked for without a step of any other kind. A physics-informed loss asks for some
+# ten before its first backward.
+GRADS_BEFORE_THEY_COUNT = 16
 # A second optimizer takes the lead when the first has been silent for so many of its steps:
 # a GAN's discriminator may step five times between generator steps (Arjovsky 2017, n_critic).
 STEPS_BEFORE_LEAD_CHANGES = 8
@@ -74,6 +78,8 @@ class Boundary:
         self.pending = False  # a step ended inside a backward that is still running
         self.depth = 0  # optimizer.step within optimizer.step (super().step())
         self.backward_depth = 0
+        self.grads = 0  # calls of torch.autograd.grad until something else ended a step
+        self.by_grad = False  # each of them ends a step
         self.passes = 0  # backward passes since the last step of the leading optimizer
         self.passes_ns = 0  # when the first of them began
         self.began_ns = 0  # the first step
@@ -113,6 +119,9 @@ class Boundary:
         """Something that could end a step just happened; ``rank``: index into SOURCES."""
         if self.capturing:
             self.captured = max(self.captured, rank)
+        elif self.by_grad:
+            self.by_grad, self.rank = False, rank
+            self._begin_again(SOURCES[rank], self._took())
         elif rank == self.rank:
             self.unreplayed = None
             self.probe.end_step()
@@ -273,6 +282,8 @@ class Boundary:
                     boundary.ended(OPTIMIZER)
                 if ends_step:
                     boundary.passed(began)
+                elif boundary.rank < 0 or boundary.by_grad:
+                    boundary.graded()
                 return result
 
             return hidden(backward)
@@ -303,6 +314,17 @@ class Boundary:
                 self.passes_ns = began
             elif self.passes >= (CLOSURES if self.depth else MICRO_BATCHES):
                 self._divide(wall_ns() - self.passes_ns)
+
+    def graded(self) -> None:
+        """``torch.autograd.grad`` has ended, and nothing else has ended a step so far."""
+        self.grads += 1
+        if self.capturing or self.batches or self.grads <= GRADS_BEFORE_THEY_COUNT:
+            return
+        if self.by_grad:
+            self.probe.end_step()
+        else:
+            self.by_grad, self.rank = True, BATCH
+            self._begin_again(BY_BACKWARD, 0)
 
     def _divide(self, took: int) -> None:
         """If the step is long enough. Ranks must count the same steps, and so must both sides of

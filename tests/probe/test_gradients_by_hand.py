@@ -1,0 +1,39 @@
+"""Weights updated by hand from ``torch.autograd.grad``, which ends a step if nothing else does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .harness import watch_code
+
+BY_HAND = """
+import torch
+model = torch.nn.Linear(4, 1)
+parameters = list(model.parameters())
+optimizer = torch.optim.SGD(parameters, lr=0.01)
+x = torch.ones(8, 4)
+for step in range(120):
+    gradients = torch.autograd.grad(model(x).square().mean(), parameters)
+    with torch.no_grad():
+        for parameter, gradient in zip(parameters, gradients):
+            parameter -= 0.01 * gradient
+    if step >= {others}:
+        model(x).square().mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("others", "sources"), [(120, ["backward"]), (60, ["backward", "backward", "optimizer"]),
+                            (3, ["backward", "optimizer"])],
+)  # fmt: skip
+def test_a_step_ends_with_its_gradients_until_something_stronger_ends_one(
+    others: int, sources: list[str], tmp_path: Path
+) -> None:
+    run = watch_code(tmp_path, BY_HAND.format(others=others), windows=["baseline"])
+    assert run.returncode == 0 and run.of("failure") == []
+    assert [record["source"] for record in run.of("boundary")] == sources
+    after = run.of("boundary")[-1]["t"]
+    assert sum(r["n"] for r in run.of("steps") if r["s"] >= after) > 50
