@@ -269,5 +269,7 @@ def make_collectives(process: Process, timeline: Slices, clean: Clean) -> Collec
             wall = float(spent[mine].sum()) / steps
             at = location(record.at)
             count = len(mine) / steps
-            lines.append(CollectiveLine(name=record.name, at=at, count=count, wall_ns=wall))
+            lines.append(
+                CollectiveLine(name=record.name, at=at, count=count, wall_ns=wall, by=record.by)
+            )
     return Collectives(lines=tuple(sorted(lines, key=lambda line: -line.wall_ns)))
