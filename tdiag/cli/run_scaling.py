@@ -105,7 +105,10 @@ def _compared(
     for count, one in ended.items():
         try:
             evidence = load_run(one.run_dir)
-            about = measured(count, one.run_dir, evidence, conclude(one.run_dir, evidence))
+            diagnosis = conclude(one.run_dir, evidence)
+            about = measured(count, one.run_dir, evidence, diagnosis)
+            warned = [note.text for note in diagnosis.notes if note.severity == "warning"]
+            notes = notes + [f"{one.run_dir.name}: {text}" for text in warned]
         except TdiagError as error:
             about = MeanBudget(ranks=count, run=str(one.run_dir), why=error.message)
         else:

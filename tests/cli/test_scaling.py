@@ -23,6 +23,7 @@ assert sys.argv[1] == "--nproc-per-node"
 if sys.argv[2] == sys.argv[-1]:
     sys.exit(7)
 print("ranks", sys.argv[2])
+events.file.write("no record\\n")
 for _ in range(30):
     events.step()
 """
@@ -45,6 +46,7 @@ def test_each_count_is_run_and_the_report_is_kept(tmp_path: Path) -> None:
     jsonschema.validate(found, SCHEMA)
     assert "tdiag: 1 of 2: 1 rank\n" in done.stderr and "ranks 2\n" in done.stderr
     assert json.loads((tmp_path / "out.json").read_text()) == found
+    assert "ranks-1: 1 line of the event file could not be read" in found["notes"]
     one, two = found["runs"]
     assert one["step_ns"] == pytest.approx(5_310_000)
     assert two["why"].startswith("the job had 1 rank: its script")
