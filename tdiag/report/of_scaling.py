@@ -173,10 +173,10 @@ def _losses(runs: Sequence[ScaledRun]) -> Table:
     """A row for each kind of loss, a pair of columns for each number of ranks, then their sum."""
     longest = max(run.step_ns or 0 for run in runs)
     unit, decimals, ns_per_digit = scale_for(longest)
-    columns = [Column("", "end")]
+    columns = [Column("part", "end")]
     for run in runs:
         columns += [Column(f"{plural(run.ranks, 'rank')}, {unit}"), Column("of step")]
-    columns.append(Column("", "end", wide=True))
+    columns.append(Column("what it is", "end", wide=True))
     by_row = [{x.row: x.ns for x in run.loss} for run in runs]
     kept = [row for row in get_args(Row) if any(row in rows for rows in by_row)]
 

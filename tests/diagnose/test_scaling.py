@@ -6,11 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.scaling_loss import MeanBudget, compared, measured
 from tdiag.evidence.from_run import load_run
+from tdiag.evidence.steps import Steps
+from tdiag.evidence.store import Evidence
+from tdiag.model.kind import Kind
 from tdiag.model.scaling import ScaledRun
+from tdiag.rules.examples import device_time, environment, phases, rank_time, ranks_of
 from tests.evidence.making import MS, TRAIN, Run, loader
 
 Step = Callable[[Run, int], None]
@@ -136,3 +141,35 @@ def test_a_job_that_chooses_its_own_ranks_is_not_compared(tmp_path: Path) -> Non
 def test_ranks_that_do_not_step_together_are_not_compared(tmp_path: Path) -> None:
     two = job(tmp_path, step(), step(forward=20), samples=(32, 32))
     assert two.why == "the steps of its ranks do not lie side by side"
+
+
+def on_device(world: int, step_ms: int, *extra: Kind) -> MeanBudget:
+    """Clean steps of so long on a device, on which traces tell the ranks' work."""
+    ns = step_ms * MS
+    steps = Steps(durations_ns=(ns,) * 20, mean_ns=ns, median_ns=ns, p90_ns=ns, count=20,
+                  boundary="optimizer", total_steps_seen=20)  # fmt: skip
+    where = environment(device="NVIDIA H200", device_count=world, world_size=world)
+    evidence = Evidence().add(where, steps, phases(forward=step_ms), *extra)
+    return measured(world, Path("none"), evidence, diagnose(evidence))
+
+
+def test_on_a_device_its_work_is_as_traced_and_only_the_host_is_slowed_by_the_profiler() -> None:
+    traced = device_time(50, components_ns={"compute": 20 * MS, "launch": 30 * MS})
+    one = on_device(1, 30, traced)
+    assert (one.step_ns, dict(one.parts)) == (30 * MS, {"compute": 20 * MS, "launch": 10 * MS})
+    together = replace(
+        ranks_of(
+            rank_time(0, 20, compute=20, comm=20, launch=30),
+            rank_time(1, 12, compute=28, comm=12, launch=30),
+        ),
+        shortest_ns=10 * MS,
+    )
+    two = on_device(2, 60, together, traced)
+    assert two.parts == {"compute": 24 * MS, "launch": 20 * MS}
+    assert (two.together, two.communication) == (16 * MS, 10 * MS)
+
+
+def test_on_a_device_that_was_not_traced_nothing_is_compared() -> None:
+    assert on_device(1, 30).why == "what the device did was not traced"
+    unknown = ranks_of(rank_time(0, 1, compute=9, comm=1), rank_time(1, None))
+    assert on_device(2, 30, unknown).why == "what the device did was not traced"
