@@ -102,15 +102,15 @@ def run(
 
 
 def run_ranks(
-    words: list[str], cwd: Path, environ: dict[str, str], timeout_s: float = 120.0
+    words: list[str], cwd: Path, environ: dict[str, str], timeout_s: float = 120.0, count: int = 2
 ) -> list[subprocess.CompletedProcess[str]]:
-    """As torchrun starts two ranks on one machine: the same program twice, at the same time."""
+    """As torchrun starts ranks on one machine: the same program several times at once."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-           "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}  # fmt: skip
-    ranks = [environ | job | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
+           "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}  # fmt: skip
+    ranks = [environ | job | {"RANK": str(n), "LOCAL_RANK": str(n)} for n in range(count)]
     return started(TRAINING).run(words, cwd, ranks, "", timeout_s)
 
 

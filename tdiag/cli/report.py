@@ -22,8 +22,8 @@ def report(
         str | None,
         typer.Argument(
             metavar="[RUN]",
-            help="A run directory, its name in .tdiag/runs, or a"
-            " diagnosis.json. Default: the latest.",
+            help="A run directory, its name in .tdiag/runs, a diagnosis.json, or the folder of"
+            " a --scaling. Default: the latest.",
         ),
     ] = None,
     formats: Annotated[
@@ -84,11 +84,13 @@ def report(
 ) -> None:
     """Print the report of a run, or the tables of its profilers."""
     from tdiag.cli.conclude import check_cost, conclude, documented, open_output, shown
-    from tdiag.cli.html_page import put_page
+    from tdiag.cli.html_page import put_page, say_where
+    from tdiag.cli.run_scaling import load_scaling, write_scaling_page
     from tdiag.errors import UsageError
     from tdiag.launch.rundir import find
     from tdiag.report import check_format
     from tdiag.report.load import load_diagnosis
+    from tdiag.report.of_scaling import document as of_scaling
 
     flags = (("json", json), ("html", html), ("line", quiet))
     short = [name for name, wanted in flags if wanted]
@@ -115,6 +117,14 @@ def report(
         if tables:
             evidence = _evidence(run)
             _put(files[0], lambda stream: _drawn(tables, evidence, stream, all_findings))
+            return
+        if run is not None and (scaling := load_scaling(Path(run))) is not None:
+            for name, file in zip(names, files, strict=True):
+                if name == "html" and file is None:
+                    say_where(write_scaling_page(Path(run), scaling))
+                else:
+                    _put(file, partial(shown, name, of_scaling(scaling), run_dir=Path(run),
+                                       all_findings=all_findings))  # fmt: skip
             return
         if run is not None and Path(run).is_file():
             run_dir, diagnosis = None, load_diagnosis(Path(run))

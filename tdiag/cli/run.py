@@ -126,6 +126,14 @@ def run(
             help="With --try: write what won as a patch of your files, if it wins as patched, too.",
         ),
     ] = None,
+    scaling: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COUNTS",
+            help="Run the launcher once with each of these numbers of ranks (1,2,4), each as with"
+            " --profiling, and say why N ranks are not N times as fast.",
+        ),
+    ] = None,
     sampler: Annotated[
         str, typer.Option(help="Stack sampler: py-spy, in-process or off.")
     ] = "py-spy",
@@ -144,6 +152,8 @@ def run(
 
     tdiag run --profiling -- torchrun --nproc-per-node 2 train.py
 
+    tdiag run --scaling 1,2 -- torchrun train.py
+
     Options of tdiag may stand anywhere before `--`; all others are the script's, and so is, after
     the script, one that the script declares itself. The exit code is the script's. Ctrl-C
     interrupts the script and reports what there is; twice gives up the report.
@@ -154,6 +164,10 @@ def run(
     from tdiag.launch.session import SAMPLERS, RunOptions, launch
 
     check_cost(hourly_cost, "json" if json else "terminal")
+    if scaling is not None:
+        from tdiag.cli.run_scaling import check_alone, run_scaling
+
+        check_alone(try_=try_, patch=patch, hourly_cost=hourly_cost)
     if sampler not in SAMPLERS:
         raise UsageError(f"--sampler {sampler} is not one of {', '.join(SAMPLERS)}")
     if patch:
@@ -164,21 +178,22 @@ def run(
         check_free(patch)
     for word, meant in context.meta[MISSES]:
         say(f"tdiag: {word} is handed to the script; did you mean {meant}?")
+    options = RunOptions(
+        profiling=profiling,
+        steps=steps,
+        time_budget_s=time_budget,
+        python=python,
+        sampler=sampler,
+        syscalls=syscalls,
+        quiet=quiet,
+        stdout_to_stderr=json,
+    )
+    target = context.meta[TARGET]
     with open_output(output) as written:
-        outcome = launch(
-            context.meta[TARGET],
-            RunOptions(
-                profiling=profiling,
-                steps=steps,
-                time_budget_s=time_budget,
-                python=python,
-                sampler=sampler,
-                syscalls=syscalls,
-                quiet=quiet,
-                stdout_to_stderr=json,
-            ),
-            out,
-        )
+        if scaling is not None:
+            code = run_scaling(scaling, target, options, out, written, as_json=json, quiet=quiet)
+            raise typer.Exit(code)
+        outcome = launch(target, options, out)
         _report(outcome, as_json=json, quiet=quiet, written=written, hourly_cost=hourly_cost,
                 try_budget=try_budget if try_ else None, patch=patch)  # fmt: skip
     raise typer.Exit(outcome.code)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from tdiag.diagnose.costs import undisturbed
+from tdiag.diagnose.verdict import GUESS_CONFIDENCE
 from tdiag.evidence.ranks import LateRank, Ranks
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Component, Finding, RankStep, Verdict
@@ -69,12 +71,18 @@ def of_ranks(verdict: Verdict, evidence: Evidence, step_ns: float | None = None)
     whose communication was measured.
 
     A straggler that only computes longer has class ``straggler`` and as share the waiting time of
-    the others ÷ its step. Any other cause stays the class.
+    the others ÷ its step. Any other cause stays the class. Whether its computing is work may be
+    unknown: where it was counted to have more data or more work, that is why it is late, all the
+    same.
     """
     straggler = known_straggler(evidence)
     if straggler is None:
         return _changing(verdict, evidence.get(Ranks), step_ns)
     summary = f"{straggler.sentence} In rank {straggler.rank.rank}, {verdict.summary}"
+    counted = straggler.why in ("data", "work")
+    if verdict.cls == "unknown" and verdict.runner_up == "compute" and counted:
+        sure = min(GUESS_CONFIDENCE, undisturbed(evidence))
+        verdict = msgspec.structs.replace(verdict, cls="compute", confidence=round(sure, 2))
     if verdict.cls != "compute":
         return msgspec.structs.replace(verdict, summary=summary)
     return msgspec.structs.replace(

@@ -22,9 +22,9 @@ from tdiag.evidence.store import Evidence
 from tdiag.gate.counters import counters
 from tdiag.gate.judge import Case, Measured, SideCounts, findings_of, judge
 from tdiag.gate.outcome import Outcome
+from tdiag.model.threshold import RUN_TO_RUN_FRAC
 
-# Separate runs of one program on a busy machine varied by up to so much (DESIGN: 9 to 16 %).
-RUN_TO_RUN = 0.16
+RUN_TO_RUN = RUN_TO_RUN_FRAC
 BLOCKS = 10  # of neighbouring steps: the machine's drift within a run is between blocks
 SETTLE = "to measure it, run both interleaved: tdiag check --against REV"
 FEWEST_STEPS = 2 * BLOCKS

@@ -25,6 +25,7 @@ SCHEMA = 1
 RUNS = Path(".tdiag") / "runs"
 CHECKS = Path(".tdiag") / "checks"
 TRIALS = Path(".tdiag") / "trials"
+SCALINGS = Path(".tdiag") / "scaling"
 LATEST = "latest"
 MIN_FREE_BYTES = Threshold(
     64 << 20,
@@ -55,10 +56,7 @@ def create(label: str, out: Path | None = None) -> Path:
             path.mkdir(mode=0o700, exist_ok=True)
             path.chmod(0o700)
             if any(path.iterdir()):
-                raise OccupiedError(
-                    f"--out {out}: the directory is not empty",
-                    "name a new directory; tdiag never overwrites a run",
-                )
+                raise occupied(out)
         furnish(path)
     except OSError as error:
         raise unwritable(path, error) from None
@@ -93,6 +91,29 @@ def create_check(label: str, among: Path = CHECKS) -> Path:
     except OSError as error:
         raise unwritable(path, error) from None
     return path
+
+
+def create_scaling(label: str, out: Path | None) -> Path:
+    """Make the folder of a job with several numbers of ranks: a run directory for each goes in.
+    ``out``: this very one, new or empty. Raises RunError where it cannot be written."""
+    if out is None:
+        return create_check(label, SCALINGS)
+    path = out.absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise occupied(out)
+    except OSError as error:
+        raise unwritable(path, error) from None
+    return path
+
+
+def occupied(out: Path) -> OccupiedError:
+    """What is said of a folder that holds something already."""
+    return OccupiedError(
+        f"--out {out}: the directory is not empty",
+        "name a new directory; tdiag never overwrites a run",
+    )
 
 
 def unwritable(path: Path, error: OSError) -> RunError:

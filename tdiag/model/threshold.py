@@ -35,3 +35,8 @@ NOTICEABLE_FRAC = Threshold(
     "TensorFlow's input-pipeline analysis calls a program moderately bound by what takes 5 % of its"
     " step (kModeratelyInfeedBoundThresholdInPercent), and not bound by it below.",
 )
+RUN_TO_RUN_FRAC = Threshold(
+    0.16,
+    "of the step",
+    "Measured: separate runs of one program on a busy machine differed by 9 to 16 %.",
+)

@@ -19,9 +19,11 @@ from . import accelerator, places
 from .boundary import Boundary, is_compiling
 from .patches import RETURNS, hidden
 from .record import MOST_VALUES, here, wall_ns
-from .wire import COMM_BEGIN, COMM_END
+from .wire import COMM_BEGIN, COMM_END, is_user_file
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from .core import Probe
 
 # Those that return when the data is there, or with async_op=True a Work to wait for. isend and
@@ -144,20 +146,21 @@ class CollectiveWatch:
         self.inside = True
         frame = sys._getframe(2)
         key = frame.f_code, frame.f_lasti
-        self.probe.marks.put((COMM_BEGIN, wall_ns(), self._number(key, name)))
+        self.probe.marks.put((COMM_BEGIN, wall_ns(), self._number(key, name, frame)))
 
     def _end(self) -> None:
         self.inside = False
         self.probe.marks.put((COMM_END, wall_ns(), 0))
 
-    def _number(self, key: Any, name: str) -> int:
+    def _number(self, key: Any, name: str, frame: FrameType | None = None) -> int:
+        """``frame``: that calls, whose module is named where it is a library's."""
         number = self.numbers.get(key)
         if number is None:
             if len(self.numbers) >= MOST_PLACES:
                 key = name  # all further lines as one
             number = self.numbers.setdefault(key, len(self.numbers))
             self.probe.guard(self.probe.recorder.write)(
-                "collective", id=number, name=name, at=places.caller()
+                "collective", id=number, name=name, at=places.caller(), by=_library(frame)
             )
         return number
 
@@ -165,6 +168,12 @@ class CollectiveWatch:
 # Dynamo leaves them alone where a frame begins, as it does torch's own collectives.
 for _name in ("reduced", "_prepare", "_counts", "_begin", "_end", "_number"):
     hidden(getattr(CollectiveWatch, _name))
+
+
+def _library(frame: FrameType | None) -> str:
+    if frame is None or is_user_file(frame.f_code.co_filename):
+        return ""
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def _last_ready(reducer: Any) -> int:

@@ -1,6 +1,7 @@
 """What a document was built of, as JSON: the shape that other programs rely on.
 
-A diagnosis has ``diagnosis.schema.json``, a comparison ``comparison.schema.json``.
+A diagnosis has ``diagnosis.schema.json``, a comparison ``comparison.schema.json``, a scaling
+``scaling.schema.json``.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import statistics
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from tdiag.evidence.sources import excerpt
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import MINOR_FRAC, Diagnosis, RankStep, Top
+from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.report import of_trials, of_watched
 from tdiag.report.document import (
     Annotation,
@@ -232,6 +234,8 @@ def _sections(
     if diagnosis.ranks:
         yield Section(id="ranks-table", title="Ranks", aside="ms per step",
                       blocks=(_ranks(diagnosis.ranks),))  # fmt: skip
+        if lost := _lost_to_scaling(diagnosis.ranks):
+            yield Section(id="scaling", title="Scaling", blocks=(Line(lost),))
     on_device = any(x.of == "kernels" for x in diagnosis.top)
     if parts_table := [_top(x, on_device) for x in diagnosis.top]:
         yield Section(id="top", beside=True, title="Largest parts", aside="per traced step",
@@ -274,6 +278,21 @@ def _annotations(diagnosis: Diagnosis, explained: Mapping[str, str]) -> Iterator
             group="could not check",
             name=f"{rule.code} {rule.name}".strip(),
         )
+
+
+def _lost_to_scaling(ranks: tuple[RankStep, ...]) -> str:
+    """What is known of it from one number of ranks, in the words of ``tdiag run --scaling``; empty
+    where it is not noticeable."""
+    step_ns = statistics.fmean(rank.step_ns for rank in ranks)
+    lost = [x.ns for rank in ranks for x in rank.components if x.component == "comm"]
+    lost_ns = sum(lost) / len(ranks)
+    if lost_ns < NOTICEABLE_FRAC * step_ns or not lost_ns:
+        return ""
+    return (
+        f"With perfect scaling the step of {duration(step_ns)} would be at least"
+        f" {duration(lost_ns)} ({percent(lost_ns / step_ns)}) shorter: exposed communication and"
+        " waiting for late ranks, mean over the ranks."
+    )
 
 
 def _ranks(ranks: tuple[RankStep, ...]) -> Table:

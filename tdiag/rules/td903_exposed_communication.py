@@ -51,6 +51,7 @@ AFTER = {
 }
 
 
+FSDP = "torch.distributed.fsdp"
 _OVERLAP = "high end: all of it overlaps with backward; low end: nothing, if a rank is late."
 _ASYNC = (
     "work = torch.distributed.all_reduce(tensor, async_op=True)\n"
@@ -216,6 +217,9 @@ def _what(line: CollectiveLine) -> str:
 
 
 def _fix(most: CollectiveLine, ddp: Ddp | None) -> Fix:
+    if most.by.startswith(FSDP):
+        kind = next((kind for kind in _OWN_WORDS if most.name.startswith(kind)), "all_gather")
+        return Fix(_OWN_WORDS[kind][1], "review", action=_OWN_WORDS[kind][0])
     if most.name != REDUCER:
         return _by_hand(where(most.at))
     view = "" if ddp is not None and ddp.gradient_as_bucket_view else "gradient_as_bucket_view=True"
@@ -245,8 +249,8 @@ def clear() -> Evidence:
     return Evidence().add(budget(device=True, compute=60), found, device_time(60))
 
 
-def on_cpu(exposed_ms: float, name: str = REDUCER) -> Evidence:
+def on_cpu(exposed_ms: float, name: str = REDUCER, by: str = "") -> Evidence:
     """A step on a CPU that computes 60 ms beside what it waits for the other ranks."""
-    wait = CollectiveLine(name=name, at=at(30), count=1.0, wall_ns=exposed_ms * MS)
+    wait = CollectiveLine(name=name, at=at(30), count=1.0, wall_ns=exposed_ms * MS, by=by)
     step = budget(forward=20, backward=40, comm=exposed_ms)
     return Evidence().add(step, Collectives(lines=(wait,)))

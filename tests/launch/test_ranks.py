@@ -236,6 +236,8 @@ def load(step):
             raise ValueError("broken file")
         if sys.argv[1] == "is-killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        if sys.argv[1] == "runs-out":
+            sys.exit()
         time.sleep(1000)
     return torch.randn(8, 64)
 
@@ -284,6 +286,7 @@ def test_a_real_job_that_hangs_is_ended_and_says_where(tmp_path: Path) -> None:
     [
         ("raises", "failed first, after 60 steps: ValueError at train.py:"),
         ("is-killed", "or more, without a message of Python's: it was killed"),
+        ("runs-out", "ended first, after 60 steps, without an exception: it called exit, or had"),
     ],
 )
 def test_a_real_job_keeps_its_exit_code_its_traceback_and_its_evidence(

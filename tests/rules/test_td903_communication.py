@@ -27,6 +27,15 @@ def test_communication_on_a_cpu_speaks_of_ddp_only_where_it_is() -> None:
     assert "in all_reduce at train.py:30" in by_hand.summary
 
 
+def test_collectives_of_sharded_parameters_are_not_the_users_to_start() -> None:
+    """FSDP calls them, and only its settings overlap them."""
+    for name, said in (("all_gather_single", "reshard_after_forward"), ("wait", "prefetching"),
+                       ("reduce_scatter_single", "Sharded gradients")):  # fmt: skip
+        found = run_rule(EXPOSED, on_cpu(40, name, "torch.distributed.fsdp._fully_shard._x"))
+        assert isinstance(found, Finding)
+        assert said in found.fix.text and "async_op" not in found.fix.text + found.fix.code
+
+
 def test_of_communication_on_a_cpu_only_what_is_no_waiting_can_be_won() -> None:
     found = run_rule(EXPOSED, on_cpu(40).add(changing_late_rank(10, 30)))
     assert isinstance(found, Finding)

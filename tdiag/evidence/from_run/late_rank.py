@@ -76,7 +76,7 @@ def _batches(
     """Samples and bytes of a training batch. ``training``: numbers of the loaders."""
     by_pid = {process.pid: process for process in processes}
     for rank in everybody.keys() - kept.batches.keys():
-        fetches = list(_fetches(everybody[rank], by_pid, training))
+        fetches = list(fetches_of(everybody[rank], by_pid, training))
         samples = [float(f.samples) for f in fetches if f.samples is not None]
         kept.batches[rank] = samples, [float(f.bytes) for f in fetches if f.bytes is not None]
         kept.fresh = True
@@ -84,7 +84,7 @@ def _batches(
     return _compared(late, by_samples), _compared(late, by_bytes)
 
 
-def _fetches(
+def fetches_of(
     process: Process, by_pid: Mapping[int, Process], training: Collection[int]
 ) -> Iterable[FetchRecord]:
     """Of a rank's training loaders, in the process itself and in its workers."""

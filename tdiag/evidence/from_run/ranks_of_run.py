@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.digest import Digest, RankDigest
-from tdiag.evidence.from_run.event_files import Process, training_of
-from tdiag.evidence.from_run.late_rank import late_rank, traced_together
+from tdiag.evidence.from_run.event_files import Process, read_events, training_of
+from tdiag.evidence.from_run.late_rank import fetches_of, late_rank, traced_together
 from tdiag.evidence.from_run.records import (
     CollectiveRecord,
     DdpRecord,
@@ -238,6 +238,21 @@ def by_traces(run_dir: Path, lead: Process, processes: Iterable[Process]) -> Ran
     return compare_ranks(found) if found else None
 
 
+def batch_samples(run_dir: Path, loaders: Iterable[int]) -> dict[int, dict[int, float]]:
+    """Mean samples of a batch of each of these loaders, by rank; what was not counted is absent.
+    All fetches count, also those ahead of the clean steps: their sizes are the same."""
+    processes = read_events(run_dir)
+    by_pid = {process.pid: process for process in processes}
+    everybody = {p.rank: p for p in sorted(training_of(processes), key=lambda p: p.head.steps)}
+    found: dict[int, dict[int, float]] = {}
+    for loader in loaders:
+        for rank, process in everybody.items():
+            counted = [f.samples for f in fetches_of(process, by_pid, {loader})]
+            if known := [samples for samples in counted if samples is not None]:
+                found.setdefault(loader, {})[rank] = statistics.fmean(known)
+    return found
+
+
 def make_collectives(process: Process, timeline: Slices, clean: Clean) -> Collectives | None:
     """None if no collective was seen in any step."""
     records = {record.id: record for record in process.all(CollectiveRecord)}
@@ -254,5 +269,7 @@ def make_collectives(process: Process, timeline: Slices, clean: Clean) -> Collec
             wall = float(spent[mine].sum()) / steps
             at = location(record.at)
             count = len(mine) / steps
-            lines.append(CollectiveLine(name=record.name, at=at, count=count, wall_ns=wall))
+            lines.append(
+                CollectiveLine(name=record.name, at=at, count=count, wall_ns=wall, by=record.by)
+            )
     return Collectives(lines=tuple(sorted(lines, key=lambda line: -line.wall_ns)))

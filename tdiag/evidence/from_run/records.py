@@ -322,6 +322,7 @@ class CollectiveRecord(Record):
     id: int
     name: str = ""
     at: At = None
+    by: str = ""
 
 
 class CompiledRecord(Record):
