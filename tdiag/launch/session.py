@@ -192,6 +192,7 @@ class _Session:
         notes = closing_notes(as_told if hung else ended, self.progress)
         notes += [self.broken] if self.broken else []
         notes += [self.ranks.stands] if self.ranks.stands else []
+        notes += self.ranks.started_again()
         if ended.code and not hung and not ended.interrupts and not self.progress.stopped():
             notes += [first] if (first := self.ranks.first_failure()) else []
         if hung:

@@ -28,17 +28,18 @@ FAST, SLOW = step(data=4, backward=36), step(data=30, backward=10)
 
 def rank(
     part: Path, number: int, taken: Step, *, up: int = 0, wall: int = 0, world: int = 2,
-    host: str = "a",
+    host: str = "a", again: bool = False,
 ) -> None:  # fmt: skip
     """``up``: what the machine's monotonic clock is ahead of the test's, ``wall``: its wall's. Both
-    machines give their processes the same numbers."""
-    run = Run(part, pid=100, rank=number)
+    machines give their processes the same numbers. ``again``: of a second, longer try."""
+    run = Run(part, pid=100 + again, rank=number)
+    run.now = run.began = run.now + again * 20_000 * MS
     run.lines[0].update(world_size=world, t=1, unix_ns=UNIX + wall)
     loader(run)
     run.add("torch", version="2.13.0", devices=[], intra_op=1)
     run.add("collective", id=0, name="DistributedDataParallel", at=["/u/t.py", 9, "f"])
     run.add("ddp", find_unused_parameters=False, parameter_bytes=4000)
-    run.steps(30, taken)
+    run.steps(30 + 10 * again, taken)
     if number:
         follow(run)
     for line in run.lines:
@@ -127,6 +128,18 @@ def test_another_job_is_left_out_and_said(number: int, world: int, tmp_path: Pat
     assert evidence.get(Ranks) is None and evidence.get(Steps) is not None
     assert "nodes/b is left out: its ranks are not further ranks of this job" in notes(evidence)
     assert "a note of b" not in notes(evidence)
+
+
+def test_a_job_that_was_started_again_may_have_its_ranks_elsewhere(tmp_path: Path) -> None:
+    for again in (False, True):
+        rank(tmp_path, int(again), FAST, again=again)
+        rank(tmp_path / "nodes" / "b", int(not again), SLOW, up=BOOTED, host="b", again=again)
+    evidence = load_run(tmp_path)
+    assert "is left out: its" not in notes(evidence)
+    assert "left out: 2 processes that trained before or after those judged" in notes(evidence)
+    assert {row.rank for row in ranks_of(evidence).ranks} == {0, 1}
+    steps = evidence.get(Steps)
+    assert steps is not None and steps.count == 40
 
 
 def test_workers_of_another_machine_are_not_taken_for_ones_here(tmp_path: Path) -> None:
