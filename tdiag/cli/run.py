@@ -81,13 +81,14 @@ def run(
         ),
     ] = None,
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--out",
             "--run-dir",
             metavar="DIR",
             help="Run directory to write, instead of a new one in .tdiag/runs. On several machines"
-            " the same shared folder for all.",
+            " the same shared folder for all, or a URL (s3://BUCKET/RUN) to which each copies its"
+            " own when it ends.",
         ),
     ] = None,
     json: Annotated[
@@ -198,7 +199,7 @@ def _report(
     from tdiag.cli.streams import say, write
     from tdiag.errors import TdiagError
 
-    again = f"the run is kept: tdiag report {os.path.relpath(outcome.run_dir)}"
+    again = f"the run is kept: tdiag report {outcome.name}"
     if not outcome.report_wanted:
         complain(TdiagError("interrupted twice: no report", again))
         return
@@ -207,7 +208,7 @@ def _report(
             say(f"tdiag: {note}")
         say(
             f"tdiag: the job still runs on {', '.join(outcome.awaited)}, and the last to end makes"
-            f" the report; what there is so far: tdiag report {os.path.relpath(outcome.run_dir)}"
+            f" the report; what there is so far: tdiag report {outcome.name}"
         )
         return
     try:
@@ -230,6 +231,9 @@ def _report(
         page = write_page(outcome.run_dir, diagnosis, evidence)  # last: nobody waits for it
         if not (as_json or quiet):
             say(f"tdiag: as a page: {os.path.relpath(page)}")
+        if outcome.far:
+            kept = (outcome.run_dir / name for name in ("diagnosis.json", "trials.json"))
+            outcome.far.put(*kept, page)
         return
     except TdiagError as error:
         complain(TdiagError(error.message, error.hint or again))
