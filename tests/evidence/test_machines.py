@@ -12,7 +12,7 @@ from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.from_run.digest import Digest
 from tdiag.evidence.from_run.machines import PID_BITS, home_of, read_job
-from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.machine import Environment, System, Threads
 from tdiag.evidence.ranks import Ranks
 from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
@@ -163,3 +163,21 @@ def test_workers_of_another_machine_are_not_taken_for_ones_here(tmp_path: Path) 
     assert loaders is not None
     (mine,) = (one for one in loaders.loaders if one.fetch_count)
     assert set(mine.fetch_ns) == {7 * MS}
+
+
+@pytest.mark.parametrize(("host", "cores", "processes"), [("a", 0.004, 2), ("b", 0.002, 1)])
+def test_ranks_below_a_tdiag_each_on_one_machine_are_no_strangers_there(
+    host: str, cores: float, processes: int, tmp_path: Path
+) -> None:
+    """As `srun tdiag run train.py` starts them: each has used 0.002 cores."""
+    up = BOOTED * (host == "b")
+    rank(tmp_path, 0, FAST)
+    rank(tmp_path / "nodes" / host, 1, FAST, up=up, host=host)
+    (tmp_path / "nodes" / host / "events" / "100.jsonl").rename(
+        tmp_path / "nodes" / host / "events" / "101.jsonl"
+    )
+    evidence = load_run(tmp_path)
+    system, threads = evidence.get(System), evidence.get(Threads)
+    assert system is not None and threads is not None
+    assert system.cores_used == pytest.approx(cores, rel=0.1)
+    assert threads.processes == processes
