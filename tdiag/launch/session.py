@@ -219,24 +219,24 @@ class _Session:
                 f" ended it: {'; '.join(self.watchdog.ended)}"
             )
         notes += not_watched(self.run_dir)
-        self.record.update(
-            end_unix_ns=time.time_ns(), exit_code=ended.code, signal=ended.signal, notes=notes
-        )
-        try:
-            rundir.write_json(self.run_dir / wire.RUN, self.record)
-        except RunError as error:  # a disk that filled up meanwhile must not hide the exit code
-            notes.append(error.message)
-        far = self.far
-        if far is None:
-            shared, awaited = joining.shared(self.run_dir), joining.awaited(self.run_dir)
-        else:
-            shared, awaited = self.run_dir, ()
+        self.record.update(end_unix_ns=time.time_ns(), exit_code=ended.code, signal=ended.signal)
+        self._write_record(notes)
+        shared, awaited, far = joining.shared(self.run_dir), joining.awaited(self.run_dir), self.far
+        if far is not None:
             try:
                 awaited = far.leave(self.run_dir, whole=ended.report_wanted)
             except RunError as error:
-                notes.append(f"the run is kept here alone: {error.message}")
                 far = None
+                notes.append(f"the run is kept on this machine alone: {error.message}")
+                self._write_record(notes)
         return Finished(shared, ended.code, ended.report_wanted, tuple(notes), awaited, far)
+
+    def _write_record(self, notes: list[str]) -> None:
+        """A disk that filled up meanwhile is a note: it must not hide the exit code."""
+        try:
+            rundir.write_json(self.run_dir / wire.RUN, self.record | {"notes": notes})
+        except RunError as error:
+            notes.append(error.message)
 
 
 def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:

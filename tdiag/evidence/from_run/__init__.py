@@ -110,7 +110,7 @@ def load_run(run_dir: Path) -> Evidence:
         judged, traced, spans = _add_steps(evidence, job, lead, allowed, kept)
         evidence.add(
             *make_device_facts(judged),
-            *make_setting(lead, processes + job.elsewhere),
+            *make_setting(lead, processes + job.beside),
             *make_optim(lead),
             *make_counted(lead),
             *make_model(lead),

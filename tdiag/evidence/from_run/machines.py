@@ -42,6 +42,12 @@ class Job:
     members: tuple[Path, ...]
     foreign: tuple[Path, ...] = ()
 
+    @property
+    def beside(self) -> list[Process]:
+        """Those of home's own machine, below a tdiag of their own."""
+        host = host_of(self.home)
+        return [process for process in self.elsewhere if process.away and process.away.host == host]
+
 
 def home_of(run_dir: Path) -> Path:
     """The part with the rank that speaks for the run; of one machine the run directory itself."""
