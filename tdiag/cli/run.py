@@ -206,8 +206,9 @@ def _report(
     if outcome.awaited:
         for note in outcome.notes:
             say(f"tdiag: {note}")
+        where = ", ".join(dict.fromkeys(outcome.awaited))
         say(
-            f"tdiag: the job still runs on {', '.join(outcome.awaited)}, and the last to end makes"
+            f"tdiag: the job still runs on {where}, and the last to end makes"
             f" the report; what there is so far: tdiag report {outcome.name}"
         )
         return

@@ -73,6 +73,11 @@ class Folder:
         with self._told():
             self._put(f"{self.part}/{RUN}", json.dumps(begun).encode())
 
+    def withdraw(self) -> None:
+        """Nothing came of this part."""
+        with self._told():
+            self.fs.rm_file(self._at(self.part, RUN))
+
     def leave(self, run_dir: Path, whole: bool) -> tuple[str, ...]:
         """Copy this machine's run directory there, ``run.json`` last, or only that unless
         ``whole``; then those of the others here, if all have ended. Returns the names of machines

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import tdiag
-from tdiag.errors import RunError
+from tdiag.errors import RunError, TdiagError
 from tdiag.launch import joining, process, remote, rundir
 from tdiag.launch.display import Display
 from tdiag.launch.failed_rank import RankWatch
@@ -83,9 +83,13 @@ def launch(target: Target, options: RunOptions, out: Path | str | None = None) -
         run_dir = joining.open_run(target, command, Path(out) if out else None)
         return _Session(target, options, checked, run_dir).run()
     far = remote.Folder(str(out))
-    run_dir = rundir.create(target.label(), None)
     far.join(target, command)
-    return _Session(target, options, checked, run_dir, far).run()
+    try:
+        run_dir = rundir.create(target.label(), None)
+        return _Session(target, options, checked, run_dir, far).run()
+    except TdiagError:
+        far.withdraw()
+        raise
 
 
 class _Session:
