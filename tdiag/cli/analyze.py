@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -25,14 +25,15 @@ SHOWN_BYTES = 20 << 20  # smaller files are read before a progress bar could be 
 
 def analyze(
     paths: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
             metavar="PATH...",
-            help="Traces (.json, .json.gz), a TensorBoard log folder, or a folder of ranks.",
+            help="Traces (.json, .json.gz), a TensorBoard log folder, a folder of ranks, or the URL"
+            " of one (s3://BUCKET/FOLDER).",
         ),
     ],
     against: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--against",
             metavar="PATH",
@@ -88,9 +89,10 @@ def analyze(
         raise UsageError(f"--against has no {name} format", f"there are: {', '.join(COMPARING)}")
     named = None
     if name == "html" and output is None:
-        named = output = Path(f"{paths[0].resolve().name.partition('.')[0] or 'trace'}.html")
-    with open_output(output) as file:
-        now = _read(paths, executor)
+        named = output = Path(f"{Path(paths[0]).resolve().name.partition('.')[0] or 'trace'}.html")
+    with ExitStack() as stack:
+        file = stack.enter_context(open_output(output))
+        now = _read(_here(paths, executor, stack), executor)
         stream = file or sys.stdout
         text = ""
         if not against or name == "terminal":
@@ -98,13 +100,34 @@ def analyze(
             document = documented(now.diagnosis, hourly_cost=hourly_cost, evidence=evidence)
             text = shown(name, document, stream, all_findings=all_findings)
         if against:
-            difference = compared(compare(_read([against], executor), now))
+            before = _read(_here([against], executor, stack), executor)
+            difference = compared(compare(before, now))
             text += shown(name, difference, stream, all_findings=all_findings)
         if file is not None:
             file.truncate(0)
         write(stream, text)
     if named:
         say_where(named)
+
+
+def _here(paths: list[str], executor: str, stack: ExitStack) -> list[Path]:
+    """Each path, of a URL its copy. Raises UsageError where a cluster would not see that."""
+    from tdiag.errors import UsageError
+    from tdiag.evidence.from_trace.executors import PROCESSES
+    from tdiag.evidence.from_trace.trace_files import SUFFIXES
+    from tdiag.launch.remote import fetched, is_url
+
+    if executor != PROCESSES and any(map(is_url, paths)):
+        raise UsageError(
+            "traces behind a URL are copied to this machine, where a cluster does not see them",
+            "leave out --executor, or name a folder that all see",
+        )
+    return [
+        stack.enter_context(fetched(path, lambda name: name.endswith(SUFFIXES)))
+        if is_url(path)
+        else Path(path)
+        for path in paths
+    ]
 
 
 def _read(paths: list[Path], executor: str) -> TracedRun:

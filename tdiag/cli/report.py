@@ -22,8 +22,8 @@ def report(
         str | None,
         typer.Argument(
             metavar="[RUN]",
-            help="A run directory, its name in .tdiag/runs, a diagnosis.json, or the folder of"
-            " a --scaling. Default: the latest.",
+            help="A run directory, its name in .tdiag/runs, a URL that `tdiag run --run-dir` was"
+            " given, a diagnosis.json, or the folder of a --scaling. Default: the latest.",
         ),
     ] = None,
     formats: Annotated[
@@ -87,6 +87,7 @@ def report(
     from tdiag.cli.html_page import put_page, say_where
     from tdiag.cli.run_scaling import load_scaling, write_scaling_page
     from tdiag.errors import UsageError
+    from tdiag.launch.remote import fetched, is_url
     from tdiag.launch.rundir import find
     from tdiag.report import check_format
     from tdiag.report.load import load_diagnosis
@@ -111,9 +112,16 @@ def report(
             f"{len(names)} × --format but {len(outputs)} × -o",
             "give each format its own -o FILE, or none at all",
         )
+    far = run is not None and is_url(run)
+    if far and "html" in names and not outputs:
+        raise UsageError(
+            f"{run} is not on this machine", "specify where to write the page: -o FILE"
+        )
     with ExitStack() as stack:
         places: Sequence[Path | None] = outputs or [None] * len(names)
         files = [stack.enter_context(open_output(path)) for path in places]
+        if far:
+            run = str(stack.enter_context(fetched(str(run))))
         if tables:
             evidence = _evidence(run)
             _put(files[0], lambda stream: _drawn(tables, evidence, stream, all_findings))
@@ -137,7 +145,7 @@ def report(
             if name == "html":
                 put_page(diagnosis, run_dir or Path(str(run)).parent, file)
             else:
-                _put(file, partial(shown, name, document, run_dir=run_dir,
+                _put(file, partial(shown, name, document, run_dir=None if far else run_dir,
                                    all_findings=all_findings))  # fmt: skip
 
 

@@ -81,13 +81,14 @@ def run(
         ),
     ] = None,
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--out",
             "--run-dir",
             metavar="DIR",
             help="Run directory to write, instead of a new one in .tdiag/runs. On several machines"
-            " the same shared folder for all.",
+            " the same shared folder for all, or a URL (s3://BUCKET/RUN) to which each copies its"
+            " own when it ends.",
         ),
     ] = None,
     json: Annotated[
@@ -165,9 +166,10 @@ def run(
 
     check_cost(hourly_cost, "json" if json else "terminal")
     if scaling is not None:
-        from tdiag.cli.run_scaling import check_alone, run_scaling
+        from tdiag.cli.run_scaling import check_alone, check_local, run_scaling
 
         check_alone(try_=try_, patch=patch, hourly_cost=hourly_cost)
+        check_local(out)
     if sampler not in SAMPLERS:
         raise UsageError(f"--sampler {sampler} is not one of {', '.join(SAMPLERS)}")
     if patch:
@@ -191,7 +193,8 @@ def run(
     target = context.meta[TARGET]
     with open_output(output) as written:
         if scaling is not None:
-            code = run_scaling(scaling, target, options, out, written, as_json=json, quiet=quiet)
+            folder = Path(out) if out else None
+            code = run_scaling(scaling, target, options, folder, written, as_json=json, quiet=quiet)
             raise typer.Exit(code)
         outcome = launch(target, options, out)
         _report(outcome, as_json=json, quiet=quiet, written=written, hourly_cost=hourly_cost,
@@ -213,16 +216,17 @@ def _report(
     from tdiag.cli.streams import say, write
     from tdiag.errors import TdiagError
 
-    again = f"the run is kept: tdiag report {os.path.relpath(outcome.run_dir)}"
+    again = f"the run is kept: tdiag report {outcome.name}"
     if not outcome.report_wanted:
         complain(TdiagError("interrupted twice: no report", again))
         return
     if outcome.awaited:
         for note in outcome.notes:
             say(f"tdiag: {note}")
+        where = ", ".join(dict.fromkeys(outcome.awaited))
         say(
-            f"tdiag: the job still runs on {', '.join(outcome.awaited)}, and the last to end makes"
-            f" the report; what there is so far: tdiag report {os.path.relpath(outcome.run_dir)}"
+            f"tdiag: the job still runs on {where}, and the last to end makes"
+            f" the report; what there is so far: tdiag report {outcome.name}"
         )
         return
     try:
@@ -245,6 +249,9 @@ def _report(
         page = write_page(outcome.run_dir, diagnosis, evidence)  # last: nobody waits for it
         if not (as_json or quiet):
             say(f"tdiag: as a page: {os.path.relpath(page)}")
+        if outcome.far:
+            kept = (outcome.run_dir / name for name in ("diagnosis.json", "trials.json"))
+            outcome.far.put(*kept, page)
         return
     except TdiagError as error:
         complain(TdiagError(error.message, error.hint or again))

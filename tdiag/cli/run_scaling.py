@@ -26,6 +26,14 @@ def check_alone(**others: object) -> None:
             raise UsageError(f"--scaling does not go with {option}", f"leave out {option}")
 
 
+def check_local(out: str | None) -> None:
+    """Raises UsageError where the runs' folder is a URL: each run would be copied on its own."""
+    from tdiag.launch.remote import is_url
+
+    if out and is_url(out):
+        raise UsageError("--scaling needs a folder of this machine", "specify --run-dir DIR")
+
+
 def run_scaling(
     text: str, target: Target, options: RunOptions, out: Path | None, written: TextIO | None,
     *, as_json: bool, quiet: bool,

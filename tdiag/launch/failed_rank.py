@@ -70,15 +70,27 @@ class RankWatch:
             os.close(descriptor)
         self.pid_of.clear()
 
+    def started_again(self) -> list[str]:
+        """Of each try that failed and was followed by another which rank failed first."""
+        failed = [
+            job for job in self.progress.jobs()[:-1] if any(r.died or not r.finish for r in job)
+        ]
+        return [
+            f"the ranks were started again after they had failed{first and ': ' + first}"
+            for first in map(self._first, failed)
+        ]
+
     def first_failure(self) -> str:
         """Which rank of the failed job was first, in a sentence; "" where that is not known."""
-        found = [
-            (when, rank) for rank in self.progress.ranks() if (when := self._when(rank)) is not None
-        ]
+        return self._first(self.progress.ranks())
+
+    def _first(self, ranks: list[Reported]) -> str:
+        ends = [self.gone[r.file.pid] for r in ranks if r.file.pid in self.gone]
+        found = [(when, rank) for rank in ranks if (when := self._when(rank, ends)) is not None]
         if not found:
             return ""
         _, first = min(found, key=lambda pair: pair[0])
-        absent = _absent(self.progress.ranks())
+        absent = _absent(ranks)
         if absent and first.died is None:
             return ""  # the launcher may have ended it, since a rank on another machine failed
         steps = first.died["step"] if first.died else first.steps
@@ -103,12 +115,12 @@ class RankWatch:
             self.pid_of[descriptor] = pid
             self.poll.register(descriptor, select.POLLIN)
 
-    def _when(self, rank: Reported) -> int | None:
+    def _when(self, rank: Reported, ends: list[int]) -> int | None:
         """When it failed by itself; None where it lost the others, still lives, or ended after
-        another one: then the launcher may have killed it."""
+        another one: then the launcher may have killed it. ``ends``: when ranks of its job ended."""
         if rank.died is None:
             gone = self.gone.get(rank.file.pid)
-            return gone if gone == min(self.gone.values(), default=None) else None
+            return gone if gone == min(ends, default=None) else None
         return None if rank.died.get("peers") else int(rank.died["t"])
 
 

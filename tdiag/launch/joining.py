@@ -79,7 +79,7 @@ def _join(out: Path, command: Sequence[str]) -> Path:
     if record is None or record.get("end_unix_ns") is not None:
         raise OccupiedError(f"--out {out}: the directory is not empty", hint)
     words = [str(word) for word in record.get("command") or ()]
-    if _alike(words) != _alike(command):
+    if alike(words) != alike(command):
         raise OccupiedError(f"--out {out}: another job is in it: {shlex.join(words)}", hint)
     try:
         nodes.mkdir(mode=0o700, exist_ok=True)
@@ -123,7 +123,7 @@ def _newest_s(part: Path) -> float:
     return max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
 
 
-def _alike(command: Sequence[object]) -> list[str]:
+def alike(command: Sequence[object]) -> list[str]:
     """The words that are the same on every machine of a job."""
     found: list[str] = []
     skip = False

@@ -14,6 +14,7 @@ from tdiag.probe.wire import BASELINE, STEPS_HEAD, EventsFile, events_files
 
 # Records the display and the closing note need; each comes a few times in a run.
 RARE = {
+    "process",
     "window",
     "boundary",
     "finish",
@@ -49,6 +50,7 @@ class Reported:
             None  # of a trace, share of the clean step; None = not measured
         )
         self.rank, self.world_size = 0, 1
+        self.began = self.ended = 0  # watched from, and until what it last wrote
         self.died: dict[str, Any] | None = None  # of an exception: the record
         self.stopped = False  # the probe has ended the program here
         self.absent = 0  # ranks that could not be asked to stop, so that none was
@@ -75,10 +77,14 @@ class Reported:
 
     def _steps(self, first: int, count: int, ended: int) -> None:
         self.steps += count
+        self.ended = ended
         if self.window == BASELINE and self.window_from and not self.on_device:
             steps = first + count - self.window_from[0]
             if steps > 0:
                 self.clean_step_ns = (ended - self.window_from[1]) // steps
+
+    def _process(self, record: dict[str, Any]) -> None:
+        self.began = self.ended = int(record["t"])
 
     def _window(self, record: dict[str, Any]) -> None:
         if record["state"] == "begin":
@@ -106,9 +112,11 @@ class Reported:
 
     def _finish(self, record: dict[str, Any]) -> None:
         self.finish = str(record["why"])
+        self.ended = max(self.ended, int(record["t"]))
         self.residue = record.get("residue")
 
     def _died(self, record: dict[str, Any]) -> None:
+        self.ended = max(self.ended, int(record["t"]))
         self.rank, self.world_size = int(record["rank"]), int(record["world_size"])
         self.died = record
 
@@ -156,8 +164,20 @@ class Progress:
         return {p.file.pid for p in still if p.world_size > 1}
 
     def ranks(self) -> list[Reported]:
-        """The ranks of a distributed job that have made a step, or died."""
-        return [p for p in self.processes.values() if p.world_size > 1]
+        """The ranks of a distributed job that have made a step, or died; of several jobs, or tries
+        of one, those of the last."""
+        return self.jobs()[-1]
+
+    def jobs(self) -> list[list[Reported]]:
+        """Ranks of each job that ran after another: a launcher may start a job again that failed,
+        and a script one job after the other. A rank that comes again after its end begins one."""
+        found: list[list[Reported]] = [[]]
+        ranks = [p for p in self.processes.values() if p.world_size > 1]
+        for rank in sorted(ranks, key=lambda p: p.began):
+            if any(p.rank == rank.rank and p.ended < rank.began for p in found[-1]):
+                found.append([])
+            found[-1].append(rank)
+        return found
 
     def steps(self) -> int:
         """Steps that all processes together have ended."""

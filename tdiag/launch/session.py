@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import tdiag
-from tdiag.errors import RunError
-from tdiag.launch import joining, process, rundir
+from tdiag.errors import RunError, TdiagError
+from tdiag.launch import joining, process, remote, rundir
 from tdiag.launch.display import Display
 from tdiag.launch.failed_rank import RankWatch
 from tdiag.launch.measured_roof import calibrate
@@ -51,13 +51,20 @@ class RunOptions:
 @dataclass(frozen=True)
 class Finished:
     """``notes``: what the user should know about how the run ended; also in ``run.json``.
-    ``awaited``: other machines on which the job is still under way."""
+    ``awaited``: other machines on which the job is still under way. ``far``: where the run
+    directory was copied to, of one behind a URL."""
 
     run_dir: Path
     code: int
     report_wanted: bool
     notes: tuple[str, ...]
     awaited: tuple[str, ...] = ()
+    far: remote.Folder | None = None
+
+    @property
+    def name(self) -> str:
+        """What `tdiag report` takes."""
+        return self.far.url if self.far else os.path.relpath(self.run_dir)
 
 
 def environment(run_dir: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -67,18 +74,31 @@ def environment(run_dir: Path, base: Mapping[str, str] = os.environ) -> dict[str
     return {**base, wire.RUN_VARIABLE: str(run_dir), "PYTHONPATH": path}
 
 
-def launch(target: Target, options: RunOptions, out: Path | None = None) -> Finished:
-    """Run the program under the probe. Raises TdiagError only before it was started."""
+def launch(target: Target, options: RunOptions, out: Path | str | None = None) -> Finished:
+    """Run the program under the probe. ``out``: the run directory, or a URL. Raises TdiagError only
+    before it was started."""
     checked = check(target, options.python)
-    run_dir = joining.open_run(target, target.command(checked.python or "python"), out)
-    return _Session(target, options, checked, run_dir).run()
+    command = target.command(checked.python or "python")
+    if out is None or not remote.is_url(out):
+        run_dir = joining.open_run(target, command, Path(out) if out else None)
+        return _Session(target, options, checked, run_dir).run()
+    far = remote.Folder(str(out))
+    far.join(target, command)
+    try:
+        run_dir = rundir.create(target.label(), None)
+        return _Session(target, options, checked, run_dir, far).run()
+    except TdiagError:
+        far.withdraw()
+        raise
 
 
 class _Session:
     def __init__(
-        self, target: Target, options: RunOptions, checked: Checked, run_dir: Path
-    ) -> None:
+        self, target: Target, options: RunOptions, checked: Checked, run_dir: Path,
+        far: remote.Folder | None = None,
+    ) -> None:  # fmt: skip
         self.options = options
+        self.far = far
         self.run_dir = run_dir
         self.command = target.command(checked.python or "python")
         self.display = Display(
@@ -192,6 +212,7 @@ class _Session:
         notes = closing_notes(as_told if hung else ended, self.progress)
         notes += [self.broken] if self.broken else []
         notes += [self.ranks.stands] if self.ranks.stands else []
+        notes += self.ranks.started_again()
         if ended.code and not hung and not ended.interrupts and not self.progress.stopped():
             notes += [first] if (first := self.ranks.first_failure()) else []
         if hung:
@@ -202,15 +223,24 @@ class _Session:
                 f" ended it: {'; '.join(self.watchdog.ended)}"
             )
         notes += not_watched(self.run_dir)
-        self.record.update(
-            end_unix_ns=time.time_ns(), exit_code=ended.code, signal=ended.signal, notes=notes
-        )
+        self.record.update(end_unix_ns=time.time_ns(), exit_code=ended.code, signal=ended.signal)
+        self._write_record(notes)
+        shared, awaited, far = joining.shared(self.run_dir), joining.awaited(self.run_dir), self.far
+        if far is not None:
+            try:
+                awaited = far.leave(self.run_dir, whole=ended.report_wanted)
+            except RunError as error:
+                far = None
+                notes.append(f"the run is kept on this machine alone: {error.message}")
+                self._write_record(notes)
+        return Finished(shared, ended.code, ended.report_wanted, tuple(notes), awaited, far)
+
+    def _write_record(self, notes: list[str]) -> None:
+        """A disk that filled up meanwhile is a note: it must not hide the exit code."""
         try:
-            rundir.write_json(self.run_dir / wire.RUN, self.record)
-        except RunError as error:  # a disk that filled up meanwhile must not hide the exit code
+            rundir.write_json(self.run_dir / wire.RUN, self.record | {"notes": notes})
+        except RunError as error:
             notes.append(error.message)
-        shared, awaited = joining.shared(self.run_dir), joining.awaited(self.run_dir)
-        return Finished(shared, ended.code, ended.report_wanted, tuple(notes), awaited)
 
 
 def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:

@@ -51,6 +51,9 @@ class Agreement:
     thousand launches ahead of it, and so of the other hosts. So the lead asks first. Each rank
     answers with the steps it has ended, and from then on waits for its device at every step, which
     keeps all together, until the lead has heard all and says which step it is to be.
+
+    A message that is older than this process is of ranks that are gone: a launcher has started them
+    again, or a script the next job.
     """
 
     def __init__(self, probe: Probe, name: str) -> None:
@@ -83,6 +86,8 @@ class Agreement:
     def look(self) -> dict[str, Any] | None:
         """Another rank's, at each boundary: what the lead said, once, when it is agreed on."""
         message = _read(self.file)
+        if message is not None and message["id"] < self.probe.began_ns:
+            message = None
         self.open = message is not None and message["at"] is None
         if message is None or message["id"] == self.taken:
             return None
@@ -127,13 +132,13 @@ def _read(file: str) -> dict[str, Any] | None:
 
 def arrive(probe: Probe) -> None:
     """Tell rank 0 that this rank sees the run directory; ranks on other machines may not."""
-    with open(os.path.join(probe.run_dir, CONTROL, f"{RANK}{probe.rank}"), "wb"):
-        pass
+    _write(os.path.join(probe.run_dir, CONTROL, f"{RANK}{probe.rank}"), {"pid": os.getpid()})
 
 
 def arrived(probe: Probe, rank: int) -> bool:
-    """Whether this rank sees the run directory."""
-    return os.path.exists(os.path.join(probe.run_dir, CONTROL, f"{RANK}{rank}"))
+    """Whether this rank sees the run directory, and lives: it may be one of an earlier job."""
+    message = _read(os.path.join(probe.run_dir, CONTROL, f"{RANK}{rank}"))
+    return message is not None and os.path.exists(f"/proc/{message['pid']}")
 
 
 class StopSign:

@@ -79,6 +79,10 @@ def test_more_ranks_than_cores_are_allowed_and_warned_of(tmp_path: Path) -> None
         (("--scaling", "1,x", "--", "torchrun", "train.py"), "'x' is no number of ranks"),
         (("--scaling", "2,2", "--", "torchrun", "train.py"), "2 stands there twice"),
         (("--scaling", "1,2", "--try", "--", "torchrun", "t.py"), "does not go with --try"),
+        (
+            ("--scaling", "1,2", "--run-dir", "s3://b/7", "--", "torchrun", "t.py"),
+            "needs a folder of this machine",
+        ),
         (("--scaling", "1,2", "--", "torchrun", "--nnodes", "2", "t.py"), "--nnodes is 2"),
     ],
 )

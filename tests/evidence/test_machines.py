@@ -12,7 +12,7 @@ from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.from_run.digest import Digest
 from tdiag.evidence.from_run.machines import PID_BITS, home_of, read_job
-from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.machine import Environment, System, Threads
 from tdiag.evidence.ranks import Ranks
 from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
@@ -28,17 +28,18 @@ FAST, SLOW = step(data=4, backward=36), step(data=30, backward=10)
 
 def rank(
     part: Path, number: int, taken: Step, *, up: int = 0, wall: int = 0, world: int = 2,
-    host: str = "a",
+    host: str = "a", again: bool = False,
 ) -> None:  # fmt: skip
     """``up``: what the machine's monotonic clock is ahead of the test's, ``wall``: its wall's. Both
-    machines give their processes the same numbers."""
-    run = Run(part, pid=100, rank=number)
+    machines give their processes the same numbers. ``again``: of a second, longer try."""
+    run = Run(part, pid=100 + again, rank=number)
+    run.now = run.began = run.now + again * 20_000 * MS
     run.lines[0].update(world_size=world, t=1, unix_ns=UNIX + wall)
     loader(run)
     run.add("torch", version="2.13.0", devices=[], intra_op=1)
     run.add("collective", id=0, name="DistributedDataParallel", at=["/u/t.py", 9, "f"])
     run.add("ddp", find_unused_parameters=False, parameter_bytes=4000)
-    run.steps(30, taken)
+    run.steps(30 + 10 * again, taken)
     if number:
         follow(run)
     for line in run.lines:
@@ -129,6 +130,18 @@ def test_another_job_is_left_out_and_said(number: int, world: int, tmp_path: Pat
     assert "a note of b" not in notes(evidence)
 
 
+def test_a_job_that_was_started_again_may_have_its_ranks_elsewhere(tmp_path: Path) -> None:
+    for again in (False, True):
+        rank(tmp_path, int(again), FAST, again=again)
+        rank(tmp_path / "nodes" / "b", int(not again), SLOW, up=BOOTED, host="b", again=again)
+    evidence = load_run(tmp_path)
+    assert "is left out: its" not in notes(evidence)
+    assert "left out: 2 processes that trained before or after those judged" in notes(evidence)
+    assert {row.rank for row in ranks_of(evidence).ranks} == {0, 1}
+    steps = evidence.get(Steps)
+    assert steps is not None and steps.count == 40
+
+
 def test_workers_of_another_machine_are_not_taken_for_ones_here(tmp_path: Path) -> None:
     """Both machines have a worker of the same number."""
     for number, (part, wall) in enumerate(((tmp_path, 7), (tmp_path / "nodes" / "b", 90))):
@@ -150,3 +163,21 @@ def test_workers_of_another_machine_are_not_taken_for_ones_here(tmp_path: Path) 
     assert loaders is not None
     (mine,) = (one for one in loaders.loaders if one.fetch_count)
     assert set(mine.fetch_ns) == {7 * MS}
+
+
+@pytest.mark.parametrize(("host", "cores", "processes"), [("a", 0.004, 2), ("b", 0.002, 1)])
+def test_ranks_below_a_tdiag_each_on_one_machine_are_no_strangers_there(
+    host: str, cores: float, processes: int, tmp_path: Path
+) -> None:
+    """As `srun tdiag run train.py` starts them: each has used 0.002 cores."""
+    up = BOOTED * (host == "b")
+    rank(tmp_path, 0, FAST)
+    rank(tmp_path / "nodes" / host, 1, FAST, up=up, host=host)
+    (tmp_path / "nodes" / host / "events" / "100.jsonl").rename(
+        tmp_path / "nodes" / host / "events" / "101.jsonl"
+    )
+    evidence = load_run(tmp_path)
+    system, threads = evidence.get(System), evidence.get(Threads)
+    assert system is not None and threads is not None
+    assert system.cores_used == pytest.approx(cores, rel=0.1)
+    assert threads.processes == processes

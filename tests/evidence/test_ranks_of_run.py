@@ -310,6 +310,7 @@ def test_a_late_rank_that_was_not_timed_beside_the_lead_is_not_passed_off_as_it(
     """Another machine's clock: what rank 0 did must not be told of rank 1."""
     run = Run(tmp_path, pid=101, rank=1)
     run.now = run.began = 10**9 * MS
+    run.lines[0]["unix_ns"] = 10**18
     run.steps(30, step())
     follow(run)
     run.write()
@@ -370,3 +371,26 @@ def test_ranks_on_a_cpu_of_which_another_is_late_each_step(tmp_path: Path) -> No
     diagnosis = diagnose(evidence)
     assert {"TD903", "TD906"} <= {f.code for f in diagnosis.findings}
     assert "The ranks wait for each other at least 10.0 ms" in diagnosis.verdict.summary
+
+
+def test_a_job_that_was_started_again_is_compared_by_the_ranks_of_one_try(tmp_path: Path) -> None:
+    """The first try: rank 1 is late and made more steps than it did in the second."""
+    tries = (
+        (0, 40, step(data=4, backward=36), step(data=30, backward=10)),
+        (9_000, 50, step(data=30, backward=10), step(data=4, backward=36)),
+    )
+    for begin, steps, *ranks in tries:
+        for number, taken in enumerate(ranks):
+            run = Run(tmp_path, pid=100 + begin + number, rank=number)
+            run.lines[0].update(t=1, unix_ns=10**18)
+            run.now = run.began = (1000 + begin) * MS
+            loader(run)
+            run.steps(steps + (30 if not begin and number else 0), taken)
+            if number:
+                follow(run)
+            run.write()
+    evidence = load_run(tmp_path)
+    assert ranks_of(evidence).slowest == 0
+    texts = [note.text for note in evidence.notes]
+    assert "judged is rank 0; 1 more process trained" in texts
+    assert "left out: 2 processes that trained before or after those judged" in texts

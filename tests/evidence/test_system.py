@@ -150,3 +150,17 @@ def test_processes_besides_the_run_are_those_busy_throughout(tmp_path: Path) -> 
     (busy,) = found.others
     assert (busy.pid, busy.name, busy.threads, busy.torch) == (7, "python3", 3, True)
     assert (busy.cores, busy.wants) == (0.2, 1)
+
+
+def test_ranks_below_another_tdiag_on_this_machine_are_the_runs_own(tmp_path: Path) -> None:
+    def others(t: int) -> dict[str, list[Any]]:
+        return {"7": [t, t, 1, "python3", True], "8": [t, t, 1, "stranger", True]}
+
+    own, beside = tmp_path / "system.jsonl", tmp_path / "beside.jsonl"
+    seconds = (2 * SECOND, 3 * SECOND)
+    for path, procs in ((own, "100"), (beside, "7")):
+        samples = (sample(t, 1, 0, procs={procs: [t, 1000, 0]}, others=others(t)) for t in seconds)
+        path.write_text("".join(json.dumps(line) + "\n" for line in (MACHINE, *samples)))
+    (system,) = make_system(own, [(SECOND, 4 * SECOND)], None, None, beside=[beside])
+    assert isinstance(system, System)
+    assert system.cores_used == 2 and [busy.name for busy in system.others] == ["stranger"]

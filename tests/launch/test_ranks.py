@@ -119,6 +119,52 @@ def test_a_rank_that_leaves_early_is_no_crash(job: Job) -> None:
     )
 
 
+def started_again(job: Job) -> None:
+    """Rank 1 fails, and torchrun starts both ranks again."""
+    for rank in range(2):
+        job.write(rank, "process", t=1)
+        job.steps(rank, 59)
+    job.died(1, "ValueError", peers=False)
+    job.died(0, "RuntimeError", peers=True)
+    for rank in range(2):
+        job.end(rank)
+        job.processes[rank] = subprocess.Popen(
+            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE
+        )
+        job.write(rank, "process", t=time.perf_counter_ns())
+        job.write(rank, "role", role="training", tid=1, rank=rank, world_size=job.world)
+    job.ranks.tick()
+
+
+def test_a_job_that_was_started_again_says_why_and_is_watched_as_a_new_one(job: Job) -> None:
+    first = [process.stdin for process in job.processes]
+    started_again(job)
+    for pipe in first:
+        assert pipe is not None
+        pipe.close()
+    assert job.ranks.started_again() == [
+        "the ranks were started again after they had failed: rank 1 failed first, after 60 steps:"
+        " ValueError at train.py:17"
+    ]
+    assert {rank.file.pid for rank in job.progress.ranks()} == {p.pid for p in job.processes}
+    assert job.ranks.first_failure() == ""
+    job.end(0)
+    assert job.ranks.first_failure().startswith("rank 0 ended first, before its second step")
+
+
+def test_a_job_after_one_that_went_well_is_not_called_a_restart(job: Job) -> None:
+    for rank in range(2):
+        job.write(rank, "process", t=1)
+        job.write(rank, "finish", t=2, why="exit", residue=None)
+    path = job.folder / "events" / "7.jsonl"
+    again = {"kind": "role", "role": "training", "tid": 1, "rank": 0, "world_size": 2}
+    with path.open("a") as file:
+        for line in ({"kind": "process", "t": 3}, again):
+            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+    job.progress.look()
+    assert len(job.progress.jobs()) == 2 and job.ranks.started_again() == []
+
+
 several_machines = pytest.mark.parametrize("job", [4], indirect=True)
 
 

@@ -83,7 +83,7 @@ def joints(tmp_path: Path) -> tuple[Joint, Joint]:
 
     def joint(rank: int) -> Joint:
         probe: Any = SimpleNamespace(
-            run_dir=str(tmp_path), step=40, ranks=2, rank=rank, recorder=Recorder(),
+            run_dir=str(tmp_path), step=40, ranks=2, rank=rank, began_ns=0, recorder=Recorder(),
             guard=lambda f: f,
         )  # fmt: skip
         windows: Any = SimpleNamespace(probe=probe, boundary=None, inspection=None)
@@ -105,7 +105,7 @@ def test_it_begins_after_a_step_that_both_have_before_them(joints: tuple[Joint, 
 
 def stop_sign(tmp_path: Path, rank: int, ranks: int = 3) -> StopSign:
     probe: Any = SimpleNamespace(
-        run_dir=str(tmp_path), step=40, ranks=ranks, rank=rank, leads=rank == 0,
+        run_dir=str(tmp_path), step=40, ranks=ranks, rank=rank, leads=rank == 0, began_ns=0,
         recorder=Recorder(), config={"profiling": True}, left=False,
     )  # fmt: skip
     probe.detach = lambda: setattr(probe, "left", True)

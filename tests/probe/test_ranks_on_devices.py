@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -114,6 +117,33 @@ def test_a_rank_that_does_not_see_the_directory_is_not_asked(
     job.here.rank = 0
     lead.ask()
     assert not lead.reached() and lead.at is not None
+
+
+def test_a_rank_that_is_gone_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was one of an earlier job below the same tdiag."""
+    job = Job(tmp_path, 2, monkeypatch)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    (tmp_path / "control" / "rank-1").write_text(json.dumps({"pid": gone.pid}))
+    job.probes[0].written.clear()
+    sign = StopSign(job.probes[0])  # type: ignore[arg-type]
+    sign.arrange()
+    assert [record["absent"] for record in job.probes[0].written] == [1]
+
+
+@pytest.mark.parametrize("question", ["stop-at", "trace-at"])
+def test_what_an_earlier_job_agreed_on_holds_for_it_alone(
+    question: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one rank of a job that torchrun started again would stop alone, and the others hang."""
+    job = Job(tmp_path, 2, monkeypatch)
+    lead, other = (Agreement(probe, question) for probe in job.probes)  # type: ignore[arg-type]
+    job.here.rank = 1
+    lead.ask(at=30)
+    job.probes[1].began_ns = time.perf_counter_ns()
+    assert other.look() is None and other.at is None
+    lead.ask(at=40)
+    assert other.look() is not None and other.at == 40
 
 
 def test_a_trace_that_the_script_ends_is_withdrawn(

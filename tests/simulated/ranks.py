@@ -27,6 +27,7 @@ class Job:
         self.probes = [
             SimpleNamespace(
                 run_dir=str(folder), step=0, rank=rank, ranks=ranks, leads=rank == 0, written=[],
+                began_ns=0,
                 config={"steps": None, "time_budget_s": 1e6, "profiling": True},
                 guard=lambda function: function,
             )

@@ -57,6 +57,7 @@ from tdiag.model.notes import Note
 from tdiag.probe.wire import BY_CLOSURE, BY_MICRO_BATCH, CONFIG, NODES, RUN, SAMPLE
 
 SCHEMA = 1
+SYSTEM = "system.jsonl"
 DIVIDED = {
     BY_CLOSURE: "optimizer.step() takes long and calls its closure often: a step here is one call"
     " of the closure",
@@ -96,7 +97,7 @@ def load_run(run_dir: Path) -> Evidence:
     evidence.add(make_environment(run, lead))
     torch = lead.last(TorchRecord) if lead else None
     allowed = torch.cpus_allowed if torch else None
-    if history := make_history(run_dir / "system.jsonl", allowed):
+    if history := make_history(run_dir / SYSTEM, allowed):
         evidence.add(history)
     else:
         evidence.missing[SystemHistory] = "the machine was sampled less than twice"
@@ -109,7 +110,7 @@ def load_run(run_dir: Path) -> Evidence:
         judged, traced, spans = _add_steps(evidence, job, lead, allowed, kept)
         evidence.add(
             *make_device_facts(judged),
-            *make_setting(lead, processes),
+            *make_setting(lead, processes + job.beside),
             *make_optim(lead),
             *make_counted(lead),
             *make_model(lead),
@@ -186,7 +187,8 @@ def _add_steps(
     uuid = about.device.uuid if about and about.device else None
     at, shift = (process.away.part, process.away.shift_ns) if process.away else (job.home, 0)
     spans = [(begin - shift, end - shift) for begin, end in clean.spans]
-    evidence.add(*make_system(at / "system.jsonl", spans, allowed, queued, uuid))
+    beside = [part / SYSTEM for part in job.members if part != at and host_of(part) == host_of(at)]
+    evidence.add(*make_system(at / SYSTEM, spans, allowed, queued, uuid, beside))
     evidence.perturbation.update(perturbation(lead, mine.clean))
     traced = judged if process.last(TraceRecord) else mine
     return (

@@ -186,6 +186,38 @@ def lead_of(processes: list[Process]) -> Process | None:
     return min(training, key=lambda p: (p.rank, -p.head.steps), default=None)
 
 
+def at_the_time_of(lead: Process, processes: list[Process]) -> tuple[list[Process], list[Process]]:
+    """The training processes that took steps while the lead did, itself included, and those that
+    did so before or after: of a job that its launcher started again, or of another one. What has
+    another clock counts as the lead's."""
+    mine: list[Process] = []
+    apart: list[Process] = []
+    began, ended = lead.head.began, lead.head.ended
+    for process in training_of(processes):
+        head = process.head
+        one_clock = process.away or lead.away or _same_clock(lead, process)
+        at_once = head.began <= ended and began <= head.ended
+        (mine if at_once or not one_clock else apart).append(process)
+    return mine, apart
+
+
+def nearest_of(lead: Process, processes: list[Process]) -> Process | None:
+    """Of another machine's processes the one that trained at the lead's time, or least before or
+    after it; None if none trained."""
+    began, ended = _wall(lead)
+
+    def apart(process: Process) -> tuple[int, int, int]:
+        first, last = _wall(process)
+        return max(first - ended, began - last, 0), process.rank, -process.head.steps
+
+    return min(training_of(processes), key=apart, default=None)
+
+
+def _wall(process: Process) -> tuple[int, int]:
+    head = process.head
+    return head.began + (head.clock_ns or 0), head.ended + (head.clock_ns or 0)
+
+
 def beside_of(lead: Process, processes: list[Process]) -> list[Process]:
     """The other processes of this machine that trained for most of the lead's clean steps (without
     any: of all its steps)."""

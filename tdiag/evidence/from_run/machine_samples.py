@@ -66,6 +66,7 @@ def make_system(
     cpus_allowed: float | None,
     queued_frac: float | None,
     gpu_uuid: str | None = None,
+    beside: Sequence[Path] = (),
 ) -> list[Kind]:
     """System, and DeviceClocks where a device was watched, during the longest of ``spans`` (the
     clean stretches: begin and end, ns on the events' clock).
@@ -74,11 +75,16 @@ def make_system(
     ``cpus_allowed``: the training process's own affinity, which may be narrower than tdiag's.
     ``queued_frac``: how much of the window the training thread waited for a core. ``gpu_uuid``: of
     the device that the process computes on, as the probe reports it.
+    ``beside``: the samples of further ranks of the job on this machine, each below a tdiag of its
+    own: their processes are the run's, too.
     """
     machine, samples = read_system(path)
     if machine is None:
         return []
     used = _Interval(samples, spans)
+    theirs = [_Interval(read_system(path)[1], spans) for path in beside]
+    mine, more = used.cores(), [cores for other in theirs if (cores := other.cores()) is not None]
+    ours = {int(pid) for other in theirs for sample in other.samples for pid in sample.procs}
     memory = [rss for s in samples if (rss := sum(p[1] for p in s.procs.values()))]
     available = [s.ram_available for s in samples if s.ram_available is not None]
     gpu = _own_gpu(machine, used.samples, gpu_uuid)
@@ -87,12 +93,12 @@ def make_system(
         cores_allowed=min(machine.cores_allowed, cpus_allowed or machine.cores_allowed),
         cores_machine=machine.cores_machine,
         cores_physical=machine.cores_physical,
-        cores_used=used.cores(),
+        cores_used=None if mine is None else mine + sum(more),
         machine_busy_cores=used.machine_cores(),
         rss_bytes=max(memory, default=None),
         ram_available_bytes=min(available, default=None),
         training_queued_frac=queued_frac,
-        others=used.others(),
+        others=tuple(busy for busy in used.others() if busy.pid not in ours),
     )
     return [system, *_clocks(gpu, about)]
 

@@ -17,9 +17,10 @@ from tdiag.evidence.from_run.digest import Digest
 from tdiag.evidence.from_run.event_files import (
     Away,
     Process,
+    at_the_time_of,
     lead_of,
+    nearest_of,
     read_events,
-    training_of,
 )
 from tdiag.evidence.from_run.records import IteratorRecord, ProcessRecord
 from tdiag.probe.wire import RUN, parts
@@ -41,6 +42,12 @@ class Job:
     members: tuple[Path, ...]
     foreign: tuple[Path, ...] = ()
 
+    @property
+    def beside(self) -> list[Process]:
+        """Those of home's own machine, below a tdiag of their own."""
+        host = host_of(self.home)
+        return [process for process in self.elsewhere if process.away and process.away.host == host]
+
 
 def home_of(run_dir: Path) -> Path:
     """The part with the rank that speaks for the run; of one machine the run directory itself."""
@@ -54,8 +61,11 @@ def read_job(run_dir: Path, kept: Digest) -> Job:
         return Job(run_dir, read_events(run_dir, kept.heads), [], (run_dir,))
     read = {folder: read_events(folder) for folder in folders}
     leads = {folder: lead for folder in folders if (lead := lead_of(read[folder]))}
-    home = min(leads, key=lambda folder: leads[folder].rank, default=run_dir)
-    foreign = _foreign(home, {folder: training_of(read[folder]) for folder in leads})
+    home = min(leads, key=lambda f: (leads[f].rank, -leads[f].head.steps), default=run_dir)
+    # A job that was started again may have its ranks on other machines than before.
+    for folder in leads.keys() - {home}:
+        leads[folder] = nearest_of(leads[home], read[folder]) or leads[folder]
+    foreign = _foreign(home, {f: at_the_time_of(leads[f], read[f])[0] for f in leads})
     elsewhere: list[Process] = []
     for number, folder in enumerate(folders, 1):
         if folder == home or folder in foreign or folder not in leads:

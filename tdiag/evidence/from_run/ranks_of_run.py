@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.digest import Digest, RankDigest
-from tdiag.evidence.from_run.event_files import Process, read_events, training_of
+from tdiag.evidence.from_run.event_files import Process, at_the_time_of, read_events, training_of
 from tdiag.evidence.from_run.late_rank import fetches_of, late_rank, traced_together
 from tdiag.evidence.from_run.records import (
     CollectiveRecord,
@@ -55,7 +55,10 @@ def rank_to_judge(
     """The lead; or the rank that it waits for, whose time sets everybody's step. Adds Ranks if
     several ranks step together, and a note that names the rank of the report. ``evidence`` holds
     the Environment."""
-    training = training_of(processes)
+    training, apart = at_the_time_of(lead.process, processes)
+    if apart:
+        who = f"{len(apart)} process{'es' * (len(apart) > 1)}"
+        evidence.note("trained-apart", f"left out: {who} that trained before or after those judged")
     others = len(training) - 1
     environment = evidence.get(Environment)
     if not others or environment is None:
