@@ -48,6 +48,7 @@ AFTER = {
     "TD207": "workers hide work that need not be done",
     "TD209": "workers share work that repeats every epoch and still repeat it",
     "TD210": "workers hide work that need not be done",
+    "TD220": "workers hide pixels that nothing needs and still decode them",
     "TD218": "workers spread the work of one line and still do it",
     "TD706": "the cores are already oversubscribed, and each worker adds a process",
 }

@@ -72,6 +72,7 @@ AFTER = {
     "TD207": "tensors from arrays instead of lists may make the function cheap",
     "TD209": "a cache runs the function once",
     "TD210": "a tensor instead of the table makes the function cheap",
+    "TD220": "smaller pictures may make the function cheap",
 }
 
 
