@@ -42,6 +42,7 @@ CODE = "TD201"
 NAME = "loader-short-of-workers"
 CLASS = "cpu"
 AFTER = {
+    "TD306": "data that stays on the device needs no workers",
     "TD217": "more workers start more pools of threads",
     "TD102": "workers hide unnecessary reads and still do them",
     "TD206": "workers hide a slow collate_fn and take cores for it",

@@ -157,6 +157,16 @@ LOADED = PLAIN.replace(
     "samples = data.reshape(32, 3, 16, 16).repeat(64, 1, 1, 1)\n"
     "while True:\n  for batch in DataLoader(samples, batch_size=8):",
 )
+STACKED = LOADED.replace("    loss = model(batch)", "    loss = model(send(batch))")
+AUGMENTED = STACKED.replace(
+    "samples = data.reshape",
+    "class Turned(torch.utils.data.Dataset):\n"
+    "    def __len__(self):\n"
+    "        return 2048\n"
+    "    def __getitem__(self, i):\n"
+    "        return samples[i] if torch.rand(()) < 0.5 else samples[i].flip(-1)\n"
+    "samples = data.reshape",
+).replace("DataLoader(samples,", "DataLoader(Turned(),")
 
 # What the step computes, 40 ms: kernels as cuBLAS and cuDNN name them on matrix units.
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
@@ -229,6 +239,13 @@ CASES = (
         "TD305", "h2d", line="return batch.to(",
         planted={**COMPUTE, "send": (Work(25_000, kind="value"),)},
         fixed={**COMPUTE, "send": HEALTHY_COPY},
+    ),
+    Case(
+        # The twin's samples are drawn at random: each epoch has others.
+        "TD306", "h2d", script=STACKED, fixed_script=AUGMENTED, line="DataLoader(",
+        planted={**COMPUTE, "send": (Work(30_000, kind="pageable", bytes=8 * 3 * 1024),)},
+        fixed={**COMPUTE, "send": (Work(30_000, kind="pageable", bytes=8 * 3 * 1024),)},
+        fixed_cls="h2d",
     ),
     Case(
         "TD401", "sync", line="return loss.item()", script=READS,
