@@ -7,6 +7,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,7 @@ PHOTOGRAPHS = (
 )
 
 
+@cache
 def drafted() -> tuple[Figures, Figures]:
     """What of decoding and of scaling to half of what is left when Pillow decodes a JPEG at half
     and less of its size. The latter times the scale: the rows get shorter, or fewer as well."""
