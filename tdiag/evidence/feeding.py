@@ -84,8 +84,9 @@ class Shrunk(Kind, frozen=True, kw_only=True):
     scale: int
     careful_scale: int
     pictures: float
-    decode_ns: float  # CPU time, as is the next
+    decode_ns: float  # CPU time, as are the next
     resize_ns: float
+    between_ns: float  # of all that the thread did between both
 
 
 class Pictures(Kind, frozen=True, kw_only=True):

@@ -29,8 +29,10 @@ class DecodeWatch:
     def forget(self) -> None:
         self.decoded = 0
         self.decode_ns = 0  # of all pictures so far
-        self.last: tuple[tuple[int, int], int, Any] | None = None  # size, ns, place
-        # (scale, scale with twice the pixels each way) → pictures, ns decoding, ns resizing
+        # Size, ns, place, and the thread's CPU clock when it was decoded.
+        self.last: tuple[tuple[int, int], int, Any, int] | None = None
+        # (scale, scale with twice the pixels each way) → pictures, ns decoding, ns resizing, and
+        # ns of all that was done in between
         self.shrunk: dict[tuple[int, int], list[int]] = {}
         self.first: dict[str, Any] = {}
 
@@ -46,7 +48,8 @@ class DecodeWatch:
 
     def end(self) -> dict[str, Any] | None:
         """`decoded` (JPEG pictures), `shrunk` [[scale, careful scale, pictures, ns decoding, ns
-        resizing], …] and of the first of these `at`, `size` and `to`; None without a picture."""
+        resizing, ns between both], …] and of the first of these `at`, `size` and `to`; None
+        without a picture."""
         self.patches.undo()
         if not self.decoded:
             return None
@@ -66,7 +69,7 @@ class DecodeWatch:
             self.decoded += 1
             self.decode_ns += took
             at = None if self.first else places.caller()
-            self.last = (image.size, took, at) if whole else None
+            self.last = (image.size, took, at, began + took) if whole else None
             return result
 
         return hidden(load)
@@ -81,23 +84,24 @@ class DecodeWatch:
             took = _cpu() - began - (self.decode_ns - before)
             part = len(args) > 2 or kwargs.get("box") is not None
             if self.last is not None and image.size == self.last[0] and not part:
-                self._resized(result.size, took)
+                self._resized(result.size, began, took)
             return result
 
         return hidden(resize)
 
-    def _resized(self, to: tuple[int, int], resize_ns: int) -> None:
+    def _resized(self, to: tuple[int, int], began: int, resize_ns: int) -> None:
         """The picture decoded last, or what was made of it in its size, now has the size ``to``."""
         assert self.last is not None
-        size, decode_ns, at = self.last
+        size, decode_ns, at, decoded = self.last
         self.last = None
         scale = draft_scale(size, to)
         if scale < 2:
             return
         if not self.first:
             self.first = {"at": at, "size": list(size), "to": list(to)}
-        sums = self.shrunk.setdefault((scale, draft_scale(size, (2 * to[0], 2 * to[1]))), [0, 0, 0])
-        for place, value in enumerate((1, decode_ns, resize_ns)):
+        careful = draft_scale(size, (2 * to[0], 2 * to[1]))
+        sums = self.shrunk.setdefault((scale, careful), [0, 0, 0, 0])
+        for place, value in enumerate((1, decode_ns, resize_ns, max(0, began - decoded))):
             sums[place] += value
 
 

@@ -12,14 +12,15 @@ The decoder makes, and the scaling reads, 4 to 64 times as many pixels as the sa
 `image.draft(None, (width, height))` between `Image.open` and the first use lets the JPEG decoder
 itself make the picture at 1/2, 1/4 or 1/8, at least as large as asked. `thumbnail` does this by
 itself, unless `convert` or `load` came first. Pictures that are always scaled to one size may as
-well be stored in it. `torchvision.io.decode_jpeg` and nvJPEG (`device="cuda"`) decode faster, but
-in full.
+well be stored in it. `torchvision.io.decode_jpeg(..., device="cuda")` decodes on the device, in
+full size.
 
 ## How the gain is computed
 From the CPU time of decoding and scaling these pictures. High end: drafted to the size that they
-are scaled to, 28 % of the decoding stays, and of the scaling a quarter, divided by the scale. Low
-end: drafted to twice that size, as `thumbnail` does, 93 % of the decoding stays, and of the scaling
-three quarters, divided by the scale.
+are scaled to, 28 % of the decoding stays, and of the scaling a quarter, divided by the scale; what
+is done between both (`convert`, `rotate`) has as many fewer pixels. Low end: drafted to twice that
+size, as `thumbnail` does, 93 % of the decoding stays, and of the scaling three quarters, divided by
+the scale.
 
 ## When this advice is wrong
 Drafted pictures differ a little from those that were scaled from full size. A random crop of the
@@ -85,6 +86,7 @@ def check(
     if fed is None or pictures is None or not pictures.size or not pictures.to:
         return None
     spent = sum(part.decode_ns + part.resize_ns for part in pictures.shrunk) * fed.batches
+    between = sum(part.between_ns for part in pictures.shrunk) * fed.batches
     low, high = (fed.with_queueing(saved * fed.batches) for saved in _saved(pictures))
     shrunk = sum(part.pictures for part in pictures.shrunk)
     size, to = (f"{width} × {height}" for width, height in (pictures.size, pictures.to))
@@ -103,6 +105,7 @@ def check(
             ns("decoding them, on a core, per step", _decoding(pictures) * fed.batches, "fetch"),
             ns("scaling them, on a core, per step", spent - _decoding(pictures) * fed.batches,
                "fetch"),
+            ns("between both, on a core, per step", between, "fetch"),
             text("size decoded, of the first", size, "fetch"),
             text("size after scaling, of the first", to, "fetch"),
             *fed.measures(),
@@ -121,8 +124,8 @@ def check(
             fed.gain_of_saving(low),
             fed.gain_of_saving(high),
             f"high end: {percent(DECODING_LEFT_LEAST)} of the decoding stays, and hardly any of the"
-            f" scaling; low end: {percent(DECODING_LEFT_MOST)} of the decoding, drafted to twice"
-            " the size.",
+            " scaling and of what is done before it; low end:"
+            f" {percent(DECODING_LEFT_MOST)} of the decoding, drafted to twice the size.",
             DATA_WAIT,
         ),
         at=place,
@@ -139,6 +142,7 @@ def _saved(pictures: Pictures) -> tuple[float, float]:
     for part in pictures.shrunk:
         high += part.decode_ns * (1 - DECODING_LEFT_LEAST)
         high += part.resize_ns * (1 - RESIZING_LEFT_LEAST / part.scale)
+        high += part.between_ns * (1 - 1 / part.scale**2)
         if part.careful_scale > 1:
             low += part.decode_ns * (1 - DECODING_LEFT_MOST)
             low += part.resize_ns * (1 - RESIZING_LEFT_MOST / part.careful_scale)
@@ -157,7 +161,12 @@ def clear() -> Evidence:
 
 def _fetching(size: tuple[int, int] | None, scale: int) -> Evidence:
     part = Shrunk(
-        scale=scale, careful_scale=scale, pictures=64.0, decode_ns=30.0 * MS, resize_ns=14.0 * MS
+        scale=scale,
+        careful_scale=scale,
+        pictures=64.0,
+        decode_ns=30.0 * MS,
+        resize_ns=14.0 * MS,
+        between_ns=5.0 * MS,
     )
     pictures = Pictures(
         decoded=64.0,

@@ -86,8 +86,13 @@ def test_the_place_is_the_line_that_decodes_the_first_of_them() -> None:
 def test_decoding_within_resize_is_no_scaling() -> None:
     record = told(lambda: opened().resize((64, 64), Image.Resampling.NEAREST))
     assert record is not None
-    (_, _, _, decoding, scaling) = record["shrunk"][0]
-    assert 0 <= scaling < decoding
+    (_, _, _, decoding, scaling, between) = record["shrunk"][0]
+    assert 0 <= scaling < decoding and between == 0
+
+
+def test_what_is_done_before_scaling_is_told() -> None:
+    record = told(lambda: opened().convert("L").rotate(7).resize((64, 64)))
+    assert record is not None and record["shrunk"][0][5] > 0
 
 
 def test_nothing_is_told_of_other_formats_or_threads() -> None:

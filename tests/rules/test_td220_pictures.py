@@ -36,7 +36,9 @@ def found(**changes: Any) -> Finding:
     return finding
 
 
-def gain(scale: int, careful: int, decode_ms: float, resize_ms: float) -> Gain:
+def gain(
+    scale: int, careful: int, decode_ms: float, resize_ms: float, between_ms: float = 0.0
+) -> Gain:
     """Of such pictures, in the example: a fetch of 60 ms that makes a step of 80 ms."""
     evidence = RULE.fires()
     known = evidence.get(Loaders)
@@ -47,6 +49,7 @@ def gain(scale: int, careful: int, decode_ms: float, resize_ms: float) -> Gain:
         careful_scale=careful,
         decode_ns=decode_ms * MS,
         resize_ns=resize_ms * MS,
+        between_ns=between_ms * MS,
     )
     changed = loader_with(shrunk=(one,))
     kinds = {name: changed.get(kind) for name, (kind, _) in needs(RULE).items()}
@@ -59,6 +62,9 @@ def test_the_gain_follows_decoding_and_scaling() -> None:
     halved = gain(2, 1, 30, 0)
     assert halved.low_ns == 0  # twice the size cannot be drafted
     assert halved.high_ns == pytest.approx(80 * MS * 0.72 * 30 / 60, rel=0.02)
+    turned = gain(2, 2, 0, 0, between_ms=20)  # at best: it may have nothing to do with pixels
+    assert turned.low_ns == 0
+    assert turned.high_ns == pytest.approx(80 * MS * 0.75 * 20 / 60, rel=0.02)
     scaled = gain(8, 4, 0, 40)
     assert scaled.low_ns == pytest.approx(80 * MS * (1 - 0.75 / 4) * 40 / 60, rel=0.02)
     assert scaled.high_ns == pytest.approx(80 * MS * (1 - 0.25 / 8) * 40 / 60, rel=0.02)
@@ -91,8 +97,8 @@ def test_records_of_fetches_become_means_over_all_of_them(tmp_path: Path) -> Non
     loader(run, batch_size=8, at=["/u/train.py", 5, "<module>"])
     run.steps(30, plain)
     told = {
-        "decoded": 8, "shrunk": [[4, 2, 8, 8 * MS, 4 * MS]], "at": ["/u/data.py", 9, "read"],
-        "size": [1024, 768], "to": [224, 168],
+        "decoded": 8, "shrunk": [[4, 2, 8, 8 * MS, 4 * MS, 2 * MS]],
+        "at": ["/u/data.py", 9, "read"], "size": [1024, 768], "to": [224, 168],
     }  # fmt: skip
     for number, pictures in enumerate((told, told, {"decoded": 8}, None)):
         run.add(
@@ -106,4 +112,5 @@ def test_records_of_fetches_become_means_over_all_of_them(tmp_path: Path) -> Non
     (part,) = pictures.shrunk
     assert (pictures.decoded, part.pictures, part.decode_ns) == (6.0, 4.0, 4.0 * MS)
     assert (part.scale, part.careful_scale, part.resize_ns) == (4, 2, 2.0 * MS)
+    assert part.between_ns == 1.0 * MS
     assert pictures.at is not None and (pictures.at.line, pictures.size) == (9, (1024, 768))

@@ -140,7 +140,7 @@ def _pictures(fetches: list[FetchRecord]) -> Pictures | None:
     seen = [f.pictures for f in fetches if f.pictures is not None]
     if not seen:
         return None
-    sums: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
+    sums: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for fetch in seen:
         for scale, careful, *values in fetch.shrunk:
             sums[scale, careful] = [
@@ -156,8 +156,11 @@ def _pictures(fetches: list[FetchRecord]) -> Pictures | None:
                 pictures=pictures / len(fetches),
                 decode_ns=decode_ns / len(fetches),
                 resize_ns=resize_ns / len(fetches),
+                between_ns=between_ns / len(fetches),
             )
-            for (scale, careful), (pictures, decode_ns, resize_ns) in sorted(sums.items())
+            for (scale, careful), (pictures, decode_ns, resize_ns, between_ns) in sorted(
+                sums.items()
+            )
         ),
         at=location(first.at),
         size=first.size,

@@ -114,7 +114,7 @@ class Decoded(msgspec.Struct):
     """JPEG pictures of a fetch; of those that were scaled down, the sums by draft scale."""
 
     decoded: int
-    shrunk: list[tuple[int, int, int, int, int]] = []
+    shrunk: list[tuple[int, int, int, int, int, int]] = []
     at: At = None
     size: tuple[int, int] | None = None
     to: tuple[int, int] | None = None
