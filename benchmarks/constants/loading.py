@@ -7,6 +7,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,66 @@ def copying() -> Figures:
         source = torch.ones(size // 4)
         figures[f"{size >> 10} KiB"] = size / interleaved(source.clone)[0] * 1e9
     return figures
+
+
+# Width, height, quality, and the pixels from one patch of another colour to the next.
+PHOTOGRAPHS = (
+    (512, 384, 75, 8),
+    (1024, 768, 85, 64),
+    (1024, 768, 85, 8),
+    (1024, 768, 95, 2),
+    (4000, 3000, 90, 40),
+)
+
+
+@cache
+def drafted() -> tuple[Figures, Figures]:
+    """What of decoding and of scaling to half of what is left when Pillow decodes a JPEG at half
+    and less of its size. The latter times the scale: the rows get shorter, or fewer as well."""
+    import io
+
+    import numpy
+    from PIL import Image
+
+    decoding, resizing = {}, {}
+    for width, height, quality, patch in PHOTOGRAPHS:
+        colours = (height // patch, width // patch, 3)
+        noise = numpy.random.default_rng(0).integers(0, 255, colours)
+        file = io.BytesIO()
+        picture = Image.fromarray(noise.astype(numpy.uint8)).resize((width, height))
+        picture.save(file, "JPEG", quality=quality)
+
+        def decoded(scale: int, data: bytes = file.getvalue()) -> Any:
+            opened = Image.open(io.BytesIO(data))
+            opened.draft(None, (opened.width // scale, opened.height // scale))
+            opened.load()
+            return opened
+
+        for scale in (2, 4, 8):
+            whole, less = interleaved(lambda: decoded(1), lambda s=scale: decoded(s))
+            case = f"{width} × {height}, quality {quality}, patches of {patch}, by {scale}"
+            decoding[case] = less / whole
+            to = (width // (2 * scale), height // (2 * scale))
+            works = [
+                lambda p=p, to=to: p.resize(to, Image.Resampling.BILINEAR)
+                for p in (decoded(1), decoded(scale))
+            ]
+            before, after = interleaved(*works)
+            resizing[case] = after / before * scale
+    return decoding, resizing
+
+
+@measures(
+    td220_pictures_decoded_too_large__DECODING_LEFT_LEAST="least",
+    td220_pictures_decoded_too_large__DECODING_LEFT_MOST="most",
+)
+def decoding_drafted() -> Figures:
+    return drafted()[0]
+
+
+@measures(
+    td220_pictures_decoded_too_large__RESIZING_LEFT_LEAST="least",
+    td220_pictures_decoded_too_large__RESIZING_LEFT_MOST="most",
+)
+def resizing_drafted() -> Figures:
+    return drafted()[1]

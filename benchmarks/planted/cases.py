@@ -12,6 +12,7 @@ from pathlib import Path
 
 from . import data_wastes as data
 from . import framework_styles, styles
+from . import later_wastes as later
 from . import loss_wastes as loss
 from . import step_wastes as step
 from .parts import PARTS, Waste
@@ -113,6 +114,7 @@ TABLE: tuple[tuple[Waste, str, str], ...] = (
     (step.TABLE, "trainer", "*"),
     (loss.BRANCHES, "gan", ""),
     (data.TOKENS, "gan", ""),
+    (later.TOO_LARGE, "functions", ""),
     (HEALTHY, "plain", ""),
     (HEALTHY, "gan", ""),
     (HEALTHY, "package", ""),
@@ -173,7 +175,14 @@ def _fill(text: str, parts: dict[str, str]) -> str:
 
 
 def _names() -> dict[int, str]:
-    wastes = {**vars(data), **vars(loss), **vars(step), "HEALTHY": HEALTHY, "PICTURES": PICTURES}
+    wastes = {
+        **vars(data),
+        **vars(loss),
+        **vars(step),
+        **vars(later),
+        "HEALTHY": HEALTHY,
+        "PICTURES": PICTURES,
+    }
     return {id(w): name.lower() for name, w in wastes.items() if isinstance(w, Waste)}
 
 

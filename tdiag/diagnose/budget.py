@@ -11,8 +11,8 @@ from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
-from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step
-from tdiag.rules.thresholds import MIN_SAMPLES
+from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step, reads_value
+from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC, MIN_SAMPLES
 
 # Device activity counts as traced, since the profiler slows the host and not the device.
 DEVICE_BUSY = ("compute", "comm", "h2d", "d2h")
@@ -41,7 +41,8 @@ def make_budget(evidence: Evidence) -> Budget | None:
     host = {RENAMED.get(name, name): ns for name, ns in phases.wall_ns.items()}
     if busy and device is not None:
         host = _with_device(steps.mean_ns, host, device)
-    split = _split_wait(_after_the_step(host, evidence), phases, evidence.get(Loaders))
+    parts = _after_the_step(host, phases, evidence)
+    split = _split_wait(parts, phases, evidence.get(Loaders))
     on_device = evidence.get(Device) is not None
     return Budget(
         step_ns=steps.mean_ns,
@@ -86,23 +87,36 @@ def _with_device(step_ns: int, host: Mapping[str, float], device: DeviceTime) ->
         parts[name] = (idle - wait) * ns / total
     if not total:
         parts["unattributed"] = idle - wait
+    # A little idling before the forward is launching and the loop's own Python.
+    if parts.get("prepare", 0.0) < (1 - HEALTHY_COMPUTE_FRAC) * step_ns:
+        parts["other"] = parts.get("other", 0.0) + parts.pop("prepare", 0.0)
     return {name: ns for name, ns in parts.items() if ns > 0}
 
 
-def _after_the_step(host: Mapping[str, float], evidence: Evidence) -> Mapping[str, float]:
+def _after_the_step(
+    host: Mapping[str, float], phases: Phases, evidence: Evidence
+) -> Mapping[str, float]:
     """Without a loader, ``prepare`` begins at the end of the step before. What samples put after
     that step makes no batch: it moves to ``other``."""
-    if "prepare" not in host or "other" in host or "data_wait" in host:
+    if "prepare" not in host or {"after_step", "data_wait"} & phases.wall_ns.keys():
         return host
     seen = (evidence.get(Stacks), evidence.get(Ops), evidence.get(CallTrees))
+    waits = evidence.get(Device) is not None  # a line that reads a value waits for the step's work
     after, before = (
-        sum(line.self_frac for line in beside_the_step(side, *seen)) for side in (AFTER, BEFORE)
+        sum(
+            line.self_frac
+            for line in beside_the_step(side, *seen)
+            if not (waits and reads_value(line, seen[1]))
+        )
+        for side in (AFTER, BEFORE)
     )
     stacks = seen[0]
     if stacks is None or (after + before) * stacks.samples < MIN_SAMPLES:
         return host
     moved = host["prepare"] * after / (after + before)
-    return {**host, "prepare": host["prepare"] - moved, "other": moved}
+    return {
+        **host, "prepare": host["prepare"] - moved, "other": host.get("other", 0.0) + moved
+    }  # fmt: skip
 
 
 def _idle_waiting(idle: float, likely: float, clean_wait: float, other: float) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tdiag.diagnose.budget import starting_workers
+from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Environment, System
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
@@ -277,16 +278,20 @@ def _kind_of_wait(evidence: Evidence) -> str:
 def _prepared_by(evidence: Evidence) -> str:
     """The class of making batches by hand, without a DataLoader; "" if unknown.
 
-    Mostly on the CPU, of whichever thread: preprocessing. Otherwise, or with a device: reading,
-    copying, waiting for a core or for the device, which the evidence here cannot separate.
+    Mostly on the CPU, of whichever thread: preprocessing. Otherwise, or with a device of which no
+    trace shows when it was idle: reading, copying, waiting for a core or for the device, which the
+    evidence here cannot separate.
     """
     phases, environment = evidence.get(Phases), evidence.get(Environment)
-    if phases is None or environment is None or environment.device != "cpu":
+    if phases is None or environment is None:
+        return ""
+    if environment.device != "cpu" and evidence.get(DeviceTime) is None:
         return ""
     if "data_wait" in phases.wall_ns:
         return ""
     wall, cpu = (times.get("prepare", 0.0) for times in (phases.wall_ns, phases.cpu_ns))
-    return "cpu" if cpu > MAJORITY_FRAC * wall or phases.made_beside else ""
+    beside = phases.made_beside and environment.device == "cpu"
+    return "cpu" if cpu > MAJORITY_FRAC * wall or beside else ""
 
 
 def _counted(findings: Sequence[Finding]) -> set[str]:

@@ -76,6 +76,30 @@ class BatchField(Kind, frozen=True, kw_only=True):
     of_255: bool | None
 
 
+class Shrunk(Kind, frozen=True, kw_only=True):
+    """JPEG pictures that Pillow decoded whole and that were then scaled down in one piece; means
+    per batch. ``scale``: by which the decoder itself could have divided width and height, 2, 4 or
+    8; ``careful_scale``: the same if twice the width and height is asked of it, at least 1."""
+
+    scale: int
+    careful_scale: int
+    pictures: float
+    decode_ns: float  # CPU time, as are the next
+    resize_ns: float
+    between_ns: float  # of all that the thread did between both
+
+
+class Pictures(Kind, frozen=True, kw_only=True):
+    """The JPEG pictures of a batch that Pillow decoded. ``at``: the user's line that had the first
+    of the ``shrunk`` ones decoded, ``size`` and ``to``: of which size it was, and was made."""
+
+    decoded: float
+    shrunk: tuple[Shrunk, ...]
+    at: Place | None
+    size: tuple[int, int] | None
+    to: tuple[int, int] | None
+
+
 class Loader(Kind, frozen=True, kw_only=True):
     """One DataLoader and how its clean-window fetches went. Means are per batch fetched.
 
@@ -134,6 +158,7 @@ class Loader(Kind, frozen=True, kw_only=True):
     sampler_len: int | None = None
     made: int = 1  # DataLoaders that this line made one after the other, each alike
     sampler_class: str = ""  # that chooses the samples; "" = unknown
+    pictures: Pictures | None = None  # None where Pillow decoded no JPEG
 
     @property
     def streams(self) -> bool:

@@ -20,7 +20,10 @@ DATA_WAIT = "host data_wait"
 # The host's own doing, which a profiler makes longer.
 HOST_TAGS = (
     "call",
-    *(f"host {state}" for state in ("launch", "optimizer", "python_loss", "evaluation", "other")),
+    *(
+        f"host {state}"
+        for state in ("launch", "optimizer", "prepare", "python_loss", "evaluation", "other")
+    ),
 )
 
 

@@ -24,6 +24,7 @@ import torch
 from . import places
 from .models import finite, nbytes, plain, strided_sample
 from .patches import Patches, hidden
+from .pictures import DecodeWatch
 from .wire import is_user_file
 
 FEW = 3  # files weighed, and folders named, in one fetch
@@ -77,20 +78,24 @@ class _Opens:
 
 
 _opens = _Opens()
+_pictures = DecodeWatch()
 
 
 def begin(closely: bool) -> Any:
     """A fetch begins. ``closely``: whether random states are compared, too."""
     states = _random_states() if closely else None
     _opens.begin()
+    _pictures.begin()
     return states
 
 
 def end(states: Any) -> dict[str, Any]:
-    """It ended: `opens`, `folders` [[folder, files opened]…] and, of the first ones, `opened`
-    (mean bytes of a few of the files) and `random`."""
-    paths = _opens.end()
+    """It ended: `opens`, `folders` [[folder, files opened]…], `pictures` where Pillow decoded any
+    and, of the first fetches, `opened` (mean bytes of a few of the files) and `random`."""
+    paths, decoded = _opens.end(), _pictures.end()
     record: dict[str, Any] = {"opens": len(paths)}
+    if decoded is not None:
+        record["pictures"] = decoded
     if paths:
         folders: dict[str, int] = {}
         for path in paths:
@@ -108,6 +113,7 @@ def end(states: Any) -> dict[str, Any]:
 def leave() -> None:
     """The fetch raised."""
     _opens.end()
+    _pictures.end()
 
 
 def values_of(batch: Any, dataset: Any) -> dict[str, Any]:

@@ -124,8 +124,11 @@ def by_hand_ns(
     loaders: Loaders | None,
 ) -> float:
     """Time between steps in which the loop makes its batches without a DataLoader, ns per step; 0
-    with one, and on a device, for which that time may be a wait."""
-    if phases is None or environment is None or environment.device != "cpu":
+    with one. On a device: its idle time meanwhile, as a trace shows it; 0 without a trace, for then
+    the host may wait for the device."""
+    if phases is None or environment is None or budget.blind:
+        return 0.0
+    if environment.device != "cpu" and not budget.has_device:
         return 0.0
     loaded = "data_wait" in phases.wall_ns or (loaders is not None and loaders.train())
     return 0.0 if loaded else held(budget, "prepare")

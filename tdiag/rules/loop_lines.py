@@ -48,7 +48,12 @@ def phase_of(line: StackLine, ops: Ops | None) -> str:
 def waits_for_device(line: StackLine, budget: Budget, ops: Ops | None) -> bool:
     """The line reads a value from the device, and its samples end there: the host waits for work
     that was launched before, which costs nothing itself (what the device idles after it: TD401)."""
-    if not budget.has_device or ops is None:
+    return budget.has_device and reads_value(line, ops)
+
+
+def reads_value(line: StackLine, ops: Ops | None) -> bool:
+    """The line reads a tensor's value, and its samples end there."""
+    if ops is None:
         return False
     inside = line.own_frac > MAJORITY_FRAC * line.self_frac or line.leaf.endswith(TENSOR_METHODS)
     here = line.at.spot

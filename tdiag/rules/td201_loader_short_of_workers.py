@@ -42,12 +42,14 @@ CODE = "TD201"
 NAME = "loader-short-of-workers"
 CLASS = "cpu"
 AFTER = {
+    "TD306": "data that stays on the device needs no workers",
     "TD217": "more workers start more pools of threads",
     "TD102": "workers hide unnecessary reads and still do them",
     "TD206": "workers hide a slow collate_fn and take cores for it",
     "TD207": "workers hide work that need not be done",
     "TD209": "workers share work that repeats every epoch and still repeat it",
     "TD210": "workers hide work that need not be done",
+    "TD220": "workers hide pixels that nothing needs and still decode them",
     "TD218": "workers spread the work of one line and still do it",
     "TD706": "the cores are already oversubscribed, and each worker adds a process",
 }

@@ -52,6 +52,7 @@ AFTER = {
     "TD206": "a faster collate_fn needs no offline copy",
     "TD207": "tensors from arrays instead of lists need no offline copy",
     "TD210": "a tensor instead of the table needs no offline copy",
+    "TD220": "pictures decoded no larger than needed need no offline copy",
 }
 
 

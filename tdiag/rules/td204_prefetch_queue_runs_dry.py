@@ -42,6 +42,7 @@ CODE = "TD204"
 NAME = "prefetch-queue-runs-dry"
 CLASS = "input"
 AFTER = {
+    "TD306": "data that stays on the device needs no queue",
     "TD105": "a longer queue hides slow samples only until it is empty",
     "TD211": "a longer queue takes even more memory",
 }

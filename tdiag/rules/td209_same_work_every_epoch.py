@@ -50,6 +50,7 @@ CODE = "TD209"
 NAME = "same-work-every-epoch"
 CLASS = "cpu"
 AFTER = {
+    "TD306": "samples kept on the device are not copied either",
     "TD217": "without pools of threads the work may be cheap enough",
     "TD102": "reading only what is used may make a cache unnecessary",
     "TD207": "arrays instead of lists may make a cache unnecessary",

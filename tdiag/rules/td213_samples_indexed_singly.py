@@ -43,6 +43,7 @@ from tdiag.units import duration, percent, size
 CODE = "TD213"
 NAME = "samples-indexed-singly"
 CLASS = "cpu"
+AFTER = {"TD306": "the device indexes whole batches by itself"}
 
 SAVING_LOW_FRAC = Threshold(
     0.42,

@@ -4,6 +4,8 @@
 In a training without a DataLoader: the time from the end of a step to the first forward call, its
 share on a core, and the line with most samples. Where the loop waits there while other threads of
 the script work: their CPU time and their line. Reported only if the program leaves cores unused.
+On a device: its idle time meanwhile, in the trace, without copies and waits for the device, if it
+is a fifth of the step.
 
 ## Why it is slow
 While the loop or a generator reads, decodes and stacks the next batch, nothing trains: the step is
@@ -78,8 +80,9 @@ def check(
         return None
     if making < NOTICEABLE_FRAC * budget.step_ns or making < HANDOVER_HIGH_NS:
         return None
-    beside = phases.made_beside
-    if cpu <= MAJORITY_FRAC * wall and not beside:
+    beside = phases.made_beside and not budget.has_device
+    # The host may also wait for a device then; that part is no making.
+    if cpu <= MAJORITY_FRAC * (making if budget.has_device else wall) and not beside:
         return None  # it waits
     if system.cores_allowed < 2 or cores_full(system):
         return None  # no core is left to make batches meanwhile
@@ -96,12 +99,11 @@ def check(
             " threads of Python run one at a time."
             if beside
             else f"Making batches in the loop, most of it{where(at) or ' between steps'}, takes"
-            f" {per_step(making, budget.step_ns)}, {percent(cpu / wall)} of it on a core. Nothing"
-            " trains meanwhile."
+            f" {per_step(making, budget.step_ns)}{_meanwhile(budget, cpu / wall)}"
         ),
         evidence=(
-            ns("between the steps", wall, "budget"),
-            frac("of it on a core", cpu / wall, "baseline"),
+            ns("between the steps", making if budget.has_device else wall, "budget"),
+            frac("host's time between steps on a core", cpu / wall, "baseline"),
             *((ns("CPU time of other threads", making, "baseline"),) if beside else ()),
             ns("rest of the step", rest, "budget"),
             count("cores available", system.cores_allowed, "system", "cores"),
@@ -110,7 +112,7 @@ def check(
             f"Make the batches{where(at)} in an IterableDataset, each worker its share, with"
             f" DataLoader(dataset, batch_size=None, num_workers={workers}). A batch takes"
             f" {duration(making)} to make and {duration(rest)} to train on, and"
-            f" {free_cores(system)} are free.",
+            f" {free_cores(system)} are free.{_on_device(budget)}",
             "review",
             action="Make the batches in DataLoader workers",
             code=(
@@ -133,6 +135,18 @@ def check(
         ),
         at=at,
     )
+
+
+def _meanwhile(budget: Budget, on_core: float) -> str:
+    if budget.has_device:
+        return ", in which the device is idle."
+    return f", {percent(on_core)} of it on a core. Nothing trains meanwhile."
+
+
+def _on_device(budget: Budget) -> str:
+    if not budget.has_device:
+        return ""
+    return " If the data fits on the device, index it there instead, and make nothing on the host."
 
 
 def _line(stacks: Stacks | None) -> Place | None:

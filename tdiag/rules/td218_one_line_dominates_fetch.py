@@ -43,6 +43,7 @@ AFTER = {
     "TD207": "tensors from arrays instead of lists may make the line cheap",
     "TD209": "a cache does the line once",
     "TD210": "a tensor instead of the table makes the line cheap",
+    "TD220": "smaller pictures may make the line cheap",
 }
 
 

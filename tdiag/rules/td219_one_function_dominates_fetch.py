@@ -72,6 +72,7 @@ AFTER = {
     "TD207": "tensors from arrays instead of lists may make the function cheap",
     "TD209": "a cache runs the function once",
     "TD210": "a tensor instead of the table makes the function cheap",
+    "TD220": "smaller pictures may make the function cheap",
 }
 
 
@@ -87,7 +88,7 @@ def check(
     trees: CallTrees | None,
 ) -> Found | None:
     wall = by_hand_ns(budget, phases, environment, loaders)
-    if phases and wall >= NOTICEABLE_FRAC * budget.step_ns:
+    if phases and wall >= NOTICEABLE_FRAC * budget.step_ns and not budget.has_device:
         whole, cpu = (x.get("prepare", 0.0) for x in (phases.wall_ns, phases.cpu_ns))
         if phases.made_beside:
             return _by_hand(wall, "A thread of the script", stacks.beside, budget, stacks, ops)

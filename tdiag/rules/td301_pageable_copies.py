@@ -37,6 +37,7 @@ CODE = "TD301"
 NAME = "pageable-copies"
 CLASS = "h2d"
 AFTER = {
+    "TD306": "data that stays on the device is not copied",
     "TD208": "narrower types make the copy smaller; pinned memory only makes it faster",
 }
 

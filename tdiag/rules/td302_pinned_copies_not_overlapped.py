@@ -32,6 +32,7 @@ from tdiag.units import per_step
 CODE = "TD302"
 NAME = "pinned-copies-not-overlapped"
 CLASS = "h2d"
+AFTER = {"TD306": "data that stays on the device is not copied"}
 
 
 def check(

@@ -8,11 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.budget import apportion, make_budget
-from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.device import Device, DeviceTime
+from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.kind import Kind
-from tdiag.rules.examples import MS, loaders, phases
+from tdiag.rules.examples import MS, at, loaders, op_line, ops, phases, stack, stacks
 
 
 def steps(mean_ms: float, count: int = 100) -> Steps:
@@ -128,6 +130,41 @@ def test_evaluation_and_checkpoints_come_whole_from_the_clean_window() -> None:
         *host(forward=50, evaluation=40, checkpoint=10), on_device(compute=30, launch=60)
     )
     assert found == {"evaluation": 40, "checkpoint": 10, "compute": 30, "launch": 20}
+
+
+@pytest.mark.parametrize(("idle_ms", "made"), [(19.0, 0.0), (21.0, 21.0)])
+def test_a_device_that_idles_for_long_before_the_forward_waits_for_a_batch_made_by_hand(
+    idle_ms: float, made: float
+) -> None:
+    rest = 100 - idle_ms
+    parts = budget_of(*host(prepare=50, forward=50), on_device(compute=rest, prepare=idle_ms))
+    assert parts.get("prepare", 0.0) == pytest.approx(made)
+    assert parts.get("other", 0.0) == pytest.approx(idle_ms - made)
+
+
+def after_and_before(*conversions: str) -> tuple[Stacks, Ops]:
+    """As many samples of a line below the step as of one above the forward."""
+    return stacks(
+        (
+            stack(10, 0.3, phase="prepare", function="train"),
+            stack(90, 0.3, phase="prepare", function="train"),
+        )
+    ), ops(
+        op_line(50, "forward", 9, at=at(50, "train")),
+        op_line(70, "optimizer", 9, at=at(70, "train")),
+        op_line(90, "prepare", 1, at=at(90, "train"), conversions=dict.fromkeys(conversions, 1.0)),
+    )
+
+
+def test_work_after_the_step_makes_no_batch_on_a_device_either() -> None:
+    traced = on_device(compute=60, prepare=40)
+    device = Device(kind="cuda", name="NVIDIA A100")
+    clean = host(prepare=50, forward=50)
+    halves = budget_of(*clean, traced, device, *after_and_before())
+    assert halves["prepare"] == halves["other"] == pytest.approx(20)
+    # A line that reads a value waits for the step's own work, which is no work after it.
+    reading = budget_of(*clean, traced, device, *after_and_before("item"))
+    assert reading["prepare"] == pytest.approx(40)
 
 
 def test_a_device_cannot_be_busier_than_the_time_there_is() -> None:

@@ -50,7 +50,9 @@ def test_whole_batches_leave_the_collector_nothing_to_do() -> None:
         ({"cores_allowed": 2.0, "cores_used": 1.4}, True),
         ({"cpu_ms": 15.0}, False),  # it mostly waits: for what is not known
         ({"prepare_ms": 1.0}, False),  # under a twentieth of the step
-        ({"device": "cuda:0"}, False),  # it may wait for the device
+        ({"device": "cuda:0"}, False),  # it may wait for the device: no trace shows when it idles
+        ({"device": "cuda:0", "traced": True}, True),
+        ({"device": "cuda:0", "traced": True, "cpu_ms": 15.0}, False),
         ({"data_wait": 0.1}, False),  # a DataLoader is asked, too
     ],
 )
@@ -61,7 +63,7 @@ def test_batches_made_by_hand_could_be_made_meanwhile(changed: dict[str, Any], f
     by_hand = phases(prepare=making, forward=20, **waited)
     cpu = {"prepare": (making if told["cpu_ms"] is None else told["cpu_ms"]) * MS}
     evidence = Evidence().add(
-        budget(prepare=making, forward=20), replace(by_hand, cpu_ns=cpu),
+        budget(prepare=making, forward=20, device="traced" in told), replace(by_hand, cpu_ns=cpu),
         system(cores_allowed=told["cores_allowed"], cores_used=told.get("cores_used", 1.0)),
         environment(device=told["device"]),
     )  # fmt: skip

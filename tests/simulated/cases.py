@@ -157,6 +157,35 @@ LOADED = PLAIN.replace(
     "samples = data.reshape(32, 3, 16, 16).repeat(64, 1, 1, 1)\n"
     "while True:\n  for batch in DataLoader(samples, batch_size=8):",
 )
+STACKED = LOADED.replace("    loss = model(batch)", "    loss = model(send(batch))")
+AUGMENTED = STACKED.replace(
+    "samples = data.reshape",
+    "class Turned(torch.utils.data.Dataset):\n"
+    "    def __len__(self):\n"
+    "        return 2048\n"
+    "    def __getitem__(self, i):\n"
+    "        return samples[i] if torch.rand(()) < 0.5 else samples[i].flip(-1)\n"
+    "samples = data.reshape",
+).replace("DataLoader(samples,", "DataLoader(Turned(),")
+MADE = PLAIN.replace("    batch = send(", "    sum(range(300_000))\n    batch = send(")
+CLASSES = """
+import torch
+from torch import nn
+
+def objective(hidden, targets):
+    return nn.functional.cross_entropy(head(hidden), targets)
+
+torch.manual_seed(0)
+hidden, targets = torch.randn(512, 32), torch.randint({classes}, (512,))
+body, head = nn.Linear(32, 32), nn.Linear(32, {classes})
+optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.01, foreach=True)
+for step in range(10**9):
+    loss = objective(body(hidden), targets)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+VOCABULARY, FEW_CLASSES = CLASSES.format(classes=5000), CLASSES.format(classes=50)
 
 # What the step computes, 40 ms: kernels as cuBLAS and cuDNN name them on matrix units.
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
@@ -229,6 +258,18 @@ CASES = (
         "TD305", "h2d", line="return batch.to(",
         planted={**COMPUTE, "send": (Work(25_000, kind="value"),)},
         fixed={**COMPUTE, "send": HEALTHY_COPY},
+    ),
+    Case(
+        # Nine tenths of 40 ms make the batch; the device has a few ms of work meanwhile.
+        "TD214", "cpu", script=MADE, gpu=Gpu(host_us=40_000.0), planted=SMALL,
+        fixed_script=PLAIN, fixed=COMPUTE,
+    ),
+    Case(
+        # The twin's samples are drawn at random: each epoch has others.
+        "TD306", "h2d", script=STACKED, fixed_script=AUGMENTED, line="DataLoader(",
+        planted={**COMPUTE, "send": (Work(30_000, kind="pageable", bytes=8 * 3 * 1024),)},
+        fixed={**COMPUTE, "send": (Work(30_000, kind="pageable", bytes=8 * 3 * 1024),)},
+        fixed_cls="h2d",
     ),
     Case(
         "TD401", "sync", line="return loss.item()", script=READS,
@@ -320,6 +361,11 @@ CASES = (
         "TD806", "memory", gpu=Gpu(allocated=78 * GB), fixed_gpu=Gpu(allocated=40 * GB),
         planted=with_(convolution=(*GIVEN_BACK, Work(12_000, CONV))),
         fixed=COMPUTE,
+    ),
+    Case(
+        # 512 rows of 5,000 classes: 10 MB, three times over.
+        "TD812", "compute", line="def objective", script=VOCABULARY, fixed_script=FEW_CLASSES,
+        gpu=Gpu(memory=100 << 20, allocated=95 << 20), planted=COMPUTE, fixed=COMPUTE,
     ),
     Case(
         "TD809", "memory",

@@ -296,8 +296,11 @@ def _steps(
 
 
 def _mapped(record: dict[str, Any], moved: Callable[[int], int], index: int) -> dict[str, Any]:
+    """The host is always on a core: CUDA's waits spin, and no other program disturbs it."""
     marks = list(record["m"])
     for place in range(0, len(marks), 3):
-        if marks[place] != ON_CPU:
+        if marks[place] == ON_CPU:  # of the mark that follows
+            marks[place + 1] = moved(record["m"][place + 4]) - moved(record["s"])
+        else:
             marks[place + 1] = moved(marks[place + 1])
     return record | {"i": index, "s": moved(record["s"]), "t": moved(record["t"]), "m": marks}

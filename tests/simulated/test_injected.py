@@ -92,5 +92,6 @@ def test_nothing_of_it_is_said_of_the_fixed_twin(
 
 def test_every_device_rule_has_a_case() -> None:
     families = ("TD3", "TD4", "TD6")
-    wanted = {r.code for r in all_rules() if r.code.startswith(families)} | {"TD806", "TD809"}
-    assert wanted == {case.code for case in CASES}
+    # TD622 looks for any op, on a device or not.
+    wanted = {r.code for r in all_rules() if r.code.startswith(families)} - {"TD622"}
+    assert wanted | {"TD214", "TD806", "TD809", "TD812"} == {case.code for case in CASES}

@@ -112,6 +112,16 @@ def test_phases_name_what_a_trace_cannot(tmp_path: Path) -> None:
     assert found["launch"] == 450
 
 
+@pytest.mark.parametrize("loader", [False, True])
+def test_the_host_makes_a_batch_where_no_loader_is_asked(loader: bool, tmp_path: Path) -> None:
+    """200 µs of Python and a torch call of 100; with a loader, what follows the batch launches."""
+    trace = trace_of(tmp_path, [step(1, 0, 1000), kernel("k", 0, 100), op("aten::mm", 300, 100)])
+    phases = [("prepare", 200 * US, 500 * US), *[("data_wait", 150 * US, 200 * US)] * loader]
+    found = us(device(device_evidence(trace, phases=phases)))
+    assert found.get("prepare", 0) == (0 if loader else 300)
+    assert found.get("launch", 0) == (100 if loader else 0)
+
+
 def test_gpu_user_annotations_are_no_work(tmp_path: Path) -> None:
     found = budget(
         tmp_path,

@@ -18,6 +18,7 @@ from tdiag.evidence.from_run.records import (
 from tdiag.evidence.machine import DebugVariables, Startup, Syscalls, System, Threads
 from tdiag.evidence.memory import MemoryGrowth
 from tdiag.evidence.ranks import Communication, Ddp
+from tdiag.evidence.roofline import Work
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Phases, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
@@ -56,7 +57,7 @@ _KINDS_OF: dict[str, tuple[type[Kind], ...]] = {
     BASELINE: (Steps, Phases, Loaders, Modules, Optimizers, Schedulers, Gradients, Layers, Ddp,
                Startup, Inputs, Compiles, Threads, DebugVariables, Flags, Dispatch),
     SAMPLE: (Stacks,),
-    TRACE: (HostOps, TracedSteps, CompiledRegions),
+    TRACE: (HostOps, TracedSteps, CompiledRegions, Work),
     CALLS: (Calls,),
     OPS: (Ops, ClipCalls, EmbeddingTables, PaddedLookups, Recomputations, MemoryGrowth),
     SYSCALLS: (Syscalls,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from tdiag.evidence.feeding import BatchField, Loader, Loaders
+from tdiag.evidence.feeding import BatchField, Loader, Loaders, Pictures, Shrunk
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.event_files import Process, workers_of
 from tdiag.evidence.from_run.records import (
@@ -112,6 +112,7 @@ def _loader(
         pool_threads=min(
             (f.pool_threads for f in fetches if f.pool_threads is not None), default=None
         ),
+        pictures=_pictures(fetches),
     )
 
 
@@ -131,6 +132,39 @@ def _folders(fetches: list[FetchRecord]) -> tuple[tuple[str, float], ...]:
             total[folder] += opens
     return tuple(
         (name, total[name] / len(counted)) for name in sorted(total, key=lambda n: -total[n])
+    )
+
+
+def _pictures(fetches: list[FetchRecord]) -> Pictures | None:
+    """Means over all fetches, those without a picture included."""
+    seen = [f.pictures for f in fetches if f.pictures is not None]
+    if not seen:
+        return None
+    sums: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for fetch in seen:
+        for scale, careful, *values in fetch.shrunk:
+            sums[scale, careful] = [
+                a + b for a, b in zip(sums[scale, careful], values, strict=True)
+            ]
+    first = next((fetch for fetch in seen if fetch.size), seen[0])
+    return Pictures(
+        decoded=sum(fetch.decoded for fetch in seen) / len(fetches),
+        shrunk=tuple(
+            Shrunk(
+                scale=scale,
+                careful_scale=careful,
+                pictures=pictures / len(fetches),
+                decode_ns=decode_ns / len(fetches),
+                resize_ns=resize_ns / len(fetches),
+                between_ns=between_ns / len(fetches),
+            )
+            for (scale, careful), (pictures, decode_ns, resize_ns, between_ns) in sorted(
+                sums.items()
+            )
+        ),
+        at=location(first.at),
+        size=first.size,
+        to=first.to,
     )
 
 

@@ -110,6 +110,16 @@ class Field(msgspec.Struct):
     of_255: bool | None = None
 
 
+class Decoded(msgspec.Struct):
+    """JPEG pictures of a fetch; of those that were scaled down, the sums by draft scale."""
+
+    decoded: int
+    shrunk: list[tuple[int, int, int, int, int, int]] = []
+    at: At = None
+    size: tuple[int, int] | None = None
+    to: tuple[int, int] | None = None
+
+
 class FetchRecord(Record):
     t: int
     wall: int
@@ -136,6 +146,7 @@ class FetchRecord(Record):
     fields: list[Field] = []
     bytes: int | None = None
     dtypes: dict[str, int] | None = None
+    pictures: Decoded | None = None
 
 
 class ModuleRecord(Record):

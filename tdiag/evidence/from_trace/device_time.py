@@ -142,7 +142,9 @@ ITEM = re.compile(r"^aten::item$")
 ALLOCATION = re.compile(r"^(cuda|hip|cu)(Host)?(Mem)?(Malloc|Alloc|Free)", re.IGNORECASE)
 
 # An instant has one state: the first of these that holds.
-STATES = ("data_wait", "alloc", "sync", "python_loss", "evaluation", "optimizer", "launch")
+STATES = (
+    "data_wait", "alloc", "sync", "python_loss", "evaluation", "optimizer", "prepare", "launch"
+)  # fmt: skip
 OF_PHASE = {"data_wait": "data_wait", "loss": "python_loss", "evaluation": "evaluation"}
 
 
@@ -163,7 +165,11 @@ def blocking_calls(view: TraceView, window: TracedWindow) -> Rows:
 
 
 def host_states(view: TraceView, window: TracedWindow, phases: Sequence[Phase]) -> dict[str, Spans]:
-    """Disjoint sets of instants by state, on any thread of the traced process."""
+    """Disjoint sets of instants by state, on any thread of the traced process.
+
+    ``prepare`` is a state where no DataLoader is asked: the loop makes its batches then.
+    """
+    by_hand = {} if any(name == "data_wait" for name, *_ in phases) else {"prepare": "prepare"}
     raw = {
         "data_wait": view.spans(view.matching(view.annotations, NEXT_BATCH)),
         "alloc": view.spans(view.matching(view.runtime, ALLOCATION)),
@@ -171,7 +177,7 @@ def host_states(view: TraceView, window: TracedWindow, phases: Sequence[Phase]) 
         "optimizer": view.spans(view.matching(view.annotations, OPTIMIZER_STEP)),
         "launch": merged(view.spans(view.ops), view.spans(view.runtime)),
     }
-    for phase, state in OF_PHASE.items():
+    for phase, state in (OF_PHASE | by_hand).items():
         inside = [(begin, end) for name, begin, end in phases if name == phase]
         if inside:
             times = np.array(inside, np.int64)
