@@ -5,7 +5,8 @@ Samples that end in a single user line in forward, loss, optimizer or before the
 that line's torch calls: the rest is Python, or what it calls outside torch. Samples, torch calls
 and clean steps come from different windows. So a line is reported only if its torch calls, scaled
 by how much longer calls took while sampling, take less than a quarter of its time, and if time is
-left even if everything the sampler added to a step fell into this line.
+left even if everything the sampler added to a step fell into this line. Of a line with 5 % of the
+step, it cannot have added what the clean time of the line's phases holds beyond their torch calls.
 
 ## Why it is slow
 The interpreter takes tens of nanoseconds for every name and number, one after the other, while the
@@ -27,6 +28,8 @@ to a loader worker. Compiling does not speed up code outside torch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import inf
 from statistics import median
 
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
@@ -82,8 +85,12 @@ def check(
     mine = [x for x in mine if x not in unseen]
     outside = {x: _outside(x, budget, stacks, ops) for x in mine}
     lines = [x for x in outside if outside[x] > OUTSIDE_FRAC * x.own_frac * budget.step_ns]
-    lines = [x for x in lines if outside[x] > _added(x, stacks, budget)]
     lines = [x for x in lines if _phases(x, ops)]
+    added = {x: _added(x, stacks, budget) for x in lines}
+    for x in lines:
+        if outside[x] >= NOTICEABLE_FRAC * budget.step_ns:
+            added[x] = min(added[x], _not_clean(x, outside, ops, phases))
+    lines = [x for x in lines if outside[x] > added[x]]
     apart = [
         x for x in lines if _calling(x, ops) and _longer(x, budget, stacks, ops) > COMPARABLE_TIMES
     ]
@@ -100,7 +107,7 @@ def check(
     total = sum(outside[x] for x in lines)
     top = max(lines, key=lambda x: outside[x])
     sampled = sum(x.own_frac for x in lines)
-    added = max(_added(x, stacks, budget) for x in lines)
+    uncertain = max(added[x] for x in lines)
     least, most = (
         max(0.0, total + (known - sampled) * budget.step_ns)
         for known in known_to(sampled, stacks.samples)
@@ -123,7 +130,7 @@ def check(
             action="Move Python work out of the step or vectorise it",
         ),
         gain=Gain(
-            0.0 if budget.has_device else max(0.0, least - added) * LOW_END_FRAC,
+            0.0 if budget.has_device else max(0.0, least - uncertain) * LOW_END_FRAC,
             most,
             f"high end: the lines' time outside torch calls, which {stacks.samples:,} samples put"
             f" between {duration(least)} and {duration(most)}; low end: half of it"
@@ -176,6 +183,20 @@ def _added(line: StackLine, stacks: Stacks, budget: Budget) -> float:
     is 1 + slowed times a clean one, and all of that may lie in this line:
     share − ((1 + slowed) × share − slowed)."""
     return max(0.0, stacks.slowed_frac * (1.0 - line.own_frac)) * budget.step_ns
+
+
+def _not_clean(
+    line: StackLine, outside: Mapping[StackLine, float], ops: Ops, phases: Phases | None
+) -> float:
+    """What samples put on Python lines of the line's phases beyond what their clean time leaves
+    beside their torch calls, ns per step: only this can the sampler have added there."""
+    if phases is None:
+        return inf
+    mine = _phases(line, ops)
+    sampled = sum(ns for x, ns in outside.items() if _phases(x, ops) & mine)
+    clean = sum(phases.wall_ns.get(phase, 0.0) for phase in mine)
+    called = sum(x.elapsed_ns for x in ops.lines if x.phase in mine)
+    return max(0.0, sampled - max(0.0, clean - called))
 
 
 def fires() -> Evidence:

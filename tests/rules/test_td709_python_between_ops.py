@@ -15,7 +15,7 @@ from tdiag.evidence.torch_ops import OpLine
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.base import known_to
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
+from tdiag.rules.examples import MS, at, budget, op_line, ops, phases, stack, stacks
 
 OWN = "Net.forward (me/train.py)"
 RULE = find("TD709")
@@ -78,6 +78,27 @@ def test_time_that_the_sampler_may_have_added_is_no_python(
     evidence = training(sampled(share))
     evidence.add(replace(stacks((sampled(share),)), slowed_frac=slowed))
     assert isinstance(run_rule(RULE, evidence), Finding) is fires
+
+
+@pytest.mark.parametrize(
+    ("share", "forward_ms", "fires"),
+    [
+        (0.05, 10.0, True),  # 2 ms of the clean forward are no torch call: samples found half
+        (0.05, 8.0, False),  # nothing is left beside torch calls: the sampler may have added it
+        (0.04, 10.0, False),  # too little to matter
+    ],
+)
+def test_python_that_the_clean_time_of_its_phase_holds_was_not_added_by_the_sampler(
+    share: float, forward_ms: float, fires: bool
+) -> None:
+    """A table by NumPy in ``forward``: 1 ms of samples, while sampling took 30 % of a step."""
+    line = sampled(share)
+    evidence = training(line).add(replace(stacks((line,)), slowed_frac=0.3))
+    evidence.add(phases(forward=forward_ms, backward=8, optimizer=2))
+    found = run_rule(RULE, evidence)
+    assert isinstance(found, Finding) is fires
+    if isinstance(found, Finding):
+        assert found.speedup is not None and found.speedup.low > 1
 
 
 @pytest.mark.parametrize(("times", "fires"), [(1.0, True), (4.0, False)])
