@@ -17,9 +17,10 @@ Move work that does not change out of the step, replace loops over numbers by on
 and keep files, locks and sleeps out of the step.
 
 ## How the gain is computed
-High end: the lines' time outside torch calls, within the sampling error. Low end: half of it
-without the time added by the sampler, since the replacement takes time as well; with a device
-nothing, because it may work meanwhile.
+High end: the lines' time outside torch calls, within the sampling error, and that of the other
+lines of their functions, which are rewritten with them. Low end: half of the former without the
+time added by the sampler, since the replacement takes time as well; with a device nothing, because
+it may work meanwhile.
 
 ## When this advice is wrong
 If the samples fall into your own C extension (a tokenizer, a simulator), the work is real: move it
@@ -28,7 +29,7 @@ to a loader worker. Compiling does not speed up code outside torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from statistics import median
 
@@ -108,6 +109,7 @@ def check(
     top = max(lines, key=lambda x: outside[x])
     sampled = sum(x.own_frac for x in lines)
     uncertain = max(added[x] for x in lines)
+    beside = sum(ns for x, ns in outside.items() if x not in lines and _with(x, lines))
     least, most = (
         max(0.0, total + (known - sampled) * budget.step_ns)
         for known in known_to(sampled, stacks.samples)
@@ -131,14 +133,20 @@ def check(
         ),
         gain=Gain(
             0.0 if budget.has_device else max(0.0, least - uncertain) * LOW_END_FRAC,
-            most,
+            most + beside,
             f"high end: the lines' time outside torch calls, which {stacks.samples:,} samples put"
-            f" between {duration(least)} and {duration(most)}; low end: half of it"
+            f" between {duration(least)} and {duration(most)}, and {duration(beside)} of it in"
+            " other lines of their functions; low end: half of the former"
             + (", or nothing while the device works." if budget.has_device else "."),
             WITH_DEVICE if budget.has_device else tuple(x for x in PHASES if x in there),
         ),
         at=top.at,
     )
+
+
+def _with(line: StackLine, others: Sequence[StackLine]) -> bool:
+    """It stands in a function of theirs: whoever rewrites that rewrites the line."""
+    return any(same_function(line.at, other.at) for other in others)
 
 
 def _own(line: StackLine) -> bool:

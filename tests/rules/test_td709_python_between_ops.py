@@ -80,6 +80,21 @@ def test_time_that_the_sampler_may_have_added_is_no_python(
     assert isinstance(run_rule(RULE, evidence), Finding) is fires
 
 
+def test_the_function_is_rewritten_with_its_other_lines() -> None:
+    """Mixup by NumPy: beside the loop, a line of 2 ms that spends half of them in torch calls."""
+    call = op_line(26, "forward", 1, at=at(26, "forward"), elapsed_ns=1 * MS)
+    stacked = stack(26, 0.1, OWN, "", "Net.forward")
+    evidence = training(sampled(), call)
+    alone, together = (
+        run_rule(RULE, evidence.add(stacks(lines)))
+        for lines in ((sampled(),), (sampled(), stacked))
+    )
+    assert isinstance(alone, Finding) and isinstance(together, Finding)
+    assert together.at_best_ns == pytest.approx(alone.at_best_ns + 1 * MS, rel=0.01)
+    assert alone.speedup is not None and together.speedup is not None
+    assert together.speedup.low == alone.speedup.low
+
+
 @pytest.mark.parametrize(
     ("share", "forward_ms", "fires"),
     [
