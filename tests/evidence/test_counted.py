@@ -30,7 +30,8 @@ def test_a_stall_makes_no_broadcast_of_a_line_dear(tmp_path: Path) -> None:
     run = Run(tmp_path).steps(30, lambda run, number: run.pair(2, 5))
     for number, elapsed in ((1, 2000), (2, 180_000)):
         line = {"at": ["/u/train.py", 7, "forward"], "phase": "forward", "calls": 2 * number,
-                "elapsed": elapsed, "contracted": elapsed // 2, "contraction": "product"}  # fmt: skip
+                "elapsed": elapsed, "contracted": elapsed // 2,
+                "contraction": "product"}  # fmt: skip
         run.add("ops", steps=number, lines=[line], **{"pass": number})
     ops = load_run(run.write()).get(Ops)
     assert ops is not None
