@@ -142,6 +142,36 @@ def layers() -> Figures:
     return figures
 
 
+@measures(fixed_cost__BACKWARD_TIMES="most")
+def backward_of_small_calls() -> Figures:
+    """Backward ÷ forward of what loops and broadcasts call, as a multiple of that of Linear."""
+    rows, sequence, number = torch.randn(120, 64), torch.randn(64, 32, 16), torch.randn(16)
+    large, table = torch.randn(64, 48, 24, 1), torch.randn(48, 24, 48)
+    made: dict[str, tuple[Callable[..., Any], Any]] = {
+        "one row": (lambda x: x[7], (rows,)),
+        "a slice": (lambda x: x[:, 3:4], (sequence,)),
+        "a small product": (torch.matmul, (number[None], torch.randn(16, 16))),
+        "a small mul": (torch.mul, (number, number.clone())),
+        "a mean of rows": (lambda x: x.mean(0), (rows,)),
+        "a broadcast product, summed": (lambda x, w: (x * w).sum((1, 2)), (large, table)),
+    }
+    layer = _backward_by_forward(
+        nn.functional.linear, (torch.randn(64, 256), torch.randn(256, 256))
+    )
+    return {name: _backward_by_forward(call, x) / layer for name, (call, x) in made.items()}
+
+
+def _backward_by_forward(call: Callable[..., Any], given: Any) -> float:
+    leaves = [x.clone().requires_grad_() for x in given]
+    ups = [torch.ones_like(call(*leaves))] * IN_A_ROW
+
+    def forward() -> list[Any]:
+        return [call(*leaves) for _ in range(IN_A_ROW)]
+
+    fast, both = interleaved(forward, lambda: torch.autograd.grad(forward(), leaves, ups))
+    return (both - fast) / fast
+
+
 @measures(loops__SMALL_CALL="most")
 def losses() -> Figures:
     """Built-in losses on one sample of ten numbers, in plain calls, without backward."""

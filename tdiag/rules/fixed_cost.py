@@ -38,14 +38,27 @@ BACKWARD_WORK = Threshold(
     2, "times the forward pass", "By arithmetic: the backward of a product is two such products."
 )
 
+BACKWARD_TIMES = Threshold(
+    4,
+    "times as long, for as much time forward",
+    "Measured with torch 2.13 on a CPU: backward ÷ forward of 25 calls in a row, as a multiple of"
+    " that of Linear, was 1.1 for a broadcast product, 3.3 to 3.6 for small products and slices,"
+    " 4.8 for an index of one row, which writes a tensor as large as all rows; beside busy"
+    " neighbours 4.0 at most (benchmarks/rule_constants.py fixed_cost.BACKWARD_TIMES).",
+)
+
 
 @dataclass(frozen=True)
 class FixedCost:
-    """Per step: torch calls of the forward pass, their fixed cost and the time spent, ns."""
+    """Per step: torch calls of the forward pass, their fixed cost and the time spent, ns.
+
+    ``most_ns``: the time spent if their backward takes :data:`BACKWARD_TIMES` as long as that of
+    other calls."""
 
     calls: float
     dispatch_ns: float
     spent_ns: float
+    most_ns: float
 
     @property
     def work(self) -> float:
@@ -89,7 +102,9 @@ def fixed_cost_of_small(
 def cost_of(mine: Sequence[OpLine], phases: Phases, ops: Ops, dispatch: Dispatch) -> FixedCost:
     """Of these lines. A phase's time is divided among its lines by their own time; backward's
     among all calls that record gradients."""
-    spent = phases.wall_ns.get("backward", 0.0) * _recorded(mine) / (_recorded(ops.lines) or 1.0)
+    backward = phases.wall_ns.get("backward", 0.0)
+    of_it = _recorded(mine) / (_recorded(ops.lines) or 1.0)
+    spent = backward * of_it
     for phase in {line.phase for line in mine}:
         all_of_it = sum(line.elapsed_ns for line in ops.lines if line.phase == phase) or 1.0
         its = sum(line.elapsed_ns for line in mine if line.phase == phase)
@@ -98,7 +113,14 @@ def cost_of(mine: Sequence[OpLine], phases: Phases, ops: Ops, dispatch: Dispatch
         calls=sum(line.calls for line in mine),
         dispatch_ns=sum(_cost(line, dispatch) for line in mine),
         spent_ns=spent,
+        most_ns=spent + backward * (most_of_backward(of_it) - of_it),
     )
+
+
+def most_of_backward(share: float) -> float:
+    """The share of backward, at most, of calls with this share of the forward time that records
+    gradients: backward is one call, in which only time forward tells its parts apart."""
+    return BACKWARD_TIMES * share / (1 + (BACKWARD_TIMES - 1) * share)
 
 
 def part_of_phases(phases: Phases, ops: Ops, part: Callable[[OpLine], float]) -> dict[str, float]:

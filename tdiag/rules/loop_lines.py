@@ -105,6 +105,17 @@ def beside_the_step(
     return found
 
 
+def between_epochs(
+    budget: Budget, stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
+) -> list[StackLine]:
+    """Lines that stand above the forward and run after the step, most samples first: where an epoch
+    begins, before its first batch is asked for. The budget tells: less than half of their samples
+    has room before the forward, and the time after the step has room for most of them."""
+    lines = beside_the_step(BEFORE, stacks, ops, trees)
+    most = MAJORITY_FRAC * sum(line.self_frac for line in lines)
+    return lines if budget.share("prepare") < most <= budget.share("other") else []
+
+
 def made_for_logs(stacks: Stacks, ops: Ops | None, trees: CallTrees | None) -> list[StackLine]:
     """Lines after the step that write nothing, in functions that spend most of their time there on
     writing: whoever logs less often runs them less often, too."""

@@ -116,7 +116,8 @@ def value_loops(
     ops: Ops, modules: Modules | None, hooks: Collection[tuple[str, str]]
 ) -> list[OpLine]:
     """Lines that loop over tensor values: every loop in the loss, and loops of forward in functions
-    that also read tensor values in a loop (a loss may be computed there), hooks apart."""
+    that read tensor values and record gradients in a loop (a loss may be computed there; without
+    gradients it is a mask or an index of the model's), hooks apart."""
     loops = [x for x in ops.lines if x.in_loop and _again_and_again(x) and not in_hook(x, hooks)]
     reading = {
         (line.at.file, line.at.function)
@@ -124,13 +125,14 @@ def value_loops(
         if line.phase == "forward"
         and sum(conversions([line]).values()) >= MIN_LINE_CALLS * line.turns
     }
+    recording = {(line.at.file, line.at.function) for line in loops if line.grad_calls}
     return [
         line
         for line in loops
         if in_loss(line, modules)
         or (
             line.phase == "forward"
-            and (line.at.file, line.at.function) in reading
+            and (line.at.file, line.at.function) in reading & recording
             and not LAYERS & line.names.keys()
         )
     ]

@@ -14,9 +14,9 @@ Only random augmentation stays in the epochs.
 
 ## How the gain is computed
 From the CPU time of loading samples, less that of copying kept results; and the time that fetches
-wait for storage, if the results fit in memory. High end: all of it, in a long training. Low end:
-two thirds, in a training of three epochs; nothing if the results only fit on disk, which may be no
-faster.
+wait for storage, if the results fit in memory. High end: all of it, in a long training; and what
+else fetches wait for, if that is less than their time on a core. Low end: two thirds, in a training
+of three epochs; nothing if the results only fit on disk, which may be no faster.
 
 ## When this advice is wrong
 A training of one epoch repeats nothing: a run that ended within its first one is not reported, and
@@ -91,6 +91,8 @@ def check(
     fits = free is not None and whole <= RAM_FOR_DATA_FRAC * free
     # Files kept in memory are not read again. The answers of a service may change.
     reading = fed.blocked if fed.loader.read_bytes and fits else 0.0
+    # What work on a core waits for in between (a proxy, a pipe) is kept with its result, at best.
+    asking = fed.blocked - reading if fits and saved > fed.blocked else 0.0
     saved += reading
     at = fetch_place(fed, top_fetch_lines(fed.loader, stacks))
     spent, read = (total / fed.batches / samples for total in (loading, reading))
@@ -113,7 +115,7 @@ def check(
         fix=_fix(fed.loader, whole, free or 0, fits, where(at)),
         gain=Gain(
             fed.gain_of_saving(saved * (1 - FIRST_EPOCH_FRAC)) if fits else 0.0,
-            fed.gain_of_saving(saved),
+            fed.gain_of_saving(saved + asking),
             "high end: a training of many epochs; low end: "
             + (
                 "a training of three epochs." if fits else "nothing, if reading them takes as long."

@@ -2,7 +2,9 @@
 
 ## What it measures
 Bytes per parameter over all modules (8 means `float64`), the dtypes of the batches, and the clean
-time of the computing phases.
+time of the computing phases. On a CPU also a model of narrower parameters in which traced
+operations on `float64` take at least 5 % of the step: one buffer of NumPy's makes all that follows
+as wide.
 
 ## Why it is slow
 A float64 value takes twice the bytes, so half as many fit a vector register, a cache or a second of
@@ -17,7 +19,8 @@ model in torch's default dtype.
 CPU: `float32` halves the bytes and doubles the vector width, so at least 2 times as fast where
 calls do work; at most 3.9 times in measurements. Device: at best a 64th of the compute time is left
 (replayed where the trace allows it); at worst nothing changes, because kernels are too short. Where
-calls cost no more than their fixed cost, or were not counted, nothing is predicted.
+calls cost no more than their fixed cost, or were not counted, nothing is predicted. Of a part of
+the model: the same by its share of the traced operations' time, and half of it as the low end.
 
 ## When this advice is wrong
 Ill-conditioned solvers, long sums and some physics need `float64`: compare the losses.
@@ -28,19 +31,22 @@ from __future__ import annotations
 import ast
 import linecache
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.roofline import Work
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.evidence.training import Layers, Module, Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import MODEL_PHASES, Abstain, Found, Gain, count, frac, held, ns, text, where
 from tdiag.rules.examples import MB, MS, at, budget, loaders, module, op_line, ops, phases
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
+from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step
 
 CODE = "TD610"
@@ -82,13 +88,14 @@ def check(
     ops: Ops | None,
     dispatch: Dispatch | None,
     layers: Layers | None,
+    work: Work | None,
 ) -> Found | None:
-    if layers is not None and layers.dtypes and "float64" not in layers.dtypes:
-        return None  # complex64 takes as many bytes
     mine = [x for x in modules.modules if x.parameters]
     parameters = sum(x.parameters for x in mine)
-    if not mine or sum(x.parameter_bytes for x in mine) != WIDE_BYTES * parameters:
-        return None
+    narrow = layers is not None and bool(layers.dtypes) and "float64" not in layers.dtypes
+    if narrow or not mine or sum(x.parameter_bytes for x in mine) != WIDE_BYTES * parameters:
+        # complex64 takes as many bytes as float64
+        return _of_a_part(budget, work, phases, ops, dispatch)
     loader = loaders.train() if loaders else None
     dtypes = loader.batch_dtypes or {} if loader else {}
     if any(name.startswith("complex") for name in dtypes):
@@ -118,6 +125,47 @@ def check(
             code="inputs = inputs.float()\nmodel = model.float()",
         ),
         gain=gain,
+        at=place,
+    )
+
+
+def _of_a_part(
+    budget: Budget,
+    work: Work | None,
+    phases: Phases | None,
+    ops: Ops | None,
+    dispatch: Dispatch | None,
+) -> Found | None:
+    """Operations on float64 between narrower parameters."""
+    if budget.has_device or work is None:
+        return None
+    wide = [op for op in work.ops if op.dtype == "float64"]
+    traced = sum(op.host_ns for op in work.ops)
+    share = sum(op.host_ns for op in wide) / traced if traced else 0.0
+    computing = held(budget, *MODEL_PHASES) * share
+    calling = {x.at.function for x in ops.lines if x.phase == "forward"} if ops else set()
+    forward = [op for op in wide if op.at and op.at.function in calling]  # not under backward()
+    place = work.heaviest((forward or wide).__contains__)
+    gain = _gain(budget, computing, phases, ops, dispatch)
+    if computing < NOTICEABLE_FRAC * budget.step_ns or place is None:
+        return None
+    return Found(
+        summary=(
+            f"Operations on float64 take {per_step(computing, budget.step_ns)}, most of"
+            f" it{where(place)}, in a model whose parameters are narrower."
+        ),
+        evidence=(
+            frac("operations on float64, share of the traced time", share, "trace"),
+            ns("their time, per step", computing, "budget"),
+        ),
+        fix=Fix(
+            f"Find what widens the values{where(place)}: a buffer or constant made by NumPy, or"
+            " .double(). Make it float32 where it is made.",
+            "review",
+            action="Make the constant that widens the values float32",
+            code="constant = torch.from_numpy(array).float()",
+        ),
+        gain=gain and replace(gain, low_ns=gain.low_ns * LOW_END_FRAC),
         at=place,
     )
 

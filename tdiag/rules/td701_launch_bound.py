@@ -7,8 +7,9 @@ takes over ten times as long as usual, the host does something else: it preproce
 context, loads a module, or captures a graph.
 CPU: the time of forward and backward against the fixed cost of their torch calls, counted exactly
 and timed on this machine; where most of the time goes to lines whose calls do work, only the other
-lines count. Loops over tensor values (TD501) and a model called in a loop (TD712) have their own
-rules.
+lines count. A Python loop in forward is judged by itself, whatever the other lines do: by that
+fixed cost, or by how little of its time its traced shapes need on this machine. Loops over tensor
+values (TD501) and a model called in a loop (TD712) have their own rules.
 
 ## Why it is slow
 Python, dispatch and launch take the same few microseconds per call, however little data it touches.
@@ -21,9 +22,10 @@ give each call more work (a larger batch), or issue fewer calls (`torch.compile`
 once.
 
 ## How the gain is computed
-High end: the loop's share of the calls is gone; without such a loop, a batch four times as large
-spreads the fixed costs over four times the samples. Low end: half of the measured fixed costs
-(device: of the idle time), as with a batch twice as large.
+A loop: high end all of its time with its backward, which takes up to four times as long as that of
+other calls; low end the fixed costs of seven of its eight calls. Without such a loop: high end a
+batch four times as large, which spreads the fixed costs over four times the samples; low end half
+of the measured fixed costs (device: of the idle time), as with a batch twice as large.
 
 ## When this advice is wrong
 A larger batch changes the optimisation and needs another learning rate. Compiling pays only if
@@ -34,6 +36,7 @@ from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
@@ -45,7 +48,15 @@ from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
 from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
 from tdiag.rules.evaluation import acts
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost, fixed_cost_of_small
+from tdiag.rules.fixed_cost import (
+    BACKWARD_TIMES,
+    FIXED_COST_FACTOR,
+    LITTLE_WORK_FRAC,
+    best_ns,
+    cost_of,
+    fixed_cost,
+    fixed_cost_of_small,
+)
 from tdiag.rules.loops import (
     LAYERS,
     MIN_LINE_CALLS,
@@ -84,6 +95,8 @@ def check(
     flags: Flags | None,
     calls: Calls | None,
     trees: CallTrees | None,
+    work: Work | None,
+    roof: Roof | None,
 ) -> Found | None:
     agent = acts(flags, calls)
     loop = model_loop(modules, phases, ops)
@@ -97,12 +110,60 @@ def check(
             for x in (ops.lines if ops else ())
             if x.constructs or in_hook(x, hooks) or x.shared >= MIN_LINE_CALLS
         ]
-        return _on_cpu(budget, phases, ops, dispatch, loader, apart, agent)
+        looping = _in_a_loop(budget, phases, ops, dispatch, apart, work, roof)
+        return looping or _on_cpu(budget, phases, ops, dispatch, loader, apart, agent)
     if device is None:
         raise Abstain("no device activity was traced")
     if loop:
         return None
     return _on_device(budget, device, loader, agent)
+
+
+def _in_a_loop(
+    budget: Budget,
+    phases: Phases | None,
+    ops: Ops | None,
+    dispatch: Dispatch | None,
+    apart: list[OpLine],
+    work: Work | None,
+    roof: Roof | None,
+) -> Found | None:
+    """A loop in the forward pass whose calls do little, unless most small calls are elsewhere."""
+    fixed = fixed_cost(phases, ops, dispatch, apart)
+    assert phases and ops and dispatch
+    loop = [line for line in _loop(ops) if line not in apart]
+    cost = cost_of(loop, phases, ops, dispatch)
+    best = best_ns(loop, work, roof)
+    little = best is not None and best <= LITTLE_WORK_FRAC * cost.spent_ns
+    if not cost.calls or not (cost.work <= FIXED_COST_FACTOR or little):
+        return None
+    others = fixed_cost_of_small(phases, ops, dispatch, [*apart, *loop])
+    if fixed.work <= FIXED_COST_FACTOR and cost.spent_ns <= others.spent_ns:
+        return None
+    worst = max(loop, key=lambda line: line.elapsed_ns)
+    return Found(
+        summary=(
+            f"A Python loop in forward takes {per_step(cost.spent_ns, budget.step_ns)} with its"
+            f" backward, most of it{where(worst.at)}: {cost.calls:.0f} torch calls of"
+            f" {duration(cost.spent_ns / cost.calls)}, which do little each."
+        ),
+        evidence=(
+            count("torch calls in the loop", cost.calls, "ops", "per_step"),
+            ns("the loop and its backward", cost.spent_ns, "baseline"),
+            ns("fixed cost of these calls on this machine", cost.dispatch_ns, "probe"),
+            *(() if best is None else (ns("their work at best", best, "trace"),)),
+        ),
+        fix=rewriting(loop),
+        gain=Gain(
+            cost.dispatch_ns * (1 - 1 / MIN_LINE_CALLS),
+            cost.most_ns,
+            f"high end: the loop is gone, whose backward takes up to {BACKWARD_TIMES:.0f} times as"
+            " long as that of other calls; low end: the fixed costs of all but one of"
+            f" {MIN_LINE_CALLS:.0f} calls.",
+            ("forward", "backward"),
+        ),
+        at=worst.at,
+    )
 
 
 def _on_cpu(
@@ -123,23 +184,13 @@ def _on_cpu(
         fixed = small  # the other lines' calls do work
     if not fixed.calls:
         return None
-    per_call = fixed.spent_ns / fixed.calls
-    loop = [line for line in _loop(ops) if line not in apart]
-    looped = sum(line.calls for line in loop) / fixed.calls
-    if looped <= MAJORITY_FRAC:
-        loop, looped = [], 0.0
     few = "small " if fixed is small else ""
-    saved = f"a batch {LARGER_BATCH} times as large, per sample"
-    if loop:
-        saved = f"without the loop's {percent(looped)} of the calls"
-    fix = _fix(loader, "default", agent)
-    if loop:
-        fix = rewriting(loop)
     return Found(
         summary=(
             f"{'Small calls' if few else 'Forward and backward'} take"
             f" {per_step(fixed.spent_ns, budget.step_ns)} for {fixed.calls:.0f} torch calls:"
-            f" {duration(per_call)} per call, little more than the fixed cost of a call."
+            f" {duration(fixed.spent_ns / fixed.calls)} per call, little more than the fixed cost"
+            " of a call."
         ),
         evidence=(
             count(f"{few}torch calls in forward", fixed.calls, "ops", "per_step"),
@@ -150,27 +201,27 @@ def _on_cpu(
             ),
             ns("fixed cost of these calls on this machine", fixed.dispatch_ns, "probe"),
         ),
-        fix=fix,
+        fix=_fix(loader, "default", agent),
         gain=Gain(
             fixed.dispatch_ns / DOUBLED_BATCH,
-            fixed.spent_ns * max(looped, 1 - 1 / LARGER_BATCH),
-            f"high end: {saved}; low end: half of the fixed costs.",
+            fixed.spent_ns * (1 - 1 / LARGER_BATCH),
+            f"high end: a batch {LARGER_BATCH} times as large, per sample; low end: half of the"
+            " fixed costs.",
             ("forward", "backward"),
         ),
-        at=loop[0].at if loop else loader.created_at if loader else None,
+        at=loader.created_at if loader else None,
     )
 
 
 def _loop(ops: Ops) -> list[OpLine]:
-    """Lines of the forward pass that loop over calls without weights, busiest first. A loop over
-    layers cannot be written as one expression."""
+    """Lines of the forward pass that loop over calls without weights. A loop over layers cannot be
+    written as one expression."""
     lines = [x for x in ops.lines if x.phase == "forward" and x.in_loop and x.names]
-    small = [
+    return [
         x
         for x in lines
         if max(x.names.values()) >= MIN_LINE_CALLS * x.turns and not LAYERS & x.names.keys()
     ]
-    return sorted(small, key=lambda line: -line.calls)
 
 
 def _on_device(

@@ -18,10 +18,11 @@ Use one intra-op thread for each core that this process has to itself.
 ## How the gain is computed
 All ends start from the computing time. Too many threads in one process: at worst every call takes
 threads ÷ cores turns; at best the extra threads only wait. In several processes: at worst a call
-takes as many times as long as the worst measurement on an otherwise idle machine. Too few threads:
-at best calls speed up in proportion to threads, and no more than this machine's products and copies
-did when all cores were tried after the run; at worst they do not. Where that was not tried, threads
-beyond the physical cores count for nothing, as torch's default has it.
+takes as many times as long as the worst measurement on an otherwise idle machine, but no longer
+than leaves the step's work at the machine's best rates. Too few threads: at best calls speed up in
+proportion to threads, and no more than this machine's products and copies did when all cores were
+tried after the run; at worst they do not. Where that was not tried, threads beyond the physical
+cores count for nothing, as torch's default has it.
 
 ## When this advice is wrong
 Calls bound by memory bandwidth gain little from more threads. Another training on the machine may
@@ -93,7 +94,9 @@ def check(
     if threads.intra_op > 1 and (threads.processes > 1 or trainings):
         fit = max(1, int(_left(system, trainings) // threads.processes))
         if threads.intra_op > fit:
-            return _crowded(budget, threads, system, trainings, fit, _share_at_stake(ops))
+            lost = held(budget, *PARALLEL) * _share_at_stake(ops) * (1 - 1 / CROWDED_TIMES)
+            lost = min(lost, _beyond_the_work(budget, roof, work))
+            return _crowded(budget, threads, system, trainings, fit, lost) if lost > 0 else None
     if threads.intra_op > cores:
         surplus = (1 - cores / threads.intra_op) * _share_at_stake(ops)
         return _training(budget, threads, system, cores, surplus)
@@ -159,7 +162,7 @@ def _crowded(
     system: System,
     trainings: Sequence[Busy],
     fit: int,
-    share: float,
+    lost_ns: float,
 ) -> Found:
     """Several processes train on the same cores, with more threads than cores."""
     together = max(threads.together, threads.intra_op)
@@ -190,13 +193,23 @@ def _crowded(
         ),
         gain=Gain(
             0.0,
-            held(budget, *PARALLEL) * share * (1 - 1 / CROWDED_TIMES),
-            f"high end: {CROWDED_TIMES} times as fast, the largest difference measured; low end:"
-            " nothing, if threads are not the limit.",
+            lost_ns,
+            f"high end: {CROWDED_TIMES} times as fast, the largest difference measured, but no"
+            " faster than the step's work at this machine's best rates; low end: nothing, if"
+            " threads are not the limit.",
             PARALLEL,
         ),
         at=threads.set_at,
     )  # fmt: skip
+
+
+def _beyond_the_work(budget: Budget, roof: Roof | None, work: Work | None) -> float:
+    """Of the computing time, ns per step, what the traced work does not need at the machine's best
+    rates: no number of threads saves the rest. All of it where the rates are not known well."""
+    computing = held(budget, *PARALLEL)
+    if roof is None or work is None or roof.certainty < MAJORITY_FRAC:
+        return computing
+    return max(0.0, computing - sum(map(roof.best_ns, work.ops)))
 
 
 def _workers_too_many(

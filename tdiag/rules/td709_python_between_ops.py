@@ -5,7 +5,8 @@ Samples that end in a single user line in forward, loss, optimizer or before the
 that line's torch calls: the rest is Python, or what it calls outside torch. Samples, torch calls
 and clean steps come from different windows. So a line is reported only if its torch calls, scaled
 by how much longer calls took while sampling, take less than a quarter of its time, and if time is
-left even if everything the sampler added to a step fell into this line.
+left even if everything the sampler added to a step fell into this line. Of a line with 5 % of the
+step, it cannot have added what the clean time of the line's phases holds beyond their torch calls.
 
 ## Why it is slow
 The interpreter takes tens of nanoseconds for every name and number, one after the other, while the
@@ -16,9 +17,10 @@ Move work that does not change out of the step, replace loops over numbers by on
 and keep files, locks and sleeps out of the step.
 
 ## How the gain is computed
-High end: the lines' time outside torch calls, within the sampling error. Low end: half of it
-without the time added by the sampler, since the replacement takes time as well; with a device
-nothing, because it may work meanwhile.
+High end: the lines' time outside torch calls, within the sampling error, and that of the other
+lines of their functions, which are rewritten with them. Low end: half of the former without the
+time added by the sampler, since the replacement takes time as well; with a device nothing, because
+it may work meanwhile.
 
 ## When this advice is wrong
 If the samples fall into your own C extension (a tokenizer, a simulator), the work is real: move it
@@ -27,6 +29,8 @@ to a loader worker. Compiling does not speed up code outside torch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from math import inf
 from statistics import median
 
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
@@ -82,8 +86,12 @@ def check(
     mine = [x for x in mine if x not in unseen]
     outside = {x: _outside(x, budget, stacks, ops) for x in mine}
     lines = [x for x in outside if outside[x] > OUTSIDE_FRAC * x.own_frac * budget.step_ns]
-    lines = [x for x in lines if outside[x] > _added(x, stacks, budget)]
     lines = [x for x in lines if _phases(x, ops)]
+    added = {x: _added(x, stacks, budget) for x in lines}
+    for x in lines:
+        if outside[x] >= NOTICEABLE_FRAC * budget.step_ns:
+            added[x] = min(added[x], _not_clean(x, outside, ops, phases))
+    lines = [x for x in lines if outside[x] > added[x]]
     apart = [
         x for x in lines if _calling(x, ops) and _longer(x, budget, stacks, ops) > COMPARABLE_TIMES
     ]
@@ -100,7 +108,8 @@ def check(
     total = sum(outside[x] for x in lines)
     top = max(lines, key=lambda x: outside[x])
     sampled = sum(x.own_frac for x in lines)
-    added = max(_added(x, stacks, budget) for x in lines)
+    uncertain = max(added[x] for x in lines)
+    beside = sum(ns for x, ns in outside.items() if x not in lines and _with(x, lines))
     least, most = (
         max(0.0, total + (known - sampled) * budget.step_ns)
         for known in known_to(sampled, stacks.samples)
@@ -123,15 +132,21 @@ def check(
             action="Move Python work out of the step or vectorise it",
         ),
         gain=Gain(
-            0.0 if budget.has_device else max(0.0, least - added) * LOW_END_FRAC,
-            most,
+            0.0 if budget.has_device else max(0.0, least - uncertain) * LOW_END_FRAC,
+            most + beside,
             f"high end: the lines' time outside torch calls, which {stacks.samples:,} samples put"
-            f" between {duration(least)} and {duration(most)}; low end: half of it"
+            f" between {duration(least)} and {duration(most)}, and {duration(beside)} of it in"
+            " other lines of their functions; low end: half of the former"
             + (", or nothing while the device works." if budget.has_device else "."),
             WITH_DEVICE if budget.has_device else tuple(x for x in PHASES if x in there),
         ),
         at=top.at,
     )
+
+
+def _with(line: StackLine, others: Sequence[StackLine]) -> bool:
+    """It stands in a function of theirs: whoever rewrites that rewrites the line."""
+    return any(same_function(line.at, other.at) for other in others)
 
 
 def _own(line: StackLine) -> bool:
@@ -176,6 +191,20 @@ def _added(line: StackLine, stacks: Stacks, budget: Budget) -> float:
     is 1 + slowed times a clean one, and all of that may lie in this line:
     share − ((1 + slowed) × share − slowed)."""
     return max(0.0, stacks.slowed_frac * (1.0 - line.own_frac)) * budget.step_ns
+
+
+def _not_clean(
+    line: StackLine, outside: Mapping[StackLine, float], ops: Ops, phases: Phases | None
+) -> float:
+    """What samples put on Python lines of the line's phases beyond what their clean time leaves
+    beside their torch calls, ns per step: only this can the sampler have added there."""
+    if phases is None:
+        return inf
+    mine = _phases(line, ops)
+    sampled = sum(ns for x, ns in outside.items() if _phases(x, ops) & mine)
+    clean = sum(phases.wall_ns.get(phase, 0.0) for phase in mine)
+    called = sum(x.elapsed_ns for x in ops.lines if x.phase in mine)
+    return max(0.0, sampled - max(0.0, clean - called))
 
 
 def fires() -> Evidence:

@@ -2,16 +2,18 @@
 
 ## What it measures
 Samples of the training thread in the user's lines that run between the optimizer's step and the
-next batch: those below `optimizer.step()` in the loop, and what they call. Lines that write logs,
-and those that make what is written, are TD804's. On a device, lines that read a value wait for the
-work before them and do not count.
+next batch: those below `optimizer.step()` in the loop, those above it where an epoch begins (if the
+budget holds most of their time after the step), and what they call. Lines that write logs, and
+those that make what is written, are TD804's. On a device, lines that read a value wait for the work
+before them and do not count.
 
 ## Why it is slow
 Histograms, metrics and callbacks run on the training thread, one after the other, while nothing
 trains.
 
 ## What to do
-Do it every N steps or once an epoch, or keep the tensors and compute on many of them at once.
+Do it every N steps or once an epoch, or keep the tensors and compute on many of them at once. Make
+once, before the first epoch, what each epoch makes again: data sets, loaders, tables.
 
 ## How the gain is computed
 The lines' share of the samples as time of the step, within the sampling error. Low end: a quarter
@@ -24,7 +26,7 @@ What must happen every step, such as an average of the weights, cannot happen le
 
 from __future__ import annotations
 
-from tdiag.evidence.sampled import CallTrees, Stacks
+from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
@@ -35,6 +37,7 @@ from tdiag.rules.examples import at, budget, op_line, ops, stack, stacks
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import (
     beside_the_step,
+    between_epochs,
     check_samples,
     logs,
     made_for_logs,
@@ -53,16 +56,17 @@ AFTER = {"TD714": "work that grows with the run grows as well if it is done less
 def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> Found | None:
     check_samples(stacks)
     others = made_for_logs(stacks, ops, trees)
+    between = between_epochs(budget, stacks, ops, trees)
     lines = [
         x
-        for x in beside_the_step(AFTER_THE_STEP, stacks, ops, trees)
+        for x in (*beside_the_step(AFTER_THE_STEP, stacks, ops, trees), *between)
         if not logs(x) and x not in others and not waits_for_device(x, budget, ops)
     ]
     share = sum(line.self_frac for line in lines)
     cost = share * budget.step_ns
     if share < NOTICEABLE_FRAC:
         return None
-    top = lines[0]
+    top = max(lines, key=lambda line: line.self_frac)
     least, most = known_to(share, stacks.samples)
     return Found(
         summary=(
@@ -73,7 +77,9 @@ def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> 
             *(frac(f"samples{where(line.at)}", line.self_frac, "sample") for line in lines[:3]),
             count("samples of the training thread", stacks.samples, "sample"),
         ),
-        fix=Fix(
+        fix=_once(top)
+        if top in between
+        else Fix(
             f"Do the work{where(top.at)} every {LOG_EVERY} steps or once an epoch. If every step"
             " counts, keep its tensors and compute on many of them at once.",
             "review",
@@ -91,21 +97,30 @@ def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> 
     )
 
 
+def _once(top: StackLine) -> Fix:
+    return Fix(
+        f"The work{where(top.at)} is done where each epoch begins. Do it once, before the first,"
+        " and keep what it makes.",
+        "review",
+        action="Make once what each epoch makes again",
+        code="loader = make_loader()  # before the loop over epochs",
+    )
+
+
 def fires() -> Evidence:
-    return _loop(62)
+    return _loop(62, budget(forward=6, backward=8, optimizer=2, other=11))
 
 
 def clear() -> Evidence:
     """The same work above the forward makes the batch."""
-    return _loop(55)
+    return _loop(55, budget(prepare=11, forward=6, backward=8, optimizer=2))
 
 
-def _loop(line: int) -> Evidence:
+def _loop(line: int, step: Budget) -> Evidence:
     """A step from line 57 to 59; 40 % of the samples at ``line``."""
     calls = ops(
         op_line(57, "forward", 4, at=at(57, "train")),
         op_line(59, "optimizer", 4, at=at(59, "train")),
     )
     work = stack(line, 0.4, "confusion_matrix (metrics/_classification.py)", function="train")
-    step = budget(forward=6, backward=8, optimizer=2, other=11)
     return Evidence().add(step, stacks((work, stack(57, 0.5, "", "forward"))), calls)

@@ -23,3 +23,17 @@ def test_a_stall_in_one_pass_makes_no_line_dear(tmp_path: Path) -> None:
     ops = load_run(run.write()).get(Ops)
     assert ops is not None
     assert {line.at.line: line.elapsed_ns for line in ops.lines} == pytest.approx({7: 200, 8: 800})
+
+
+def test_a_stall_makes_no_broadcast_of_a_line_dear(tmp_path: Path) -> None:
+    """Of 90 ms in the second pass 88 are a stall: its part of the line counts, not its time."""
+    run = Run(tmp_path).steps(30, lambda run, number: run.pair(2, 5))
+    for number, elapsed in ((1, 2000), (2, 180_000)):
+        line = {"at": ["/u/train.py", 7, "forward"], "phase": "forward", "calls": 2 * number,
+                "elapsed": elapsed, "contracted": elapsed // 2,
+                "contraction": "product"}  # fmt: skip
+        run.add("ops", steps=number, lines=[line], **{"pass": number})
+    ops = load_run(run.write()).get(Ops)
+    assert ops is not None
+    assert ops.lines[0].elapsed_ns == pytest.approx(2000)
+    assert ops.lines[0].contracted_ns == pytest.approx(1000)

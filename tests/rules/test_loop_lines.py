@@ -46,6 +46,30 @@ def test_the_source_order_of_one_loop() -> None:
     assert [x.at.line for x in beside_the_step(AFTER, lines, in_loop(), None)] == [55]
 
 
+@pytest.mark.parametrize(
+    ("prepare", "other", "named"),
+    [
+        (0.2, 12, True),  # the loader is made again in each epoch: no time before the forward
+        (12, 0.2, False),  # a batch made by hand, before each forward
+        (0.2, 2, False),  # the time after the step holds little of it: an evaluation, perhaps
+    ],
+)
+def test_what_an_epoch_makes_again_runs_after_the_step_and_stands_above_it(
+    prepare: float, other: float, named: bool
+) -> None:
+    """`for epoch …: loader = make()`, and below it the loop over batches."""
+    lines = stacks((stack(14, 0.6, function="Table.__init__"),))
+    trees = tree(("main", 28, -1, 0.6), ("Table.__init__", 14, 0, 0.6))
+    rest = max(0.0, 20 - prepare - other)
+    step = budget(prepare=prepare, other=other, data_wait=1, forward=rest)
+    found = run_rule(find("TD713"), Evidence().add(step, lines, in_loop(), trees))
+    assert isinstance(found, Finding) is named
+    if isinstance(found, Finding):
+        assert found.location is not None and found.location.line == 14
+        assert "once, before the first" in found.fix.text
+        assert found.speedup is not None and found.speedup.high > 2
+
+
 def test_a_step_in_a_function_of_its_own_and_work_in_another() -> None:
     """``main`` calls ``batch`` at 80, ``step`` at 81 and ``watch`` at 82."""
     step = ops(

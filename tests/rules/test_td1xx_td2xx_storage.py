@@ -144,6 +144,14 @@ def test_what_is_kept_in_memory_need_not_be_read_either() -> None:
     assert on_disk.at_best_ns < 30 * MS
 
 
+def test_what_work_on_a_core_waits_for_is_kept_with_its_result_at_best() -> None:
+    """A cache behind a Manager's proxy: of 60 ms a batch 36 are on a core, 24 wait for the pipe."""
+    proxy = {"random": False, "samples": 64.0, "load_cpu_ns": 35e6, "runqueue_ns": None}
+    kept = finding("TD209", dataset_len=10_000, batch_bytes=1.0 * MB, **proxy)
+    assert kept.at_best_ns > 54 * MS
+    assert kept.speedup is not None and kept.speedup.low < 1.5, "the answers may change"
+
+
 def test_an_unsized_dataset_has_no_epochs_to_repeat() -> None:
     assert result("TD209", random=False, samples=64.0, dataset_len=None) is None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine
@@ -28,10 +29,50 @@ def test_a_few_large_calls_beside_a_loop_of_small_ones_are_no_overhead() -> None
     mixed = in_forward(large_layers(2), loop_line, forward=4, backward=3.6)
     found = finding("TD701", mixed)
     assert found.at_best_ns == pytest.approx(2 * MS, rel=0.01)
-    assert found.summary.startswith("Small calls take 2.00 ms per step")
+    assert found.summary.startswith("A Python loop in forward takes 2.00 ms per step")
     told = {measure.name: measure.value for measure in found.evidence}
-    assert told["small torch calls in forward"] == 900
-    assert told["small calls and their backward"] == pytest.approx(2 * MS)
+    assert told["torch calls in the loop"] == 900
+    assert told["the loop and its backward"] == pytest.approx(2 * MS)
+
+
+def test_a_loop_of_small_calls_is_found_beside_layers_that_do_any_amount_of_work() -> None:
+    """The layers' 60 ms used to hide the loop: on average 67 µs a call."""
+    loop_line = op_line(20, "forward", 900, elapsed_ns=4 * MS, in_loop=True, names={"mul": 900.0})
+    found = finding("TD701", in_forward(large_layers(20), loop_line, forward=24, backward=40))
+    assert found.location == loop_line.at
+    assert found.at_best_ns == pytest.approx(4 * MS, rel=0.01)
+
+
+def test_the_backward_of_a_loop_may_take_four_times_its_share() -> None:
+    """Node by node: 80 % of the forward, and at most 16 ÷ 17 of backward."""
+    nodes = op_line(17, "forward", 960, grad_calls=960.0, elapsed_ns=8 * MS, in_loop=True,
+                    names={"mean": 240.0}, at=at(17, "forward"))  # fmt: skip
+    found = finding("TD701", in_forward(nodes, large_layers(2), forward=10, backward=8))
+    assert found.at_best_ns == pytest.approx((8 + 8 * 16 / 17) * MS, rel=0.001)
+
+
+def attending(needs_ms: float) -> Evidence:
+    """Attention position by position, 12 times the fixed cost of its calls: 64 products of 16 rows
+    with keys, whose shapes need ``needs_ms`` with their backward."""
+    line = op_line(26, "forward", 640, grad_calls=640.0, elapsed_ns=18 * MS, in_loop=True,
+                   names={"matmul": 128.0, "softmax": 64.0}, at=at(26, "forward"))  # fmt: skip
+    product = OpWork(name="aten::bmm", dims=((64, 1, 16), (64, 16, 32)), dtype="float32",
+                     count=128.0, flops=needs_ms / 3 * 1e6, moved=4.0, host_ns=18 * MS,
+                     device_ns=None, at=line.at)  # fmt: skip
+    evidence = in_forward(line, forward=18, backward=36)
+    roof = Roof(flops_per_s={"float32": 1e9}, bytes_per_s=(), source="measured")
+    return evidence.add(roof, Work(ops=(product,), calls=1900.0))
+
+
+def test_a_loop_whose_shapes_need_little_of_its_time_is_found_by_the_roofline() -> None:
+    found = finding("TD701", attending(needs_ms=3))
+    assert found.location is not None
+    assert found.location.line == 26
+    assert found.at_best_ns == pytest.approx(54 * MS, rel=0.01)
+
+
+def test_a_loop_whose_calls_work_is_none_of_little_calls() -> None:
+    assert result("TD701", attending(needs_ms=30)) is None
 
 
 def test_tensors_made_one_by_one_are_no_small_calls_of_the_model() -> None:
@@ -48,12 +89,25 @@ def test_a_loss_inside_the_models_forward_has_all_lines_of_its_loop() -> None:
     looping = {"in_loop": True, "at": at(37, "loss_of")}
     asks = op_line(37, "forward", 128, conversions={"bool": 128.0}, elapsed_ns=1 * MS, **looping)
     picks = replace(asks, at=replace(asks.at, line=35), calls=384.0, conversions={})
+    picks = replace(picks, grad_calls=1.0)
     layers = replace(large_layers(2), in_loop=True, calls=9.0, grad_calls=9.0)
     elsewhere = replace(picks, at=at(60, "pool"), calls=200.0)
     evidence = in_forward(layers, asks, picks, elsewhere, forward=5, backward=3.6)
     found = finding("TD501", evidence)
     assert found.at_best_ns == pytest.approx(2 * MS, rel=0.01)
-    assert result("TD701", evidence) is None
+    assert result("TD701", in_forward(layers, asks, picks, forward=5, backward=3.6)) is None
+
+
+def test_a_mask_that_is_filled_entry_by_entry_in_forward_is_no_loss() -> None:
+    """It reads lengths and records no gradient: nothing of a loss is computed there."""
+    reads = op_line(26, "forward", 32, in_loop=True, names={"__index__": 16.0},
+                    conversions={"int": 16.0}, at=at(26, "forward"),
+                    elapsed_ns=0.1 * MS)  # fmt: skip
+    fills = op_line(27, "forward", 480, in_loop=True, names={"__setitem__": 480.0},
+                    at=at(27, "forward"), elapsed_ns=1.9 * MS)  # fmt: skip
+    evidence = in_forward(large_layers(2), reads, fills, forward=4, backward=3)
+    assert result("TD501", evidence) is None
+    assert finding("TD701", evidence).location == fills.at
 
 
 @pytest.mark.parametrize(("often", "blamed"), [(5.0, False), (7.0, False), (8.0, True)])

@@ -9,12 +9,13 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.roofline import OpWork, Work
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.evidence.training import Layers, Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import at, budget, device_time, loaders, module, op_line, ops, phases
+from tdiag.rules.examples import MS, at, budget, device_time, loaders, module, op_line, ops, phases
 from tdiag.rules.td610_float64_by_accident import fires
 
 RULE = find("TD610")
@@ -93,3 +94,18 @@ def test_the_line_that_asks_for_float64_is_named(tmp_path: Path, text: str) -> N
     made = replace(loader.loaders[0], created_at=at(2, file=str(script)))
     found = finding(evidence.add(Loaders(loaders=(made,))))
     assert found.location is not None and found.location.line == 3
+
+
+@pytest.mark.parametrize(("wide_ms", "found"), [(30.0, True), (1.0, False)])
+def test_a_buffer_of_float64_widens_a_part_of_the_model(wide_ms: float, found: bool) -> None:
+    """`torch.from_numpy(np.hanning(n))` as a buffer: parameters and batches stay float32."""
+    net = module("Net", parameters=1000, parameter_bytes=4000)
+    product = OpWork(name="aten::mm", dims=((128, 384), (384, 384)), dtype="float32", count=4.0,
+                     flops=1e6, moved=1e6, host_ns=30 * MS, device_ns=None, at=at(12))  # fmt: skip
+    wide = replace(product, dtype="float64", host_ns=wide_ms * MS, at=at(24, "forward"))
+    work = Work(ops=(product, wide), calls=60.0)
+    result = run_rule(RULE, fires().add(Modules(modules=(net,)), work))
+    assert isinstance(result, Finding) is found
+    if isinstance(result, Finding):
+        assert result.location is not None and result.location.line == 24
+        assert result.at_best_ns == pytest.approx(65 / 2 * (1 - 1 / 3.9) * MS, rel=0.01)

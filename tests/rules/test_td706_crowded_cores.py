@@ -52,6 +52,15 @@ def test_another_training_of_the_machine_is_named_with_what_it_takes() -> None:
     assert "torch.set_num_threads(1), or" in found.fix.text
 
 
+@pytest.mark.parametrize(("work_ms", "most_ms"), [(1, 56), (40, 26), (70, None)])
+def test_crowding_costs_no_more_than_the_work_leaves(work_ms: float, most_ms: int | None) -> None:
+    """66 ms of computing: whatever its work needs at the machine's best rates, no threads save."""
+    found = run_rule(THREADS, crowd(2, 1, foreign(1.4)).add(*roofline(work_ms)))
+    assert isinstance(found, Finding) is (most_ms is not None)
+    if isinstance(found, Finding) and most_ms:
+        assert found.at_best_ns == pytest.approx(most_ms * MS, abs=1 * MS)
+
+
 @pytest.mark.parametrize("torch", [False, None])
 def test_other_programs_come_and_go(torch: bool | None) -> None:
     """Of them the verdict's confidence tells."""

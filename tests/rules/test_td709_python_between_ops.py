@@ -15,7 +15,7 @@ from tdiag.evidence.torch_ops import OpLine
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.base import known_to
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
+from tdiag.rules.examples import MS, at, budget, op_line, ops, phases, stack, stacks
 
 OWN = "Net.forward (me/train.py)"
 RULE = find("TD709")
@@ -78,6 +78,42 @@ def test_time_that_the_sampler_may_have_added_is_no_python(
     evidence = training(sampled(share))
     evidence.add(replace(stacks((sampled(share),)), slowed_frac=slowed))
     assert isinstance(run_rule(RULE, evidence), Finding) is fires
+
+
+def test_the_function_is_rewritten_with_its_other_lines() -> None:
+    """Mixup by NumPy: beside the loop, a line of 2 ms that spends half of them in torch calls."""
+    call = op_line(26, "forward", 1, at=at(26, "forward"), elapsed_ns=1 * MS)
+    stacked = stack(26, 0.1, OWN, "", "Net.forward")
+    evidence = training(sampled(), call)
+    alone, together = (
+        run_rule(RULE, evidence.add(stacks(lines)))
+        for lines in ((sampled(),), (sampled(), stacked))
+    )
+    assert isinstance(alone, Finding) and isinstance(together, Finding)
+    assert together.at_best_ns == pytest.approx(alone.at_best_ns + 1 * MS, rel=0.01)
+    assert alone.speedup is not None and together.speedup is not None
+    assert together.speedup.low == alone.speedup.low
+
+
+@pytest.mark.parametrize(
+    ("share", "forward_ms", "fires"),
+    [
+        (0.05, 10.0, True),  # 2 ms of the clean forward are no torch call: samples found half
+        (0.05, 8.0, False),  # nothing is left beside torch calls: the sampler may have added it
+        (0.04, 10.0, False),  # too little to matter
+    ],
+)
+def test_python_that_the_clean_time_of_its_phase_holds_was_not_added_by_the_sampler(
+    share: float, forward_ms: float, fires: bool
+) -> None:
+    """A table by NumPy in ``forward``: 1 ms of samples, while sampling took 30 % of a step."""
+    line = sampled(share)
+    evidence = training(line).add(replace(stacks((line,)), slowed_frac=0.3))
+    evidence.add(phases(forward=forward_ms, backward=8, optimizer=2))
+    found = run_rule(RULE, evidence)
+    assert isinstance(found, Finding) is fires
+    if isinstance(found, Finding):
+        assert found.speedup is not None and found.speedup.low > 1
 
 
 @pytest.mark.parametrize(("times", "fires"), [(1.0, True), (4.0, False)])

@@ -31,7 +31,8 @@ def test_backward_counts_by_what_records_gradients() -> None:
     found = judged()
     assert found is not None and found.location is not None and found.location.line == 9
     total = 20 + 80 * 2 / 3
-    assert found.at_best_ns == pytest.approx(total * (1 - 1 / CONTRACTED_HIGH) * MS, rel=0.01)
+    most = 20 + 80 * 8 / 9  # its backward may take four times as long as the rest's
+    assert found.at_best_ns == pytest.approx(most * (1 - 1 / CONTRACTED_HIGH) * MS, rel=0.01)
     assert found.speedup is not None
     saved = total * (1 - 1 / CONTRACTED_LOW)
     assert found.speedup.low == pytest.approx(125 / (125 - saved), rel=0.01)

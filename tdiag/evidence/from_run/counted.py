@@ -93,7 +93,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord]) -> Ops:
             if line.elapsed
             else 0.0,
             frozen_ns=line.frozen / line.elapsed * time_of(line) if line.elapsed else 0.0,
-            contracted_ns=line.contracted / steps,
+            contracted_ns=line.contracted / line.elapsed * time_of(line) if line.elapsed else 0.0,
             contraction=line.contraction,
         )
         for line in record.lines
