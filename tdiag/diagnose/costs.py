@@ -14,7 +14,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Calls, Dispatch, HostOps, Ops
 from tdiag.model.diagnosis import Finding
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import MODEL_PHASES, held, same_function
+from tdiag.rules.base import MODEL_PHASES, held, known_to, same_function
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
@@ -73,6 +73,8 @@ class Costs:
     doubts: list[str] = field(default_factory=list)
     # The line that gave unattributed time its class, and that class.
     by_line: tuple[str, StackLine] | None = None
+    # The line that called the framework whose own loop explains time beside the step.
+    by_framework: StackLine | None = None
     unseen: bool = False  # no evidence shows which lines take the time
 
     @property
@@ -118,6 +120,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
             claimed = _explain(costs, finding, evidence, budget)
             if finding.cls in _MEASURED:  # the finding names more of it in unexplained time
                 costs.add(finding.cls, claimed)
+    _from_framework(costs, evidence, budget)
     _from_lines(costs, evidence, budget)
     _unattributed_by_line(costs, evidence, budget)
     costs.by_class.pop("compute", None)  # faster compute is still compute
@@ -150,6 +153,24 @@ def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     wall = phases.wall_ns.get("prepare", 0.0) if phases else 0.0
     working = cpu is None or cpu > MAJORITY_FRAC * wall * undisturbed(evidence)
     costs.add("cpu" if working else "io", costs.unknown.pop("prepare"))
+
+
+def _from_framework(costs: Costs, evidence: Evidence, budget: Budget) -> None:
+    """Time before the forward and after the step that no finding explains is overhead, where the
+    samples in the Python of the framework that runs the loop are as much as most of it."""
+    stacks = evidence.get(Stacks)
+    if budget.has_device or stacks is None or stacks.samples < MIN_SAMPLES:
+        return
+    line = max(stacks.training, key=lambda x: x.framework, default=None)
+    left = {name: costs.unknown.get(name, 0.0) for name in ("prepare", "other")}
+    unexplained = sum(left.values())
+    if line is None or not unexplained:
+        return
+    framework, _ = known_to(line.framework, stacks.samples)
+    if framework * budget.step_ns > MAJORITY_FRAC * unexplained:
+        costs.by_framework = line
+        costs.add("overhead", unexplained)
+        costs.unknown.update(dict.fromkeys(left, 0.0))
 
 
 def _unattributed_by_line(costs: Costs, evidence: Evidence, budget: Budget) -> None:

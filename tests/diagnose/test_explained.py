@@ -117,7 +117,9 @@ def test_what_a_finding_explains_is_not_called_unexplained(phase: str) -> None:
 
 
 def test_what_no_finding_explains_stays_unknown_beside_one_that_explains_little() -> None:
-    little = stacks((replace(LOGS, self_frac=0.2), stack(80, 0.1, phase="after_step")))
+    little = stacks(
+        (replace(LOGS, self_frac=0.2, logging=(("", 0.2),)), stack(80, 0.1, phase="after_step"))
+    )
     found = ran(little, after_step=80, data_wait=1, forward=19)
     assert "TD804" in {f.code for f in found.findings}
     assert found.verdict.cls == "unknown"
@@ -222,3 +224,16 @@ def test_a_few_long_steps_are_noted_with_what_they_hold() -> None:
     assert note.text.startswith("most steps take about 10.0 ms, but the mean is 100 ms")
     assert note.text.endswith("mostly in checkpoint")
     assert ran(median_ms=50, checkpoint=80, forward=20).notes == ()
+
+
+FIT = replace(stack(30, 0.9, "_engine_run_backward (autograd/graph.py)"), library="lightning")
+
+
+@pytest.mark.parametrize(("share", "cls"), [(0.3, "overhead"), (0.1, "unknown")])
+def test_time_beside_the_step_is_overhead_where_a_frameworks_loop_takes_most_of_it(
+    share: float, cls: str
+) -> None:
+    found = ran(stacks((replace(FIT, framework=share),)), prepare=25, after_step=15, forward=60)
+    assert found.verdict.cls == cls
+    said = "the loop of lightning, called at train.py:30, takes 30%"
+    assert (said in found.verdict.summary) == (cls == "overhead")
