@@ -18,7 +18,7 @@ from tdiag.rules.base import MODEL_PHASES, held, known_to, same_function
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
-from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step
+from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step, phase_of
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 # Classes with one cause for the user and one share of the step to save: a step that waits for
@@ -175,43 +175,58 @@ def _from_framework(costs: Costs, evidence: Evidence, budget: Budget) -> None:
 
 def _unattributed_by_line(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     """Time that no mark tells apart (no loader, no module, an update by hand) and no finding
-    explains has the class of what its main line does: torch calls compute where they take longer
-    than they cost at least, and everything else is overhead."""
+    explains has the class of what its lines do, where lines of one class take most of it: torch
+    calls compute where they take longer than they cost at least; all else is overhead."""
     left = costs.unknown.get("unattributed", 0.0)
-    line, dispatch = _unattributed_line(evidence, budget), evidence.get(Dispatch)
-    if line is None or not left or left < MAJORITY_FRAC * budget.components_ns["unattributed"]:
+    if not left or left < MAJORITY_FRAC * budget.components_ns["unattributed"]:
         return
-    ops, place = evidence.get(Ops), line.at.spot
-    here = [x for x in ops.lines if x.at.spot == place] if ops else []
-    if here and dispatch is None:
+    lines: dict[str, list[StackLine]] = {"compute": [], "overhead": []}
+    for line in _unattributed_lines(evidence, budget):
+        works = _works(line, evidence, budget)
+        if works is None:
+            return
+        lines["compute" if works else "overhead"].append(line)
+    shares = {cls: sum(line.self_frac for line in of_it) for cls, of_it in lines.items()}
+    cls = max(shares, key=lambda name: shares[name])
+    if shares[cls] < MAJORITY_FRAC * budget.share("unattributed"):
         return
-    least = dispatch.least_ns(here) if dispatch else 0.0
-    works = bool(here) and line.self_frac * budget.step_ns > FIXED_COST_FACTOR * least
-    costs.by_line = "compute" if works else "overhead", line
-    if works:
+    costs.by_line = cls, lines[cls][0]
+    if cls == "compute":
         costs.compute += costs.unknown.pop("unattributed")
     else:
         costs.add("overhead", costs.unknown.pop("unattributed"))
 
 
-def _unattributed_line(evidence: Evidence, budget: Budget) -> StackLine | None:
-    """The line to which samples put most of the unattributed time, if one does: its function is
-    not known to run in another phase."""
-    stacks, ops = evidence.get(Stacks), evidence.get(Ops)
-    most = MAJORITY_FRAC * budget.share("unattributed")
-    if budget.has_device or stacks is None or stacks.samples < MIN_SAMPLES or not most:
+def _works(line: StackLine, evidence: Evidence, budget: Budget) -> bool | None:
+    """Whether the line's torch calls take longer than they cost at least; None where what they cost
+    was not measured."""
+    ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
+    here = [x for x in ops.lines if x.at.spot == line.at.spot] if ops else []
+    if not here:
+        return False
+    if dispatch is None:
         return None
+    return line.self_frac * budget.step_ns > FIXED_COST_FACTOR * dispatch.least_ns(here)
+
+
+def _unattributed_lines(evidence: Evidence, budget: Budget) -> list[StackLine]:
+    """The lines of unattributed time, most samples first: neither they nor their functions are
+    known to run in another phase alone."""
+    stacks, ops = evidence.get(Stacks), evidence.get(Ops)
+    if budget.has_device or stacks is None or stacks.samples < MIN_SAMPLES:
+        return []
     beside = [
         x
         for side in (BEFORE, AFTER)
         for x in beside_the_step(side, stacks, ops, evidence.get(CallTrees))
     ]
+    found = []
     for line in stacks.training:
         known = {x.phase for x in ops.lines if same_function(x.at, line.at)} if ops else set()
-        own = line.phase in ("", "unattributed") and line not in beside
-        if own and (not known or "unattributed" in known) and line.self_frac >= most:
-            return line
-    return None
+        own = phase_of(line, ops) in ("", "unattributed") and line not in beside
+        if own and (not known or "unattributed" in known):
+            found.append(line)
+    return found
 
 
 def _in_preparing(finding: Finding, evidence: Evidence, budget: Budget) -> float:

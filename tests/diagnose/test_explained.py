@@ -175,6 +175,26 @@ def test_time_that_no_mark_tells_apart_has_the_class_of_what_its_line_does(
         assert "most samples: train.py:88 in mix, 60%" in found.verdict.summary
 
 
+@pytest.mark.parametrize(
+    ("calls", "phase", "cls"),
+    [(20_000, "unattributed", "overhead"), (20_000, "forward", "unknown"), (40, "", "unknown")],
+)
+def test_several_lines_of_one_class_tell_as_much_as_one(calls: int, phase: str, cls: str) -> None:
+    """A batch made by hand, and an update by hand: neither line has half of the time. Where the
+    second computes instead (150 µs a call), neither class has."""
+    lines = stacks((stack(88, 0.3, function="batch"), stack(95, 0.25, function="update")))
+    counted = ops(
+        op_line(88, "unattributed", 20_000, at=at(88, "batch"), elapsed_ns=30.0 * MS),
+        op_line(
+            95, phase or "unattributed", calls, at=at(95, "update"), elapsed_ns=25.0 * MS,
+        ),
+    )  # fmt: skip
+    found = ran(lines, counted, unattributed=90, backward=10)
+    assert found.verdict.cls == cls
+    if cls == "overhead":
+        assert "most samples: train.py:88 in batch, 30%" in found.verdict.summary
+
+
 @pytest.mark.parametrize("share", [0.3, 0.6])
 def test_less_than_half_of_it_or_another_phases_function_tells_nothing(share: float) -> None:
     line = stack(20, share, "mix (me/train.py)", function="mix")
