@@ -251,6 +251,11 @@ def _explain(costs: Costs, finding: Finding, evidence: Evidence, budget: Budget)
         claimed = min(costs.unknown[name], share * budget.components_ns.get(name, 0))
         costs.unknown[name] -= claimed
         explained += claimed
+    if finding.cls == "rollout" and "forward" in finding.components:
+        # An environment that is stepped between two calls of the model: no mark tells them apart.
+        stepped = min(costs.compute, share * budget.components_ns.get("forward", 0))
+        costs.compute -= stepped
+        explained += stepped
     return explained
 
 
