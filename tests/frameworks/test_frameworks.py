@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tdiag.evidence.from_run import load_run
+from tdiag.evidence.steps import Phases, Steps
 from tests.launch.harness import NO_ROOF
 from tests.probe.harness import SHORT
 
@@ -127,6 +129,28 @@ def test_what_a_framework_does_beside_the_step_is_found_at_the_users_line(
     assert setting in finding["fix"]["text"].partition("In plain torch")[0]
     assert found["findings"][0] == finding
     assert found["verdict"]["class"] not in ("python_loss", "eval"), found["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("how", "backwards"),
+    [
+        ("gan", 2.0),
+        ("accumulate", 4.0),
+        ("sanity", 1.0),
+        pytest.param("twice", 1.0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_step_of_lightning_is_one_update(how: str, backwards: float, tmp_path: Path) -> None:
+    """Of all optimizers, after all micro-batches; the check before training is none."""
+    needs("lightning")
+    judged(run(tmp_path, "lightning_steps.py", how, budget_s=5))
+    evidence = load_run((tmp_path / ".tdiag" / "runs" / "latest").resolve())
+    steps, phases = evidence.get(Steps), evidence.get(Phases)
+    assert steps is not None and phases is not None
+    assert steps.boundary == "optimizer"
+    assert phases.counts["backward"] == pytest.approx(backwards, rel=0.05)
+    assert phases.counts["optimizer"] == pytest.approx(2.0 if how == "gan" else 1.0, rel=0.05)
+    assert "evaluation" not in phases.wall_ns
 
 
 @pytest.mark.slow  # the same script and Trainer as with two ranks, below

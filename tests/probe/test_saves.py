@@ -90,7 +90,7 @@ def test_a_checkpoint_of_a_framework_is_all_that_it_does_for_it(tmp_path: Path) 
     )
     script = SCRIPT.format(imports=imports, save=save)
     run = watch_code(tmp_path, script, windows=["baseline"], profiling=True, steps=100)
-    assert run.returncode == 0 and run.of("failure") == [], run.stderr
+    assert run.returncode == 0 and run.of("failure") == [], run.err
     evidence = run.evidence()
     phases, savers = evidence.get(Phases), evidence.get(Savers)
     assert phases is not None and savers is not None
@@ -109,7 +109,7 @@ def test_a_framework_without_that_method_is_left_as_it_is(tmp_path: Path) -> Non
     save = SAVES.format(folder=str(tmp_path)).replace("save_state", "store")
     script = SCRIPT.format(imports=imports, save=save)
     run = watch_code(tmp_path, script, windows=["baseline"], profiling=True, steps=100)
-    assert run.returncode == 0 and run.of("failure") == [], run.stderr
+    assert run.returncode == 0 and run.of("failure") == [], run.err
     savers = run.evidence().get(Savers)
     assert savers is not None
     assert {saver.name for saver in savers.savers} == {"torch.save"}
