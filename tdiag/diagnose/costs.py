@@ -180,15 +180,18 @@ def _unattributed_by_line(costs: Costs, evidence: Evidence, budget: Budget) -> N
     left = costs.unknown.get("unattributed", 0.0)
     if not left or left < MAJORITY_FRAC * budget.components_ns["unattributed"]:
         return
+    stacks = evidence.get(Stacks)
+    # Samples that end in a hook tell no line: a thread often gets its core back there.
+    lined = 1 - stacks.probe_frac if stacks else 1.0
     lines: dict[str, list[StackLine]] = {"compute": [], "overhead": []}
     for line in _unattributed_lines(evidence, budget):
-        works = _works(line, evidence, budget)
+        works = _works(line, evidence, budget.step_ns * line.self_frac / lined)
         if works is None:
             return
         lines["compute" if works else "overhead"].append(line)
     shares = {cls: sum(line.self_frac for line in of_it) for cls, of_it in lines.items()}
     cls = max(shares, key=lambda name: shares[name])
-    if shares[cls] < MAJORITY_FRAC * budget.share("unattributed"):
+    if shares[cls] < MAJORITY_FRAC * budget.share("unattributed") * lined:
         return
     costs.by_line = cls, lines[cls][0]
     if cls == "compute":
@@ -197,16 +200,16 @@ def _unattributed_by_line(costs: Costs, evidence: Evidence, budget: Budget) -> N
         costs.add("overhead", costs.unknown.pop("unattributed"))
 
 
-def _works(line: StackLine, evidence: Evidence, budget: Budget) -> bool | None:
+def _works(line: StackLine, evidence: Evidence, ns: float) -> bool | None:
     """Whether the line's torch calls take longer than they cost at least; None where what they cost
-    was not measured."""
+    was not measured. ``ns``: what it takes per step."""
     ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
     here = [x for x in ops.lines if x.at.spot == line.at.spot] if ops else []
     if not here:
         return False
     if dispatch is None:
         return None
-    return line.self_frac * budget.step_ns > FIXED_COST_FACTOR * dispatch.least_ns(here)
+    return ns > FIXED_COST_FACTOR * dispatch.least_ns(here)
 
 
 def _unattributed_lines(evidence: Evidence, budget: Budget) -> list[StackLine]:

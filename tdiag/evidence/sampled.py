@@ -51,6 +51,8 @@ class Stacks(Kind, frozen=True, kw_only=True):
     worker_samples: int
     # By how much the sampler made steps longer: shares are of these longer steps.
     slowed_frac: float = 0.0
+    # Of the training thread's samples, those that end in the probe and so belong to no line.
+    probe_frac: float = 0.0
 
 
 class CallFrame(Kind, frozen=True, kw_only=True):

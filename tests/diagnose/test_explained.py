@@ -195,6 +195,15 @@ def test_several_lines_of_one_class_tell_as_much_as_one(calls: int, phase: str, 
         assert "most samples: train.py:88 in batch, 30%" in found.verdict.summary
 
 
+def test_samples_that_end_in_a_hook_count_against_no_line() -> None:
+    """A step of 0.2 ms beside busy neighbours: half of the samples are where hooks read a clock."""
+    line = stack(88, 0.3, function="batch")
+    alone = ran(stacks((line,)), unattributed=90, backward=10)
+    hooks = replace(stacks((line,)), probe_frac=0.5)
+    assert alone.verdict.cls == "unknown"
+    assert ran(hooks, unattributed=90, backward=10).verdict.cls == "overhead"
+
+
 @pytest.mark.parametrize("share", [0.3, 0.6])
 def test_less_than_half_of_it_or_another_phases_function_tells_nothing(share: float) -> None:
     line = stack(20, share, "mix (me/train.py)", function="mix")

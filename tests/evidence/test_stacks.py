@@ -143,6 +143,7 @@ def test_the_probes_own_work_belongs_to_no_line(tmp_path: Path) -> None:
         tmp_path, thread(100, 100, *[[0, MODULE, PROBE]] * 8, *[[0, MODULE, LOSS]] * 2)
     )
     assert found is not None
+    assert round(found.probe_frac, 6) == 0.8
     assert found.samples == 10
     assert [(line.at.line, round(line.self_frac, 6)) for line in found.training] == [(8, 0.2)]
 

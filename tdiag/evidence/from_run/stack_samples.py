@@ -114,7 +114,14 @@ def make_stacks(samples: Samples, slowed: float) -> Stacks:
         workers=_lines(samples.fetching),
         worker_samples=len(samples.fetching),
         slowed_frac=max(0.0, slowed),
+        probe_frac=_in_probe(samples.training),
     )
+
+
+def _in_probe(stacks: Sequence[Stack]) -> float:
+    total = sum(weight for _, weight in stacks)
+    inside = sum(weight for frames, weight in stacks if frames and frames[-1].works_for_tdiag())
+    return inside / total if total else 0.0
 
 
 def read_stacks_file(path: Path) -> Speedscope | None:
