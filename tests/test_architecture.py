@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "sample": {"errors", "children", "probe.wire"},
     "launch": {"errors", "children", "sample", "model", "probe.wire"},
     "trace": {"errors", "children"},
-    "evidence": {"errors", "children", "model", "trace", "probe.wire"},
+    "evidence": {"errors", "children", "model", "trace", "frameworks", "probe.wire"},
     "rules": {"errors", "units", "evidence", "model", "probe.wire"},
     "frameworks": {"model"},
     "diagnose": {"frameworks", "errors", "units", "model", "evidence", "rules", "probe.wire"},

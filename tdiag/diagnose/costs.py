@@ -15,11 +15,11 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Calls, Dispatch, HostOps, Ops
 from tdiag.model.diagnosis import Finding
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import MODEL_PHASES, held, same_function
+from tdiag.rules.base import MODEL_PHASES, held, known_to, same_function
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
-from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step
+from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step, phase_of
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 # Classes with one cause for the user and one share of the step to save: a step that waits for
@@ -74,6 +74,8 @@ class Costs:
     doubts: list[str] = field(default_factory=list)
     # The line that gave unattributed time its class, and that class.
     by_line: tuple[str, StackLine] | None = None
+    # The line that called the framework whose own loop explains time beside the step.
+    by_framework: StackLine | None = None
     unseen: bool = False  # no evidence shows which lines take the time
 
     @property
@@ -119,6 +121,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
             claimed = _explain(costs, finding, evidence, budget)
             if finding.cls in _MEASURED:  # the finding names more of it in unexplained time
                 costs.add(finding.cls, claimed)
+    _from_framework(costs, evidence, budget)
     _from_lines(costs, evidence, budget)
     _unattributed_by_line(costs, evidence, budget)
     costs.by_class.pop("compute", None)  # faster compute is still compute
@@ -153,45 +156,81 @@ def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     costs.add("cpu" if working else "io", costs.unknown.pop("prepare"))
 
 
+def _from_framework(costs: Costs, evidence: Evidence, budget: Budget) -> None:
+    """Time before the forward and after the step that no finding explains is overhead, where the
+    samples in the Python of the framework that runs the loop are as much as most of it."""
+    stacks = evidence.get(Stacks)
+    if budget.has_device or stacks is None or stacks.samples < MIN_SAMPLES:
+        return
+    line = max(stacks.training, key=lambda x: x.framework, default=None)
+    left = {name: costs.unknown.get(name, 0.0) for name in ("prepare", "other")}
+    unexplained = sum(left.values())
+    if line is None or not unexplained:
+        return
+    framework, _ = known_to(line.framework, stacks.samples)
+    if framework * budget.step_ns > MAJORITY_FRAC * unexplained:
+        costs.by_framework = line
+        costs.add("overhead", unexplained)
+        costs.unknown.update(dict.fromkeys(left, 0.0))
+
+
 def _unattributed_by_line(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     """Time that no mark tells apart (no loader, no module, an update by hand) and no finding
-    explains has the class of what its main line does: torch calls compute where they take longer
-    than they cost at least, and everything else is overhead."""
+    explains has the class of what its lines do, where lines of one class take most of it: torch
+    calls compute where they take longer than they cost at least; all else is overhead."""
     left = costs.unknown.get("unattributed", 0.0)
-    line, dispatch = _unattributed_line(evidence, budget), evidence.get(Dispatch)
-    if line is None or not left or left < MAJORITY_FRAC * budget.components_ns["unattributed"]:
+    if not left or left < MAJORITY_FRAC * budget.components_ns["unattributed"]:
         return
-    ops, place = evidence.get(Ops), line.at.spot
-    here = [x for x in ops.lines if x.at.spot == place] if ops else []
-    if here and dispatch is None:
+    stacks = evidence.get(Stacks)
+    # Samples that end in a hook tell no line: a thread often gets its core back there.
+    lined = 1 - stacks.probe_frac if stacks else 1.0
+    lines: dict[str, list[StackLine]] = {"compute": [], "overhead": []}
+    for line in _unattributed_lines(evidence, budget):
+        works = _works(line, evidence, budget.step_ns * line.self_frac / lined)
+        if works is None:
+            return
+        lines["compute" if works else "overhead"].append(line)
+    shares = {cls: sum(line.self_frac for line in of_it) for cls, of_it in lines.items()}
+    cls = max(shares, key=lambda name: shares[name])
+    if shares[cls] < MAJORITY_FRAC * budget.share("unattributed") * lined:
         return
-    least = dispatch.least_ns(here) if dispatch else 0.0
-    works = bool(here) and line.self_frac * budget.step_ns > FIXED_COST_FACTOR * least
-    costs.by_line = "compute" if works else "overhead", line
-    if works:
+    costs.by_line = cls, lines[cls][0]
+    if cls == "compute":
         costs.compute += costs.unknown.pop("unattributed")
     else:
         costs.add("overhead", costs.unknown.pop("unattributed"))
 
 
-def _unattributed_line(evidence: Evidence, budget: Budget) -> StackLine | None:
-    """The line to which samples put most of the unattributed time, if one does: its function is
-    not known to run in another phase."""
-    stacks, ops = evidence.get(Stacks), evidence.get(Ops)
-    most = MAJORITY_FRAC * budget.share("unattributed")
-    if budget.has_device or stacks is None or stacks.samples < MIN_SAMPLES or not most:
+def _works(line: StackLine, evidence: Evidence, ns: float) -> bool | None:
+    """Whether the line's torch calls take longer than they cost at least; None where what they cost
+    was not measured. ``ns``: what it takes per step."""
+    ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
+    here = [x for x in ops.lines if x.at.spot == line.at.spot] if ops else []
+    if not here:
+        return False
+    if dispatch is None:
         return None
+    return ns > FIXED_COST_FACTOR * dispatch.least_ns(here)
+
+
+def _unattributed_lines(evidence: Evidence, budget: Budget) -> list[StackLine]:
+    """The lines of unattributed time, most samples first: neither they nor their functions are
+    known to run in another phase alone."""
+    stacks, ops = evidence.get(Stacks), evidence.get(Ops)
+    if budget.has_device or stacks is None or stacks.samples < MIN_SAMPLES:
+        return []
     beside = [
         x
         for side in (BEFORE, AFTER)
         for x in beside_the_step(side, stacks, ops, evidence.get(CallTrees))
     ]
+    found = []
     for line in stacks.training:
         known = {x.phase for x in ops.lines if same_function(x.at, line.at)} if ops else set()
-        own = line.phase in ("", "unattributed") and line not in beside
-        if own and (not known or "unattributed" in known) and line.self_frac >= most:
-            return line
-    return None
+        own = phase_of(line, ops) in ("", "unattributed") and line not in beside
+        if own and (not known or "unattributed" in known):
+            found.append(line)
+    return found
 
 
 def _in_preparing(finding: Finding, evidence: Evidence, budget: Budget) -> float:
@@ -216,6 +255,11 @@ def _explain(costs: Costs, finding: Finding, evidence: Evidence, budget: Budget)
         claimed = min(costs.unknown[name], share * budget.components_ns.get(name, 0))
         costs.unknown[name] -= claimed
         explained += claimed
+    if finding.cls == "rollout" and "forward" in finding.components:
+        # An environment that is stepped between two calls of the model: no mark tells them apart.
+        stepped = min(costs.compute, share * budget.components_ns.get("forward", 0))
+        costs.compute -= stepped
+        explained += stepped
     return explained
 
 

@@ -14,7 +14,7 @@ from tdiag.evidence.machine import Environment
 from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.frameworks import in_its_terms
-from tdiag.model.diagnosis import Abstained, Finding, Speedup
+from tdiag.model.diagnosis import Abstained, Finding, Fix, Speedup
 from tdiag.model.place import Place
 from tdiag.model.threshold import NORMAL_95, NOTICEABLE_FRAC, Threshold
 from tdiag.probe.wire import is_user_file
@@ -108,7 +108,7 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
         at_best_ns=high,
         speedup=speedup,
         why_gain="" if found.gain is None else found.gain.why,
-        fix=in_its_terms(found.fix, rule.code, "" if found.own else _driver(evidence)),
+        fix=found.fix if found.own else _spelled(found, rule.code, evidence),
         advisory=found.gain is None or _perhaps(low, high, budget),
         components=() if found.gain is None else _present(found.gain, budget),
     )
@@ -127,6 +127,21 @@ def _unseen(gain: Gain, budget: Budget) -> Gain:
 def _perhaps(low: int, high: int, budget: Budget | None) -> bool:
     """Nothing may be gained, and what is gained at best is not noticeable."""
     return low <= 0 and budget is not None and high < NOTICEABLE_FRAC * budget.step_ns
+
+
+def _spelled(found: Found, code: str, evidence: Evidence) -> Fix:
+    """The fix in the terms of the framework that drives the loop. Where what is known of it breaks,
+    the finding keeps torch's own terms, and a note says so."""
+    driver = _driver(evidence)
+    try:
+        return in_its_terms(found.fix, code, driver, found.parts)
+    # Deliberately broad: one faulty framework must not cost the user the finding.
+    except Exception as fault:
+        what = f"{type(fault).__name__}: {fault}"
+        text = f"fixes are not in the terms of {driver}: what tdiag knows of it failed ({what})"
+        if text not in [note.text for note in evidence.notes]:
+            evidence.note("framework", text)
+        return found.fix
 
 
 def _driver(evidence: Evidence) -> str:

@@ -69,6 +69,11 @@ def fetched_by(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) 
     return f"; the loader is created{where(train.created_at)}" if train and train.created_at else ""
 
 
+def framework_loop(line: StackLine) -> str:
+    """What the framework that this line called takes around the step."""
+    return f"; the loop of {line.library}, called{where(line.at)}, takes {percent(line.framework)}"
+
+
 def with_fetch_lines(evidence: Evidence, findings: Sequence[Finding]) -> list[Finding]:
     """The first finding about the input shows which lines fetching spends its time on, and stands
     at the line that takes most of it, unless it is about the loader's own settings."""

@@ -13,7 +13,13 @@ import numpy as np
 from tdiag.diagnose.blind import blind
 from tdiag.diagnose.costs import HIGH_FRAC, Costs, family_of, undisturbed, weigh
 from tdiag.diagnose.efficiency import EFFICIENT_FRAC, make_roofline, why_unknown
-from tdiag.diagnose.main_line import fetched_by, named, sampled_there, unexplained_place
+from tdiag.diagnose.main_line import (
+    fetched_by,
+    framework_loop,
+    named,
+    sampled_there,
+    unexplained_place,
+)
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.steps import Budget, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
@@ -110,6 +116,8 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
         summary += fetched_by(evidence, budget, mine)
     elif costs.by_line and costs.by_line[0] == candidate.cls:
         summary += f"; most samples:{named(costs.by_line[1])}"
+    elif costs.by_framework and candidate.cls == "overhead":
+        summary += framework_loop(costs.by_framework)
     return _verdict(candidate, confidence, summary)
 
 

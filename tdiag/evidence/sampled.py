@@ -18,6 +18,9 @@ WRITES = re.compile(
     r"|\.add_(scalars?|histogram|image|figure)\(|\.set_postfix\(|\bwandb\.log\(|\.commit\("
 )
 
+# Phases in which writing belongs to another rule: loading data, saving weights.
+NOT_LOGGING = ("data_wait", "checkpoint")
+
 
 class StackLine(Kind, frozen=True, kw_only=True):
     """Samples whose innermost *user* frame is this line, as a share of the thread's samples."""
@@ -28,6 +31,12 @@ class StackLine(Kind, frozen=True, kw_only=True):
     phase: str = ""  # Phases key the samples fell in, "" where mixed or unknown
     library: str = ""  # installed package that the line called in most of them, e.g. "pandas"
     own_frac: float = 0.0  # of self_frac: the line itself is the innermost frame of all
+    # Of self_frac: samples in which a library writes a log for the line, loading and saving apart.
+    # By the framework's part that does ("the progress bar"), "" where it is a library of its own.
+    logging: tuple[tuple[str, float], ...] = ()
+    # Of self_frac: samples in the Python of a framework that the line called, in no phase that a
+    # stack shows, logging apart: what its loop takes around the step.
+    framework: float = 0.0
 
 
 class Stacks(Kind, frozen=True, kw_only=True):
@@ -44,6 +53,8 @@ class Stacks(Kind, frozen=True, kw_only=True):
     beside: tuple[StackLine, ...] = ()
     # By how much the sampler made steps longer: shares are of these longer steps.
     slowed_frac: float = 0.0
+    # Of the training thread's samples, those that end in the probe and so belong to no line.
+    probe_frac: float = 0.0
 
 
 class CallFrame(Kind, frozen=True, kw_only=True):

@@ -6,7 +6,9 @@ version for each.
 
 from __future__ import annotations
 
-from tdiag.frameworks.framework import Framework
+import re
+
+from tdiag.frameworks.framework import Framework, LoggingPart
 
 _DDP = "Accelerator(kwargs_handlers=[DistributedDataParallelKwargs({0})])"
 _ACCUMULATE = (
@@ -33,4 +35,16 @@ ACCELERATE = Framework(
         "TD904": _DDP.format("find_unused_parameters=False"),
         "TD905": _ACCUMULATE.format("..."),
     },
+    logging=(
+        LoggingPart(
+            "accelerator.log",
+            re.compile(r"accelerate/(tracking\.py:|accelerator\.py:(Accelerator\.)?log$)"),
+            "accelerator.log(values, step) every {value} steps",
+        ),
+        LoggingPart(
+            "accelerator.print",
+            re.compile(r"accelerate/(logging\.py:|accelerator\.py:(Accelerator\.)?print$)"),
+            "accelerator.print(...) and its logger every {value} steps",
+        ),
+    ),
 )

@@ -1,17 +1,30 @@
-"""What is known of a framework."""
+"""What is known of a training framework."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LoggingPart:
+    """Functions of a framework that write logs. ``name``: as its users call it. ``frames``: found
+    in ``path/to/file.py:function`` of each of these functions' frames; samplers may put the class
+    in front of the function. ``fix``: how to run it less often, as in :class:`Framework`."""
+
+    name: str
+    frames: re.Pattern[str]
+    fix: str
 
 
 @dataclass(frozen=True)
 class Framework:
     """``package``: top-level name of the module that calls ``optimizer.step()``. ``name``: as its
     users call it. ``fixes``: by rule code, the change in its terms, with ``{value}`` for the number
-    that the fix sets; no final stop."""
+    that the fix sets; no final stop. ``logging``: its parts that write logs."""
 
     package: str
     name: str
     fixes: Mapping[str, str]
+    logging: tuple[LoggingPart, ...] = ()

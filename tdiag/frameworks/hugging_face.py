@@ -6,7 +6,9 @@ installed version for each.
 
 from __future__ import annotations
 
-from tdiag.frameworks.framework import Framework
+import re
+
+from tdiag.frameworks.framework import Framework, LoggingPart
 
 
 def _argument(setting: str) -> str:
@@ -15,6 +17,7 @@ def _argument(setting: str) -> str:
 
 _WORKERS = _argument("dataloader_num_workers={value}")
 _COMPILE = _argument("torch_compile=True")
+_GROUPED = _argument('train_sampling_strategy="group_by_length"')
 _FUSED = _argument('optim="adamw_torch_fused"')
 
 TRAINER = Framework(
@@ -38,7 +41,15 @@ TRAINER = Framework(
         "TD601": f"{_argument('bf16=True')}; to keep float32, tf32=True",
         "TD604": _COMPILE,
         "TD606": _argument("per_device_train_batch_size={value}"),
-        "TD613": _argument('train_sampling_strategy="group_by_length"'),
+        "TD613": (
+            "let Trainer(data_collator=DataCollatorWithPadding(tokenizer)) pad each batch, not the"
+            " tokenizer to its max_length; then"
+            f" {_GROUPED} saves more"
+        ),
+        "TD614": (
+            "set the dropout of attention to 0 in the model's config (attention_dropout,"
+            " attention_probs_dropout_prob or attn_pdrop)"
+        ),
         "TD701": "a larger per_device_train_batch_size, or TrainingArguments(torch_compile=True)",
         "TD702": _FUSED,
         "TD802": _argument('eval_strategy="steps", eval_steps=...') + ", a larger number",
@@ -56,4 +67,20 @@ TRAINER = Framework(
         "TD903": f"try smaller and larger {_argument('ddp_bucket_cap_mb=...')}",
         "TD904": _argument("ddp_find_unused_parameters=False"),
     },
+    logging=(
+        # Before Python 3.11 a sampled name has no class; then only tqdm's own frames tell.
+        LoggingPart(
+            "the progress bar",
+            re.compile(r"transformers/trainer_callback\.py:ProgressCallback\.|/tqdm/"),
+            _argument("disable_tqdm=True"),
+        ),
+        LoggingPart(
+            "the logger",
+            re.compile(
+                r"transformers/(trainer\.py:(Trainer\.)?log$|integrations/integration_utils\.py:"
+                r"|trainer_callback\.py:PrinterCallback\.|utils/notebook\.py:)"
+            ),
+            _argument("logging_steps={value}"),
+        ),
+    ),
 )

@@ -6,9 +6,10 @@ installed version for each.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
-from tdiag.frameworks.framework import Framework
+from tdiag.frameworks.framework import Framework, LoggingPart
 
 _COMPILE = "compile the LightningModule before Trainer.fit: model = torch.compile(model)"
 _MOVES = "the Trainer moves batches with non_blocking=True by itself"
@@ -31,17 +32,45 @@ LIGHTNING = Framework(
         "TD701": f"a larger batch in train_dataloader(), or {_COMPILE}",
         "TD702": "create the optimizer in configure_optimizers() with fused=True",
         "TD704": "Trainer(detect_anomaly=False), its default",
-        "TD802": "Trainer(check_val_every_n_epoch=...), or limit_val_batches for a smaller sample",
+        "TD802": (
+            "Trainer(val_check_interval=...) or Trainer(check_val_every_n_epoch=...), a larger"
+            " number, or limit_val_batches for a smaller sample"
+        ),
         "TD803": "ModelCheckpoint(every_n_train_steps={value}) among Trainer(callbacks=...)",
         "TD804": (
             "Trainer(log_every_n_steps={value}), and for the progress bar"
-            " TQDMProgressBar(refresh_rate={value}) among Trainer(callbacks=...); self.log reads no"
-            " value in between"
+            " TQDMProgressBar(refresh_rate={value}) among Trainer(callbacks=...)"
         ),
         "TD901": 'Trainer(strategy="ddp")',
         "TD903": "Trainer(strategy=DDPStrategy(gradient_as_bucket_view=True, bucket_cap_mb=...))",
         "TD904": 'Trainer(strategy="ddp"), which does not search for unused parameters',
         "TD905": "Trainer(accumulate_grad_batches=...), which reduces the last micro-batch only",
     },
+    logging=(
+        LoggingPart(
+            "the progress bar",
+            re.compile(
+                r"lightning/pytorch/callbacks/progress/|pytorch_lightning/callbacks/progress/"
+            ),
+            "TQDMProgressBar(refresh_rate={value}) among Trainer(callbacks=...), or"
+            " Trainer(enable_progress_bar=False)",
+        ),
+        # It updates a metric at once, whatever log_every_n_steps says.
+        LoggingPart(
+            "self.log",
+            re.compile(r"lightning/(pytorch/)?core/module\.py:(LightningModule\.)?log(_dict)?$"),
+            "call self.log only where self.global_step % {value} == 0, and self.log_dict once"
+            " instead of self.log for each value",
+        ),
+        LoggingPart(
+            "the logger",
+            re.compile(
+                r"lightning/(pytorch/|fabric/)?(loggers/"
+                r"|trainer/connectors/logger_connector/.*(log|update_train_step)_metrics$"
+                r"|callbacks/(lr_monitor|device_stats_monitor|throughput_monitor)\.py)"
+            ),
+            "Trainer(log_every_n_steps={value})",
+        ),
+    ),
 )
 PYTORCH_LIGHTNING = replace(LIGHTNING, package="pytorch_lightning")

@@ -1,5 +1,6 @@
 """Marks where the training thread saves a checkpoint: ``torch.save``, safetensors and
-``torch.distributed.checkpoint``, whose modules are watched once the script has imported them."""
+``torch.distributed.checkpoint``, and the methods of frameworks that call these. Their modules are
+watched once the script has imported them."""
 
 from __future__ import annotations
 
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 ELSEWHERE = {
     "safetensors.torch": ("save_file", "save_model"),
     "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save"),
+    # What a checkpoint takes beside its files: gathering the states, deleting the one before.
+    "lightning.pytorch.trainer.trainer": ("Trainer.save_checkpoint",),
+    "pytorch_lightning.trainer.trainer": ("Trainer.save_checkpoint",),
+    "transformers.trainer": ("Trainer._save_checkpoint",),
+    "accelerate.accelerator": ("Accelerator.save_state",),
 }
 MOST_PLACES = 16  # a `saver` record each
 
@@ -47,10 +53,12 @@ class SaveWatch:
     def _watch(self, name: str) -> None:
         module = sys.modules[name]
         public = name.replace(".state_dict_saver", "")
-        for function in ELSEWHERE[name]:
-            if original := getattr(module, function, None):
-                watched = self._watched(f"{public}.{function}", original)
-                self.probe.patches.set(module, function, watched, RETURNS)
+        for path in ELSEWHERE[name]:
+            kind, _, function = path.rpartition(".")
+            owner = getattr(module, kind, None) if kind else module
+            if original := getattr(owner, function, None):
+                watched = self._watched(path if kind else f"{public}.{path}", original)
+                self.probe.patches.set(owner, function, watched, RETURNS)
 
     def _watched(self, name: str, original: Any) -> Any:
         watch, marks, put = self, self.probe.marks, self.probe.marks.put

@@ -61,7 +61,8 @@ class Gain:
 @dataclass(frozen=True)
 class Found:
     """A pattern that was found; without a gain, an advisory. ``own``: the user's code does it by
-    itself, so no setting of a framework that drives the loop changes it."""
+    itself, so no setting of a framework that drives the loop changes it. ``parts``: names of that
+    framework's parts that it is about, most time first."""
 
     summary: str
     evidence: tuple[Measure, ...]
@@ -69,6 +70,7 @@ class Found:
     gain: Gain | None = None
     at: Place | None = None
     own: bool = False
+    parts: tuple[str, ...] = ()
 
 
 def where(at: Place | None) -> str:

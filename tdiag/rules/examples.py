@@ -13,7 +13,7 @@ from tdiag.evidence.machine import Environment, System, Threads
 from tdiag.evidence.memory import AllocatorCalls, DeviceMemory
 from tdiag.evidence.ranks import Ddp, Ranks, RankTime
 from tdiag.evidence.roofline import OpWork, Roof, Work
-from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.evidence.sampled import WRITERS, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, TracedSteps
 from tdiag.evidence.torch_ops import HostOp, HostOps, MatrixOp, OpLine, Ops
 from tdiag.evidence.training import Flags, Module, Optimizer, Optimizers
@@ -71,7 +71,10 @@ def stack(
 ) -> StackLine:
     """A line that takes this share of the samples; ``leaf``: the innermost frame under it."""
     place = at(line, function)
-    return StackLine(at=place, self_frac=share, leaf=leaf, phase=phase, own_frac=share)
+    logging = (("", share),) if WRITERS.search(leaf) else ()
+    return StackLine(
+        at=place, self_frac=share, leaf=leaf, phase=phase, own_frac=share, logging=logging
+    )
 
 
 def stacks(training: tuple[StackLine, ...] = (), workers: tuple[StackLine, ...] = ()) -> Stacks:

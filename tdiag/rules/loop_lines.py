@@ -12,7 +12,7 @@ import linecache
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from tdiag.evidence.sampled import WRITERS, WRITES, CallFrame, CallTrees, StackLine, Stacks
+from tdiag.evidence.sampled import NOT_LOGGING, WRITES, CallFrame, CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.threshold import MAJORITY_FRAC
@@ -25,9 +25,6 @@ _FORWARD, _UPDATE = ("forward", "loss"), ("optimizer",)
 _IN_STEP = ("data_wait", *_FORWARD, "backward", *_UPDATE, "evaluation", "checkpoint")
 # Innermost frames of reading a tensor in Python: ``print(loss)``, ``f"{loss}"``.
 TENSOR_METHODS = ("(torch/_tensor.py)", "(torch/_tensor_str.py)")
-# Phases in which writing belongs to another rule: loading data, saving weights.
-NOT_LOGGING = ("data_wait", "checkpoint")
-
 _Function = tuple[str, str]  # file, and the last part of the name: samplers add the class
 
 
@@ -76,11 +73,22 @@ def most_sampled(lines: Sequence[StackLine]) -> StackLine | None:
     return top if top is not None and top.self_frac > MAJORITY_FRAC * whole else None
 
 
-def logs(line: StackLine) -> bool:
-    """The line writes a log, by the function called or by its own text."""
+def logged_frac(line: StackLine) -> float:
+    """Of the line's share of the samples, that of writing logs: all where its own text writes, else
+    as far as libraries do on its behalf."""
     if line.phase in NOT_LOGGING:
-        return False
-    return bool(WRITERS.search(line.leaf) or writes(line))
+        return 0.0
+    return line.self_frac if writes(line) else sum(frac for _, frac in line.logging)
+
+
+def logs(line: StackLine) -> bool:
+    """Most of what the line does is writing a log."""
+    return logged_frac(line) > MAJORITY_FRAC * line.self_frac
+
+
+def logging_spots(stacks: Stacks | None) -> set[tuple[str, int]]:
+    """The lines that mostly write logs: what torch calls they make is part of that."""
+    return {line.at.spot for line in stacks.training if logs(line)} if stacks else set()
 
 
 def writes(line: StackLine) -> bool:

@@ -113,12 +113,19 @@ def in_hook(line: OpLine, hooks: Collection[tuple[str, str]]) -> bool:
 
 
 def value_loops(
-    ops: Ops, modules: Modules | None, hooks: Collection[tuple[str, str]]
+    ops: Ops,
+    modules: Modules | None,
+    hooks: Collection[tuple[str, str]],
+    logging: Collection[tuple[str, int]] = (),
 ) -> list[OpLine]:
     """Lines that loop over tensor values: every loop in the loss, and loops of forward in functions
     that read tensor values and record gradients in a loop (a loss may be computed there; without
-    gradients it is a mask or an index of the model's), hooks apart."""
-    loops = [x for x in ops.lines if x.in_loop and _again_and_again(x) and not in_hook(x, hooks)]
+    gradients it is a mask or an index of the model's), hooks and lines that write logs apart."""
+    loops = [
+        x
+        for x in ops.lines
+        if x.in_loop and _again_and_again(x) and not in_hook(x, hooks) and x.at.spot not in logging
+    ]
     reading = {
         (line.at.file, line.at.function)
         for line in loops

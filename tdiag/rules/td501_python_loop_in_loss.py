@@ -37,6 +37,7 @@ from tdiag.model.diagnosis import Measure
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.examples import budget, op_line, ops, phases
+from tdiag.rules.loop_lines import logging_spots
 from tdiag.rules.loops import (
     MIN_CALLS,
     PLAIN_CALL_NS,
@@ -74,7 +75,7 @@ def check(
     stacks: Stacks | None,
     trees: CallTrees | None,
 ) -> Found | None:
-    lines = value_loops(ops, modules, hooks_of(trees))
+    lines = value_loops(ops, modules, hooks_of(trees), logging_spots(stacks))
     time = loop_time(lines, ops, phases, modules, host_ops)
     loss = [line for line in ops.lines if in_loss(line, modules)]
     whole = loop_time([*loss, *(x for x in lines if x not in loss)], ops, phases, modules, host_ops)

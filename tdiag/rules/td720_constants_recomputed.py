@@ -23,6 +23,7 @@ keep one result for each size, or cut it from the largest.
 
 from __future__ import annotations
 
+from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
@@ -30,6 +31,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import part_of_phases
+from tdiag.rules.loop_lines import logging_spots
 from tdiag.rules.thresholds import RARER_LOW_FRAC
 from tdiag.units import duration, percent
 
@@ -39,14 +41,21 @@ CLASS = "compute"
 UNTRIED = "the value has to be computed where the module is made"
 
 
-def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
+def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
     if budget.has_device:
         return None  # the host's clock does not tell what the calls take on a device
-    spent = part_of_phases(phases, ops, lambda line: line.constant_ns)
+    logging = logging_spots(stacks)
+    spent = part_of_phases(
+        phases, ops, lambda line: 0.0 if line.at.spot in logging else line.constant_ns
+    )
     total = sum(spent.values())
     if not total:
         return None
-    lines = [line for line in ops.lines if line.constant_ns and line.phase in spent]
+    lines = [
+        line
+        for line in ops.lines
+        if line.constant_ns and line.phase in spent and line.at.spot not in logging
+    ]
     worst = max(lines, key=lambda line: line.constant_ns)
     return Found(
         summary=(

@@ -2,7 +2,9 @@
 
 ## What it measures
 Samples of the training thread whose innermost user line prints, draws a progress bar, or writes a
-log: by the library called there, and for `print` and file writes by the text of the line. On a
+log: by the library called there, and for `print` and file writes by the text of the line. What
+Lightning, the Hugging Face Trainer or Accelerate log by themselves stands at the user's line that
+called them. On a
 device, `print(loss.item())` waits for the work before it and does not count.
 
 ## Why it is slow
@@ -23,14 +25,24 @@ The cost of a slow terminal (over ssh, in a notebook) disappears when output goe
 
 from __future__ import annotations
 
-from tdiag.evidence.sampled import CallTrees, Stacks
+from collections import defaultdict
+from collections.abc import Sequence
+
+from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.rules.base import Found, Gain, count, frac, known_to, sampling_range, where
 from tdiag.rules.examples import budget, stack, stacks
-from tdiag.rules.loop_lines import check_samples, logs, made_for_logs, waits_for_device, writes
+from tdiag.rules.loop_lines import (
+    check_samples,
+    logged_frac,
+    made_for_logs,
+    waits_for_device,
+    writes,
+)
 from tdiag.rules.thresholds import LOG_EVERY, RARER_LOW_FRAC
 from tdiag.units import duration, percent
 
@@ -42,12 +54,17 @@ UNTRIED = "how rarely is the user's choice; `ceiling.logging` bounds the gain"
 
 def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | None) -> Found | None:
     check_samples(stacks)
-    writing = [x for x in stacks.training if logs(x) and not waits_for_device(x, budget, ops)]
-    lines = sorted(writing, key=lambda line: -line.self_frac)
+    writing = {
+        line: logged
+        for line in stacks.training
+        if (logged := logged_frac(line)) and not waits_for_device(line, budget, ops)
+    }
+    lines = sorted(writing, key=lambda line: -writing[line])
     if not lines:
         return None
-    share = sum(line.self_frac for line in lines)
+    share = sum(writing.values())
     top = lines[0]
+    inside = top.leaf if writes(top) else _parts([top])[0] or top.leaf
     cost = share * budget.step_ns
     made = sum(line.self_frac for line in made_for_logs(stacks, ops, trees))
     least, _ = known_to(share, stacks.samples)
@@ -55,10 +72,10 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | No
     return Found(
         summary=(
             f"Writing logs takes {percent(share)} of the training thread's time ({duration(cost)}"
-            f" per step), most of it{where(top.at)}{f' in {top.leaf}' if top.leaf else ''}."
+            f" per step), most of it{where(top.at)}{f' in {inside}' if inside else ''}."
         ),
         evidence=(
-            *(frac(f"samples{where(line.at)}", line.self_frac, "sample") for line in lines[:3]),
+            *(frac(f"samples{where(line.at)}", writing[line], "sample") for line in lines[:3]),
             count("samples of the training thread", stacks.samples, "sample"),
         ),
         fix=Fix(
@@ -77,7 +94,19 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | No
         ),
         at=top.at,
         own=writes(top),
+        parts=_parts(lines),
     )
+
+
+def _parts(lines: Sequence[StackLine]) -> tuple[str, ...]:
+    """The framework's parts that write these logs, most samples first: the first, and those that
+    take a noticeable share. "" stands for other libraries."""
+    shares: dict[str, float] = defaultdict(float)
+    for line in lines:
+        for name, share in line.logging:
+            shares[name] += share
+    names = sorted(shares, key=lambda name: -shares[name]) or [""]
+    return (names[0], *(name for name in names[1:] if shares[name] >= NOTICEABLE_FRAC))
 
 
 def fires() -> Evidence:

@@ -3,7 +3,9 @@
 ## What it measures
 Time per training step in calls of the model without gradients and between them, where nothing
 suggests an evaluation (no DataLoader feeds them, no loss module judges them) and actions or tokens
-are drawn (`torch.distributions`, `torch.multinomial`): an agent's rollouts, or generation.
+are drawn (`torch.distributions`, `torch.multinomial`): an agent's rollouts, or generation. Where an
+agent acts with gradients on, between two calls of the model that it trains: samples of the lines
+that call its library of environments (gymnasium and its like).
 
 ## Why it is slow
 Environments or tokens come one after another, so the model is called on very little each time.
@@ -27,16 +29,23 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.evidence.sampled import CallTrees
+from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import CallRow, Calls
-from tdiag.evidence.training import Modules
+from tdiag.evidence.training import Flags, Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, count, frac, held, ns, where
-from tdiag.rules.evaluation import LARGE_FRAC, drawing_frac, drawn, evaluation_place, gathers
+from tdiag.rules.base import Found, Gain, count, frac, held, known_to, ns, where
+from tdiag.rules.evaluation import (
+    LARGE_FRAC,
+    drawing_frac,
+    drawn,
+    evaluation_place,
+    gathers,
+    stepping,
+)
 from tdiag.rules.examples import budget, phases
 from tdiag.units import duration, percent, plural
 
@@ -59,11 +68,13 @@ def check(
     calls: Calls | None,
     modules: Modules | None,
     trees: CallTrees | None,
+    flags: Flags | None,
+    stacks: Stacks | None,
 ) -> Found | None:
     gathering = held(budget, "evaluation")
     share = gathering / budget.step_ns
     if share < LARGE_FRAC or not gathers(phases, calls, trees):
-        return None
+        return _stepping(budget, flags, stacks)
     at = evaluation_place(None, modules)
     return Found(
         summary=(
@@ -78,13 +89,7 @@ def check(
             if drawn(calls)
             else frac("samples that draw from a distribution", drawing_frac(trees), "sample"),
         ),
-        fix=Fix(
-            "Step more environments (or sequences) at once and call the model on all their"
-            f" states{where(at)}. Run environments written in Python in their own processes.",
-            "manual",
-            action="Step several environments or sequences at once",
-            code="envs = gymnasium.vector.AsyncVectorEnv([make_env] * 8)",
-        ),
+        fix=_fix(at),
         gain=Gain(
             0.0,
             gathering * (1 - 1 / EIGHT_AT_ONCE),
@@ -92,6 +97,45 @@ def check(
             ("evaluation",),
         ),
         at=at,
+    )
+
+
+def _stepping(budget: Budget, flags: Flags | None, stacks: Stacks | None) -> Found | None:
+    """An agent that acts with the model that it trains, gradients on: no mark tells its environment
+    from the forward, samples do."""
+    lines = stepping(flags, stacks)
+    share = sum(line.self_frac for line in lines)
+    if stacks is None or budget.has_device or share < LARGE_FRAC:
+        return None
+    at, spent = lines[0].at, share * budget.step_ns
+    _, most = known_to(share, stacks.samples)
+    return Found(
+        summary=(
+            f"Stepping the environment{where(at)} takes {percent(share)} of the training time:"
+            f" {duration(spent)} per training step."
+        ),
+        evidence=(
+            *(frac(f"samples{where(line.at)}", line.self_frac, "sample") for line in lines[:3]),
+            count("samples of the training thread", stacks.samples, "sample"),
+        ),
+        fix=_fix(at),
+        gain=Gain(
+            0.0,
+            most * budget.step_ns * (1 - 1 / EIGHT_AT_ONCE),
+            "high end: eight environments at once; low end: nothing, if the time is their own.",
+            ("forward", "prepare", "other", "unattributed", "evaluation"),
+        ),
+        at=at,
+    )
+
+
+def _fix(at: Place | None) -> Fix:
+    return Fix(
+        "Step more environments (or sequences) at once and call the model on all their"
+        f" states{where(at)}. Run environments written in Python in their own processes.",
+        "manual",
+        action="Step several environments or sequences at once",
+        code="envs = gymnasium.vector.AsyncVectorEnv([make_env] * 8)",
     )
 
 

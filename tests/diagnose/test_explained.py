@@ -117,7 +117,9 @@ def test_what_a_finding_explains_is_not_called_unexplained(phase: str) -> None:
 
 
 def test_what_no_finding_explains_stays_unknown_beside_one_that_explains_little() -> None:
-    little = stacks((replace(LOGS, self_frac=0.2), stack(80, 0.1, phase="after_step")))
+    little = stacks(
+        (replace(LOGS, self_frac=0.2, logging=(("", 0.2),)), stack(80, 0.1, phase="after_step"))
+    )
     found = ran(little, after_step=80, data_wait=1, forward=19)
     assert "TD804" in {f.code for f in found.findings}
     assert found.verdict.cls == "unknown"
@@ -173,6 +175,35 @@ def test_time_that_no_mark_tells_apart_has_the_class_of_what_its_line_does(
         assert "most samples: train.py:88 in mix, 60%" in found.verdict.summary
 
 
+@pytest.mark.parametrize(
+    ("calls", "phase", "cls"),
+    [(20_000, "unattributed", "overhead"), (20_000, "forward", "unknown"), (40, "", "unknown")],
+)
+def test_several_lines_of_one_class_tell_as_much_as_one(calls: int, phase: str, cls: str) -> None:
+    """A batch made by hand, and an update by hand: neither line has half of the time. Where the
+    second computes instead (150 µs a call), neither class has."""
+    lines = stacks((stack(88, 0.3, function="batch"), stack(95, 0.25, function="update")))
+    counted = ops(
+        op_line(88, "unattributed", 20_000, at=at(88, "batch"), elapsed_ns=30.0 * MS),
+        op_line(
+            95, phase or "unattributed", calls, at=at(95, "update"), elapsed_ns=25.0 * MS,
+        ),
+    )  # fmt: skip
+    found = ran(lines, counted, unattributed=90, backward=10)
+    assert found.verdict.cls == cls
+    if cls == "overhead":
+        assert "most samples: train.py:88 in batch, 30%" in found.verdict.summary
+
+
+def test_samples_that_end_in_a_hook_count_against_no_line() -> None:
+    """A step of 0.2 ms beside busy neighbours: half of the samples are where hooks read a clock."""
+    line = stack(88, 0.3, function="batch")
+    alone = ran(stacks((line,)), unattributed=90, backward=10)
+    hooks = replace(stacks((line,)), probe_frac=0.5)
+    assert alone.verdict.cls == "unknown"
+    assert ran(hooks, unattributed=90, backward=10).verdict.cls == "overhead"
+
+
 @pytest.mark.parametrize("share", [0.3, 0.6])
 def test_less_than_half_of_it_or_another_phases_function_tells_nothing(share: float) -> None:
     line = stack(20, share, "mix (me/train.py)", function="mix")
@@ -222,3 +253,16 @@ def test_a_few_long_steps_are_noted_with_what_they_hold() -> None:
     assert note.text.startswith("most steps take about 10.0 ms, but the mean is 100 ms")
     assert note.text.endswith("mostly in checkpoint")
     assert ran(median_ms=50, checkpoint=80, forward=20).notes == ()
+
+
+FIT = replace(stack(30, 0.9, "_engine_run_backward (autograd/graph.py)"), library="lightning")
+
+
+@pytest.mark.parametrize(("share", "cls"), [(0.3, "overhead"), (0.1, "unknown")])
+def test_time_beside_the_step_is_overhead_where_a_frameworks_loop_takes_most_of_it(
+    share: float, cls: str
+) -> None:
+    found = ran(stacks((replace(FIT, framework=share),)), prepare=25, after_step=15, forward=60)
+    assert found.verdict.cls == cls
+    said = "the loop of lightning, called at train.py:30, takes 30%"
+    assert (said in found.verdict.summary) == (cls == "overhead")

@@ -37,3 +37,27 @@ def test_a_stall_makes_no_broadcast_of_a_line_dear(tmp_path: Path) -> None:
     assert ops is not None
     assert ops.lines[0].elapsed_ns == pytest.approx(2000)
     assert ops.lines[0].contracted_ns == pytest.approx(1000)
+
+
+@pytest.mark.parametrize(
+    ("boundary", "phase"), [("backward", "unattributed"), ("optimizer", "prepare")]
+)
+def test_calls_have_the_phase_that_the_clean_steps_give_their_time(
+    tmp_path: Path, boundary: str, phase: str
+) -> None:
+    """Without an optimizer and a loader, an update by hand and the next batch are one stretch."""
+
+    def step(run: Run, number: int) -> None:
+        run.gap(2)
+        run.forward(6)
+        run.gap(1)
+        run.backward(10)
+        if boundary == "optimizer":
+            run.update(3)
+
+    run = Run(tmp_path, boundary=boundary).steps(30, step)
+    line = {"at": ["/u/train.py", 7, "update"], "phase": "prepare", "calls": 4, "elapsed": 100}
+    run.add("ops", steps=1, lines=[line], **{"pass": 1})
+    ops = load_run(run.write()).get(Ops)
+    assert ops is not None
+    assert [line.phase for line in ops.lines] == [phase]

@@ -322,3 +322,20 @@ def test_stray_marks_cost_no_time(tmp_path: Path, code: int) -> None:
     steps = load_run(run.write()).get(Steps)
     assert steps is not None
     assert sum(in_ms(run).values()) == pytest.approx(steps.mean_ns / MS, abs=1e-3)
+
+
+def test_what_one_step_saves_is_one_checkpoint(tmp_path: Path) -> None:
+    """Weights, then the optimizer's state: how often to save is a matter of both."""
+
+    def step(run: Run, number: int) -> None:
+        if number % 10 == 0:
+            run.pair(SAVE, 50)
+            run.gap(1)
+            run.pair(SAVE, 30)
+        run.forward(4)
+        run.backward(5)
+        run.update(2)
+
+    found = phases_of(Run(tmp_path).steps(30, step))
+    assert found.checkpoint_ns_each == 80 * MS
+    assert found.counts["checkpoint"] == 0.1

@@ -155,6 +155,7 @@ def test_the_probes_own_work_belongs_to_no_line(tmp_path: Path) -> None:
         tmp_path, thread(100, 100, *[[0, MODULE, PROBE]] * 8, *[[0, MODULE, LOSS]] * 2)
     )
     assert found is not None
+    assert round(found.probe_frac, 6) == 0.8
     assert found.samples == 10
     assert [(line.at.line, round(line.self_frac, 6)) for line in found.training] == [(8, 0.2)]
 
@@ -174,3 +175,63 @@ def test_what_autograds_threads_do_stands_where_the_training_thread_waits_for_th
     assert shares == {30: 0.3, 8: 0.4, 40: 0.3}
     assert {line.at.line: line.phase for line in found.training}[40] == "backward"
     assert sum(shares.values()) == pytest.approx(1)
+
+
+LIGHTNING = PACKAGES + "lightning/pytorch/"
+OF_LIGHTNING = [
+    {"name": "_FitLoop.advance", "file": LIGHTNING + "loops/fit_loop.py", "line": 20},
+    {"name": "decorate_context", "file": PACKAGES + "torch/utils/_contextlib.py", "line": 100},
+    {"name": "Adam.step", "file": PACKAGES + "torch/optim/adam.py", "line": 200},
+    {"name": "Closure.closure", "file": LIGHTNING + "loops/optimization/automatic.py", "line": 130},
+    {"name": "call", "file": PACKAGES + "torch/nn/functional.py", "line": 3000},
+    {"name": "TQDMProgressBar.on_train_batch_end",
+     "file": LIGHTNING + "callbacks/progress/tqdm_progress.py", "line": 90},
+    {"name": "CSVLogger.log_metrics", "file": LIGHTNING + "loggers/csv_logs.py", "line": 70},
+    {"name": "signature", "file": "/usr/lib/python3.11/inspect.py", "line": 3000},
+    {"name": "LightningModule.log", "file": LIGHTNING + "core/module.py", "line": 400},
+    {"name": "status_printer", "file": PACKAGES + "tqdm/std.py", "line": 400},
+    {"name": "DataLoader.__next__", "file": PACKAGES + "torch/utils/data/dataloader.py", "line": 9},
+]  # fmt: skip
+FIT, CONTEXT, ADAM, CLOSURE, CALL, BAR, CSV, INSPECT, LOG, TQDM, NEXT_BATCH = (
+    len(FRAMES) + n for n in range(len(OF_LIGHTNING))
+)
+
+
+def test_what_a_framework_does_by_itself_is_told_apart_under_the_line_that_called_it(
+    tmp_path: Path,
+) -> None:
+    begun = [0, MODULE, FIT, CONTEXT]
+    found = stacks_of(
+        tmp_path,
+        thread(
+            100, 100,
+            *[[*begun, BAR]] * 3,  # the progress bar
+            *[[*begun, BAR, TQDM]],
+            *[[*begun, CSV]] * 2,  # the logger
+            *[[*begun, ADAM, CLOSURE, INSPECT]] * 4,  # the loop's own Python
+            *[[*begun, ADAM]] * 5,  # the update
+            *[[*begun, CLOSURE, CALL]] * 3,  # torch's work
+            *[[*begun, NEXT_BATCH, CSV]],  # a dataset that writes is slow at loading
+            *[[*begun, ADAM, CLOSURE, LOSS, LOG]],  # the user's line that logs, in a closure
+        ),
+        shared={"frames": [*FRAMES, *OF_LIGHTNING]},
+    )  # fmt: skip
+    assert found is not None
+    fit, log = found.training
+    assert {name: round(20 * frac, 6) for name, frac in fit.logging} == {
+        "the progress bar": 4, "the logger": 2,
+    }  # fmt: skip
+    assert round(20 * fit.framework, 6) == 4
+    ((name, frac),) = log.logging
+    assert (name, round(20 * frac, 6), log.phase) == ("self.log", 1, "")
+
+
+def test_an_update_stays_one_under_hooks_of_torch(tmp_path: Path) -> None:
+    found = stacks_of(
+        tmp_path,
+        thread(100, 100, [0, MODULE, ADAM, CONTEXT, INSPECT]),
+        shared={"frames": [*FRAMES, *OF_LIGHTNING]},
+    )
+    assert found is not None
+    assert found.training[0].phase == "optimizer"
+    assert not found.training[0].framework

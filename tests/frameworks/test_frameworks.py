@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tdiag.evidence.from_run import load_run
+from tdiag.evidence.steps import Phases, Steps
 from tests.launch.harness import NO_ROOF
 from tests.probe.harness import SHORT
 
@@ -95,6 +97,60 @@ def test_hugging_face_trainer(tmp_path: Path) -> None:
     needs("transformers")
     found = judged(run(tmp_path, "hf_trainer.py"))
     assert found["environment"]["framework"][0] == "transformers"
+
+
+@pytest.mark.parametrize(
+    ("script", "what", "code", "line", "setting"),
+    [
+        ("lightning_costs.py", "self.log", "TD804", "self.log(", "self.log_dict"),
+        pytest.param(
+            "lightning_costs.py",
+            "logger",
+            "TD804",
+            "trainer.fit(",
+            "Trainer(log_every_n_steps=50)",
+            marks=pytest.mark.slow,  # as the next but one
+        ),
+        ("lightning_costs.py", "checkpoint", "TD803", "trainer.fit(", "every_n_train_steps="),
+        ("hf_trainer.py", "logger", "TD804", ".train()", "TrainingArguments(logging_steps=50)"),
+        ("hf_trainer.py", "checkpoint", "TD803", ".train()", "save_steps="),
+    ],
+)
+def test_what_a_framework_does_beside_the_step_is_found_at_the_users_line(
+    script: str, what: str, code: str, line: str, setting: str, tmp_path: Path
+) -> None:
+    needs("transformers" if script.startswith("hf") else "lightning")
+    sampled = what != "checkpoint"  # a short plan has too few samples
+    found = judged(run(tmp_path, script, what, short=not sampled))
+    (finding,) = [x for x in found["findings"] if x["code"] == code]
+    place = finding["location"]
+    assert place["file"].endswith(script)
+    assert line in (SCRIPTS / script).read_text().splitlines()[place["line"] - 1]
+    assert setting in finding["fix"]["text"].partition("In plain torch")[0]
+    assert found["findings"][0] == finding
+    assert found["verdict"]["class"] not in ("python_loss", "eval"), found["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("how", "backwards"),
+    [
+        ("gan", 2.0),
+        ("accumulate", 4.0),
+        ("sanity", 1.0),
+        pytest.param("twice", 1.0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_step_of_lightning_is_one_update(how: str, backwards: float, tmp_path: Path) -> None:
+    """Of all optimizers, after all micro-batches; the check before training is none."""
+    needs("lightning")
+    judged(run(tmp_path, "lightning_steps.py", how, budget_s=5))
+    evidence = load_run((tmp_path / ".tdiag" / "runs" / "latest").resolve())
+    steps, phases = evidence.get(Steps), evidence.get(Phases)
+    assert steps is not None and phases is not None
+    assert steps.boundary == "optimizer"
+    assert phases.counts["backward"] == pytest.approx(backwards, rel=0.05)
+    assert phases.counts["optimizer"] == pytest.approx(2.0 if how == "gan" else 1.0, rel=0.05)
+    assert "evaluation" not in phases.wall_ns
 
 
 @pytest.mark.slow  # the same script and Trainer as with two ranks, below

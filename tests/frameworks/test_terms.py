@@ -13,14 +13,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from tdiag.diagnose import diagnose, engine
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.machine import Environment
-from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.frameworks import FRAMEWORKS, Framework, in_its_terms
 from tdiag.model.diagnosis import Finding, Fix
 from tdiag.model.place import Place
 from tdiag.probe.frameworks import PACKAGES, driver
 from tdiag.rules.catalogue import all_rules, example, find
+from tdiag.rules.examples import budget, stack, stacks
 
 CALL = re.compile(r"\b([A-Za-z_.]+)\(([^()]*)")
 ARGUMENT = re.compile(r"(\w+)=")
@@ -174,3 +178,78 @@ def callables(package: str) -> dict[str, Any]:
         "TQDMProgressBar": TQDMProgressBar,
         "DDPStrategy": DistributedDataParallel,
     }
+
+
+def of_lightning(**changes: Any) -> Evidence:
+    environment = Environment(
+        torch="2.13.0", python="3.11", device="cpu", device_count=0, tdiag="0.1.0", command=(),
+        script="fit.py", hostname="", platform="", framework=("lightning", "2.6.6"),
+    )  # fmt: skip
+    step = budget(forward=10, loss=8, backward=20, other=9)
+    line = msgspec.structs.replace(stack(70, 0.9), library="lightning", **changes)
+    return Evidence().add(step, environment, stacks((line,)))
+
+
+@pytest.mark.parametrize(
+    ("logging", "settings", "inside"),
+    [
+        ((("the progress bar", 0.2),), ("TQDMProgressBar(refresh_rate=50)",), "the progress bar"),
+        ((("the logger", 0.2),), ("Trainer(log_every_n_steps=50)",), "the logger"),
+        ((("self.log", 0.2),), ("self.global_step % 50",), "self.log"),
+        (
+            (("the logger", 0.2), ("the progress bar", 0.06), ("self.log", 0.01)),
+            ("Trainer(log_every_n_steps=50)", "TQDMProgressBar(refresh_rate=50)"),
+            "the logger",
+        ),
+        ((("", 0.2),), ("log_every_n_steps=50", "refresh_rate=50"), ""),
+    ],
+)
+def test_logs_that_a_framework_writes_get_the_setting_of_their_part(
+    logging: tuple[tuple[str, float], ...], settings: tuple[str, ...], inside: str
+) -> None:
+    """All of them stand at the line that called ``Trainer.fit``, with most of the step's work."""
+    found = run_rule(find("TD804"), of_lightning(logging=logging))
+    assert isinstance(found, Finding)
+    assert found.location is not None and found.location.line == 70
+    share = round(100 * sum(frac for _, frac in logging))
+    assert found.summary.startswith(f"Writing logs takes {share}%")
+    assert found.summary.endswith(f"train.py:70 in {inside}." if inside else "train.py:70.")
+    spelled = found.fix.text.partition(" In plain torch: ")[0]
+    every = ("TQDMProgressBar(", "log_every_n_steps", "self.global_step")
+    assert all(setting in spelled for setting in settings)
+    assert sum(word in spelled for word in every) == len(settings)
+
+
+def test_samples_without_logs_are_no_logging() -> None:
+    assert run_rule(find("TD804"), of_lightning()) is None
+
+
+@pytest.mark.parametrize("code", ["TD501", "TD720"])
+def test_torch_calls_of_a_line_that_logs_are_no_work_of_the_models(code: str) -> None:
+    """``self.log`` updates a metric for each value: dozens of calls, some on constants alone."""
+    rule = find(code)
+    evidence = rule.fires()
+    ops = evidence.get(Ops)
+    assert ops is not None
+    looping = [x for x in ops.lines if x.in_loop or x.constant_ns]
+    lines = [
+        StackLine(at=x.at, self_frac=0.3, leaf="", logging=(("self.log", 0.2),)) for x in looping
+    ]
+    found = run_rule(rule, evidence.add(stacks(tuple(lines))))
+    assert isinstance(run_rule(rule, rule.fires()), Finding)
+    assert not isinstance(found, Finding)
+
+
+def test_a_framework_that_breaks_costs_no_finding_and_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def breaks(*_: Any) -> Fix:
+        raise KeyError("renamed")
+
+    monkeypatch.setattr(engine, "in_its_terms", breaks)
+    evidence = of_lightning(logging=(("the logger", 0.2),))
+    found = diagnose(evidence)
+    (logs,) = [x for x in found.findings if x.code == "TD804"]
+    assert logs.fix.text.startswith("Log at train.py:70 every 50 steps")
+    (note,) = [note for note in found.notes if note.code == "framework"]
+    assert "lightning" in note.text and "KeyError: 'renamed'" in note.text

@@ -1,15 +1,20 @@
-"""What the probe writes of the process: its two clocks, paired at one moment."""
+"""What the probe writes of the process: its two clocks, paired at one moment; its framework."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.steps import Steps
 from tdiag.probe import facts
 from tdiag.probe.core import Probe
+
+from .harness import watch_code
 
 HELD_UP_S = 0.02
 
@@ -55,3 +60,37 @@ def test_the_loss_of_another_rank_is_told_from_a_failure_of_its_own(
     message: str, lost: bool
 ) -> None:
     assert (facts.LOST.search(message) is not None) is lost
+
+
+BROKEN = """
+import sys, types
+import torch
+class Version:
+    def __str__(self):
+        raise RuntimeError("no version")
+transformers = types.ModuleType("transformers")
+transformers.__version__ = Version()
+sys.modules["transformers"] = transformers
+trainer = types.ModuleType("transformers.trainer")
+exec("def update(optimizer): return optimizer.step()", trainer.__dict__)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(60):
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).sum().backward()
+    trainer.update(optimizer)
+print("trained")
+"""
+
+
+def test_a_framework_that_cannot_be_told_is_left_out_and_the_report_says_so(
+    tmp_path: Path,
+) -> None:
+    run = watch_code(tmp_path, BROKEN, windows=["baseline"], profiling=True, steps=30)
+    assert (run.returncode, run.err) == (0, "")
+    evidence = run.evidence()
+    environment = evidence.get(Environment)
+    assert environment is not None and environment.framework is None
+    assert evidence.get(Steps) is not None
+    (note,) = [note for note in evidence.notes if note.code == "probe-failed"]
+    assert "driver" in note.text and "no version" in note.text

@@ -64,3 +64,52 @@ def test_a_run_that_never_saves_names_nobody(tmp_path: Path) -> None:
     run = watch_code(tmp_path, script, windows=["baseline"], profiling=True, steps=60)
     savers = run.evidence().get(Savers)
     assert savers is not None and savers.savers == ()
+
+
+FRAMEWORK = """
+import time
+import torch
+class Accelerator:
+    def save_state(self, folder, model):
+        time.sleep(0.002)  # gathers the states
+        torch.save(model.state_dict(), folder + "/model.pt")
+        torch.save(torch.get_rng_state(), folder + "/random.pt")
+        return "saved"
+"""
+SAVES = "assert Accelerator().save_state({folder!r}, model) == 'saved'"
+
+
+def test_a_checkpoint_of_a_framework_is_all_that_it_does_for_it(tmp_path: Path) -> None:
+    package = tmp_path / "accelerate"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "accelerator.py").write_text(FRAMEWORK)
+    imports, save = (
+        "from accelerate.accelerator import Accelerator",
+        SAVES.format(folder=str(tmp_path)),
+    )
+    script = SCRIPT.format(imports=imports, save=save)
+    run = watch_code(tmp_path, script, windows=["baseline"], profiling=True, steps=100)
+    assert run.returncode == 0 and run.of("failure") == [], run.err
+    evidence = run.evidence()
+    phases, savers = evidence.get(Phases), evidence.get(Savers)
+    assert phases is not None and savers is not None
+    assert phases.counts["checkpoint"] == pytest.approx(0.1, abs=0.03)
+    assert phases.checkpoint_ns_each is not None and phases.checkpoint_ns_each > 2e6
+    (saver,) = savers.savers
+    assert (saver.name, saver.at and saver.at.line) == ("Accelerator.save_state", 11)
+
+
+def test_a_framework_without_that_method_is_left_as_it_is(tmp_path: Path) -> None:
+    package = tmp_path / "accelerate"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "accelerator.py").write_text(FRAMEWORK.replace("save_state", "store"))
+    imports = "from accelerate.accelerator import Accelerator"
+    save = SAVES.format(folder=str(tmp_path)).replace("save_state", "store")
+    script = SCRIPT.format(imports=imports, save=save)
+    run = watch_code(tmp_path, script, windows=["baseline"], profiling=True, steps=100)
+    assert run.returncode == 0 and run.of("failure") == [], run.err
+    savers = run.evidence().get(Savers)
+    assert savers is not None
+    assert {saver.name for saver in savers.savers} == {"torch.save"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tdiag.diagnose.costs import weigh
 from tdiag.diagnose.engine import run_rules
 from tdiag.diagnose.verdict import judge
 from tdiag.evidence.sampled import CallFrame, CallTrees
@@ -17,7 +18,7 @@ from tdiag.model.place import Place
 from tdiag.rules import td810_rollouts_take_over as rule
 from tdiag.rules.catalogue import all_rules
 from tdiag.rules.evaluation import drawn
-from tdiag.rules.examples import module
+from tdiag.rules.examples import budget, flags, module, phases, stack, stacks
 
 
 def found(evidence: Evidence) -> dict[str, Finding]:
@@ -84,3 +85,35 @@ def test_what_draws(file: str, function: str, draws: float) -> None:
     at = Place(file=file, line=1, function=function)
     row = CallRow(at=at, calls=3.0, own_ns=1e6, total_ns=1e6)
     assert drawn(Calls(steps=2, rows=(row,))) == draws
+
+
+def acting(share: float, library: str = "gymnasium", imported: str = "gymnasium") -> Evidence:
+    """A DQN: ten calls of the model it trains, with a step of the environment after each."""
+    step = budget(forward=24, loss=1, backward=3, optimizer=2)
+    line = replace(stack(38, share, "Env.step (envs/cart.py)"), library=library)
+    others = stack(46, 0.9 - share, "Linear.forward (modules/linear.py)")
+    return Evidence().add(
+        step,
+        phases(forward=24, loss=1, backward=3, optimizer=2),
+        flags(agent_library=imported),
+        stacks((line, others)),
+    )
+
+
+def test_an_environment_between_two_calls_of_the_model_is_no_forward() -> None:
+    evidence = acting(0.6)
+    finding = found(evidence)["TD810"]
+    assert finding.location is not None and finding.location.line == 38
+    assert finding.summary.startswith("Stepping the environment at train.py:38 takes 60%")
+    step = evidence.get(Budget)
+    assert step is not None
+    costs = weigh(evidence, step, [finding])
+    assert costs.by_class["rollout"] > 0.3 * step.step_ns
+    assert costs.compute + costs.by_class["rollout"] == pytest.approx(step.step_ns)
+
+
+@pytest.mark.parametrize(
+    "evidence", [acting(0.1), acting(0.6, library="numpy"), acting(0.6, imported="")]
+)
+def test_other_calls_and_quick_environments_are_no_rollouts(evidence: Evidence) -> None:
+    assert "TD810" not in found(evidence)

@@ -51,7 +51,7 @@ from tdiag.evidence.from_run.timed import clean_step, timed
 from tdiag.evidence.from_run.traced import Span, add_trace, phase_spans
 from tdiag.evidence.machine import SystemHistory
 from tdiag.evidence.sampled import Stacks
-from tdiag.evidence.steps import Steps
+from tdiag.evidence.steps import Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.notes import Note
 from tdiag.probe.wire import BY_CLOSURE, BY_MICRO_BATCH, CONFIG, NODES, RUN, SAMPLE
@@ -112,7 +112,7 @@ def load_run(run_dir: Path) -> Evidence:
             *make_device_facts(judged),
             *make_setting(lead, processes + job.beside),
             *make_optim(lead),
-            *make_counted(lead),
+            *make_counted(lead, evidence.get(Phases)),
             *make_model(lead),
         )
         for found in (make_inputs(lead), make_compiles(lead)):

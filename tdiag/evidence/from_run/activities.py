@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from tdiag.evidence.from_run.stack_samples import SampledFrame, Stack
-from tdiag.evidence.sampled import WRITERS, WRITES
+from tdiag.evidence.from_run.sampled_frames import SampledFrame
+from tdiag.evidence.from_run.stack_samples import Stack
+from tdiag.evidence.sampled import WRITES
 from tdiag.probe.wire import is_user_file
 
 TRAINING = ("data_wait", "forward", "backward", "optimizer")
@@ -115,7 +116,7 @@ def _more(frame: SampledFrame) -> str:
         return "forward"
     if file.endswith(("distributed/distributed_c10d.py", "distributed/_functional_collectives.py")):
         return "comm"
-    return "logging" if not is_user_file(file) and WRITERS.search(file) else ""
+    return "logging" if frame.writes_logs() else ""
 
 
 def _function(frame: SampledFrame) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from tdiag.evidence.from_run.records import (
     location,
 )
 from tdiag.evidence.machine import SyscallRow, Syscalls
+from tdiag.evidence.steps import Phases
 from tdiag.evidence.torch_ops import (
     Attention,
     CallRow,
@@ -33,11 +34,17 @@ from tdiag.model.place import Place
 from tdiag.probe.wire import syscalls_file
 
 
-def make_counted(lead: Process) -> list[Kind]:
-    """Ops, SyncLines, Calls and Dispatch, as far as their windows came to an end."""
+def make_counted(lead: Process, phases: Phases | None) -> list[Kind]:
+    """Ops, SyncLines, Calls and Dispatch, as far as their windows came to an end. ``phases``: of
+    the clean steps."""
     kinds: list[Kind] = []
     if ops := longest(lead.all(OpsRecord)):
-        kinds.append(_ops(ops, lead.all(OpsRecord)))
+        wall = phases.wall_ns if phases else {}
+        # Steps without an optimizer and a loader: no mark tells the update by hand from what makes
+        # the next batch (docs/phases.md).
+        apart = "prepare" in wall or "unattributed" not in wall
+        beside = "prepare" if apart else "unattributed"
+        kinds.append(_ops(ops, lead.all(OpsRecord), beside))
         if ops.syncs is not None:
             kinds.append(_sync_lines(ops))
     if calls := longest(lead.all(CallsRecord)):
@@ -55,9 +62,10 @@ def make_counted(lead: Process) -> list[Kind]:
     return kinds
 
 
-def _ops(record: OpsRecord, passes: Sequence[OpsRecord]) -> Ops:
-    """The counts of ``record``. The time of a line is that of its fastest pass: one stall of the
-    machine inside a call (0.6 s, in a line of 2 ms) would make all other lines look cheap."""
+def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str) -> Ops:
+    """The counts of ``record``; ``beside``: the phase of what the probe took for preparing. The
+    time of a line is that of its fastest pass: one stall of the machine inside a call (0.6 s, in a
+    line of 2 ms) would make all other lines look cheap."""
     steps = record.steps
     fastest: dict[tuple[object, ...], float] = {}
     for line in (line for one in passes for line in one.lines if line.calls):
@@ -73,7 +81,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord]) -> Ops:
     lines = tuple(
         OpLine(
             at=location(line.at) or NOWHERE,
-            phase=line.phase,
+            phase=beside if line.phase == "prepare" else line.phase,
             calls=line.calls / steps,
             grad_calls=line.grad_calls / steps,
             conversions={name: count / steps for name, count in line.conversions.items()},

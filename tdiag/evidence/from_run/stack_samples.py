@@ -11,12 +11,25 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from tdiag.evidence.from_run.event_files import Process, workers_of
-from tdiag.evidence.sampled import CallFrame, CallTrees, LateStacks, StackLine, Stacks
+from tdiag.evidence.from_run.sampled_frames import (
+    SampledFrame,
+    package_of,
+    phase_shown,
+    runs_framework,
+)
+from tdiag.evidence.sampled import (
+    NOT_LOGGING,
+    WRITERS,
+    CallFrame,
+    CallTrees,
+    LateStacks,
+    StackLine,
+    Stacks,
+)
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.probe.wire import IN_PROCESS, PY_SPY, is_user_file, late_stacks_file, stacks_file
 
-_INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")
 _THREAD = re.compile(r"[Pp]rocess (\d+).*?[Tt]hread (?:id: )?(\d+)")
 ONE_PHASE_FRAC = Threshold(
     0.9,
@@ -26,47 +39,6 @@ ONE_PHASE_FRAC = Threshold(
 
 # What a thread is in while it waits for another one.
 _WAITS = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py")
-
-_PHASE_OF_FRAME = (
-    ("torch/utils/data/dataloader.py", "__next__", "data_wait"),
-    ("torch/_tensor.py", "backward", "backward"),
-    ("torch/autograd/__init__.py", "backward", "backward"),
-    ("torch/optim/", "step", "optimizer"),
-    ("torch/serialization.py", "save", "checkpoint"),
-    ("safetensors/torch.py", "save_file", "checkpoint"),
-    ("distributed/checkpoint/state_dict_saver.py", "save", "checkpoint"),
-)
-
-
-class SampledFrame(msgspec.Struct):
-    name: str
-    file: str | None = None
-    line: int | None = None
-
-    def phase(self) -> str:
-        file = self.file or ""
-        for part, name, phase in _PHASE_OF_FRAME:
-            if part in file and self.name.endswith(name):
-                return phase
-        return ""
-
-    def tdiags(self) -> bool:
-        """Whether it is a hook of the probe, or py-spy's line with the process's name."""
-        file = self.file or ""
-        hook = "/tdiag/probe/" in file or file.startswith("<tdiag ")
-        return hook or self.name.startswith("process ")
-
-    def works_for_tdiag(self) -> bool:
-        """Whether it is the probe's own work. A wrapper is not: it may call C code of the user."""
-        return "/tdiag/probe/" in (self.file or "")
-
-    def is_workers(self) -> bool:
-        file = self.file or ""
-        return file.endswith("torch/utils/data/_utils/worker.py") and self.name == "_worker_loop"
-
-    def fetches(self) -> bool:
-        file = self.file or ""
-        return file.endswith("torch/utils/data/_utils/fetch.py") and self.name.endswith("fetch")
 
 
 class _Profile(msgspec.Struct):
@@ -148,7 +120,14 @@ def make_stacks(samples: Samples, slowed: float) -> Stacks:
         worker_samples=len(samples.fetching),
         beside=_lines(samples.beside),
         slowed_frac=max(0.0, slowed),
+        probe_frac=_in_probe(samples.training),
     )
+
+
+def _in_probe(stacks: Sequence[Stack]) -> float:
+    total = sum(weight for _, weight in stacks)
+    inside = sum(weight for frames, weight in stacks if frames and frames[-1].works_for_tdiag())
+    return inside / total if total else 0.0
 
 
 def read_stacks_file(path: Path) -> Speedscope | None:
@@ -264,6 +243,8 @@ def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
     leaves: dict[_Line, Counter[str]] = defaultdict(Counter)
     phases: dict[_Line, Counter[str]] = defaultdict(Counter)
     libraries: dict[_Line, Counter[str]] = defaultdict(Counter)
+    framework: dict[_Line, float] = defaultdict(float)
+    logging: dict[_Line, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for stack, weight in stacks:
         mine = [i for i, frame in enumerate(stack) if is_user_file(frame.file or "")]
         if not mine or stack[-1].works_for_tdiag():
@@ -273,9 +254,16 @@ def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
         weight_of[at] += weight
         names[at][inner.name] += 1
         own[at] += weight if not called else 0.0
-        leaves[at][_leaf(next(f for f in reversed(stack) if not f.tdiags()))] += 1
+        leaf = _leaf(next(f for f in reversed(stack) if not f.tdiags()))
+        phase = phase_shown(stack)
+        leaves[at][leaf] += 1
         libraries[at][_library(called)] += 1
-        phases[at][next((p for f in reversed(stack) if (p := f.phase())), "")] += 1
+        phases[at][phase] += 1
+        part = next(filter(None, map(SampledFrame.logging_part, stack[mine[-1] + 1 :])), "")
+        if phase not in NOT_LOGGING and (part or WRITERS.search(leaf)):
+            logging[at][part] += weight / total
+        elif not phase and runs_framework(stack[mine[-1] + 1 :]):
+            framework[at] += weight / total
     lines = (
         StackLine(
             at=Place(file=at[0], line=at[1], function=names[at].most_common(1)[0][0]),
@@ -284,6 +272,8 @@ def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
             leaf=leaves[at].most_common(1)[0][0],
             phase=_one_phase(phases[at]),
             library=_most(libraries[at]),
+            logging=tuple(logging[at].items()),
+            framework=framework[at],
         )
         for at, weight in weight_of.items()
     )
@@ -297,9 +287,7 @@ def _leaf(frame: SampledFrame) -> str:
 
 
 def _library(called: Sequence[SampledFrame]) -> str:
-    """``pandas`` for a file of ``…/site-packages/pandas/…``; "" if there is none."""
-    found = [_INSTALLED.search(frame.file or "") for frame in called]
-    return found[0][1] if found and found[0] else ""
+    return package_of(called[0].file or "") if called else ""
 
 
 def _most(names: Counter[str]) -> str:

@@ -195,7 +195,7 @@ def make_phases(
     models = [number for number, module in modules.items() if module.parameters]
     bare = [number for number, module in modules.items() if not module.parameters]
     losses = [number for number, module in modules.items() if module.loss]
-    saves = timeline.wall[(timeline.kind == SAVE) & clean[timeline.step]]
+    saved = timeline.wall[(timeline.kind == SAVE) & clean[timeline.step]]
     return Phases(
         wall_ns={name: int(wall[_NUMBER[name]]) / steps for name in seen},
         cpu_ns={name: cpu[name] / steps for name in seen if name in cpu},
@@ -203,7 +203,7 @@ def make_phases(
         covariance_ns2=_covariance(per_step[:, [_NUMBER[name] for name in seen]], seen),
         eval_grad_frac=batches.eval_grad_frac(),
         eval_batches_per_step=batches.evaluated(bare) / steps,
-        checkpoint_ns_each=float(saves.mean()) if len(saves) else None,
+        checkpoint_ns_each=float(saved.sum()) / counts["checkpoint"] if len(saved) else None,
         waits_ns=tuple(batches.waits()),
         batches={loader: given / steps for loader, given in batches.given().items()},
         iterator_start_ns=batches.starting_ns() / steps,
@@ -260,8 +260,11 @@ def _entries(timeline: Slices, roles: Roles, phases: Ints, clean: Mask) -> dict[
     of_clean = clean[timeline.step[roles.index]]
     for role in (BATCH, MODEL, GRADIENT, UPDATE):
         counts[_OF_ROLE[role]] = int((of_clean & (roles.role == role)).sum())
-    for kind, name in ((SAVE, "checkpoint"), (COMM, "comm"), (GC, "gc")):
+    for kind, name in ((COMM, "comm"), (GC, "gc")):
         counts[name] = int((clean[timeline.step] & (timeline.kind == kind)).sum())
+    # Weights and optimizer, saved one after the other, are one checkpoint.
+    saved = clean[timeline.step] & (timeline.kind == SAVE)
+    counts["checkpoint"] = len(np.unique(timeline.step[saved]))
     return counts
 
 

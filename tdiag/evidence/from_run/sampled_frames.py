@@ -1,0 +1,93 @@
+"""What one frame of a sampled stack shows: the phase it is in, and whose function it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from tdiag.evidence.sampled import WRITERS
+from tdiag.frameworks import is_framework, logging_part
+from tdiag.probe.wire import is_user_file
+
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")
+
+_PHASE_OF_FRAME = (
+    ("torch/utils/data/dataloader.py", "__next__", "data_wait"),
+    ("torch/_tensor.py", "backward", "backward"),
+    ("torch/autograd/__init__.py", "backward", "backward"),
+    ("torch/optim/", "step", "optimizer"),
+    ("torch/serialization.py", "save", "checkpoint"),
+    ("safetensors/torch.py", "save_file", "checkpoint"),
+    ("distributed/checkpoint/state_dict_saver.py", "save", "checkpoint"),
+    ("lightning/pytorch/trainer/trainer.py", "save_checkpoint", "checkpoint"),
+    ("pytorch_lightning/trainer/trainer.py", "save_checkpoint", "checkpoint"),
+    ("transformers/trainer.py", "_save_checkpoint", "checkpoint"),
+    ("accelerate/accelerator.py", "save_state", "checkpoint"),
+)
+
+
+class SampledFrame(msgspec.Struct):
+    name: str
+    file: str | None = None
+    line: int | None = None
+
+    def phase(self) -> str:
+        file = self.file or ""
+        for part, name, phase in _PHASE_OF_FRAME:
+            if part in file and self.name.endswith(name):
+                return phase
+        return ""
+
+    def tdiags(self) -> bool:
+        """Whether it is a hook of the probe, or py-spy's line with the process's name."""
+        file = self.file or ""
+        hook = "/tdiag/probe/" in file or file.startswith("<tdiag ")
+        return hook or self.name.startswith("process ")
+
+    def works_for_tdiag(self) -> bool:
+        """Whether it is the probe's own work. A wrapper is not: it may call C code of the user."""
+        return "/tdiag/probe/" in (self.file or "")
+
+    def writes_logs(self) -> bool:
+        """Whether a library of that kind, or a framework's part, has this function."""
+        file = self.file or ""
+        return not is_user_file(file) and bool(WRITERS.search(file) or self.logging_part())
+
+    def logging_part(self) -> str:
+        return logging_part(f"{self.file or ''}:{self.name}")
+
+    def is_workers(self) -> bool:
+        file = self.file or ""
+        return file.endswith("torch/utils/data/_utils/worker.py") and self.name == "_worker_loop"
+
+    def fetches(self) -> bool:
+        file = self.file or ""
+        return file.endswith("torch/utils/data/_utils/fetch.py") and self.name.endswith("fetch")
+
+
+def package_of(file: str) -> str:
+    """``pandas`` for a file of ``…/site-packages/pandas/…``; "" if it is none of a package."""
+    found = _INSTALLED.search(file)
+    return found[1] if found else ""
+
+
+def phase_shown(stack: Sequence[SampledFrame]) -> str:
+    """Key of Phases that the innermost frame that shows one shows. What a closure does within
+    ``optimizer.step``, called by a framework or the user's own, is no update."""
+    called = False
+    for frame in reversed(stack):
+        phase = frame.phase()
+        if phase:
+            return "" if called and phase == "optimizer" else phase
+        file = frame.file or ""
+        called = called or is_user_file(file) or is_framework(package_of(file))
+    return ""
+
+
+def runs_framework(called: Sequence[SampledFrame]) -> bool:
+    """Of what the user's line called, a framework's function is further in than any of torch's,
+    which may do the step's work."""
+    packages = (package_of(frame.file or "") for frame in reversed(called))
+    return is_framework(next((x for x in packages if x == "torch" or is_framework(x)), ""))
