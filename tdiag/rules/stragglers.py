@@ -112,7 +112,7 @@ def straggler_of(ranks: Ranks, about: LateRank | None = None) -> Straggler | Non
     if about is not None and about.rank == late.rank:
         alike = _slower_alike(late, others)
         why, because = _why(about, cause, own, usual, alike)
-    explained = own if why == "data" else min(own, beyond.get(cause, 0.0))  # data lengthens all
+    explained = own if why else min(own, beyond.get(cause, 0.0))  # what was counted lengthens all
     if not cause or explained < MAJORITY_FRAC * ranks.waited_ns:
         raise Abstain(
             f"rank {late.rank} communicates least, but its extra work does not explain most of the"

@@ -29,10 +29,10 @@ for _ in range(30):
 """
 
 
-def launcher(folder: Path) -> str:
+def launcher(folder: Path, source: str = TORCHRUN) -> str:
     """As a program of its own."""
     file = folder / "torchrun"
-    name = script(folder, TORCHRUN, training=True)
+    name = script(folder, source, "starter.py", training=source is TORCHRUN)
     file.write_text(f'#!/bin/sh\nexec {sys.executable} {folder / name} "$@"\n')
     file.chmod(0o755)
     return str(file)
@@ -93,6 +93,20 @@ def test_what_cannot_be_is_one_message(words: tuple[str, ...], said: str, tmp_pa
     assert not (tmp_path / ".tdiag").exists()
 
 
+# As the real one, without importing torch for itself.
+STARTER = """
+import os, socket, subprocess, sys
+count = int(sys.argv[2])
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = str(free.getsockname()[1])
+job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
+ranks = [
+    subprocess.Popen([sys.executable, *sys.argv[3:]], env={**os.environ, **job, "RANK": str(n)})
+    for n in range(count)
+]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
 REAL = """
 import torch
 import torch.distributed as dist
@@ -118,14 +132,14 @@ for x in DataLoader(clips, batch_size=batch, sampler=DistributedSampler(clips)):
 """
 
 
-@pytest.mark.training
+@pytest.mark.slow
 def test_a_real_job_whose_batch_is_divided_among_its_ranks(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(REAL)
-    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    torchrun = str(launcher(tmp_path, STARTER))
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "tdiag", "run", "--scaling", "1,2", "--time-budget", "3"),
-            *("--sampler", "off", "--json", "--", torchrun, "--standalone", "train.py"),
+            *(sys.executable, "-m", "tdiag", "run", "--scaling", "1,2", "--steps", "150"),
+            *("--sampler", "off", "--json", "--", torchrun, "train.py"),
         ],
         cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(NO_ROOF)},

@@ -14,7 +14,7 @@ from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.ranks import Beside, Communication, LateRank, Ranks, RankTime
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import MatrixOps
-from tdiag.model.diagnosis import Abstained, Finding, Fix, Verdict
+from tdiag.model.diagnosis import Abstained, Finding, Fix
 from tdiag.rules.catalogue import Rule, find
 from tdiag.rules.examples import (
     GB,
@@ -130,16 +130,6 @@ def test_a_rank_with_more_samples_is_reported_where_they_are_dealt_out() -> None
         " samples, the others' 32."
     )
     assert found.location == at(7)
-
-
-def test_more_data_is_the_verdict_even_where_it_is_in_doubt_how_much_is_work() -> None:
-    said = "80% of the step is forward: how much is work is unknown"
-    doubtful = Verdict(cls="unknown", share=0.8, confidence=0.0, runner_up="compute", summary=said)
-    found = of_ranks(doubtful, late_with({"samples": beside(64, 32)}))
-    assert (found.cls, found.share, found.confidence) == ("straggler", 0.5, 0.6)
-    assert "have more data: 64 samples" in found.summary
-    slower = of_ranks(doubtful, late_with({**AS_MUCH_DATA, **AS_MUCH_WORK}))
-    assert (slower.cls, slower.confidence) == ("unknown", 0.0)
 
 
 def test_more_data_need_not_be_in_one_part_of_the_step() -> None:

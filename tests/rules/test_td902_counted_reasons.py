@@ -1,0 +1,50 @@
+"""A late rank whose reason was counted: in no one part of the step, and where work is in doubt."""
+
+from __future__ import annotations
+
+import pytest
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.diagnose.straggler import of_ranks
+from tdiag.evidence.ranks import Beside, LateRank
+from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Abstained, Verdict
+from tdiag.rules.examples import rank_time, ranks_of
+
+from .test_td6xx_to_td9xx_ranks_and_memory import (
+    AS_MUCH_DATA,
+    AS_MUCH_WORK,
+    STRAGGLER,
+    beside,
+    finding,
+    late_with,
+)
+
+
+def test_more_data_is_the_verdict_even_where_it_is_in_doubt_how_much_is_work() -> None:
+    said = "80% of the step is forward: how much is work is unknown"
+    doubtful = Verdict(cls="unknown", share=0.8, confidence=0.0, runner_up="compute", summary=said)
+    found = of_ranks(doubtful, late_with({"samples": beside(64, 32)}))
+    assert (found.cls, found.share, found.confidence) == ("straggler", 0.5, 0.6)
+    assert "have more data: 64 samples" in found.summary
+    slower = of_ranks(doubtful, late_with({**AS_MUCH_DATA, **AS_MUCH_WORK}))
+    assert (slower.cls, slower.confidence) == ("unknown", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ({**AS_MUCH_DATA, "calls": beside(200, 100)}, "It has more work: 200 torch calls"),
+        ({**AS_MUCH_DATA, **AS_MUCH_WORK}, "It does the same work as they do"),
+    ],
+)
+def test_more_work_and_a_slow_machine_need_not_be_in_one_part_of_the_step(
+    about: dict[str, Beside], said: str
+) -> None:
+    """A wait of 40 ms: 13 more in the forward, 14 in the loss and 13 in the backward."""
+    others = rank_time(0, 40, forward=13, loss=14, backward=13, comm=40)
+    own = rank_time(1, 0, forward=26, loss=28, backward=26)
+    evidence = Evidence().add(ranks_of(others, own), LateRank(rank=1, **about))
+    assert said in finding("TD902", evidence).summary
+    unknown = Evidence().add(ranks_of(others, own), LateRank(rank=1))
+    assert isinstance(run_rule(STRAGGLER, unknown), Abstained)
