@@ -57,8 +57,8 @@ HANDOVER_LOW_NS = Threshold(
 HANDOVER_NS_PER_BYTE = Threshold(
     0.18,
     "ns per byte",
-    "Measured with HANDOVER_HIGH_NS, a batch of 10 MB beside one of 4 kB: 0.18; 0.34 to 0.42 beside"
-    " busy neighbours (benchmarks/rule_constants.py feed.HANDOVER).",
+    "Measured with HANDOVER_HIGH_NS, a batch of 10 MB compared with one of 4 kB: 0.18; 0.34 to 0.42"
+    " with busy neighbours (benchmarks/rule_constants.py feed.HANDOVER).",
 )
 COPY_BYTES_PER_S = Threshold(
     2e9,

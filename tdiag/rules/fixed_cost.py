@@ -1,4 +1,4 @@
-"""The torch calls in forward and backward: their fixed cost, and their work at best."""
+"""The torch calls in forward and backward: their fixed cost, and the least time for their work."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def fixed_cost_of_small(
 
 
 def cost_of(mine: Sequence[OpLine], phases: Phases, ops: Ops, dispatch: Dispatch) -> FixedCost:
-    """Of these lines. A phase's time is divided among its lines by their own time; backward's
-    among all calls that record gradients."""
+    """The fixed cost of these lines. A phase's time is divided among its lines by their own time;
+    backward's among all calls that record gradients."""
     spent = phases.wall_ns.get("backward", 0.0) * _recorded(mine) / (_recorded(ops.lines) or 1.0)
     for phase in {line.phase for line in mine}:
         all_of_it = sum(line.elapsed_ns for line in ops.lines if line.phase == phase) or 1.0
@@ -102,7 +102,7 @@ def cost_of(mine: Sequence[OpLine], phases: Phases, ops: Ops, dispatch: Dispatch
 
 
 def part_of_phases(phases: Phases, ops: Ops, part: Callable[[OpLine], float]) -> dict[str, float]:
-    """Of training's phases before backward, the clean time × this part of the time of their calls,
+    """For each training phase before backward: its clean time × this part of the time of its calls,
     ns per step; phases without any are left out."""
     found = {}
     for phase in ("prepare", "forward", "loss"):

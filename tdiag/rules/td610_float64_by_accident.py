@@ -14,10 +14,10 @@ Make the data `float32` (`.float()`, `dtype=torch.float32`, `array.astype("float
 model in torch's default dtype.
 
 ## How the gain is computed
-CPU: `float32` halves the bytes and doubles the vector width, so at least 2 times as fast where
-calls do work; at most 3.9 times in measurements. Device: at best a 64th of the compute time is left
-(replayed where the trace allows it); at worst nothing changes, because kernels are too short. Where
-calls cost no more than their fixed cost, or were not counted, nothing is predicted.
+CPU: `float32` halves the bytes and doubles the vector width, so at least 2 times as fast if calls
+do work; at most 3.9 times in measurements. Device: at best a 64th of the compute time is left
+(replayed if the trace allows it); at worst nothing changes, because kernels are too short. If calls
+take no longer than their fixed cost, or were not counted, nothing is predicted.
 
 ## When this advice is wrong
 Ill-conditioned solvers, long sums and some physics need `float64`: compare the losses.

@@ -2,13 +2,12 @@
 
 ## What it measures
 Device: idle time before kernels that start the moment they are launched, so launching is the limit.
-Only time between ordinary launches counts. Before the first device work, or where the next launch
+Only time between ordinary launches counts. Before the first device work, or if the next launch
 takes over ten times as long as usual, the host does something else: it preprocesses, creates the
-context, loads a module, or captures a graph.
-CPU: the time of forward and backward against the fixed cost of their torch calls, counted exactly
-and timed on this machine; where most of the time goes to lines whose calls do work, only the other
-lines count. Loops over tensor values (TD501) and a model called in a loop (TD712) have their own
-rules.
+context, loads a module, or captures a graph. CPU: the time of forward and backward compared with
+the fixed cost of their torch calls, counted exactly and timed on this machine. If most of the time
+goes to lines whose calls do work, only the other lines count. Loops over tensor values (TD501) and
+a model called in a loop (TD712) have their own rules.
 
 ## Why it is slow
 Python, dispatch and launch take the same few microseconds per call, however little data it touches.

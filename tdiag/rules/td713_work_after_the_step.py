@@ -2,9 +2,9 @@
 
 ## What it measures
 Samples of the training thread in the user's lines that run between the optimizer's step and the
-next batch: those below `optimizer.step()` in the loop, and what they call. Lines that write logs,
-and those that make what is written, are TD804's. On a device, lines that read a value wait for the
-work before them and do not count.
+next batch: lines below `optimizer.step()` in the loop, and what they call. TD804 covers lines that
+write logs and lines that make what is written. On a device, lines that read a value wait for
+earlier work and do not count.
 
 ## Why it is slow
 Histograms, metrics and callbacks run on the training thread, one after the other, while nothing
@@ -15,8 +15,8 @@ Do it every N steps or once an epoch, or keep the tensors and compute on many of
 
 ## How the gain is computed
 The lines' share of the samples as time of the step, within the sampling error. Low end: a quarter
-as often. High end: one step in fifty. With a device the low end is nothing, because it may work
-meanwhile.
+as often. High end: one step in fifty. With a device the low end is nothing, because it may work at
+the same time.
 
 ## When this advice is wrong
 What must happen every step, such as an average of the weights, cannot happen less often.

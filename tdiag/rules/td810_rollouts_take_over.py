@@ -1,9 +1,9 @@
 """Gathering training data takes a large part of the training time
 
 ## What it measures
-Time per training step in calls of the model without gradients and between them, where nothing
-suggests an evaluation (no DataLoader feeds them, no loss module judges them) and actions or tokens
-are drawn (`torch.distributions`, `torch.multinomial`): an agent's rollouts, or generation.
+Time per training step in calls of the model without gradients and between them, if nothing suggests
+an evaluation (no DataLoader feeds them, no loss module is applied) and actions or tokens are drawn
+(`torch.distributions`, `torch.multinomial`): an agent's rollouts, or generation.
 
 ## Why it is slow
 Environments or tokens come one after another, so the model is called on very little each time.
@@ -43,7 +43,7 @@ from tdiag.units import duration, percent, plural
 CODE = "TD810"
 NAME = "rollouts-take-over"
 CLASS = "rollout"
-UNTRIED = "the script has to make several environments"
+UNTRIED = "the script must make several environments"
 
 EIGHT_AT_ONCE = Threshold(
     7.0,
