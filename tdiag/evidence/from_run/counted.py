@@ -34,7 +34,7 @@ from tdiag.probe.wire import syscalls_file
 
 
 def make_counted(lead: Process) -> list[Kind]:
-    """Ops, SyncLines, Calls and Dispatch, as far as their windows came to an end."""
+    """Ops, SyncLines, Calls and Dispatch, if their windows ended."""
     kinds: list[Kind] = []
     if ops := longest(lead.all(OpsRecord)):
         kinds.append(_ops(ops, lead.all(OpsRecord)))
@@ -56,7 +56,7 @@ def make_counted(lead: Process) -> list[Kind]:
 
 
 def _ops(record: OpsRecord, passes: Sequence[OpsRecord]) -> Ops:
-    """The counts of ``record``. The time of a line is that of its fastest pass: one stall of the
+    """The counts of ``record``. A line's time is that of its fastest pass: a single stall of the
     machine inside a call (0.6 s, in a line of 2 ms) would make all other lines look cheap."""
     steps = record.steps
     fastest: dict[tuple[object, ...], float] = {}
@@ -64,7 +64,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord]) -> Ops:
         key = (*(line.at or ()), line.phase)
         fastest[key] = min(fastest.get(key, math.inf), line.elapsed / line.calls)
 
-    # Constants are known from the second counted step on.
+    # Constants are recognised only from the second counted step on.
     compared = steps / record.constant_steps if record.constant_steps else 0.0
 
     def time_of(line: OpsLine) -> float:
@@ -82,7 +82,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord]) -> Ops:
             elapsed_ns=time_of(line),
             in_loop=line.in_loop,
             names={name: count / steps for name, count in line.names.items()},
-            turns=(line.turns or steps) / steps,  # an older run's were not counted
+            turns=(line.turns or steps) / steps,  # older runs did not count them
             repeated=line.repeated,
             one_row=line.one_row,
             shared=line.shared,
@@ -102,7 +102,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord]) -> Ops:
         ModuleMove(at=location(at), per_step=times / steps) for at, times in record.module_moves
     )
     attention = None
-    if record.attention is not None:  # an older run's was not followed
+    if record.attention is not None:  # older runs did not follow it
         attention = tuple(
             Attention(at=location(at), per_step=times / steps) for at, times in record.attention
         )
@@ -135,13 +135,13 @@ def _calls(record: CallsRecord) -> Calls:
     return Calls(steps=steps, rows=tuple(sorted(rows, key=lambda row: -row.own_ns)))
 
 
-# "  0.25    0.004739          27       172       172 openat": share, seconds, µs a call, calls,
+# "  0.25    0.004739          27       172       172 openat": share, seconds, µs per call, calls,
 # errors (blank for none), name.
 _ROW = re.compile(r"^\s*[\d.]+\s+([\d.]+)\s+\d+\s+(\d+)\s+(\d+)?\s*([a-z_][\w?]*)\s*$")
 
 
 def make_syscalls(run_dir: Path, lead: Process) -> Syscalls | None:
-    """None where strace was not asked for, was refused, or left no summary."""
+    """The counts; None if strace was not requested, was refused, or left no summary."""
     passes = [record for record in lead.all(SyscallsRecord) if record.steps > 0]
     try:
         text = (run_dir / syscalls_file(lead.pid)).read_text(errors="replace")
