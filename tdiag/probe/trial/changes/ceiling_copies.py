@@ -86,13 +86,13 @@ def _filled_once(trial: Trial, original: Any) -> Any:
 
 CHANGE = Change(
     name=NAME,
-    does="Batches stay on the device: what a line copied there first, it gets again.",
+    does="Batches stay on the device: each line reuses the first batch that it copied there.",
     safety=TRAINING,
     kind=CEILING,
     rare=True,
     parse=switch,
     absent="nothing was copied to a device after warm-up",
     limits="tensors made from numbers (torch.tensor(..., device=...)) are still copied; reads back"
-    " to the host are ceiling.reads",
+    " to the host are left out by ceiling.reads",
     install=install,
 )

@@ -1,4 +1,4 @@
-"""The same few batches over and over, so that nothing is loaded."""
+"""The same few batches are repeated, so that nothing is loaded."""
 
 import functools
 from typing import Any
@@ -92,7 +92,7 @@ def _length(sampler: Any) -> float:
 
 CHANGE = Change(
     name=NAME,
-    does="The same few batches over and over, so that nothing is loaded.",
+    does="The same few batches are repeated, so that nothing is loaded.",
     safety=TRAINING,
     kind=CEILING,
     parse=switch,

@@ -1,4 +1,4 @@
-"""The function that evaluates the model answers with what it returned before."""
+"""The function that evaluates the model returns its earlier result."""
 
 import functools
 import gc
@@ -68,7 +68,7 @@ def _user_code() -> list[Any]:
 
 CHANGE = Change(
     name=NAME,
-    does="The function that evaluates the model answers with what it returned before.",
+    does="The function that evaluates the model returns its earlier result.",
     safety=TRAINING,
     kind=CEILING,
     rare=True,

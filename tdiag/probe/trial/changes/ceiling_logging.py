@@ -81,7 +81,7 @@ CHANGE = Change(
     kind=CEILING,
     parse=switch,
     absent="nothing was printed or logged",
-    limits="what a script writes into a file itself stays, and so do values that it computes for a"
-    " log; a script that reads its log fails",
+    limits="the script's own file writes stay, and so do values that it computes for a log; a"
+    " script that reads its log fails",
     install=install,
 )

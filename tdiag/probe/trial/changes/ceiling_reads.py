@@ -54,12 +54,12 @@ def _silent(trial: Trial) -> Any:
 
 CHANGE = Change(
     name=NAME,
-    does=".item(), .tolist(), float() and print() are answered without waiting for the value.",
+    does=".item(), .tolist(), float() and print() return without waiting for the value.",
     safety=TRAINING,
     kind=CEILING,
     parse=switch,
     absent="no value of a tensor was read",
-    limits="bool() and .cpu() stay: the script decides by them; what torch reads for itself stays;"
-    " a loop that waits for a value never ends",
+    limits="bool() and .cpu() stay, because the script decides by them; torch's own reads stay; a"
+    " loop that waits for a value never ends",
     install=install,
 )

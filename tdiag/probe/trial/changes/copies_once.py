@@ -74,12 +74,12 @@ def _once(trial: Trial, torch: Any, original: Any, known: dict[int, tuple[Any, S
 
 CHANGE = Change(
     name=NAME,
-    does="A tensor of the host that has not changed since is copied to the device once.",
+    does="A host tensor that does not change is copied to the device once.",
     safety=SAME,
     parse=switch,
     absent="no tensor was copied to a device more than twice without a change",
-    limits="a tensor that is changed through NumPy or .data counts as unchanged; one that is made"
-    " again in each step is copied",
+    limits="a tensor changed through NumPy or .data counts as unchanged; one that is made again in"
+    " each step is still copied",
     edit="copy it once before the loop, or register_buffer() it in the module",
     install=install,
 )

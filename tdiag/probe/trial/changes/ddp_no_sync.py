@@ -138,9 +138,9 @@ CHANGE = Change(
     safety=ROUNDING,
     parse=switch,
     absent="no DistributedDataParallel was trained",
-    limits="does not apply where the number of backward passes per step changes; gradients that the"
-    " script reads before the last of them, or clips in an accumulation that ends early, are this"
-    " rank's own",
+    limits="does not apply if the number of backward passes per step changes; gradients that the"
+    " script reads before the last pass, or clips in an accumulation that ends early, are only"
+    " this rank's",
     edit="with model.no_sync(): around forward and backward of all micro-batches but the last",
     install=install,
 )

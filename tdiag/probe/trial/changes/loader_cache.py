@@ -92,7 +92,7 @@ CHANGE = Change(
     parse=switch,
     absent="no DataLoader over an indexed dataset was read",
     limits="random augmentation is drawn once and then repeated; does not apply to an"
-    " IterableDataset, or where workers load the samples",
+    " IterableDataset, or if workers load the samples",
     edit="keep decoded samples in a list or in a tensor of the dataset",
     install=install,
 )

@@ -108,8 +108,8 @@ CHANGE = Change(
     safety=SAME,
     parse=switch,
     absent="no DataLoader over an indexed dataset was read",
-    limits="does not apply where the first batches differ from those made of samples: to a dataset"
-    " that takes no list or draws at random, or where there is a collate_fn",
+    limits="does not apply if the first batches differ from those made of samples (a dataset that"
+    " takes no list or draws at random), or if there is a collate_fn",
     edit="DataLoader(data, sampler=BatchSampler(RandomSampler(data), n, False), batch_size=None)",
     install=install,
 )

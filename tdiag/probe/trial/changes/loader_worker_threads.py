@@ -54,8 +54,8 @@ CHANGE = Change(
     takes="N",
     parse=number(1),
     absent="no DataLoader has workers",
-    limits="of torch, OpenCV, numexpr, OpenBLAS, MKL and OpenMP; pools of other libraries stay as"
-    " they are, and so do those that are loaded after a worker's first batch",
+    limits="only torch, OpenCV, numexpr, OpenBLAS, MKL and OpenMP; pools of other libraries, and of"
+    " libraries loaded after a worker's first batch, do not change",
     edit="DataLoader(..., worker_init_fn=f), where f calls threadpoolctl.threadpool_limits(N) and"
     " cv2.setNumThreads(N)",
     install=install,

@@ -1,4 +1,4 @@
-"""A model of float64 computes in float32."""
+"""A float64 model computes in float32."""
 
 import functools
 from typing import Any
@@ -39,12 +39,12 @@ def install(trial: Trial, value: bool) -> None:
 
 CHANGE = Change(
     name=NAME,
-    does="A model of float64 computes in float32.",
+    does="A float64 model computes in float32.",
     safety=ROUNDING,
     parse=switch,
     absent="no module was called in training mode with gradients on",
-    limits="what is outside of the model stays in float64: batches, the loss; an optimizer's state"
-    " from a checkpoint does too, and fails",
+    limits="batches and the loss stay float64; a script that loads an optimizer's state from a"
+    " checkpoint fails",
     edit="model.float(), and the batch likewise",
     install=install,
 )

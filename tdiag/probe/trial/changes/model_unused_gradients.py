@@ -92,8 +92,8 @@ CHANGE = Change(
     takes="off",
     parse=off,
     absent="all parameters that get gradients belong to an optimizer, or are updated by the script",
-    limits="a script that reads these gradients meets None; does not apply where ranks exchange"
-    " gradients, or to parameters of 16 bits",
+    limits="a script that reads these gradients gets None; does not apply if ranks exchange"
+    " gradients, or to 16-bit parameters",
     edit="module.requires_grad_(False), once before training",
     install=install,
 )

@@ -27,7 +27,7 @@ def install(trial: Trial, value: bool) -> None:
 
 CHANGE = Change(
     name=NAME,
-    does="Variables of debugging in the environment (CUDA_LAUNCH_BLOCKING, PYTHONMALLOC) are off.",
+    does="Debugging variables in the environment (CUDA_LAUNCH_BLOCKING, PYTHONMALLOC) are unset.",
     safety=SAME,
     takes="off",
     parse=off,

@@ -51,14 +51,14 @@ def _function(trial: Trial, spec: str) -> None:
 
 CHANGE = Change(
     name=NAME,
-    does="The model is compiled by torch.compile, or a function or method that is named.",
+    does="torch.compile compiles the model, or the named function or method.",
     safety=ROUNDING,
     takes="FILE.py:FUNCTION, or nothing for the model",
     parse=function_or_nothing,
     absent="no module was called in training mode with gradients on; by name: no such function, or"
     " it was not called",
-    limits="without a name, code outside of modules (a loss function, an optimizer) stays as it is;"
-    " what dynamo does not understand stays Python",
+    limits="without a name, code outside modules (a loss function, an optimizer) is not compiled;"
+    " code that dynamo does not support stays Python",
     edit="model.compile(), or loss_fn = torch.compile(loss_fn), before the training loop",
     install=install,
 )

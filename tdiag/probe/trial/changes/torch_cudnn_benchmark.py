@@ -32,7 +32,7 @@ CHANGE = Change(
     safety=ROUNDING,
     parse=switch,
     absent="torch was not imported",
-    limits="every new shape is tried again: shapes that vary make it slower",
+    limits="every new shape is tried again, so varying shapes make it slower",
     edit="torch.backends.cudnn.benchmark = True",
     install=install,
 )

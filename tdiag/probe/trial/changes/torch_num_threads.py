@@ -40,7 +40,7 @@ CHANGE = Change(
     takes="N",
     parse=number(1),
     absent="torch was not imported",
-    limits="threads of other libraries (OpenCV, BLAS of NumPy) stay as they are",
+    limits="threads of other libraries (OpenCV, NumPy's BLAS) do not change",
     edit="torch.set_num_threads(N)",
     install=install,
 )
