@@ -64,7 +64,7 @@ def test_what_a_function_costs_is_measured_by_freezing_it(tmp_path: Path) -> Non
     # 30 ms of sleep beside some 0.3 ms of step, which others may stretch.
     assert one.answer == "faster" and one.low > 1.5, one
     assert one.ceiling and one.losses == "" and one.groups == 3
-    assert "answers with what it returned before" in one.did[0]
+    assert "returns earlier results" in one.did[0]
     assert "costs" in render("terminal", document(outcome), Page(100, False))
 
 

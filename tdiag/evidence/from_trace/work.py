@@ -29,14 +29,14 @@ Dims = tuple[int, ...]
 
 COMPUTING = ("forward", "loss", "backward", "optimizer")
 
-# Bytes of one element, and torch's name, by the name in a trace.
+# torch's name and bytes per element, by the name in a trace.
 DTYPES = {
     "float": ("float32", 4), "double": ("float64", 8), "c10::Half": ("float16", 2),
     "c10::BFloat16": ("bfloat16", 2), "long int": ("int64", 8), "long": ("int64", 8),
     "int": ("int32", 4), "short": ("int16", 2), "signed char": ("int8", 1),
     "unsigned char": ("uint8", 1), "bool": ("bool", 1), "c10::complex<float>": ("complex64", 8),
 }  # fmt: skip
-# Rows that an index picks are moved, not the table that it picks from.
+# Indexing moves the rows it picks, not the whole table.
 PICKS = re.compile(r"::(index|embedding|gather|scatter|take|_index_put|masked_)\w*$")
 ONLY_WRITES = re.compile(r"::(fill|zero|uniform|normal|random|bernoulli|exponential)_$")
 ONLY_READS = re.compile(r"::(sum|mean|max|min|amax|argmax|var|std|norm|linalg_vector_norm|dot)$")
@@ -50,7 +50,7 @@ def work(
     stacks: PythonStacks,
     phases: Sequence[Phase],
 ) -> Work | None:
-    """The work of ``COMPUTING`` phases, of all where none are known. None where no shapes were
+    """The work in ``COMPUTING`` phases, or in all if phases are unknown. None if no shapes were
     recorded (``record_shapes``)."""
     trace = view.trace
     computing = _computing(ops, phases)
@@ -95,7 +95,7 @@ def work(
 
 
 def _computing(ops: Nested, phases: Sequence[Phase]) -> Mask:
-    """Which ops were called in a phase that computes."""
+    """Which ops were called in a computing phase."""
     ordered = without_gc(phases)
     if not ordered:
         return np.ones(len(ops.rows), np.bool_)
@@ -108,7 +108,8 @@ def _computing(ops: Nested, phases: Sequence[Phase]) -> Mask:
 
 
 def _counted(view: TraceView, ops: Nested) -> Rows:
-    """Of ops that call one another, the one that does the work: a matrix op with all that it calls,
+    """Of ops that call one another, the one that does the work: a matrix op counts with all it
+    calls,
     else the innermost."""
     shaped = view.trace.shapes[ops.rows] >= 0
     matrices, counted = matrix_rows(view, ops)

@@ -25,8 +25,8 @@ def install(trial: Trial, value: bool) -> None:
 
 
 def _answered(trial: Trial, original: Any, torchs: str) -> Any:
-    """By the line that reads: each gets what it read first. What torch reads for itself (Adam its
-    number of steps, on a CPU) is no read of the script's, and torch needs the value."""
+    """Each line that reads a value gets the first value it read. Reads inside torch (Adam reads its
+    step count on a CPU) stay: torch needs the value."""
     kept: dict[Any, Any] = {}
 
     @functools.wraps(original)
@@ -37,7 +37,7 @@ def _answered(trial: Trial, original: Any, torchs: str) -> Any:
         key = frame.f_code, frame.f_lineno
         if key not in kept:
             kept[key] = original(self)
-            trial.applied(NAME, f"{original.__name__}(){at(caller())} answers with its first value")
+            trial.applied(NAME, f"{original.__name__}(){at(caller())} returns its first value")
         else:
             trial.answer(NAME)
         return kept[key]

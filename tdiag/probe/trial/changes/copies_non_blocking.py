@@ -19,7 +19,7 @@ def install(trial: Trial, value: bool) -> None:
 
 
 def _not_waited_for(trial: Trial, original: Any) -> Any:
-    known: set[Any] = set()  # lines that have been reported
+    known: set[Any] = set()  # lines already reported
 
     @functools.wraps(original)
     def copied(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Ranks take it that each step uses the same parameters."""
+"""DDP assumes that each step uses the same parameters."""
 
 from ..change import ROUNDING, Change, switch
 from ..ddp_arguments import argument

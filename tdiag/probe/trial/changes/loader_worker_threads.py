@@ -11,8 +11,8 @@ NAME = "loader.worker_threads"
 
 
 def install(trial: Trial, value: int) -> None:
-    """After each worker's first batch, when its libraries are loaded, and so after the script's
-    own ``worker_init_fn``, which stays as it is."""
+    """After each worker's first batch, because its libraries are loaded then; the script's own
+    ``worker_init_fn`` stays and runs first."""
     import torch
     from torch.utils.data import get_worker_info
     from torch.utils.data._utils import fetch
@@ -32,7 +32,7 @@ def install(trial: Trial, value: int) -> None:
             trial.refused(NAME, f"libraries have {value} threads in workers already")
 
     def first(fetcher: Any, *args: Any) -> Any:
-        del fetcher.fetch  # the next batches are made without this
+        del fetcher.fetch  # later batches skip this
         batch = fetcher.fetch(*args)
         trial.probe.guard(limit_all)()
         return batch

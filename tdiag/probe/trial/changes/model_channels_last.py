@@ -10,7 +10,7 @@ IMAGES = 4  # dimensions of a two-dimensional convolution's weight
 
 
 def install(trial: Trial, value: bool) -> None:
-    """A convolution whose weight is channels last makes its result so, too."""
+    """A convolution whose weight is channels last returns a channels-last result."""
     import torch
 
     def turned(module: Any, args: Any) -> None:

@@ -10,7 +10,7 @@ NAME = "model.float32"
 
 
 def install(trial: Trial, value: bool) -> None:
-    """The outermost module's results are float64 again, as the script's loss expects them."""
+    """The outermost module still returns float64, as the script's loss expects."""
     import torch
 
     def cast(values: Any, before: Any, now: Any) -> Any:
@@ -32,7 +32,7 @@ def install(trial: Trial, value: bool) -> None:
 
         module.forward = narrowed
         trial.applied(NAME, f"{name}: {len(wide)} parameter{'s' * (len(wide) > 1)} of float32")
-        return cast(args, torch.float64, torch.float32)  # of this call, which runs without it
+        return cast(args, torch.float64, torch.float32)  # this call still runs without the change
 
     each_model(trial, narrow)
 

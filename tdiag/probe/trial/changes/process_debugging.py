@@ -1,4 +1,4 @@
-"""Variables of debugging in the environment are off."""
+"""Debugging variables in the environment are off."""
 
 import os
 
@@ -6,7 +6,7 @@ from ...wire import DEBUGGING
 from ..change import SAME, Change, Trial, off
 
 NAME = "process.debugging"
-CHANGED = "TDIAG_TRIAL_OFF"  # tells the process of the trial what was on
+CHANGED = "TDIAG_TRIAL_OFF"  # tells the trial's process which variables were on
 
 
 def environment(text: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""torch's memory on the device grows in place."""
+"""torch's allocator on the device uses expandable segments."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Anomaly detection of autograd stays off."""
+"""Autograd's anomaly detection stays off."""
 
 import functools
 from typing import Any

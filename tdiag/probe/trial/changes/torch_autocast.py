@@ -17,7 +17,7 @@ def half(text: str) -> str:
 
 
 def install(trial: Trial, value: str) -> None:
-    """The outermost module's results are float32 again, as the script's loss expects them."""
+    """The outermost module still returns float32, as the script's loss expects."""
     import torch
 
     from ... import accelerator

@@ -1,4 +1,4 @@
-"""Activations are kept and not computed a second time."""
+"""Activations are kept, not recomputed."""
 
 import functools
 from typing import Any

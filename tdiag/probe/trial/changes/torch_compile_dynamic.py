@@ -1,4 +1,4 @@
-"""What the script compiles is compiled for sizes that change."""
+"""torch.compile is called with dynamic=True."""
 
 import functools
 from typing import Any

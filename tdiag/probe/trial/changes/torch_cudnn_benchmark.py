@@ -18,7 +18,7 @@ def install(trial: Trial, value: bool) -> None:
         trial.refused(NAME, "it is on already")
         return
 
-    def on() -> None:  # again when warm: the script may have set it since
+    def on() -> None:  # again after warm-up: the script may have changed it
         cudnn.benchmark = True
 
     on()

@@ -1,4 +1,4 @@
-"""Matrix products of float32 tensors run on faster units."""
+"""Matrix products of float32 tensors run on faster units (TF32, bfloat16)."""
 
 import functools
 

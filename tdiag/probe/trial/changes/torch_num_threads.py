@@ -9,7 +9,7 @@ from ...places import caller
 from ..change import ROUNDING, Change, Trial, number
 
 NAME = "torch.num_threads"
-WORKER = "_utils/worker.py"  # sets one thread in each DataLoader worker, which stays so
+WORKER = "_utils/worker.py"  # sets one thread in each DataLoader worker; that stays
 
 
 def install(trial: Trial, value: int) -> None:
