@@ -16,7 +16,7 @@ def doctor(
 ) -> None:
     """Show what tdiag can measure on this machine.
 
-    Really attaches py-spy, to a process of its own. Exits 1 only if nothing can work: there is no
+    Really attaches py-spy, to its own test process. Exits 1 only if nothing can work: there is no
     torch, or no place to write.
     """
     from rich.console import Console

@@ -69,7 +69,7 @@ def _late(watched: Watched) -> str:
     name = f"process {judged.pid}" if judged.rank is None else f"rank {judged.rank}"
     return (
         f"The other ranks wait for {name}: {percent(wait)} of their time is backward and"
-        f" communication, {percent(meeting[watched.pid])} of its own."
+        f" communication, {percent(meeting[watched.pid])} of this rank's."
     )
 
 

@@ -53,7 +53,7 @@ def attach(
     watched = found if all_ranks else found[:1]
     pyspy = PySpy(Path())
     if pyspy.program is None:
-        raise RunError("py-spy is not installed beside tdiag", "pip install py-spy")
+        raise RunError("py-spy is not installed next to tdiag", "pip install py-spy")
     for process in watched:
         if why := why_refused(pyspy.program, process.pid):
             raise _refused(process.pid, why)

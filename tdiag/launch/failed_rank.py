@@ -113,7 +113,7 @@ class RankWatch:
 
 
 def standing(ranks: list[Reported], dump: Callable[[int], list[Frame]] = dump) -> str:
-    """Where each rank is: after which step, in which function, at which line of the user's code."""
+    """Where each rank is: after which step, in which function, at which line of the user's."""
     places = [
         (rank, dump(rank.file.pid)) for rank in sorted(ranks, key=lambda r: r.rank)[:MOST_ASKED]
     ]

@@ -36,7 +36,7 @@ NAMES = (
 )  # fmt: skip
 BUFFERS = "_broadcast_coalesced"  # DistributedDataParallel's buffers, before a forward
 REDUCER = "DistributedDataParallel"  # its gradients
-MOST_PLACES = 64  # lines described one by one
+MOST_PLACES = 64  # lines described individually
 
 
 class CollectiveWatch:

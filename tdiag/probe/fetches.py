@@ -162,7 +162,7 @@ def _holds_generator(dataset: Any) -> bool:
 
 def _parts(value: Any) -> list[Any]:
     """The parts of a value: a collection's first items, else the values of its attributes and its
-    classes' own, and the globals that its methods name. No code of the user's is called."""
+    classes' own, and the globals that its methods name. Calls no user code."""
     if type(value) in (list, tuple, dict):
         return list(itertools.islice(value.values() if type(value) is dict else value, MOST_ITEMS))
     try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .core import Probe
     from .inspection import Inspection
 
-MOST_MODULES = 64  # to describe one by one; a loss created every step must not fill the disk
+MOST_MODULES = 64  # described individually; a loss created every step must not fill the disk
 
 _KNOWN = [(0, 0)] * 4  # for a module created every step, whose calls are not described
 
@@ -182,7 +182,7 @@ hidden(ModuleWatch._outermost)
 
 
 def _is_scalar(result: Any) -> int:
-    """1 for a 0-dim tensor. No code of the user's function modes or tensor subclasses is called."""
+    """1 for a 0-dim tensor. Calls no code of the user's function modes or tensor subclasses."""
     if not isinstance(result, torch.Tensor):
         return 0
     with torch._C.DisableTorchFunction():

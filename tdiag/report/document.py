@@ -206,7 +206,7 @@ class AnnotationRule:
 
 @dataclass(frozen=True, kw_only=True)
 class Annotation:
-    """A message for programs, at a line of the user's. ``level``: ``skipped`` could not be checked,
+    """A message for programs, at one of the user's lines. ``level``: ``skipped`` was not checked,
     ``passed`` is only counted. ``title``: one line; ``lines``: more. ``places``: each with its own
     text. ``share``: the share of the step that the fix saves. ``edits``: a patch for it."""
 

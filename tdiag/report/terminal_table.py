@@ -29,7 +29,7 @@ from tdiag.report.text import (
 from tdiag.report.words import ACCENT, CODE, QUIET
 from tdiag.units import plural
 
-GAP, LEFT, RIGHT = 2, 2, 1  # cells between columns and beside the table
+GAP, LEFT, RIGHT = 2, 2, 1  # cells between columns and next to the table
 _LEAST_NAME = 12  # with fewer characters a name is useless, so the last number columns are dropped
 _NAME_CHARS = 2000  # a trace's names are cut at 1,000; escapes make them longer
 _LIBRARY = re.compile(r".*/(?:(?:site|dist)-packages|lib(?:64)?/python3[^/]*)/", re.DOTALL)

@@ -48,7 +48,7 @@ SMALL_CALL = Threshold(
 PLAIN_CALL_NS = Threshold(
     1500,
     "ns",
-    "A plain torch.add in the measurement of SMALL_CALL, 2,100 to 2,800 ns beside busy"
+    "A plain torch.add in the measurement of SMALL_CALL, 2,100 to 2,800 ns next to busy"
     " neighbours; used where this machine's own call cost was not measured"
     " (benchmarks/rule_constants.py loops.PLAIN_CALL_NS).",
 )

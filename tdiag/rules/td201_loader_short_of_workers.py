@@ -99,9 +99,9 @@ def check(
         gain=Gain(
             low,
             high,
-            f"high end: workers fetch ({duration(fed.wall)}) beside the rest of the step"
-            f" ({duration(fed.rest)}), on {system.cores_allowed:g} cores; low end: a further core"
-            " adds little.",
+            f"high end: workers fetch ({duration(fed.wall)}) in parallel with the rest of the"
+            f" step ({duration(fed.rest)}), on {system.cores_allowed:g} cores; low end: another"
+            " core adds little.",
             DATA_WAIT,
         ),
         at=fed.loader.created_at,

@@ -127,8 +127,9 @@ def check(
         gain=Gain(
             0.0,
             max(0.0, budget.step_ns - max(rest, making / workers)),
-            f"high end: {plural(workers, 'worker')} make the batches ({duration(making)}) beside"
-            f" {duration(rest)} of training; low end: nothing, if a further core adds little.",
+            f"high end: {plural(workers, 'worker')} make the batches ({duration(making)}) in"
+            f" parallel with {duration(rest)} of training; low end: nothing, if another core adds"
+            " little.",
             ("prepare",),
         ),
         at=at,

@@ -60,7 +60,7 @@ UNTRIED = "the loop must be rewritten; `ceiling.loss` bounds the gain"
 NEARLY_ALL_FRAC = Threshold(
     0.9,
     "of the loss time",
-    "Heuristic: the last tenth of such a loss only prepares the loop or stacks its results.",
+    "Heuristic: the last tenth of a looping loss only prepares the loop or stacks its results.",
 )
 
 

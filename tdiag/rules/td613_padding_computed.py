@@ -124,7 +124,7 @@ def _fixed_cost(budget: Budget, ops: Ops | None, dispatch: Dispatch | None) -> f
 
 
 def _attention_frac(host_ops: HostOps | None) -> float:
-    """Attention's kernels ÷ all ops, in the trace; 0 where there is none."""
+    """Attention's kernels ÷ all ops, in the trace; 0 if there are none."""
     ops = host_ops.ops if host_ops else ()
     whole = sum(op.self_ns for op in ops)
     mine = sum(op.self_ns for op in ops if any(name in op.name for name in ATTENTION))

@@ -76,7 +76,7 @@ CHECK_NS_HIGH = Threshold(
     4.5,
     "ns per number",
     f"{_MEASURED} 3 to 4.5 ns per number (50 and 400 parameters of 64 to 65,536 numbers); 4.8 to"
-    " 6.3 beside busy neighbours, where a plain torch.add took 1.7 times as long"
+    " 6.3 next to busy neighbours, where a plain torch.add took 1.7 times as long"
     " (benchmarks/rule_constants.py td704).",
 )
 # Innermost frames of torch's profilers while they start, stop and read their events.

@@ -50,7 +50,7 @@ CLASS = "overhead"
 
 # Phases in which torch's intra-op threads work.
 PARALLEL = ("forward", "loss", "backward", "optimizer", "evaluation")
-# Phases whose calls are counted one by one.
+# Phases whose calls are counted individually.
 COUNTED = ("forward", "loss", "evaluation")
 LARGE_CALL_NS = Threshold(
     200_000,

@@ -11,8 +11,8 @@ A run without `--profiling` goes on after its profiled windows, which take a min
 eight steps are timed whenever the run has lasted a twentieth longer, and stacks are sampled again
 whenever it has lasted twice as long. With eight or more such late windows only they are judged. The
 rule names the line with most of the phase's samples, from the last sampling or else the first, if
-growth was most of the phase at that time; otherwise it names only the phase. With a device nothing
-is said about late windows: any phase of the host may wait for the device. A run with `--profiling`
+growth was most of the phase at that time; otherwise it names only the phase. With a device, late
+windows are not judged: any phase of the host may wait for the device. A run with `--profiling`
 ends with its windows: their steps are judged, and only if one line has most of the phase's samples.
 
 ## Why it is slow

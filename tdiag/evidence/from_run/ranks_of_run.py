@@ -97,9 +97,9 @@ def on_devices(
     judged = beside(lead.process, everybody[ranks.slowest])
     if judged is None:
         return (
-            f"rank {ranks.slowest}, which the others wait for by the traces, was not timed beside"
-            f" rank {lead.process.rank} (another machine?): use `tdiag analyze` on their traces"
-            " more"
+            f"the traces show that the others wait for rank {ranks.slowest}, but it was not timed"
+            f" with rank {lead.process.rank} (another machine?): use `tdiag analyze` on the"
+            " traces"
         )
     return ranks, judged
 

@@ -155,7 +155,7 @@ class OpsCapture(Capture):
     def seen(
         self, func: Any, args: Any, kwargs: Any, result: Any, began: int, ended: int
     ) -> None:  # fmt: skip
-        """A torch call returned. No code of the user's tensor subclasses is called."""
+        """A torch call returned. Calls no code of the user's tensor subclasses."""
         with torch._C.DisableTorchFunction():
             self._count(func, args, kwargs, result, began, ended)
 
@@ -232,7 +232,7 @@ class OpsCapture(Capture):
         stack = torch._C._len_torch_function_stack()
         if stack and torch._C._get_function_stack_at(stack - 1) is self.mode:
             self.mode.__exit__(None, None, None)
-        # else: a mode of the script's own lies on top; tdiag's stays below it and does nothing
+        # else: the script's own mode lies on top; tdiag's stays below it and does nothing
 
 
 def _of_tensor(args: Any, kwargs: Any) -> bool:

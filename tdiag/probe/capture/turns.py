@@ -105,7 +105,7 @@ class TurnsCapture(Capture):
 
     def _hold_first(self, apart: int = 0) -> None:
         """``apart``: steps beyond the announced one."""
-        # Not to wait for a parent that died meanwhile: without it, the one pipe is at its end at
+        # Do not wait for a parent that has died: without it, the one pipe is at its end at
         # once and the other cannot be opened (a fault, after which the program runs on).
         alone = os.O_NONBLOCK if self.rank == 0 else 0  # the parent hears of the others' first
         done = os.open(

@@ -119,7 +119,7 @@ def at(place: Any) -> str:
 
 
 def _script() -> Any:
-    """The script as a place; None if the program is not a file of the user's."""
+    """The script as a place; None if the program is not one of the user's files."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     return [os.path.abspath(file), 0, "<module>"] if file and is_user_file(file) else None
 
@@ -149,7 +149,7 @@ def off(text: str) -> bool:
 
 
 def function(text: str) -> str:
-    """``FILE.py:FUNCTION``, or a dotted name, of a function of the user's."""
+    """``FILE.py:FUNCTION``, or a dotted name, of one of the user's functions."""
     file, colon, name = text.rpartition(":")
     right = file.endswith(".py") and name.replace(".", "a").isidentifier() if colon else "." in name
     if not right:

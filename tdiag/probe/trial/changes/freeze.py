@@ -1,4 +1,4 @@
-"""A function of the user's returns its earlier result."""
+"""One of the user's functions returns its earlier result."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def install(trial: Trial, value: Any) -> None:
 
 CHANGE = Change(
     name=NAME,
-    does="A function of the user's returns its earlier result.",
+    does="One of your functions returns its earlier result.",
     safety=TRAINING,
     kind=CEILING,
     takes="FILE.py:FUNCTION",

@@ -143,7 +143,7 @@ def _table(step: StepEvents, lanes: list[EventLane]) -> Table:
             )  # fmt: skip
     rows.sort(key=lambda row: -(row[3].value or 0))
     columns = {
-        "lane": "", "name": "… = and others too short to show one by one", "events": "",
+        "lane": "", "name": "… = and others too short to show individually", "events": "",
         "time": "in this step", "share": "of this step",
     }  # fmt: skip
     return sheet("timeline-table", "One median step", columns, rows[:MOST_ROWS])
