@@ -80,7 +80,7 @@ def check(
         return None
     beside = phases.made_beside
     if cpu <= MAJORITY_FRAC * wall and not beside:
-        return None  # it waits
+        return None  # it mostly waits
     if system.cores_allowed < 2 or cores_full(system):
         return None  # no core is free to make batches during the step
     rest = budget.step_ns - making
@@ -93,7 +93,7 @@ def check(
         summary=(
             f"A thread makes the batches, most of it{where(at)}, in {duration(making)} of CPU time"
             f" a step. The loop waits for it in {percent(wall / budget.step_ns)} of the step:"
-            " threads of Python run one at a time."
+            " Python threads run one at a time."
             if beside
             else f"Making batches in the loop, most of it{where(at) or ' between steps'}, takes"
             f" {per_step(making, budget.step_ns)}, {percent(cpu / wall)} of it on a core. Nothing"
