@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from .inspection import Inspection
 
 MOST_SETTLE = 64  # steps excluded after a pause, however deep the queue
-# Batches that arrived during a pause are used up while new ones arrive. A loop that waits for data
-# at least a quarter of its time uses them up in at most this many times their number of steps, 1 ÷
-# (1 − 3/4); a loop that waits less hardly notices them.
+# Batches from a pause are used up while new ones arrive: in at most this many times their number of
+# steps, 1 ÷ (1 − 3/4), if the loop waits a quarter of its time; one that waits less hardly notices.
 SURPLUS_FACTOR = 4.0
 # Workers that start together deliver together: a clean window shorter than their round sees a burst
 # or a gap. To hold a whole round, it may last up to this many times as long as otherwise.
@@ -288,12 +287,10 @@ class Windows:
 
     def _settle_steps(self) -> int:
         """Number of steps to exclude after a pause, or after a window whose profiler slowed the
-        loop. The loaders' queues may be fuller than usual: use that up, and the first step after
-        any change (cold caches).
+        loop: fuller loader queues are used up, and the first step (cold caches) is skipped.
 
         A loop that waits gets its batches at the pace of its clean steps, so no more batches came
-        than fit into the time since then, or into the time before the first step. If it does not
-        wait, its queues are full as usual.
+        than fit into the time since then or before the first step. Otherwise queues stay full.
         """
         queued = max(self.queue.values(), default=0)
         if self.step_ns:

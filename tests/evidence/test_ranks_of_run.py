@@ -322,7 +322,7 @@ def test_a_late_rank_that_was_not_timed_beside_the_lead_is_not_passed_off_as_it(
     traced(tmp_path, 101, 500)
     evidence = load_run(tmp_path)
     assert evidence.get(Ranks) is None
-    assert evidence.missing[Ranks].startswith("rank 1, which the others wait for by the traces,")
+    assert evidence.missing[Ranks].startswith("the traces show that the others wait for rank 1,")
     assert any(note.text.startswith("this report is about rank 0") for note in evidence.notes)
 
 
