@@ -98,8 +98,8 @@ def test_late_steps_name_the_phase_where_the_line_was_not_seen_growing() -> None
         assert finding.location is None and finding.advisory
         assert finding.summary == (
             "Each step takes 100 ns longer than the previous one (100 ns to 100 ns), in what"
-            " follows the optimizer's step at train.py:59: step 40,000 took 3.80 ms more than step 2,000."
-            " The process's memory grows by 2.93 KiB a step."
+            " follows the optimizer's step at train.py:59: step 40,000 took 3.80 ms more than step"
+            " 2,000. The process's memory grows by 2.93 KiB a step."
         )
         assert "`tdiag attach PID` samples the steps once they are slow" in finding.fix.text
 

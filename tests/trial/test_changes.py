@@ -220,7 +220,7 @@ for batch in DataLoader(Data(), batch_size=8):
             INDEXED.format(result="torch.as_tensor(index) * 2, {'x': DATA[index]}"),
             "asked",
             "[9, 9, 9, 1, 1]",
-            "Data is indexed once a batch",
+            "Data is indexed once per batch",
         ),
         (
             [("loader.whole_batches", "")],

@@ -239,7 +239,7 @@ def test_the_report_leads_with_what_won_most() -> None:
     for part in ("1.00× [0.80, 1.20] without it", "not applied", "no device",
                  "losses identical",
                  "pays after 2,000 steps",
-                 "[1.89ms, 2.10ms]", "not tried, out of time: loader.cache"):  # fmt: skip
+                 "[1.89ms, 2.10ms]", "because the time was up: loader.cache"):  # fmt: skip
         assert part.replace(" ", "") in text.replace(" ", ""), part
     assert json.loads(render("json", document(outcome), Page(100, False)))["tried"][0]["low"] == 1.9
 
