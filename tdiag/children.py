@@ -32,7 +32,7 @@ def end_with_this_process(number: signal.Signals) -> Callable[[], None]:
         signal.signal(number, signal.SIG_DFL)  # nohup's ignoring would be inherited
         if prctl is not None:
             prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
-        if os.getppid() != parent:  # it has ended meanwhile
+        if os.getppid() != parent:  # it has ended
             os.kill(os.getpid(), number)
 
     return tie

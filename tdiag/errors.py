@@ -1,16 +1,15 @@
-"""The one error tree. Each error is one clear message, what to do, and an exit code.
+"""All errors of tdiag. Each has a clear message, a hint what to do, and an exit code.
 
-TdiagError
-├── UsageError      the command line or its input is wrong                  exit 2
-├── RunError        a run directory or trace cannot be read or written      exit 2
-└── LaunchError     the user's program could not be started                 exit 127/126, as a shell
+TdiagError ├── UsageError      the command line or its input is wrong                  exit 2 ├──
+RunError        a run directory or trace cannot be read or written      exit 2 └── LaunchError
+the user's program could not be started                 exit 127/126, as in a shell
 
 They are caught once, in :func:`tdiag.cli.main`, and printed without a traceback.
 """
 
 
 class TdiagError(Exception):
-    """A failure the user can act on: ``message`` says what happened, ``hint`` what to do."""
+    """A failure the user can fix: ``message`` says what happened, ``hint`` says what to do."""
 
     exit_code = 2
 
@@ -31,7 +30,7 @@ class RunError(TdiagError):
 
 
 class OccupiedError(RunError):
-    """The run directory asked for holds something already."""
+    """The requested run directory is not empty."""
 
 
 class LaunchError(TdiagError):

@@ -1,4 +1,4 @@
-"""``%%tdiag``: the cell below it is run, watched from within its kernel, and diagnosed."""
+"""``%%tdiag``: runs the cell below it, watches it from inside its kernel, and diagnoses it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ class Magic(Magics):
     @argument("--page", action="store_true", help="Show the whole page below the verdict.")
     @cell_magic
     def tdiag(self, line: str, cell: str) -> None:
-        """Run the cell as ever, and say below it where the time of its training steps goes.
+        """Run the cell unchanged, and show below it where the time of its training steps goes.
 
-        What raises in the cell raises as ever. Interrupted, it is diagnosed as far as it came.
+        Exceptions of the cell are raised as usual. An interrupted cell is diagnosed as far as it
+        ran.
         """
         from tdiag.launch.cell import WatchedCell
         from tdiag.launch.session import RunOptions
@@ -70,15 +71,16 @@ class Magic(Magics):
             raise ended
 
     def _number(self) -> int:
-        """Of the cell; IPython 9 counts on before it runs one, older ones after it."""
+        """The cell's number: IPython 9 counts up before it runs a cell, older versions after."""
         return int(self.shell.displayhook.prompt_count)
 
     def _compiled(self, cell: str) -> tuple[str, list[Any]]:
-        """The name of its code, and what to execute. A last expression is shown, as ever."""
+        """The name of the cell's code, and the parts to execute. A last expression is shown, as
+        usual."""
         shell = self.shell
         blank = len(cell) - len(cell.lstrip("\n"))  # the transformation drops these
         text = "\n" * (blank + 1) + shell.transform_cell(cell)  # the magic is line 1
-        # Under a name of its own: the cell may have run before, without the magic.
+        # Its own name, because the cell may have run before without the magic.
         name = shell.compile.cache(text, self._number(), raw_code=f"# %%tdiag\n{cell}")
         body = shell.transform_ast(shell.compile.ast_parse(text, filename=name)).body
         shown = [body.pop()] if body and isinstance(body[-1], ast.Expr) else []
@@ -123,4 +125,4 @@ class Magic(Magics):
         seen = [name for name, said in diagnosis.capture.items() if said.state == "captured"]
         if seen:
             print(f"tdiag: captured {', '.join(seen)}", file=sys.stderr)
-        print(f"tdiag: as a page: {os.path.relpath(path, Path.cwd())}", file=sys.stderr)
+        print(f"tdiag: report page: {os.path.relpath(path, Path.cwd())}", file=sys.stderr)

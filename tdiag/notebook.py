@@ -1,4 +1,4 @@
-"""``tdiag.load``: a diagnosis in a notebook or a program of one's own."""
+"""``tdiag.load``: a diagnosis in a notebook or in your own program."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Shown(Diagnosis, frozen=True, kw_only=True):
         return fragment(document(self), Path.cwd())
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
-        """IPython without a notebook."""
+        """IPython in a terminal."""
         from tdiag.cli import conclude
 
         printer.text(conclude.shown("terminal", conclude.documented(self), sys.stdout))
 
 
 def load(run_or_trace: str | os.PathLike[str] = "latest") -> Diagnosis:
-    """The diagnosis of a run (its directory, its name below ``.tdiag/runs``, or ``latest``), of a
-    ``diagnosis.json``, or of a trace of torch.profiler (a file, or a folder of ranks).
+    """The diagnosis of a run (its directory, its name below ``.tdiag/runs``, or ``latest``), a
+    ``diagnosis.json``, or a torch.profiler trace (a file, or a folder of ranks).
 
     Raises :class:`~tdiag.errors.TdiagError` for anything else; its ``hint`` says what to do.
     """
@@ -39,7 +39,7 @@ def load(run_or_trace: str | os.PathLike[str] = "latest") -> Diagnosis:
 
 
 def shown(diagnosis: Diagnosis) -> Shown:
-    """The same, as a notebook shows it."""
+    """The same diagnosis, as a notebook shows it."""
     return Shown(**msgspec.structs.asdict(diagnosis))
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tdiag.trace.inflate import Progress
 
 COMPARING = ("terminal", "json", "line", "markdown", "html")
-SHOWN_BYTES = 20 << 20  # smaller files are read before a progress bar could be seen
+SHOWN_BYTES = 20 << 20  # smaller files are read too fast for a progress bar
 
 
 def analyze(
@@ -63,16 +63,16 @@ def analyze(
         str,
         typer.Option(
             metavar="WHERE",
-            help="Where several files are read: processes (here), or dask://HOST:PORT or"
-            " ray://HOST:PORT, a cluster whose workers see the files under the same paths.",
+            help="Where to read several files: processes (this machine), dask://HOST:PORT or"
+            " ray://HOST:PORT, with a cluster whose workers see the files under the same paths.",
         ),
     ] = "processes",
     hourly_cost: HourlyCost = None,
     output: Output = None,
 ) -> None:
-    """Report where the device's time goes in traces of torch.profiler.
+    """Report where the device's time goes in torch.profiler traces.
 
-    Several traces of one job (its ranks) give one report: of the rank that the others wait for.
+    Several traces of one job (its ranks) give one report, for the rank that the others wait for.
     """
     from tdiag.cli.conclude import check_cost, documented, open_output, shown
     from tdiag.cli.html_page import chosen_format, say_where
@@ -141,9 +141,9 @@ def _read(paths: list[Path], executor: str) -> TracedRun:
 def read_ranks(
     paths: list[Path], executor: str = "processes"
 ) -> tuple[dict[int, TracedFile], Evidence]:
-    """The readable ones of these traces by rank, and the evidence of their job.
+    """The readable traces by rank, and the evidence of their job.
 
-    Raises RunError where none can be read, UsageError where they are not the ranks of one job.
+    Raises RunError if no trace can be read, UsageError if they are not the ranks of one job.
     """
     from tdiag.errors import RunError, UsageError
     from tdiag.evidence.from_trace.executors import PROCESSES, read_many
@@ -178,7 +178,7 @@ def read_ranks(
         if (path / "diagnosis.json").is_file():
             evidence.note(
                 "trace-of-run",
-                f"{path} is a run of tdiag, and this is its trace alone; all of it:"
+                f"{path} is a tdiag run, and this report uses only its trace. For the whole run:"
                 f" tdiag report {quote(str(path))}",
                 "warning",
             )
@@ -191,7 +191,7 @@ def _rank(found: TracedFile, index: int) -> int:
 
 @contextmanager
 def _progress(files: list[Path]) -> Iterator[Progress | None]:
-    """A bar on stderr, in a terminal: of bytes read of one large file, of several files read."""
+    """A progress bar on stderr, in a terminal: bytes read of one large file, or files read."""
     many = len(files) > 1
     small = not many and (not files[0].is_file() or files[0].stat().st_size < SHOWN_BYTES)
     if small or not sys.stderr.isatty():
@@ -202,7 +202,7 @@ def _progress(files: list[Path]) -> Iterator[Progress | None]:
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.table import Column
 
-    # The name comes last and takes what room there is, so that a long one hides nothing.
+    # The name comes last and takes the remaining width, so that a long name hides nothing.
     name = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))
     done = MofNCompleteColumn() if many else DownloadColumn()
     columns = (TextColumn("reading"), BarColumn(bar_width=24), done, name)

@@ -1,4 +1,4 @@
-"""`tdiag attach`: where a training that already runs spends its time, from outside."""
+"""`tdiag attach`: shows where a running training spends its time, from outside."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ def attach(
     pid: Annotated[
         int,
         typer.Argument(
-            metavar="PID", min=1, help="The training's process, or its launcher's or shell's."
+            metavar="PID", min=1, help="The training process, or its launcher or shell."
         ),
     ],
     torchrun: Annotated[
         bool,
-        typer.Option(
-            "--torchrun", help="All ranks below this process on this machine, not only one."
-        ),
+        typer.Option("--torchrun", help="Watch all ranks below this process on this machine."),
     ] = False,
     time_budget: Annotated[
         float, typer.Option(min=6, metavar="SECONDS", help="How long to watch.")
@@ -47,15 +45,15 @@ def attach(
 ) -> None:
     """Diagnose a training that already runs, without restarting it.
 
-    Watches the process from outside: stacks by py-spy, threads, disk reads, GPUs. Nothing is
-    loaded into it. Its steps are not seen, so no gains are predicted.
+    Watches the process from outside: stacks by py-spy, threads, disk reads, GPUs. Loads nothing
+    into it. Steps are not seen, so no gains are predicted.
 
     tdiag attach 4711
 
     tdiag attach --torchrun 4700
 
-    Needs the right to trace the process: the same user, or root. Ctrl-C ends the watching and
-    reports what there is.
+    Needs permission to trace the process: the same user, or root. Ctrl-C ends the watching and
+    reports what was measured so far.
     """
     from tdiag.cli.conclude import conclude, documented, open_output, shown
     from tdiag.cli.html_page import write_page
@@ -80,4 +78,4 @@ def attach(
             write(sys.stderr, shown(name, document, sys.stderr, run_dir))
         page = write_page(run_dir, diagnosis, evidence)
         if not (json or quiet):
-            say(f"tdiag: as a page: {os.path.relpath(page)}")
+            say(f"tdiag: report page: {os.path.relpath(page)}")

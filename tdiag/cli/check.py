@@ -1,4 +1,4 @@
-"""`tdiag check`: has a training step become slower, or does it do more than it did?"""
+"""`tdiag check`: has a training step become slower, or does it do more work than before?"""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def check(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Stored baseline to compare with: its work counters, and a live run of the commit"
-            " that it was written at.",
+            help="Stored baseline to compare with: its work counters, and a run of the commit"
+            " at which it was written.",
         ),
     ] = None,
     update: Annotated[
@@ -45,7 +45,7 @@ def check(
         typer.Option(
             metavar="SHARE",
             help="Slowdown of the step that fails the check. Default: 1.5% with --against; with"
-            " --baseline the file's own, 5% in a new one.",
+            " --baseline the value in the file, 5% in a new file.",
         ),
     ] = None,
     max_growth: Annotated[
@@ -53,7 +53,7 @@ def check(
         typer.Option(
             metavar="SHARE",
             help="Growth of a work counter that fails the check. Default: 5%,"
-            " or the baseline's own.",
+            " or the value in the baseline file.",
         ),
     ] = None,
     groups: Annotated[
@@ -61,7 +61,7 @@ def check(
         typer.Option(
             min=5,
             metavar="N",
-            help="Most groups of fresh processes; the result is tested after each third.",
+            help="Most groups of fresh processes; the result is tested after each third of them.",
         ),
     ] = 15,
     time_budget: Annotated[
@@ -112,14 +112,14 @@ def check(
     from tdiag.launch import rundir
     from tdiag.report import check_format
 
-    if against is not None and baseline is not None:  # one may be a default of pyproject.toml
+    if against is not None and baseline is not None:  # one may be a default from pyproject.toml
         against = against if typed(context, "against") else None
         baseline = baseline if typed(context, "baseline") else None
     if (against is None) == (baseline is None):
         raise UsageError("specify --against REV or --baseline FILE (one of them)",
                          "tdiag check train.py --against origin/main")  # fmt: skip
     if update and baseline is None:
-        raise UsageError("--update needs --baseline FILE: the file to write")
+        raise UsageError("--update needs the file to write: --baseline FILE")
     check_format(format)
     if history is not None and update:
         raise UsageError(
@@ -134,9 +134,11 @@ def check(
     if max_growth:
         tolerance = share(max_growth, "--max-growth")
     for word, meant in context.meta[MISSES]:
-        say(f"tdiag: {word} is handed to the script; did you mean {meant}?")
+        say(f"tdiag: {word} is passed to the script; did you mean {meant}?")
     signal.signal(signal.SIGTERM, terminated)
-    before = head(history) if history is not None else Head()  # the run is long: edits may follow
+    before = (
+        head(history) if history is not None else Head()
+    )  # read now: the user may edit the file during the run
     with open_output(output) as file:
         options = CheckOptions(
             folder=rundir.create_check(target.label()),
@@ -161,7 +163,7 @@ def check(
 
 
 def share(text: str, option: str) -> float:
-    """``5%`` or ``0.05`` as 0.05. Raises UsageError for what is neither."""
+    """``5%`` or ``0.05`` as 0.05. Raises UsageError for anything else."""
     from tdiag.errors import UsageError
 
     found = _SHARE.fullmatch(text.strip())
@@ -172,10 +174,11 @@ def share(text: str, option: str) -> float:
 
 
 def looks(groups: int) -> tuple[int, ...]:
-    """Three looks at equal distances (tdiag/duel/estimate.py), of at least five groups."""
+    """Test the result after each third of the groups (tdiag/duel/estimate.py), at least five
+    each."""
     return tuple(sorted({max(5, round(groups * third / 3)) for third in (1, 2, 3)}))
 
 
 def terminated(number: int, frame: object) -> NoReturn:
-    """As an exception, so that everything started is ended and the worktree removed."""
+    """Raise an exception, so that all child processes are ended and the worktree is removed."""
     raise SystemExit(128 + number)

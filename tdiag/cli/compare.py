@@ -30,9 +30,9 @@ def compare(
     format: GateFormat = "terminal",
     output: Output = None,
 ) -> None:
-    """Compare two finished runs: exact work, rough step times.
+    """Compare two finished runs: exact work counters, rough step times.
 
-    To measure a difference of a few per cent, run both interleaved: tdiag check --against REV.
+    To measure a difference of a few percent, run both interleaved: tdiag check --against REV.
 
     Exit code: 0 pass, 1 regressed, 2 wrong usage, 3 inconclusive (too noisy to decide).
     """

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from tdiag.report.document import Document
     from tdiag.report.page import Page
 
-# Longer lines are harder to read than to wrap; a report is laid out for at most this many cells.
+# Longer lines are hard to read, so a report is at most this many characters wide.
 MAX_WIDTH, PLAIN_WIDTH = 120, 100
 
 
 def check_cost(hourly_cost: float | None, format: str) -> None:
-    """``--hourly-cost`` is for the table of the terminal's report; else :class:`UsageError`."""
+    """Raises UsageError if ``--hourly-cost`` is used with a format other than terminal."""
     if hourly_cost is not None and format != "terminal":
         raise UsageError(
             f"--hourly-cost works with the terminal format only, not with {format}",
@@ -31,12 +31,11 @@ def check_cost(hourly_cost: float | None, format: str) -> None:
 
 
 def conclude(run_dir: Path, evidence: Evidence | None = None) -> Diagnosis:
-    """Load the evidence, unless it is, diagnose, with the run's trials, and keep
+    """Load the evidence if it is not given, diagnose with the run's trials, and write
     ``diagnosis.json``.
 
-    What is returned is what was kept, read back, so that a report shown again is the same. A disk
-    that is full by now costs the file, not the report. Raises RunError where the run directory
-    cannot be read.
+    Returns what was written, read back, so that a later report shows the same. If the disk is full,
+    only the file is missing, not the report. Raises RunError if the run directory cannot be read.
     """
     import msgspec
 
@@ -64,8 +63,8 @@ def documented(
     diagnosis: Diagnosis, *, hourly_cost: float | None = None, evidence: Evidence | None = None,
     run_dir: Path | None = None,
 ) -> Document:  # fmt: skip
-    """The report's document, with what `tdiag explain` says of each rule found. ``evidence``: what
-    a page's charts are drawn from; None leaves them out."""
+    """The report's document, with the text of `tdiag explain` for each rule found. ``evidence``:
+    the data for a page's charts; None leaves the charts out."""
     from tdiag.report.of_diagnosis import document
     from tdiag.rules.catalogue import all_rules, page
 
@@ -90,7 +89,7 @@ def shown(
     name: str, document: Document, stream: TextIO, run_dir: Path | None = None, *,
     all_findings: bool = False,
 ) -> str:  # fmt: skip
-    """The document in a format, laid out for this stream."""
+    """The document in one format, laid out for this stream."""
     from tdiag.report import render
 
     page = replace(page_for(stream), all_findings=all_findings, run_dir=run_dir,
@@ -99,8 +98,8 @@ def shown(
 
 
 def page_for(stream: TextIO) -> Page:
-    """This stream's width, and colour only where it shows (NO_COLOR counts). Files are named from
-    the working directory."""
+    """The stream's width, and colour only if the stream shows it (NO_COLOR counts). Paths are
+    relative to the working directory."""
     from tdiag.report.page import Page
 
     terminal = stream.isatty()
@@ -131,8 +130,8 @@ def _columns(stream: TextIO) -> int:
 
 @contextmanager
 def open_output(path: Path | None) -> Iterator[TextIO | None]:
-    """The file of ``-o``, opened before the long run and as yet unchanged, since the run may come
-    to nothing; a new one is then taken away again. Raises RunError where it cannot be written."""
+    """Open the file of ``-o`` before the long run, without changing it, because the run may fail; a
+    new file is then removed. Raises RunError if it cannot be written."""
     if path is None:
         yield None
         return

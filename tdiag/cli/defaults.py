@@ -3,7 +3,7 @@
     [tool.tdiag.run]
     time-budget = 30
 
-The keys are the options' long names. What stands on the command line wins.
+The keys are the options' long names. The command line overrides them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from typer.core import TyperCommand
 
 FILE = "pyproject.toml"
-PATHS = ("FILE", "DIR")  # how help names the values that are paths
+PATHS = ("FILE", "DIR")  # metavars of options that are paths
 
 
 def defaults(folder: Path, commands: dict[str, TyperCommand]) -> dict[str, dict[str, Any]]:
-    """The default of each parameter by command, as click's ``default_map`` takes them. The file is
-    the nearest from ``folder`` upward that has a ``[tool.tdiag]`` table; paths in it are relative
-    to it. Raises UsageError for a file that is not TOML and for a name that does not exist."""
+    """The default of each parameter by command, in the format of click's ``default_map``. The file
+    is the nearest from ``folder`` upward that has a ``[tool.tdiag]`` table; paths in it are
+    relative to it. Raises UsageError if the file is not TOML or has an unknown name."""
     for parent in (folder, *folder.parents):
         file = parent / FILE
         if file.is_file() and (table := _table(file)) is not None:
@@ -39,7 +39,7 @@ def defaults(folder: Path, commands: dict[str, TyperCommand]) -> dict[str, dict[
 
 
 def typed(context: typer.Context, parameter: str) -> bool:
-    """Whether the option stands on the command line."""
+    """Whether the option was given on the command line."""
     source = context.get_parameter_source(parameter)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -51,7 +51,7 @@ def _table(file: Path) -> dict[str, Any] | None:
         import tomli as tomllib
     try:
         text = file.read_text(encoding="utf-8")
-        if "tdiag" not in text:  # another project's, however broken, is not tdiag's business
+        if "tdiag" not in text:  # another project's file may even be broken
             return None
         found = tomllib.loads(text).get("tool", {}).get("tdiag")
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -63,7 +63,9 @@ def _table(file: Path) -> dict[str, Any] | None:
 
 def _options(file: Path, table: str, values: Any, command: TyperCommand) -> dict[str, Any]:
     if not isinstance(values, dict):
-        raise UsageError(f"{file}: {table} is not a table", "Write [tool.tdiag.run] above options.")
+        raise UsageError(
+            f"{file}: {table} is not a table", "Write [tool.tdiag.run] above the options."
+        )
     options = {
         name.removeprefix("--"): parameter
         for parameter in command.params
@@ -85,6 +87,6 @@ def _options(file: Path, table: str, values: Any, command: TyperCommand) -> dict
 def _known(file: Path, table: str, name: str, names: dict[str, Any]) -> bool:
     if name not in names:
         near = get_close_matches(name, names, n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"It may hold {', '.join(sorted(names))}."
+        hint = f"Did you mean {near[0]}?" if near else f"Valid names: {', '.join(sorted(names))}."
         raise UsageError(f"{file}: [{table}] has no {name}", hint)
     return True

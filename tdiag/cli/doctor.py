@@ -1,4 +1,4 @@
-"""`tdiag doctor`: what this machine allows, what is lacking, and what that costs."""
+"""`tdiag doctor`: what this machine allows, what is missing, and what the diagnosis lacks then."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def doctor(
         str | None, typer.Option(metavar="PATH", help="Interpreter of the training scripts.")
     ] = None,
 ) -> None:
-    """Show what this machine allows tdiag to see.
+    """Show what tdiag can measure on this machine.
 
-    Attaching py-spy is really tried, on a process of tdiag's own. Exits 1 only where nothing can
-    work: no torch to run, or nowhere to write.
+    Really attaches py-spy, to its own test process. Exits 1 only if nothing can work: there is no
+    torch, or no place to write.
     """
     from rich.console import Console
     from rich.table import Table

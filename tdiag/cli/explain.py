@@ -13,7 +13,7 @@ def explain(
         list[str] | None,
         typer.Argument(
             metavar="[CODE|NAME|WORD...]",
-            help="TD201, 201, or a rule's name; other words search the rules.",
+            help="TD201, 201, or a rule's name; any other words search the rules.",
         ),
     ] = None,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`tdiag history`: how the training step's time went over the commits that were checked."""
+"""`tdiag history`: the training step's time over the commits that were checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTML page of a run or a trace: written to a file, whose path is then all that is printed."""
+"""Writes the HTML page of a run or a trace to a file and prints only its path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = "report.html"
 
 
 def chosen_format(format: str, *, json: bool, html: bool) -> str:
-    """``--json`` and ``--html`` are short for a format. Raises UsageError for more than one."""
+    """The format that ``--format``, ``--json`` and ``--html`` name. UsageError if they disagree."""
     from tdiag.errors import UsageError
 
     asked = [name for name, wanted in (("json", json), ("html", html)) if wanted]
@@ -25,7 +25,7 @@ def chosen_format(format: str, *, json: bool, html: bool) -> str:
 
 
 def write_page(run_dir: Path, diagnosis: Diagnosis, evidence: Evidence) -> Path:
-    """``report.html`` of a run directory. Raises RunError where it cannot be written."""
+    """Write ``report.html`` in a run directory. Raises RunError if it cannot be written."""
     from tdiag.launch.rundir import write_text
 
     path = run_dir / PAGE
@@ -34,7 +34,7 @@ def write_page(run_dir: Path, diagnosis: Diagnosis, evidence: Evidence) -> Path:
 
 
 def page_text(diagnosis: Diagnosis, evidence: Evidence | None, run_dir: Path | None = None) -> str:
-    """``evidence``: what charts and tables are drawn from; None leaves them out."""
+    """``evidence``: the data of charts and tables; None leaves them out."""
     from tdiag.cli.conclude import documented, shown
 
     document = documented(diagnosis, evidence=evidence, run_dir=run_dir)
@@ -42,8 +42,8 @@ def page_text(diagnosis: Diagnosis, evidence: Evidence | None, run_dir: Path | N
 
 
 def put_page(diagnosis: Diagnosis, run_dir: Path, file: TextIO | None) -> None:
-    """Into ``file``, or else into the run directory. One that holds no more than a
-    ``diagnosis.json`` gives a page without charts, for which UsageError asks where to put it."""
+    """Write the page to ``file``, or else into the run directory. For a folder with only a
+    ``diagnosis.json``, the page has no charts, and without ``file`` a UsageError asks for one."""
     from tdiag.cli.streams import write
     from tdiag.errors import UsageError
     from tdiag.evidence.from_run import load_run
@@ -62,7 +62,7 @@ def put_page(diagnosis: Diagnosis, run_dir: Path, file: TextIO | None) -> None:
 
 
 def say_where(path: Path) -> None:
-    """The path alone, on stdout, so that a shell can open it: ``open "$(tdiag report --html)"``."""
+    """Print only the path on stdout, for a shell: ``open "$(tdiag report --html)"``."""
     from tdiag.cli.streams import write
 
     write(sys.stdout, os.path.relpath(path) + "\n")

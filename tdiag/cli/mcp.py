@@ -1,8 +1,8 @@
 """`tdiag mcp`: tdiag's commands as tools of the Model Context Protocol, for a coding agent.
 
-Each tool runs the command of the same name in the folder that the server was started in and
-returns what that prints. Nothing runs before the client calls a tool. Paths outside the folder are
-refused; the script itself may open what it likes, as it does without tdiag.
+Each tool runs the command of the same name in the folder where the server was started and returns
+its output. Nothing runs before the client calls a tool. Paths outside the folder are refused; the
+script itself may open any file, as it may without tdiag.
 Protocol: https://modelcontextprotocol.io/specification, stdio transport.
 """
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from mcp.server import MCPServer
 
 INSTALL = "Install the SDK: pip install 'tdiag[mcp]'"
-# Characters of one answer, some 6,000 tokens: a long report stays readable beside other context.
+# Characters of one answer, about 6,000 tokens: a long report leaves room for other context.
 MOST_CHARACTERS = 24_000
-# Ctrl-C ends a measurement in order; tdiag needs some seconds to stop the script and its samplers.
+# After Ctrl-C tdiag needs a few seconds to stop the script and its samplers.
 GRACE_S = 30.0
 INSTRUCTIONS = """\
-tdiag finds out why a PyTorch training step is slow, and proves what a change wins.
+tdiag finds out why a PyTorch training step is slow, and measures what a change gains.
 1. `run` measures an unmodified script and returns a report: the bottleneck and ranked fixes.
 2. `explain` says what a rule (TD201) measures and when it is wrong.
-3. `try` measures what a change wins before you edit anything.
+3. `try` measures what a change gains before you edit anything.
 4. Edit the script, then `check` it against the git revision before the edit: the step times of both
-versions are measured interleaved. Believe `try` and `check`, not a prediction.
+versions are measured interleaved. Trust `try` and `check`, not a prediction.
 Measure one thing at a time: other programs on the machine disturb the times."""
 
 
@@ -44,7 +44,7 @@ def mcp(
 ) -> None:
     """Serve tdiag to a coding agent (Model Context Protocol, stdio).
 
-    Register the command `tdiag mcp` with the agent, and start it in the project's folder.
+    Register the command `tdiag mcp` with the agent and start it in the project's folder.
     """
     if not root.is_dir():
         raise UsageError(f"no such folder: {root}")
@@ -58,14 +58,14 @@ def server(root: Path) -> MCPServer:
         from mcp.server import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
     except ImportError as error:
-        raise UsageError(f"`tdiag mcp` cannot be served: {error}", INSTALL) from error
+        raise UsageError(f"`tdiag mcp` cannot start: {error}", INSTALL) from error
 
     root = root.resolve()
     one_at_a_time = anyio.Lock()  # two measurements on one machine disturb each other
     serving = MCPServer("tdiag", version=__version__, instructions=INSTRUCTIONS)
 
     def inside(path: str) -> str:
-        """The path relative to the folder. A leading dash would be an option."""
+        """The path relative to the folder. A leading dash is refused: it would be an option."""
         found = (root / path).resolve()
         if not found.is_relative_to(root):
             raise ToolError(f"{path} is outside {root}, the folder that this server may use")
@@ -80,7 +80,7 @@ def server(root: Path) -> MCPServer:
         return [sys.executable, inside(script)]
 
     async def tdiag(*words: str, codes: tuple[int, ...] = (0,)) -> str:
-        """What the command prints. Other exit codes than ``codes`` are the tool's failure."""
+        """What the command prints. An exit code not in ``codes`` is a failure of the tool."""
         command = [sys.executable, "-m", "tdiag", *words]
         process = await anyio.open_process(
             command, cwd=root, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT
@@ -89,7 +89,7 @@ def server(root: Path) -> MCPServer:
             assert process.stdout
             said = b"".join([chunk async for chunk in process.stdout])
             code = await process.wait()
-        except BaseException:  # the client gave up, or the server ends: so does the script
+        except BaseException:  # the client gave up or the server ends: end the script too
             with anyio.CancelScope(shield=True):
                 process.send_signal(signal.SIGINT)
                 with anyio.move_on_after(GRACE_S):
@@ -106,7 +106,7 @@ def server(root: Path) -> MCPServer:
     async def run(script: str, args: list[str] | None = None, time_budget: float = 60.0) -> str:
         """Run a training script under the profilers until the evidence is complete, and report
         where its step time goes, with ranked fixes. ``script``: its path; ``args``: its own
-        arguments; ``time_budget``: seconds from the first step after which measuring stops."""
+        arguments; ``time_budget``: seconds from the first step until measuring stops."""
         watched = ["--profiling", "--quiet", f"--time-budget={time_budget}"]
         async with one_at_a_time:
             said = await tdiag("run", *watched, "--", *python(script), *(args or []))
@@ -116,7 +116,7 @@ def server(root: Path) -> MCPServer:
     @serving.tool()
     async def report(run: str = "", as_json: bool = False) -> str:
         """The report of an earlier run. ``run``: its directory, "" for the latest. ``as_json``:
-        the whole diagnosis instead of Markdown."""
+        the whole diagnosis as JSON instead of Markdown."""
         where = [inside(run)] if run else []
         return await tdiag("report", *where, f"--format={'json' if as_json else 'markdown'}")
 
@@ -134,9 +134,9 @@ def server(root: Path) -> MCPServer:
 
     @serving.tool()
     async def check(script: str, against: str, args: list[str] | None = None) -> str:
-        """Whether the step of the script as it stands is slower or faster than at the git revision
-        ``against``. Both versions run interleaved for some minutes. Says pass, regressed or
-        inconclusive, with the ratio and its interval."""
+        """Whether the script's step is now slower or faster than at the git revision ``against``.
+        Both versions run interleaved for some minutes. Returns pass, regressed or inconclusive,
+        with the ratio and its interval."""
         versions = [f"--against={plain(against)}", "--format=markdown", "--quiet"]
         async with one_at_a_time:
             words = [*versions, "--", *python(script), *(args or [])]
@@ -146,10 +146,11 @@ def server(root: Path) -> MCPServer:
     async def try_(
         script: str, changes: list[str], args: list[str] | None = None, time_budget: float = 180.0
     ) -> str:
-        """Measure what changes win before anyone edits the script, which runs several times, as it
-        is and changed, interleaved. ``changes``: such as loader.num_workers=4, torch.anomaly=off,
-        or freeze=train.py:validate for what a function costs. ``time_budget``: seconds in all.
-        The result as JSON: for each change its speedup with a 95 % interval, or why there is none.
+        """Measure what changes gain before anyone edits the script. The script runs several times,
+        unchanged and changed, interleaved. ``changes``: such as loader.num_workers=4,
+        torch.anomaly=off, or freeze=train.py:validate for the cost of a function.
+        ``time_budget``: seconds in total. Returns JSON: for each change its speedup with a 95 %
+        interval, or why there is none.
         """
         async with one_at_a_time:
             words = ["--json", "--yes", "--quiet", f"--time-budget={time_budget}"]
@@ -160,7 +161,7 @@ def server(root: Path) -> MCPServer:
 
 
 def _shortened(text: str) -> str:
-    """The beginning, which has the verdict, and the end, which has the reason of an error."""
+    """The beginning, which has the verdict, and the end, which has the cause of an error."""
     if len(text) <= MOST_CHARACTERS:
         return text
     begin, end = text[: 3 * MOST_CHARACTERS // 4], text[-MOST_CHARACTERS // 4 :]

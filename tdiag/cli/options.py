@@ -1,4 +1,4 @@
-"""Options that several commands have in common."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HourlyCost = Annotated[
         "--hourly-cost",
         min=0.0,
         metavar="PRICE",
-        help="Price of the machine per hour, any currency: adds a table of time and money.",
+        help="Price of the machine per hour, in any currency: adds a table of time and money.",
     ),
 ]
 Output = Annotated[
@@ -23,7 +23,7 @@ Output = Annotated[
 MaxGrowth = Annotated[
     str, typer.Option(metavar="SHARE", help="Growth of a work counter that fails the check.")
 ]
-Soft = Annotated[bool, typer.Option("--soft", help="Only report: never exit 1 or 3.")]
+Soft = Annotated[bool, typer.Option("--soft", help="Report only: never exit with 1 or 3.")]
 GateFormat = Annotated[
     str,
     typer.Option("--format", "-f", help="terminal, json, line, markdown, sarif, junit or github."),

@@ -1,4 +1,4 @@
-"""`tdiag try --patch FILE`: what won as a patch, measured again as patched, then written."""
+"""`tdiag try --patch FILE`: turns what won into a patch, measures the patch, and writes it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def check_free(file: Path) -> None:
-    """Raises UsageError where the patch cannot be written: no folder, a file that tdiag did not
-    write, no git. Before the script runs for minutes."""
+    """Raises UsageError if the patch cannot be written: there is no folder, tdiag did not write the
+    existing file, or git is missing. Called before the script runs for minutes."""
     from tdiag.errors import UsageError
     from tdiag.gate.copied import root_of
     from tdiag.trial.winning_patch import marked
@@ -28,7 +28,7 @@ def check_free(file: Path) -> None:
     except OSError as error:
         raise UsageError(f"--patch {file}: {error.strerror}") from None
     if text and not marked(text):
-        raise UsageError(f"--patch {file}: the file is there, and tdiag did not write it",
+        raise UsageError(f"--patch {file}: the file exists, and tdiag did not write it",
                          "name another one, or remove it")  # fmt: skip
 
 
@@ -36,9 +36,10 @@ def with_patch(
     trials: Trials, file: Path, given: TrialOptions, began_unix_ns: int, until_s: float, *,
     original: TrialOptions | None = None,
 ) -> Trials:  # fmt: skip
-    """The trials with the patch of what won most, which is written to ``file`` if it wins as
-    patched. ``given``: as the trials ran; ``original``: of a copy, the program in its own place.
-    Whatever goes wrong is said in it: the trials were measured."""
+    """The trials, with the patch of the best changes, which is written to ``file`` if the patched
+    script is faster. ``given``: the options of the trials; ``original``: for trials in a copy, the
+    program in its own folder. A failure is reported in the patch, because the trials were
+    measured."""
     from msgspec.structs import replace
 
     import tdiag
@@ -55,7 +56,7 @@ def with_patch(
     if patch.diff:
         patch = _measured(patch, file, given, own, until_s)
     if not patch.diff and file.exists() and file.stat().st_size:
-        patch = replace(patch, why=f"{patch.why} ({file} is of an earlier trial)")
+        patch = replace(patch, why=f"{patch.why} ({file} is from an earlier trial)")
     if patch.diff:
         try:
             file.write_bytes(written(patch, tdiag.__version__))
@@ -69,8 +70,8 @@ def with_patch(
 def _measured(
     patch: Patch, file: Path, given: TrialOptions, own: TrialOptions, until_s: float
 ) -> Patch:
-    """Against the untouched script; without its diff where that does not prove it. ``own``: the
-    program in its own place, of which a copy is patched."""
+    """Measure the patch against the untouched script; drop its diff if it does not win. ``own``:
+    the program in its own folder, of which a copy is patched."""
     import tempfile
 
     from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""Where `tdiag check` and `tdiag compare` put what they found."""
+"""Publishes the results of `tdiag check` and `tdiag compare`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SUMMARY, ACTIONS, WORKSPACE = "GITHUB_STEP_SUMMARY", "GITHUB_ACTIONS", "GITHUB_W
 
 
 def put(outcome: Outcome, format: str, file: TextIO | None) -> None:
-    """Print the report or write it to the file of ``-o``. In GitHub Actions the job's summary gets
-    it too, and the terminal's is followed by annotations. Raises RunError where it cannot be
+    """Print the report, or write it to the file of ``-o``. In GitHub Actions also write it to the
+    job's summary, and print annotations after the terminal report. Raises RunError if it cannot be
     written."""
     from tdiag.cli.conclude import page_for
     from tdiag.cli.streams import write
@@ -24,7 +24,7 @@ def put(outcome: Outcome, format: str, file: TextIO | None) -> None:
     from tdiag.report.page import Page
 
     stream = file or sys.stdout
-    # What GitHub shows is named from the root of the repository, whatever folder this ran in.
+    # GitHub expects paths relative to the repository's root, wherever this ran.
     root = Page(base_dir=Path(os.environ.get(WORKSPACE) or Path.cwd()))
     found = document(outcome)
     if format == "terminal":

@@ -1,4 +1,4 @@
-"""`tdiag report`: a run's report again, at any time."""
+"""`tdiag report`: prints a run's report again, at any time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def report(
         bool, typer.Option("--calls", help="Show cProfile's functions instead.")
     ] = False,
     lines: Annotated[
-        bool, typer.Option("--lines", help="Show py-spy's hot lines instead, workers apart.")
+        bool, typer.Option("--lines", help="Show py-spy's hot lines instead, workers separately.")
     ] = False,
     system: Annotated[
         bool,
@@ -110,7 +110,7 @@ def report(
     if outputs and len(outputs) != len(names):
         raise UsageError(
             f"{len(names)} × --format but {len(outputs)} × -o",
-            "give each format its own -o FILE, or none at all",
+            "give each format its own -o FILE, or leave out -o",
         )
     far = run is not None and is_url(run)
     if far and "html" in names and not outputs:
@@ -150,7 +150,7 @@ def report(
 
 
 def _put(file: TextIO | None, text: Callable[[TextIO], str]) -> None:
-    """Write the text, which depends on where it goes, to this file, or else to stdout."""
+    """Write the text to this file or else to stdout; the text depends on the stream."""
     from tdiag.cli.streams import write
 
     shown = text(file or sys.stdout)
@@ -160,7 +160,8 @@ def _put(file: TextIO | None, text: Callable[[TextIO], str]) -> None:
 
 
 def _evidence(run: str | None) -> Evidence:
-    """What the run directory holds; that of a ``diagnosis.json`` is the one it lies in."""
+    """The evidence of the run directory; for a ``diagnosis.json``, of the folder that contains
+    it."""
     from tdiag.evidence.from_run import load_run
     from tdiag.launch.rundir import find
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tdiag.rules.catalogue import Rule
 
 HEADER = ("code", "class", "name", "proven by", "needs")
-WIDE = 120  # cells that all columns take; below, what a rule needs stands under it
+WIDE = 120  # characters for all columns; in a narrower terminal "needs" goes on its own line
 
 
 def rules() -> None:
@@ -21,7 +21,7 @@ def rules() -> None:
 
     from tdiag.rules.catalogue import all_rules
 
-    console = Console(width=None if sys.stdout.isatty() else 1000)  # piped: a line a rule
+    console = Console(width=None if sys.stdout.isatty() else 1000)  # piped: one line per rule
     rows = [_row(rule) for rule in all_rules()]
     widths = [max(len(row[i]) for row in (HEADER, *rows)) for i in range(len(HEADER) - 1)]
     _line(console, HEADER, widths, "bold")
@@ -44,7 +44,7 @@ def _line(console: Console, row: tuple[str, ...], widths: list[int], style: str)
 
 
 def _row(rule: Rule) -> tuple[str, ...]:
-    """``proven by``: the switch of `tdiag try` that the fix of its own example names."""
+    """One table row. ``proven by``: the change of `tdiag try` that the fix of its example names."""
     from tdiag.rules.catalogue import example, needs
 
     required = ", ".join(kind.__name__ for kind, must in needs(rule).values() if must)

@@ -1,4 +1,4 @@
-"""`tdiag run`: launch, watch, diagnose, report; exit as the script did."""
+"""`tdiag run`: launches, watches, diagnoses and reports; exits with the script's exit code."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ TARGET, MISSES = "tdiag.target", "tdiag.misses"
 
 
 class RunCommand(TyperCommand):
-    """Takes tdiag's options out of the command line wherever they stand; the rest is the script's.
+    """Takes tdiag's options out of the command line wherever they are; the rest is the script's.
 
-    Click cannot: it would read ``-foo 1`` of a script as ``-f -o …`` and loses where ``--`` was.
+    Click cannot do this: it would read a script's ``-foo 1`` as ``-f -o …``, and it loses the
+    position of ``--``.
     """
 
-    usual = "tdiag run"  # how it begins, as a rule
+    usual = "tdiag run"  # how the command usually begins
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from tdiag.launch.target import near_misses, split
@@ -50,8 +51,8 @@ def run(
         bool,
         typer.Option(
             "--profiling",
-            help="End the run as soon as the evidence is complete. Also passed to a script that"
-            " declares it.",
+            help="End the run as soon as the evidence is complete. Also passed on if the script"
+            " declares this option.",
         ),
     ] = False,
     steps: Annotated[
@@ -113,18 +114,19 @@ def run(
         bool,
         typer.Option(
             "--try",
-            help="Then measure what the findings' fixes win: the script runs several times more."
+            help="Then measure what the findings' fixes gain: the script runs several more times."
             " See `tdiag try`.",
         ),
     ] = False,
     try_budget: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="For all trials of --try.")
+        float, typer.Option(min=1, metavar="SECONDS", help="Time limit for all trials of --try.")
     ] = 120.0,
     patch: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="With --try: write what won as a patch of your files, if it wins as patched, too.",
+            help="With --try: write what won as a patch of your files, if the patched script"
+            " is faster.",
         ),
     ] = None,
     scaling: Annotated[
@@ -141,7 +143,7 @@ def run(
 ) -> None:
     """Diagnose an unmodified training script.
 
-    Runs it as plain Python would, and reports where its step time goes.
+    Runs it as plain Python would and reports where its step time goes.
 
     tdiag run train.py --profiling --epochs 2
 
@@ -176,7 +178,7 @@ def run(
         from tdiag.cli.patch import check_free
 
         if not try_:
-            raise UsageError("--patch writes what trials have proven", "add --try")
+            raise UsageError("--patch writes the changes that won in trials", "add --try")
         check_free(patch)
     for word, meant in context.meta[MISSES]:
         say(f"tdiag: {word} is handed to the script; did you mean {meant}?")
@@ -206,8 +208,8 @@ def _report(
     outcome: Finished, *, as_json: bool, quiet: bool, written: Any, hourly_cost: float | None,
     try_budget: float | None, patch: Path | None,
 ) -> None:  # fmt: skip
-    """Diagnose and print. Whatever goes wrong here, the run is kept and the script's exit code
-    stands; hence the one broad ``except`` outside the probe."""
+    """Diagnose and print. Whatever fails here, the run is kept and the script's exit code does not
+    change; hence the broad ``except``, the only one outside the probe."""
     import traceback
 
     from tdiag.cli import complain
@@ -246,7 +248,7 @@ def _report(
         else:
             name = "line" if quiet else "terminal"
             write(sys.stderr, shown(name, document, sys.stderr, outcome.run_dir))
-        page = write_page(outcome.run_dir, diagnosis, evidence)  # last: nobody waits for it
+        page = write_page(outcome.run_dir, diagnosis, evidence)  # last, because nobody waits for it
         if not (as_json or quiet):
             say(f"tdiag: as a page: {os.path.relpath(page)}")
         if outcome.far:
@@ -256,7 +258,7 @@ def _report(
     except TdiagError as error:
         complain(TdiagError(error.message, error.hint or again))
     except BrokenPipeError:
-        return  # nobody reads any more
+        return  # the reader has gone
     except KeyboardInterrupt:
         complain(TdiagError("report interrupted", again))
     except Exception as error:
@@ -274,7 +276,7 @@ def _report(
 def _try(
     run_dir: Path, diagnosis: Diagnosis, time_budget_s: float, patch: Path | None, quiet: bool
 ) -> None:
-    """What the diagnosis proposes, measured and kept with the run."""
+    """Measure what the diagnosis proposes, and keep the result with the run."""
     import signal
 
     from tdiag.cli.check import terminated
@@ -285,6 +287,6 @@ def _try(
         if not quiet:
             say(f"tdiag: {line}")
 
-    progress(f"runs the script {SAID}")
+    progress(f"running the script {SAID}")
     signal.signal(signal.SIGTERM, terminated)
     keep(run_dir, try_proposals(run_dir, diagnosis, time_budget_s, progress, patch))

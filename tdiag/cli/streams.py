@@ -1,4 +1,4 @@
-"""tdiag's own standard streams: that they are missing, full or closed never changes a run."""
+"""tdiag's own standard streams: a missing, full or closed stream never changes a run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tdiag.errors import RunError
 
 
 def stand_in() -> None:
-    """Before anything is opened: /dev/null in the place of each standard stream that is missing,
-    or a file of tdiag's would become stream 0, 1 or 2 of the program. What we write there ourselves
-    still fails on stdout, where somebody wants it, and is dropped on stderr."""
+    """Called before anything is opened: put /dev/null in place of each missing standard stream.
+    Otherwise a file of tdiag's would become stream 0, 1 or 2 of the program. tdiag's own writes to
+    a missing stream still fail on stdout, where the output is wanted, and are dropped on stderr."""
     for descriptor in (0, 1, 2):
         if not _is_open(descriptor):
             os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor: this one
@@ -33,8 +33,8 @@ def _is_open(descriptor: int) -> bool:
 
 
 def write(stream: TextIO, text: str) -> None:
-    """Write all of it now. Raises RunError where it cannot be, BrokenPipeError where the reader
-    has gone (``| head``), as click expects."""
+    """Write all of it now. Raises RunError if that fails, and BrokenPipeError if the reader has
+    gone (``| head``), as click expects."""
     try:
         stream.write(text)
         stream.flush()
@@ -47,7 +47,7 @@ def write(stream: TextIO, text: str) -> None:
 
 
 def say(line: str) -> None:
-    """A line on stderr; where nobody can read it, nothing."""
+    """Print a line on stderr, or nothing if nobody can read it."""
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:
@@ -55,7 +55,7 @@ def say(line: str) -> None:
 
 
 def drain(stream: TextIO) -> None:
-    """Flush; what cannot be written any more is dropped."""
+    """Flush; drop what can no longer be written."""
     try:
         stream.flush()
     except OSError:
@@ -63,8 +63,8 @@ def drain(stream: TextIO) -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Let what is left in the stream's buffer, and all that follows, go nowhere: Python flushes it
-    at exit and would turn a failure into exit code 120."""
+    """Discard the stream's buffer and all later output: Python flushes it at exit and would turn a
+    failure into exit code 120."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""`tdiag try`: what does a change win?"""
+"""`tdiag try`: what does a change gain?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class TryCommand(RunCommand):
-    """Without a script: the last run's."""
+    """Without a script it uses the last run's."""
 
     usual = "tdiag try"
 
@@ -57,7 +57,7 @@ def try_(
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE",
-                     help="A change to try, may be repeated; A=1+B=2 tries both together."),
+                     help="A change to try; can be repeated. A=1+B=2 tries both together."),
     ] = None,
     sweep: Annotated[
         list[str] | None,
@@ -66,30 +66,30 @@ def try_(
     freeze: Annotated[
         list[str] | None,
         typer.Option("--freeze", metavar="FILE.py:FUNCTION",
-                     help="What does this function cost? It answers with what it returned before."),
+                     help="Measure what this function costs: return its earlier result instead."),
     ] = None,
     ceilings: Annotated[
         bool,
-        typer.Option("--ceilings", help="What does each part of the step cost, by leaving it out?"),
+        typer.Option("--ceilings", help="Measure each part of the step by leaving it out."),
     ] = False,
     diff: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A patch to try, in a copy of the files."),
+        typer.Option(metavar="FILE", help="A patch to try in a copy of the files."),
     ] = None,
     patch: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write what won as a patch of your files, if it wins as"
-                     " patched, too."),
+        typer.Option(metavar="FILE", help="Write what won as a patch of your files, if the"
+                     " patched script is faster."),
     ] = None,
     time_budget: Annotated[
         float,
-        typer.Option(min=1, metavar="SECONDS", help="For all trials; each takes three pairs of"
-                     " processes at least."),
+        typer.Option(min=1, metavar="SECONDS", help="Time limit for all trials; each takes at least"
+                     " three pairs of processes."),
     ] = 180.0,
     copy: Annotated[
         bool,
-        typer.Option("--copy", help="Run the trials in a copy of the files, which is gone"
-                     " afterwards with all that the script wrote there."),
+        typer.Option("--copy", help="Run the trials in a copy of the files, which is deleted"
+                     " afterwards with everything the script wrote there."),
     ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask before the script runs several times.")
@@ -103,10 +103,10 @@ def try_(
     output: Output = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress lines.")] = False,
 ) -> None:  # fmt: skip
-    """Measure what a change wins, without editing a file.
+    """Measure what a change gains, without editing a file.
 
-    The unmodified script runs twice at once, interleaved: as it is, and with the change switched
-    on from outside.
+    The unmodified script runs as two interleaved processes: one unchanged, one with the change
+    switched on from outside.
 
     tdiag try train.py --set loader.num_workers=4 --set torch.num_threads=2
 
@@ -116,11 +116,11 @@ def try_(
 
     tdiag try train.py --diff candidate.patch
 
-    tdiag try --patch fix.patch: what won, as a patch of your files, measured again as patched
+    tdiag try --patch fix.patch: write what won as a patch of your files, measured as patched
 
     tdiag try train.py: diagnose, then try the fixes that the findings propose
 
-    tdiag try: those that the last run's findings propose
+    tdiag try: try the fixes that the last run's findings propose
 
     Exit code: 0 measured (a change without effect is a result), 2 wrong usage or the script failed.
     """
@@ -150,10 +150,10 @@ def try_(
         if diff:
             asked.append(stack.enter_context(patched_script(diff, target, found, whole=copy)))
         for word, meant in context.meta[MISSES]:
-            say(f"tdiag: {word} is handed to the script; did you mean {meant}?")
-        say(f"tdiag: runs {target.label() if target.name else 'the last run'} {SAID}")
+            say(f"tdiag: {word} is passed to the script; did you mean {meant}?")
+        say(f"tdiag: running {target.label() if target.name else 'the last run'} {SAID}")
         if not yes and sys.stdin is not None and sys.stdin.isatty():
-            typer.confirm("go on?", default=True, abort=True, err=True)
+            typer.confirm("continue?", default=True, abort=True, err=True)
 
         def progress(line: str) -> None:
             if not quiet:
@@ -177,14 +177,14 @@ def try_(
         if not asked and run_dir:
             keep(run_dir, trials)
             conclude(run_dir)
-            progress("`tdiag report` shows this with the diagnosis")
+            progress("`tdiag report` shows these results with the diagnosis")
 
 
 @contextmanager
 def patched_script(
     patch: Path, target: Target, python: str, *, whole: bool = False
 ) -> Iterator[Candidate]:
-    """The script with the patch applied, for as long as it is needed."""
+    """The script with the patch applied, as long as the context is open."""
     from tdiag.errors import UsageError
     from tdiag.gate.copied import patched
     from tdiag.trial.candidate import Candidate, Patched
@@ -200,7 +200,7 @@ def patched_script(
 
 @contextmanager
 def patched_program(patch: Path, own: TrialOptions, *, whole: bool = False) -> Iterator[Candidate]:
-    """The same of a program whose words are known."""
+    """The same for a program whose command is known."""
     from tdiag.errors import UsageError
     from tdiag.gate.copied import patched
     from tdiag.trial.candidate import Candidate, Patched
@@ -231,7 +231,7 @@ def _check_patch(patch: Path, asked: Sequence[Candidate], diff: Path | None) -> 
     from tdiag.errors import UsageError
 
     if diff:
-        raise UsageError("--patch writes what named changes win; --diff has its patch already",
+        raise UsageError("--patch turns named changes into a patch; --diff already is one",
                          "leave out one of them")  # fmt: skip
     if asked and all(candidate.ceiling for candidate in asked):
         raise UsageError("--patch needs a change that can be kept; a ceiling cannot",
@@ -281,7 +281,7 @@ def _proposed(
     run_dir: Path, time_budget_s: float, progress: Callable[[str], None], *, copy: bool,
     patch: Path | None,
 ) -> Trials:  # fmt: skip
-    """What the run's findings and verdict propose, measured."""
+    """Measure what the run's findings and verdict propose."""
     from msgspec import structs
 
     from tdiag.cli.conclude import conclude, documented, shown
@@ -296,7 +296,7 @@ def _proposed(
             "no finding of the last run proposes a change that can be switched on",
             "tdiag try --ceilings measures what each part of its step costs",
         )
-    signal.signal(signal.SIGTERM, terminated)  # again: the run had its own
+    signal.signal(signal.SIGTERM, terminated)  # again, because the run set its own handler
     given = options(run_dir, time_budget_s, progress)
     trials = tried(candidates, given, copy=copy, patch=patch)
     return structs.replace(trials, notes=(*trials.notes, *notes))

@@ -1,4 +1,4 @@
-"""Trials of a run that was diagnosed: what its findings and its verdict propose, kept with it."""
+"""Trials of a diagnosed run: what its findings and verdict propose, kept with the run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SAID = "several times, with its side effects (TDIAG_TRIAL=1 in its environment)"
 
 
 def proposals(diagnosis: Diagnosis) -> tuple[list[Candidate], tuple[str, ...]]:
-    """The fixes of its findings, best first, after the first of them the ceiling that can refute
-    the verdict; and why some cannot be tried here."""
+    """The fixes of its findings, best first, and after the first fix the ceiling that can refute
+    the verdict; also notes on why some cannot be tried here."""
     from tdiag.diagnose.proven import ceilings_of
     from tdiag.errors import UsageError
     from tdiag.trial.candidate import parse
@@ -41,14 +41,14 @@ def proposals(diagnosis: Diagnosis) -> tuple[list[Candidate], tuple[str, ...]]:
 
 
 def options(run_dir: Path, time_budget_s: float, progress: Callable[[str], None]) -> TrialOptions:
-    """The run's own program."""
+    """The options to run the same program again."""
     from tdiag.errors import UsageError
     from tdiag.launch import rundir
     from tdiag.probe.wire import RUN, parts
     from tdiag.trial.measure import TrialOptions
 
     if len(parts(run_dir)) > 1:
-        raise UsageError("the job ran on several machines: it cannot be started again from one")
+        raise UsageError("the job ran on several machines, and one machine cannot start it again")
     record = json.loads((run_dir / RUN).read_text())
     label = Path(str(record.get("script") or record["command"][0])).stem
     return TrialOptions(
@@ -59,7 +59,7 @@ def options(run_dir: Path, time_budget_s: float, progress: Callable[[str], None]
 
 
 def keep(run_dir: Path, trials: Trials) -> None:
-    """Where every report of this run finds them. Raises RunError where it cannot be written."""
+    """Write them where every report of this run finds them. Raises RunError if that fails."""
     from tdiag.launch.rundir import write_text
     from tdiag.report.json import encode
     from tdiag.report.load import TRIALS
@@ -74,7 +74,7 @@ def tried(
     copy: bool = False,
     patch: Path | None = None,
 ) -> Trials:
-    """All of them, then the patch of what won. It gets an equal part of the time."""
+    """Try all candidates, then the patch of what won, which gets an equal share of the time."""
     from tdiag.cli.trial import in_copy
     from tdiag.trial.measure import try_all
 
@@ -84,7 +84,7 @@ def tried(
         from tdiag.cli.patch import with_patch
 
         began_unix_ns, until = time.time_ns(), time.monotonic() + given.time_budget_s
-        part = given.time_budget_s / (len(candidates) + 2)  # all together, and as patched
+        part = given.time_budget_s / (len(candidates) + 2)  # + all together, + as patched
         trials = try_all(candidates, replace(here, time_budget_s=given.time_budget_s - part))
         return with_patch(trials, patch, here, began_unix_ns, until,
                           original=given if copy else None)  # fmt: skip
@@ -94,8 +94,8 @@ def try_proposals(
     run_dir: Path, diagnosis: Diagnosis, time_budget_s: float, progress: Callable[[str], None],
     patch: Path | None,
 ) -> Trials:  # fmt: skip
-    """What the diagnosis proposes, measured, and what won as a patch. Whatever goes wrong is a
-    note: the run has been diagnosed, and its report must come."""
+    """Measure what the diagnosis proposes, and write what won as a patch. Every failure becomes a
+    note, because the run has been diagnosed and must be reported."""
     import traceback
 
     from msgspec import structs
@@ -112,7 +112,7 @@ def try_proposals(
         else:
             notes += ("nothing was tried: no finding proposes a change that can be switched on",)
     except TdiagError as error:
-        why = [error.message, *error.hint.strip().splitlines()[-1:]]  # of a traceback its last line
+        why = [error.message, *error.hint.strip().splitlines()[-1:]]  # a traceback's last line
         notes += (f"nothing was tried: {'; '.join(why)}",)
     except KeyboardInterrupt:
         notes += ("the trials were interrupted",)

@@ -1,4 +1,4 @@
-"""`tdiag view`: a run or a trace in TensorBoard; as a file for Perfetto or speedscope."""
+"""`tdiag view`: opens a run or trace in TensorBoard, or writes it for Perfetto or speedscope."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tdiag.errors import RunError
     from tdiag.view.tensorboard import View
 
-# How quickly the plugin reads a trace: 136,000 events in 11 s of one slow core.
+# How fast the plugin reads a trace: 136,000 events in 11 s on one slow core.
 PLUGIN_EVENTS_PER_S = 12_000
 LONG_S = 5
 
@@ -40,7 +40,7 @@ def view(
         typer.Option(
             min=1,
             metavar="N",
-            help="Show only the first N traced steps in the PyTorch Profiler tab, which needs"
+            help="Show only the first N traced steps in the PyTorch Profiler tab, which takes"
             " minutes for a large trace.",
         ),
     ] = None,
@@ -62,10 +62,10 @@ def view(
     """Show runs in TensorBoard, until Ctrl-C.
 
     Step times, budget, system curves, the report, and the PYTORCH_PROFILER tab, which reads the
-    trace. Nothing of it needs the internet.
+    trace. None of this needs the internet.
 
-    tdiag view --perfetto writes trace.perfetto.json.gz into the run directory, and
-    --speedscope stacks.speedscope.json, and say how to open it.
+    tdiag view --perfetto writes trace.perfetto.json.gz into the run directory, --speedscope writes
+    stacks.speedscope.json, and both say how to open it.
     """
     if perfetto or speedscope:
         from tdiag.view import perfetto as merged
@@ -105,7 +105,7 @@ def _write(run: str | None, write: Callable[[Path], tuple[Path, list[str]]], ope
 
 
 def _is_trace(run: str | None) -> bool:
-    """A path that is no run: neither one by its name, nor a folder with a run.json."""
+    """Whether this path is no run: neither a run's name, nor a folder with a run.json."""
     from tdiag.launch.rundir import RUNS
 
     return run is not None and Path(run).exists() and not any(
@@ -182,14 +182,14 @@ def _unwritable(folder: Path, error: OSError) -> RunError:
 
 
 def _tell(url: str, events: int) -> None:
-    """Where it is, what to expect, and how it ends."""
+    """Print the address, what it shows, and how to end it."""
     print(f"TensorBoard: {url}")
     print("  Time Series, Text: steps, budget, system, the report")
     if events:
         seconds = events / PLUGIN_EVENTS_PER_S
         print("  PyTorch Profiler: the trace")
         if seconds > LONG_S:
-            print(f"    ready in about {seconds:.0f} s; --steps N shows N of its steps only")
+            print(f"    ready in about {seconds:.0f} s; --steps N shows only N of its steps")
     if "SSH_CONNECTION" in os.environ:
         there = url.split("://")[1].strip("/")
         print(f"  From your own machine: ssh -L {there.split(':')[1]}:{there} THIS-HOST")
@@ -197,7 +197,7 @@ def _tell(url: str, events: int) -> None:
 
 
 def _has_browser() -> bool:
-    """Not where only a text browser could start, in the place of this command's own words."""
+    """False where only a text browser could start: it would replace this command's output."""
     return sys.platform == "darwin" or any(
         os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
     )

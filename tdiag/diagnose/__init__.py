@@ -34,8 +34,8 @@ __all__ = ["diagnose"]
 UNEVEN_FACTOR = Threshold(
     3,
     "times the median",
-    "By arithmetic: where the mean exceeds three medians, at least two thirds of the time go to"
-    " what only some steps do.",
+    "By arithmetic: if the mean exceeds three medians, at least two thirds of the time go to work"
+    " that only some steps do.",
 )
 P90 = Threshold(
     0.9, "of the steps", "By definition of the 90th percentile, which 9 of 10 steps do not exceed."
@@ -43,7 +43,7 @@ P90 = Threshold(
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
-    """Everything a report says, from the evidence of a run or of a bare trace.
+    """The whole diagnosis, from the evidence of a run or of a bare trace.
 
     Adds the Budget to ``evidence``. Never raises on incomplete evidence: the diagnosis says what is
     missing.
@@ -59,9 +59,9 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     watched = evidence.get(Watched)
     verdict = of_watched(evidence, watched) if watched else judge(evidence, budget, findings)
     verdict = of_ranks(verdict, evidence, _communicating_step(evidence, budget))
-    if verdict.healthy:  # no fix is urgent: findings are shown as advisories
+    if verdict.healthy:  # no fix is urgent, so findings become advisories
         findings = [msgspec.structs.replace(found, advisory=True) for found in findings]
-    else:  # a statement of health only stands beside a verdict that says so
+    else:  # a statement of health is shown only with a healthy verdict
         findings = [found for found in findings if find(found.code).only_if != "healthy"]
     return Diagnosis(
         verdict=verdict,
@@ -84,7 +84,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 
 def _step(evidence: Evidence, budget: Budget | None) -> StepTime | None:
-    """The clean step time; of a bare trace, the traced one."""
+    """The clean step time; for a bare trace, the traced one."""
     steps, traced = evidence.get(Steps), evidence.get(TracedSteps)
     if steps is not None:
         return StepTime(steps.mean_ns, steps.median_ns, steps.p90_ns, steps.count)
@@ -108,7 +108,7 @@ def _environment(evidence: Evidence) -> dict[str, Any]:
 
 
 def _crowded(evidence: Evidence) -> tuple[Note, ...]:
-    """A note where other programs took so many cores that they slowed down the run."""
+    """A note if other programs took so many cores that they slowed down the run."""
     left = undisturbed(evidence)
     if left >= 1 - NOTICEABLE_FRAC:
         return ()
@@ -120,7 +120,7 @@ def _crowded(evidence: Evidence) -> tuple[Note, ...]:
 
 
 def _uneven(evidence: Evidence, budget: Budget | None) -> tuple[Note, ...]:
-    """A note where a few steps take most of the time.
+    """A note if a few steps take most of the time.
 
     A component whose mean exceeds the median step cannot be in most of the steps.
     """

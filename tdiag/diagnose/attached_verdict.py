@@ -1,4 +1,4 @@
-"""The verdict on a process that was watched from outside: from samples, without steps.
+"""The verdict on a process watched from outside: from samples, without steps.
 
 The same classes and bounds as for a step, as shares of the training thread's time.
 """
@@ -35,12 +35,12 @@ _WASTE = {
 }
 _FOR_MORE = "`tdiag run` counts and times the calls of torch"
 _AMBIGUOUS = (
-    f"samples cannot tell whether that is work or the cost of many small calls: {_FOR_MORE}"
+    f"samples cannot show whether that is work or the cost of many small calls: {_FOR_MORE}"
 )
 
 
 class _Cause(NamedTuple):
-    """Of data wait. ``odds``: how sure the class is, 0..1."""
+    """A cause of data wait. ``odds``: how sure the class is, 0..1."""
 
     cls: str
     words: str
@@ -48,8 +48,8 @@ class _Cause(NamedTuple):
 
 
 def of_watched(evidence: Evidence, watched: Watched) -> Verdict:
-    """The waste with the largest share of the training thread's time; ``unknown`` where samples
-    cannot tell. Of several ranks, that of the one which the others wait for."""
+    """The waste with the largest share of the training thread's time; ``unknown`` if samples cannot
+    decide. For several ranks, that of the rank the others wait for."""
     verdict = _judged(evidence, watched)
     if not (late := _late(watched)):
         return verdict
@@ -57,7 +57,7 @@ def of_watched(evidence: Evidence, watched: Watched) -> Verdict:
 
 
 def _late(watched: Watched) -> str:
-    """That the other ranks wait for the judged one, in words; "" where they do not."""
+    """A sentence that the other ranks wait for the judged one; "" if they do not."""
     meeting = {
         rank.pid: sum(a.frac for a in rank.activities if a.name in ("backward", "comm"))
         for rank in watched.ranks
@@ -69,12 +69,12 @@ def _late(watched: Watched) -> str:
     name = f"process {judged.pid}" if judged.rank is None else f"rank {judged.rank}"
     return (
         f"The other ranks wait for {name}: {percent(wait)} of their time is backward and"
-        f" communication, {percent(meeting[watched.pid])} of its own."
+        f" communication, {percent(meeting[watched.pid])} of this rank's."
     )
 
 
 def _judged(evidence: Evidence, watched: Watched) -> Verdict:
-    """On a device, nothing costs more than the device idles, and computing is the device's."""
+    """On a device, no cost exceeds the device's idle time, and computing is done by the device."""
     if not watched.samples:
         return _unknown(evidence.why_missing(Stacks))
     if why := _too_little(watched):
@@ -101,7 +101,7 @@ def _judged(evidence: Evidence, watched: Watched) -> Verdict:
 
 
 def _too_little(watched: Watched) -> str:
-    """Why nothing can be said; "" where there is enough."""
+    """Why there can be no verdict; "" if there is enough."""
     if watched.samples < MIN_SAMPLES:
         return (
             f"only {plural(watched.samples, 'sample')} of the training thread were taken;"
@@ -115,7 +115,7 @@ def _too_little(watched: Watched) -> str:
 
 
 def _most(watched: Watched) -> str:
-    """The largest activity, and its line."""
+    """The largest activity and its main line."""
     first = watched.activities[0]
     return f"{percent(first.frac)} {first.name.replace('_', ' ')}{_line(first.at, first.at_frac)}"
 
@@ -145,7 +145,7 @@ def _waste(
         cls = _WASTE[name]
         summary = f"{percent(cost)} of the training thread's time is {WORDS[cls]}"
         summary += _line(activity.at, activity.at_frac) if activity else ""
-    if watched.device or name == "evaluation":  # known by the name of a function
+    if watched.device or name == "evaluation":  # recognised only by a function's name
         confidence = min(confidence, GUESS_CONFIDENCE)
     shown = closest if rivals[closest] >= NOTICEABLE_FRAC else None
     runner_up = {"data_wait": "input", "compute": "compute", **_WASTE}[shown] if shown else None
@@ -159,29 +159,30 @@ def _waste(
 
 
 def _certain(activity: Activity | None, evidence: Evidence) -> float:
-    """How well the share stands for other moments, 0..1: reduced by twice its relative error, as a
-    step's is, and to what other programs left of a core."""
+    """How well the share represents other moments, 0..1: reduced by twice its relative error, as
+    for a step, and to the share of a core that other programs left."""
     if activity is None or not activity.frac:
         return 0.0
     return undisturbed(evidence) / (1 + 2 * activity.error_frac / activity.frac)
 
 
 def _cause(fetching: Fetching | None, waits: float) -> _Cause:
-    """What the wait for data waits for: what the main threads of those that fetch did, by the
+    """What data wait waits for: what the main threads of the fetching processes did, by the
     kernel's counters.
 
-    A worker that is not in a fetch waits for one, so that all its time on a core is a fetch's. The
-    training process fetches and computes alternately: there only bounds are known.
+    A worker that is not in a fetch waits for one, so all its time on a core belongs to fetches. A
+    training process that fetches also computes: there only bounds are known.
     """
     undecided = _Cause("input", WORDS["input"], 1.0)
     if fetching is None or not fetching.fetch_frac:
         return undecided
     if fetching.workers and fetching.fetch_frac < MAJORITY_FRAC:
-        return undecided  # they wait as well, or hand over
+        return undecided  # they also wait, or hand over batches
     blocked = max(0.0, 1.0 - fetching.cpu_frac - fetching.queued_frac)
     if not (known := fetching.cpu_frac + blocked):
         return undecided
-    # Waiting for a core depends on the machine: left out, and so split in proportion, as in a run.
+    # Waiting for a core depends on the machine, so it is left out and thus split in proportion, as
+    # in a run.
     on, blocked = fetching.cpu_frac / known, blocked / known
     rest = 1.0 - fetching.fetch_frac
     fetch = fetching.fetch_frac
@@ -201,7 +202,7 @@ def _cause(fetching: Fetching | None, waits: float) -> _Cause:
 
 
 def _fetchers(fetching: Fetching | None) -> str:
-    """Who fetches, how much of the time, and at which line."""
+    """Who fetches, for how much of the time, and at which line."""
     if fetching is None or not fetching.fetch_frac:
         return ""
     line = _line(fetching.at, fetching.at_frac)
@@ -214,8 +215,8 @@ def _fetchers(fetching: Fetching | None) -> str:
 
 
 def _compute(watched: Watched, compute: float, evidence: Evidence) -> Verdict:
-    """Forward, backward and optimizer may be work or the cost of many calls, which samples do not
-    tell. Threads beside the training thread run only for large operations."""
+    """Forward, backward and optimizer may be work or the cost of many calls; samples cannot show
+    which. Only large operations use threads other than the training thread."""
     if watched.device:
         said = f"the device is in use in {percent(compute)} of the time"
         return _computing(said, compute, undisturbed(evidence), watched)
@@ -251,7 +252,7 @@ def _unexplained(watched: Watched, share: float) -> str:
             f" {_most(watched)}. {_FOR_MORE}"
         )
     return (
-        f"{percent(share)} of the training thread's time lies in no phase that samples"
+        f"{percent(share)} of the training thread's time belongs to no phase that samples"
         f" show{_of(watched, 'other')}: {_FOR_MORE}"
     )
 

@@ -1,4 +1,4 @@
-"""A run on a device whose traces do not show what the device did: why, and what to do about it."""
+"""A run on a device whose traces do not show what the device did: why, and what to do."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def _why(evidence: Evidence, device: Device | None) -> str:
     state, flags = evidence.capture.get(TRACE), evidence.get(Flags)
     if flags is not None and flags.user_profiler:
         return (
-            "the script runs a torch profiler of its own. Switch that off for one run, or read its"
-            " own trace with `tdiag analyze`"
+            "the script runs its own torch profiler. Switch it off for one run, or read its"
+            " trace with `tdiag analyze`"
         )
     if state is None or state.state != "captured":
         why = (state.why or state.state) if state is not None else "not requested"
@@ -60,6 +60,6 @@ def _why(evidence: Evidence, device: Device | None) -> str:
 
 
 def _said(evidence: Evidence) -> str:
-    """What Kineto reported, in brackets."""
+    """Kineto's own message, in brackets."""
     fault = evidence.missing.get(DeviceTime, "")
     return f" ({fault})" if fault.startswith(FAULT) else ""

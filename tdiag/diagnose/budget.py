@@ -14,24 +14,25 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step, reads_value
 from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC, MIN_SAMPLES
 
-# Device activity counts as traced, since the profiler slows the host and not the device.
+# Device activity counts as traced, because the profiler slows the host but not the device.
 DEVICE_BUSY = ("compute", "comm", "h2d", "d2h")
 # Host phases that a trace of a few steps easily misses: taken whole from the clean window, with the
-# device work they cause.
+# device work that they cause.
 BETWEEN_STEPS = ("evaluation", "checkpoint", "gc")
-# Phase → budget component, where the names differ.
+# Phase → budget component, if the names differ.
 RENAMED = {"after_step": "other"}
 
 
 def make_budget(evidence: Evidence) -> Budget | None:
-    """The clean step by component, or None where no step was measured.
+    """The clean step by component, or None if no step was measured.
 
-    The step is the clean window's mean; of a bare trace, the traced mean. The components add up
+    The step is the clean window's mean; for a bare trace, the traced mean. The components add up
     to it exactly. Data wait is split into blocked (``data_wait_io``) and on-CPU
     (``data_wait_cpu``) by what the fetches that caused it were doing; time without such evidence,
     and the time to start a loader's workers, stays ``data_wait``.
 
-    What the run computed on is known from the process itself, not from the kernels of its trace.
+    Whether the run computed on a device comes from the process itself, not from the kernels in its
+    trace.
     """
     steps, phases = evidence.get(Steps), evidence.get(Phases)
     device = evidence.get(DeviceTime)
@@ -64,21 +65,21 @@ def _traced(device: DeviceTime) -> Budget | None:
 
 
 def _with_device(step_ns: int, host: Mapping[str, float], device: DeviceTime) -> dict[str, float]:
-    """Device activity as traced. Of the rest, data wait comes from the clean window; the other
-    causes of idle time are in the proportions of the trace."""
+    """Device activity as traced. In the rest, data wait comes from the clean window; the other
+    causes of idle time keep their proportions in the trace."""
     traced = dict(device.components_ns)
     parts = {name: host[name] for name in BETWEEN_STEPS if name in host}
     left = step_ns - sum(parts.values())
     busy = {name: traced.pop(name) for name in DEVICE_BUSY if traced.get(name)}
-    # Traced steps may be longer than the clean mean by chance; the device cannot be busy for longer
-    # than the clean step.
+    # Traced steps may be longer than the clean mean by chance, but the device cannot be busy for
+    # longer than the clean step.
     fit = min(1.0, left / sum(busy.values()))
     parts.update({name: ns * fit for name, ns in busy.items()})
     idle = left - sum(busy.values()) * fit
     waited = traced.pop("data_wait", 0.0)
     causes = {name: ns for name, ns in traced.items() if name not in BETWEEN_STEPS and ns > 0}
     clean_wait = host.get("data_wait", 0.0)
-    if waited and device.host_ns.get("data_wait"):  # the part of a wait in which the device works
+    if waited and device.host_ns.get("data_wait"):  # the device works during a part of the wait
         waited = clean_wait * min(1.0, waited / device.host_ns["data_wait"])
     wait = _idle_waiting(idle, waited, clean_wait, sum(causes.values()))
     parts["data_wait"] = wait
@@ -153,8 +154,8 @@ def _split_wait(
 def _blocked_share(loader: Loader) -> float | None:
     """Blocked time of the fetches ÷ (blocked + on-CPU time), 0..1; None if not measured.
 
-    Time in which a fetch waited for a core depends on the machine, not on the fetch: it is left
-    out, and so split in proportion.
+    Time in which a fetch waited for a core depends on the machine, not on the fetch: it is left out
+    and thus split in proportion.
     """
     blocked = loader.blocked_frac()
     if blocked is None or loader.load_ns is None or loader.load_cpu_ns is None:

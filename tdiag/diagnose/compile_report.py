@@ -1,4 +1,5 @@
-"""The report on torch.compile: what was compiled, broken, compiled again, and what of the step."""
+"""The report on torch.compile: what was compiled, broken and recompiled, and its share of the
+step."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from tdiag.model.place import Place
 
 
 def make_compile_report(evidence: Evidence) -> CompileReport | None:
-    """None where dynamo compiled nothing."""
+    """The report; None if dynamo compiled nothing."""
     compiles = evidence.get(Compiles)
     if compiles is None:
         return None
@@ -30,7 +31,7 @@ def make_compile_report(evidence: Evidence) -> CompileReport | None:
 
 
 def _functions(compiles: Compiles) -> tuple[CompiledFunction, ...]:
-    """Longest compiling first."""
+    """The functions by compile time, longest first."""
     rows: dict[tuple[str, str], CompiledFunction] = {}
     for x in sorted(compiles.compilations, key=lambda x: x.resumed_at is not None):
         key = x.at.file, x.at.function

@@ -1,4 +1,4 @@
-"""What each verdict class costs per step: from the budget and from the findings."""
+"""The cost of each verdict class per step: from the budget and from the findings."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
 from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step, phase_of
 from tdiag.rules.thresholds import MIN_SAMPLES
 
-# Classes with one cause for the user and one share of the step to save: a step that waits for
-# data, and a device that the host leaves idle. The member determines the fix.
+# Classes with one cause for the user and one share of the step to save: a step that waits for data,
+# and a device that the host leaves idle. The member class determines the fix.
 FAMILIES = {"input": ("io", "cpu", "input", "loader"), "host": ("overhead", "sync", "memory")}
 # Classes that the budget measures as a component: a prediction cannot be more accurate.
 _MEASURED = frozenset(
@@ -45,7 +45,7 @@ _WASTE = {
     "checkpoint": "checkpoint",
     "gc": "overhead",
 }
-# With a device, the host's optimizer and unnamed time leave the device idle.
+# With a device, the host's optimizer time and unnamed time leave the device idle.
 _WASTE_WITH_DEVICE = {"optimizer": "overhead", "other": "overhead"}
 HIGH_FRAC = Threshold(
     0.20,
@@ -63,8 +63,8 @@ NO_OVERHEAD_NS = Threshold(
 
 @dataclass
 class Costs:
-    """ns per step by class; ``compute`` apart. ``unknown``: time with an unknown cause, by
-    component. ``doubts``: missing evidence that a verdict of compute would need."""
+    """Costs in ns per step by class; ``compute`` is separate. ``unknown``: time with an unknown
+    cause, by component. ``doubts``: missing evidence that a verdict of compute would need."""
 
     step_ns: int
     by_class: dict[str, float] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Costs:
 
 
 def family_of(cls: str) -> str:
-    """The family of a class; most classes are a family of their own."""
+    """The family of a class; most classes are their own family."""
     return next((name for name, members in FAMILIES.items() if cls in members), cls)
 
 
@@ -119,7 +119,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
             costs.by_class[finding.cls] = max(costs.by_class.get(finding.cls, 0.0), high)
         if finding.speedup and not finding.advisory:
             claimed = _explain(costs, finding, evidence, budget)
-            if finding.cls in _MEASURED:  # the finding names more of it in unexplained time
+            if finding.cls in _MEASURED:  # the finding explains more of it in unexplained time
                 costs.add(finding.cls, claimed)
     _from_framework(costs, evidence, budget)
     _from_lines(costs, evidence, budget)
@@ -134,7 +134,8 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
 
 
 def preparing_line(evidence: Evidence, budget: Budget) -> StackLine | None:
-    """The line above the forward to which samples put most of the time before it, if one does."""
+    """The line above the forward to which samples put most of the time before the forward, if
+    any."""
     lines = beside_the_step(
         BEFORE, evidence.get(Stacks), evidence.get(Ops), evidence.get(CallTrees)
     )
@@ -143,8 +144,8 @@ def preparing_line(evidence: Evidence, budget: Budget) -> StackLine | None:
 
 
 def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:
-    """Time before the forward that no finding explains has the class of what its main line does:
-    it works on a core, or it waits."""
+    """Time before the forward that no finding explains gets the class of its main line: the line
+    works on a core, or it waits."""
     left = costs.unknown.get("prepare", 0.0)
     explained = left < MAJORITY_FRAC * budget.components_ns.get("prepare", 0)
     if explained or preparing_line(evidence, budget) is None:
@@ -234,7 +235,7 @@ def _unattributed_lines(evidence: Evidence, budget: Budget) -> list[StackLine]:
 
 
 def _in_preparing(finding: Finding, evidence: Evidence, budget: Budget) -> float:
-    """Share of the finding's time that makes batches by hand, and so already has a class."""
+    """The share of the finding's time that makes batches by hand and so already has a class."""
     spent = held(budget, *finding.components)
     if not spent or "prepare" not in finding.components or not _prepared_by(evidence):
         return 0.0
@@ -264,7 +265,7 @@ def _explain(costs: Costs, finding: Finding, evidence: Evidence, budget: Budget)
 
 
 def _cost_of(finding: Finding, evidence: Evidence, budget: Budget) -> float:
-    """The high end of the gain of its fix, ns per step."""
+    """The high end of the fix's gain, ns per step."""
     high: float = finding.at_best_ns
     if finding.components == ("gc",):
         high = max(0.0, high - _collected_while_waiting(evidence, budget))
@@ -300,12 +301,13 @@ def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
         if phases is None or not phases.made_beside:  # the threads that work were seen
             costs.guessed.add(prepared)
     if evidence.get(Steps) is None:
-        unknown["unattributed"] = 0.0  # a bare trace can only be judged by what it holds
+        unknown["unattributed"] = 0.0  # a bare trace is judged only by what it contains
     costs.unknown = unknown
 
 
 def _collected_while_waiting(evidence: Evidence, budget: Budget) -> float:
-    """Collections during fetches, caused by the fetches' own objects: part of preprocessing."""
+    """Collections during fetches, caused by the fetches' own objects: they are part of
+    preprocessing."""
     phases = evidence.get(Phases)
     return min(phases.gc_in_wait_ns, budget.components_ns.get("gc", 0)) if phases else 0.0
 
@@ -349,8 +351,8 @@ def _can_price(evidence: Evidence) -> bool:
 
 
 def fixed_cost(evidence: Evidence, phases: set[str]) -> float:
-    """Minimum cost of the torch calls of these phases and their backward before they do any work,
-    ns per step; 0 if calls were not counted or not timed."""
+    """The fixed cost of these phases' torch calls and their backward, ns per step: what they take
+    without doing any work; 0 if calls were not counted or not timed."""
     ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
     if ops is None or dispatch is None:
         return 0.0

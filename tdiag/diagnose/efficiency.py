@@ -1,4 +1,4 @@
-"""How close the step's work comes to what the machine reaches.
+"""How close the step's work comes to the machine's best rates.
 
 The best time of an op is the longer of its arithmetic and its memory traffic at the machine's
 rates; that of the step is the sum over its ops. Docs: docs/roofline.md.
@@ -33,7 +33,7 @@ MOST_LINES = Threshold(
 
 
 def make_roofline(evidence: Evidence, budget: Budget | None) -> Roofline | None:
-    """None without a budget, a roof, or recorded shapes: ``why_unknown`` says which."""
+    """None without a budget, machine rates, or recorded shapes: ``why_unknown`` says which."""
     work, roof = evidence.get(Work), evidence.get(Roof)
     if budget is None or work is None or roof is None:
         return None
@@ -66,15 +66,15 @@ def make_roofline(evidence: Evidence, budget: Budget | None) -> Roofline | None:
 
 
 def why_unknown(evidence: Evidence) -> str:
-    """Which of the two is missing, and why."""
+    """What is missing for a roofline, and why."""
     missing = Work if evidence.get(Roof) is not None else Roof
     return evidence.why_missing(missing)
 
 
 def _calling(evidence: Evidence, work: Work, roof: Roof) -> float:
-    """What the step's calls cost before they do any work: those of Python by the prices measured in
-    the program, backward included; where they were not counted, the traced ones at the price of a
-    call without gradients, which is less."""
+    """The fixed cost of the step's calls. Counted Python calls have the cost measured in the
+    program, backward included; if calls were not counted, traced calls have the lower cost of a
+    call without gradients."""
     dispatch = evidence.get(Dispatch)
     price = dispatch.op_ns if dispatch else roof.op_ns or 0.0
     counted = fixed_cost(evidence, {"forward", "loss", "optimizer"})
@@ -82,14 +82,14 @@ def _calling(evidence: Evidence, work: Work, roof: Roof) -> float:
 
 
 def _idle_ns(work: Work, roof: Roof) -> float:
-    """What more threads would save of the best time in force."""
+    """How much of the best time more threads would save, ns."""
     if roof.in_force is None:
         return 0.0
     return sum(roof.in_force.best_ns(op) - roof.best_ns(op) for op in work.ops)
 
 
 def _best_ns(op: OpWork, roof: Roof) -> float:
-    """Never longer than it took: what a cache held moves faster than memory does."""
+    """Never longer than the op took, because data in a cache moves faster than memory."""
     return min(roof.best_ns(op), op.spent_ns)
 
 

@@ -32,7 +32,7 @@ COLD_CACHES_NS = Threshold(
     2_000_000,
     "ns",
     f"{_COLD} after 2 to 190 ms of other work on its core, a step took 0.1 to 2.2 ms longer than"
-    " right after another step; nearly the most of it, for a high end.",
+    " right after another step; this is close to the maximum, for a high end.",
 )
 COLD_CACHES_FRAC = Threshold(
     0.57, "of the step", f"{_COLD} a step took up to 1 ÷ 0.43 times as long after other work."
@@ -46,9 +46,9 @@ EVICTING_NS = Threshold(
 FREED_FRAC = Threshold(
     0.2,
     "of the rest of the step",
-    "Measured: what stays gets faster by at most this, times the share of the step that the fix"
-    " takes away, in 52 of 56 fixed twins (benchmarks/rule_constants.py engine.FREED_FRAC). Caches,"
-    " memory bandwidth and the allocator serve it alone then.",
+    "Measured: the rest of the step gets faster by at most this, times the share of the step that"
+    " the fix removes, in 52 of 56 fixed twins (benchmarks/rule_constants.py engine.FREED_FRAC). It"
+    " then has caches, memory bandwidth and the allocator to itself.",
 )
 HOOKS_NS = Threshold(
     40_000, "ns per step", "benchmarks/hooks.py: tdiag's own hooks cost a clean step 37 to 65 µs."
@@ -66,7 +66,7 @@ WITHOUT_DEVICE = frozenset((*DATA_WAIT, "gc"))
 
 
 def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:
-    """One rule: its finding, why it abstains, or None when its pattern is not there."""
+    """One rule's finding, why it abstains, or None if its pattern is not there."""
     arguments = {}
     for name, (kind, required) in needs(rule).items():
         arguments[name] = evidence.get(kind)
@@ -77,7 +77,7 @@ def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:
         return None if found is None else _finding(rule, found, evidence)
     except Abstain as lacking:
         return Abstained(rule.code, rule.name, str(lacking))
-    # Deliberately broad: one faulty rule must not cost the user the other findings.
+    # Deliberately broad: a faulty rule must not suppress the other findings.
     except Exception as fault:
         what = f"the rule itself failed: {type(fault).__name__}: {fault}"
         return Abstained(rule.code, rule.name, what)
@@ -115,17 +115,17 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
 
 
 def _unseen(gain: Gain, budget: Budget) -> Gain:
-    """The gain where no trace shows what the device did. In most of its phases the host may be
-    waiting for the device: there no gain is known (Abstain). Of time in which it does not, the
-    device may work through all."""
+    """The gain if no trace shows what the device did. In most phases the host may be waiting for
+    the device, so no gain is known (Abstain). While the host does not wait for it, the device may
+    have worked all the time, so the low end is zero."""
     if not set(_present(gain, budget)) <= WITHOUT_DEVICE:
         raise Abstain("the run's device was not traced, so waiting for it looks like host time")
-    why = f"{gain.why} Or nothing, if the device works meanwhile: it was not traced."
+    why = f"{gain.why} Or nothing, if the device works at the same time: it was not traced."
     return replace(gain, low_ns=min(0.0, gain.low_ns), why=why)
 
 
 def _perhaps(low: int, high: int, budget: Budget | None) -> bool:
-    """Nothing may be gained, and what is gained at best is not noticeable."""
+    """Whether the low end is zero and the high end is not noticeable."""
     return low <= 0 and budget is not None and high < NOTICEABLE_FRAC * budget.step_ns
 
 
@@ -145,13 +145,13 @@ def _spelled(found: Found, code: str, evidence: Evidence) -> Fix:
 
 
 def _driver(evidence: Evidence) -> str:
-    """The package of the framework that calls the optimizer, "" for the user's own loop."""
+    """The package of the framework that calls the optimizer; "" for the user's own loop."""
     environment = evidence.get(Environment)
     return environment.framework[0] if environment and environment.framework else ""
 
 
 def _capped(gain: Gain, budget: Budget | None) -> tuple[int, int]:
-    """The range, within what its budget components hold; Abstain without a budget."""
+    """The range, limited to the time in its budget components; Abstain without a budget."""
     if budget is None:
         raise Abstain("no step time was measured, so no gain can be computed")
     ceiling = sum(budget.components_ns[name] for name in _present(gain, budget))
@@ -164,9 +164,9 @@ def _present(gain: Gain, budget: Budget | None) -> tuple[str, ...]:
 
 
 def _times(components: tuple[str, ...], evidence: Evidence) -> float:
-    """Entries into these components per step (the largest of them): one per micro-batch, or one in
-    a hundred steps; 1 where unknown. Each entry leaves cold caches: with four micro-batches they
-    cost twice as much (median of seven pairs, benchmarks/cold_caches.py)."""
+    """How often per step these components are entered (the largest of them): once per micro-batch,
+    or once in a hundred steps; 1 if unknown. Each entry leaves cold caches: four micro-batches cost
+    twice as much (median of seven pairs, benchmarks/cold_caches.py)."""
     phases = evidence.get(Phases)
     names = _phases_of(components)
     known = [phases.counts[name] for name in names if name in phases.counts] if phases else []
@@ -175,8 +175,8 @@ def _times(components: tuple[str, ...], evidence: Evidence) -> float:
 
 def _error_of_rest(components: tuple[str, ...], evidence: Evidence) -> float:
     """The sampling error of the step's time outside these components, ns: 1.96 standard errors of
-    its mean over the clean steps; 0 where it is unknown. Where nearly all of a step goes, a small
-    error of the little that stays is a large one of the speed-up."""
+    its mean over the clean steps; 0 if unknown. If a fix removes nearly all of a step, a small
+    error of the rest is a large error of the speed-up."""
     phases, steps = evidence.get(Phases), evidence.get(Steps)
     if phases is None or steps is None:
         return 0.0
@@ -186,7 +186,7 @@ def _error_of_rest(components: tuple[str, ...], evidence: Evidence) -> float:
 
 
 def _phases_of(components: tuple[str, ...]) -> set[str]:
-    """The phases that these components of the budget are parts of."""
+    """The phases that make up these budget components."""
     phase_of = {component: phase for phase, component in RENAMED.items()}
     return {"data_wait" if c in DATA_WAIT else phase_of.get(c, c) for c in components}
 
@@ -194,8 +194,8 @@ def _phases_of(components: tuple[str, ...]) -> set[str]:
 def _speedup(
     low: int, high: int, budget: Budget | None, times: float, error: float
 ) -> Speedup | None:
-    """The step shrinks by the recoverable share, the rest stays (Amdahl). The high end, without a
-    device, adds what the rest gains from that, its sampling ``error`` (ns), and the absence of
+    """The step shrinks by the recoverable share and the rest stays (Amdahl). Without a device, the
+    high end also counts that the rest gets faster, its sampling ``error`` (ns), and the absence of
     tdiag's hooks."""
     if budget is None:
         return None
@@ -209,7 +209,7 @@ def _speedup(
 
 
 def _place(at: Place | None) -> Place | None:
-    """The place to change: no line of an installed package."""
+    """The place to change; None for a line of an installed package."""
     mine = at is not None and is_user_file(at.file) and at.line > 0
     return at if mine else None
 
@@ -219,9 +219,9 @@ def run_rules(
 ) -> tuple[list[Finding], list[Abstained]]:
     """Every rule over this evidence: findings, best first, and the rules that abstained.
 
-    A rule abstains when a required kind is absent (with the reason from ``evidence.missing``), when
-    it raises Abstain, and when it fails. A finding of a rule with ``only_if`` is kept only if no
-    other matters.
+    A rule abstains if a required kind is absent (with the reason from ``evidence.missing``), if it
+    raises Abstain, or if it fails. A finding of a rule with ``only_if`` is kept only if no other
+    finding matters.
     """
     findings: list[Finding] = []
     unless_others: list[Finding] = []
@@ -245,7 +245,7 @@ def run_rules(
 def _saying_what_comes_first(
     finding: Finding, others: Mapping[str, str], names: Mapping[str, str]
 ) -> Finding:
-    """A fix that would hide the cause of another finding says so, whichever gains more."""
+    """If a fix would hide another finding's cause, it says so, whichever gains more."""
     first = [(code, why) for code, why in others.items() if code in names]
     if not first:
         return finding
@@ -255,16 +255,16 @@ def _saying_what_comes_first(
 
 
 def _minor(finding: Finding, step_ns: int) -> bool:
-    """Its gain is too small to explain the step."""
+    """Whether its gain is too small to explain the step."""
     return finding.at_best_ns < NOTICEABLE_FRAC * step_ns
 
 
 def rank(
     findings: Iterable[Finding], after: Mapping[str, Mapping[str, str]] | None = None
 ) -> list[Finding]:
-    """By recoverable time per step, largest first; advisories after all of them.
+    """By recoverable time per step, largest first, then the advisories.
 
-    ``after``: code → the codes whose cause its fix would hide. Such a cause comes first if it
+    ``after``: code → codes whose cause its fix would hide. Such a cause comes first if it
     gains at least ``COMES_FIRST_FRAC`` as much of the same time.
     """
     ranked = sorted(findings, key=lambda f: (f.advisory, -f.recoverable_ns, f.code))

@@ -1,4 +1,4 @@
-"""The user's line that a verdict names when no finding does."""
+"""The user's line that a verdict names if no finding does."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tdiag.rules.loop_lines import phase_of
 from tdiag.rules.thresholds import MIN_SAMPLES
 from tdiag.units import percent
 
-# Budget component → phase, where the names differ.
+# Budget component → phase, if the names differ.
 _PHASE = {"other": "after_step"}
-# Phases of a line's samples or torch calls that the budget measures as no work of the step.
+# Phases that the budget does not count as work of the step.
 _UNEXPLAINED = ("", "prepare", "after_step")
 
 
@@ -41,7 +41,7 @@ def unexplained_place(evidence: Evidence, component: str) -> str:
 def sampled_there(evidence: Evidence, component: str) -> str:
     """The training thread's line with most samples in this component, or that none is known.
 
-    If no line belongs to this component, a line of no measured phase is used.
+    If no line belongs to this component, a line outside the measured phases is used.
     """
     stacks, ops = evidence.get(Stacks), evidence.get(Ops)
     if stacks is None or stacks.samples < MIN_SAMPLES:
@@ -53,7 +53,7 @@ def sampled_there(evidence: Evidence, component: str) -> str:
 
 
 def fetched_by(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> str:
-    """The line that fetches or makes the batch, for a verdict on the input without a finding."""
+    """The line that fetches or makes the batch, for an input verdict without a finding."""
     loaders, stacks = evidence.get(Loaders), evidence.get(Stacks)
     train = loaders.train() if loaders else None
     if findings:
@@ -75,8 +75,8 @@ def framework_loop(line: StackLine) -> str:
 
 
 def with_fetch_lines(evidence: Evidence, findings: Sequence[Finding]) -> list[Finding]:
-    """The first finding about the input shows which lines fetching spends its time on, and stands
-    at the line that takes most of it, unless it is about the loader's own settings."""
+    """Add the lines on which fetching spends its time to the first finding about the input, and
+    place it at the line that takes most of it, unless it is about the loader's own settings."""
     loaders, stacks = evidence.get(Loaders), evidence.get(Stacks)
     train = loaders.train() if loaders else None
     lead = next((f for f in findings if _about_input(f)), None)
@@ -84,7 +84,7 @@ def with_fetch_lines(evidence: Evidence, findings: Sequence[Finding]) -> list[Fi
     if lead is None or train is None or not lines:
         return list(findings)
     others = (x for x in lead.evidence if not x.name.startswith(FETCH_SAMPLES))
-    shown = (*map(fetch_measure, lines), *others)  # first: a terminal shows eight numbers
+    shown = (*map(fetch_measure, lines), *others)  # first, because a terminal shows eight numbers
     most = lines[0] if lines[0].self_frac > MAJORITY_FRAC else None
     of_dataset = lead.location is not None and lead.location == train.dataset_at
     at = most.at if most is not None and of_dataset else lead.location

@@ -1,5 +1,5 @@
-"""What trials prove or refute of a diagnosis: measured gains in the place of predictions, and a
-verdict that follows the measurement."""
+"""What trials prove or refute of a diagnosis: measured gains replace predictions, and the verdict
+follows the measurement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.model.trials import Trials, Tried
 from tdiag.rules.catalogue import all_rules
 
-# Class or family → the ceiling that leaves out what it takes.
+# Class or family → the ceiling that leaves out its cost.
 _CEILINGS = {
     "input": "ceiling.data",
     "python_loss": "ceiling.loss",
@@ -27,9 +27,9 @@ _CEILINGS = {
     "comm": "ceiling.communication",
     "logging": "ceiling.logging",
 }
-# Those that leave out nothing but their own class can name it. (A loss that is expensive need not
-# be Python; a read may be a print, and a print a read; ranks that exchange
-# gradients also wait for the slowest; a copy may be where the host waits for the device.)
+# Ceilings that leave out only their own class can name it. (An expensive loss need not be Python; a
+# read may be a print, and a print a read; ranks that exchange gradients also wait for the slowest;
+# at a copy the host may be waiting for the device.)
 _CLASS_OF: dict[str, VerdictClass] = {
     "ceiling.data": "input", "ceiling.evaluation": "eval", "ceiling.checkpoint": "checkpoint"
 }  # fmt: skip
@@ -49,18 +49,18 @@ PROVEN_CONFIDENCE = Threshold(
 
 
 def ceilings_of(verdict: Verdict) -> list[str]:
-    """The ceilings that can prove or refute this verdict: of its class, then of the runner-up."""
+    """The ceilings that can prove or refute this verdict: for its class, then for the runner-up."""
     classes = [verdict.cls, *([verdict.runner_up] if verdict.runner_up else [])]
     return [name for name in dict.fromkeys(map(ceiling_of, classes)) if name]
 
 
 def ceiling_of(cls: str) -> str:
-    """The ceiling that leaves out what this class or its family takes, or ""."""
+    """The ceiling that leaves out the cost of this class or its family, or ""."""
     return _CEILINGS.get(cls) or _CEILINGS.get(family_of(cls), "")
 
 
 def proven(diagnosis: Diagnosis, trials: Trials) -> Diagnosis:
-    """The diagnosis with the results of its trials. Only answers that are clear change anything."""
+    """The diagnosis with the results of its trials. Only clear answers change anything."""
     findings = tuple(_measured(f, diagnosis, trials) for f in diagnosis.findings)
     if any(f.measured for f in findings):
         after = {rule.code: dict(rule.after) for rule in all_rules()}
@@ -71,7 +71,8 @@ def proven(diagnosis: Diagnosis, trials: Trials) -> Diagnosis:
 
 
 def _measured(finding: Finding, diagnosis: Diagnosis, trials: Trials) -> Finding:
-    """Its fix's own trial; of several together none is anybody's."""
+    """The finding with its fix's own trial; a trial of several fixes belongs to no single
+    finding."""
     wanted = _parts(finding.fix.intervention or "")
     one = next((t for t in trials.tried if _parts(t.change) == wanted), None)
     if one is None or one.answer not in ("faster", "slower", "no effect"):
@@ -83,7 +84,7 @@ def _measured(finding: Finding, diagnosis: Diagnosis, trials: Trials) -> Finding
         finding,
         measured=MeasuredGain(one.answer, one.speedup, one.low, one.high),
         recoverable_ns=round(saved * step_ns),
-        # A gain that matters is no advisory any more (tdiag/diagnose/verdict.py: winnable).
+        # A gain that matters makes it more than an advisory (tdiag/diagnose/verdict.py: winnable).
         advisory=finding.advisory and not (won and one.low_frac >= NOTICEABLE_FRAC),
     )
 
@@ -93,8 +94,8 @@ def _parts(change: str) -> list[str]:
 
 
 def _verdict(diagnosis: Diagnosis, trials: Trials) -> Verdict:
-    """The class that was measured to cost most, where that is clear; else the verdict with what
-    the trials say of it."""
+    """The class that was measured to cost most, if that is clear; otherwise the verdict, with what
+    the trials say about it."""
     verdict = diagnosis.verdict
     if verdict.healthy and not all(f.advisory for f in diagnosis.findings):
         verdict = replace(verdict, healthy=False,
@@ -116,7 +117,7 @@ def _verdict(diagnosis: Diagnosis, trials: Trials) -> Verdict:
         return replace(
             verdict, cls="unknown", confidence=0.0, healthy=False, runner_up=verdict.cls,
             summary=f"{verdict.summary}. But leaving out {_LEFT_OUT[mine.change]} has no effect,"
-            " measured: the time goes to something that happens meanwhile",
+            " measured: the time goes to something that happens at the same time",
         )  # fmt: skip
     if mine.answer == "faster" and mine.high_frac < TIE_FRAC * verdict.share:
         return replace(verdict, summary=f"{verdict.summary}. Measured: {_saves(mine)}, less than"
@@ -135,8 +136,9 @@ def _saved_by_own(diagnosis: Diagnosis, ceiling: Tried | None) -> Iterator[Tried
 
 
 def _exceeds(other: Tried, mine: Tried | None, verdict: Verdict) -> bool:
-    """Whether this part surely costs more than what the verdict names, by the verdict's own
-    measures: a fifth of the step outweighs computing, the rest must cost less."""
+    """Whether this part certainly costs more than what the verdict names, by the verdict's own
+    limits: to outweigh computing it must cost a fifth of the step, otherwise more than the
+    verdict's class."""
     if other.answer != "faster":
         return False
     if verdict.cls == "compute":
@@ -163,8 +165,8 @@ def _instead(verdict: Verdict, cls: VerdictClass, other: Tried) -> Verdict:
 
 
 def _refutable(diagnosis: Diagnosis, ceiling: Tried) -> bool:
-    """Whether this ceiling leaves out all that the verdict names: of the parts of a step, only
-    waiting for a DataLoader is left out whole, and in every step."""
+    """Whether this ceiling leaves out everything that the verdict names: only waiting for a
+    DataLoader is left out completely and in every step."""
     waits = sum(c.ns for c in diagnosis.budget if c.component.startswith("data_wait"))
     step_ns = diagnosis.step.mean_ns if diagnosis.step else 0
     return ceiling.change == "ceiling.data" and waits >= HIGH_FRAC * step_ns > 0

@@ -25,12 +25,12 @@ HALVINGS = Threshold(
 
 
 def replayed(gain: Gain, evidence: Evidence, budget: Budget) -> Gain:
-    """The gain from the replay, per clean step; unchanged where there is nothing to replay.
+    """The gain from the replay, per clean step; unchanged if there is nothing to replay.
 
-    A fix of one resource gains time only until another resource is the limit: kernels three times
-    as fast gain nothing if the host cannot launch them sooner. The range covers every host pace
-    that may be the true one. The low end also assumes that batches come no sooner than they did,
-    where the step waits for workers.
+    A fix of one resource saves time only until another resource is the limit: kernels three times
+    as fast save nothing if the host cannot launch them sooner. The range covers every host speed
+    that may be the true one. If the step waits for workers, the low end also assumes that batches
+    arrive no sooner than they did.
     """
     replay = evidence.get(Replay)
     if replay is None or not gain.high_cuts:
@@ -49,8 +49,8 @@ def replayed(gain: Gain, evidence: Evidence, budget: Budget) -> Gain:
 
 
 def _paces(replay: Replay, clean_ns: float) -> tuple[float, ...]:
-    """The slowest and the fastest host (factors on its times) with which the replayed steps take as
-    long as clean ones. Where the device is the limit, a faster host changes nothing."""
+    """The slowest and the fastest host (as factors on its times) with which the replayed steps take
+    as long as clean ones. If the device is the limit, a faster host changes nothing."""
     low, high = 0.0, 1.0
     for _ in range(int(HALVINGS)):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""The verdict of several ranks names the rank that the others wait for."""
+"""For several ranks, the verdict names the rank that the others wait for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STRAGGLER = "TD902"
 
 
 def known_straggler(evidence: Evidence) -> Straggler | None:
-    """None also where it is unknown; the abstention of TD902 gives the reason."""
+    """The straggler; None also if it is unknown (then TD902's abstention gives the reason)."""
     ranks = evidence.get(Ranks)
     try:
         return straggler_of(ranks, evidence.get(LateRank)) if ranks else None
@@ -25,7 +25,7 @@ def known_straggler(evidence: Evidence) -> Straggler | None:
 
 
 def rank_steps(evidence: Evidence) -> tuple[RankStep, ...]:
-    """The step of each rank, by rank; empty where one process trained."""
+    """The step of each rank, by rank; empty if a single process trained."""
     ranks, straggler = evidence.get(Ranks), known_straggler(evidence)
     late = straggler.rank.rank if straggler else None
     return tuple(
@@ -45,9 +45,9 @@ def rank_steps(evidence: Evidence) -> tuple[RankStep, ...]:
 
 
 def with_its_first_finding(findings: list[Finding], evidence: Evidence) -> list[Finding]:
-    """The straggler's finding also names the first of that rank's other findings that is about the
-    part of the step in which the rank is late. Where the reason is more data or a slow machine,
-    that is the whole reason, and no other finding is named."""
+    """The straggler's finding also names the first of that rank's other findings about the part of
+    the step in which the rank is late. If the cause is more data or a slow machine, no other
+    finding is named."""
     straggler = known_straggler(evidence)
     if straggler is None or straggler.why in ("data", "speed"):
         return findings
@@ -66,9 +66,9 @@ def _naming(straggler: Finding, said: str, first: Finding) -> Finding:
 
 
 def of_ranks(verdict: Verdict, evidence: Evidence, step_ns: float | None = None) -> Verdict:
-    """The straggler's own ``verdict``, with the straggler named. Without a straggler unchanged,
-    except that communication which is mostly waiting is reported as waiting. ``step_ns``: the step
-    whose communication was measured.
+    """The straggler's own ``verdict``, with the straggler named. Without a straggler the verdict is
+    unchanged, except that communication which is mostly waiting is called waiting. ``step_ns``:
+    the step whose communication was measured.
 
     A straggler that only computes longer has class ``straggler`` and as share the waiting time of
     the others ÷ its step. Any other cause stays the class. Whether its computing is work may be

@@ -1,4 +1,4 @@
-"""What all fixes win together: never the sum of what each wins alone."""
+"""The gain of all fixes together, which is never the sum of their separate gains."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tdiag.model.diagnosis import Component, Finding, Speedup
 
 
 def together(findings: Iterable[Finding], budget: Sequence[Component]) -> Speedup | None:
-    """How many times faster the step is with every fix of a measured cost: all at their low ends,
-    all at their high ends. None with fewer than two, or where a finding names no components."""
+    """How many times faster the step is with every fix that has a measured cost: all at their low
+    ends, all at their high ends. None with fewer than two, or if a finding names no components."""
     fixes = [finding for finding in findings if not finding.advisory]
     if len(fixes) < 2 or not budget or not all(fix.components for fix in fixes):
         return None
@@ -21,11 +21,11 @@ def together(findings: Iterable[Finding], budget: Sequence[Component]) -> Speedu
 def _all_at_once(
     fixes: Sequence[Finding], speedups: Sequence[float], budget: Sequence[Component]
 ) -> float:
-    """What each fix wins alone is a share of its budget components. Of what the fixes before it
-    have left of them, it wins the same share: two that halve the forward pass leave a quarter.
+    """A fix alone saves a share of its budget components. It saves the same share of what the fixes
+    before it have left of them: two fixes that halve the forward pass leave a quarter.
 
-    A speed-up beyond what the components hold means that the rest of the step gets faster, too
-    (warm caches): that factor counts once, the largest of all.
+    A speed-up larger than the components allow means that the rest of the step gets faster too
+    (warm caches): only the largest such factor counts, once.
     """
     step = sum(part.ns for part in budget)
     left = {part.component: float(part.ns) for part in budget}

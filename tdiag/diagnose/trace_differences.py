@@ -1,6 +1,6 @@
 """What changed from one trace to another: budget, kernels, ops and counts, per step.
 
-Lists noticeable differences only. What one side did not record is reported as missing there, never
+Lists only noticeable differences. What one side did not record is reported as missing there, never
 as zero.
 """
 
@@ -98,7 +98,8 @@ def _host_ops(evidence: Evidence) -> _Listed | None:
 
 
 def _listed(parts: Sequence[tuple[str, float]], limit: int) -> _Listed | None:
-    """None for an empty list: nothing was recorded. A full one was cut after ``limit``."""
+    """The list; None if it is empty, because nothing was recorded. A full list was cut at
+    ``limit``."""
     if not parts:
         return None
     return _Listed(dict(parts), parts[-1][1] if len(parts) >= limit else 0.0)
@@ -111,7 +112,7 @@ def _times(
     listed: list[_Listed | None],
     least: float,
 ) -> ChangeTable:
-    """``kind``: what the lists came from; ``least``: the smallest change worth a line, ns."""
+    """``kind``: the source of the lists; ``least``: the smallest change worth a line, ns."""
     before, after = listed
     if before is None or after is None:
         return ChangeTable(title=title, why=_lacking(sides, kind, listed))
@@ -122,7 +123,7 @@ def _times(
 
 
 def _change(name: str, before: _Listed, after: _Listed) -> Difference:
-    """A name missing from a cut list took at most what the list's last entry took."""
+    """A name missing from a cut list took at most as much as the list's last entry."""
     a, b = before.times.get(name), after.times.get(name)
     if a is None and b is not None and before.rest_ns:
         return Difference(name, "ns", min(before.rest_ns, b), b, "before")
@@ -132,14 +133,14 @@ def _change(name: str, before: _Listed, after: _Listed) -> Difference:
 
 
 def _noise(change: Difference) -> bool:
-    """Two runs of one program differ by as much."""
+    """Whether two runs of one program differ by as much."""
     return abs(change.difference) <= NOISE_FLOOR_FRAC * max(change.before, change.after)
 
 
 def _lacking(
     sides: tuple[Evidence, Evidence], kind: type[Kind], listed: Iterable[object | None]
 ) -> str:
-    """Which side has nothing to compare, and why; "" if neither lacks it."""
+    """Which side has nothing to compare, and why; "" if neither."""
     reasons = {
         when: evidence.missing.get(kind, "not in the trace")
         for when, evidence, found in zip(("before", "now"), sides, listed, strict=True)
@@ -160,7 +161,7 @@ def _counts(sides: tuple[Evidence, Evidence]) -> Iterator[ChangeTable]:
         if name in after
     ]
     covered = [found.count for e in sides if (found := e.get(TracedSteps))]
-    # One event more or less at the edge of the traced steps is no change; one step has no edges.
+    # One event more or less at the edge of the traced steps is not a change; one step has no edges.
     edge = 1 / min(covered) if covered and min(covered) > 1 else 0.0
     least = {"count": edge, "bytes": float(MINOR_BYTES)}
     rows = [x for x in changes if abs(x.difference) > least[x.unit] and not _noise(x)]

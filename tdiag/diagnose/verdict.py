@@ -1,6 +1,6 @@
 """The verdict: one class, its share of the clean step, its confidence, and the runner-up.
 
-The decision table with its reasons is docs/verdict.md.
+docs/verdict.md has the decision table and its reasons.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ GUESS_CONFIDENCE = Threshold(
     " than not.",
 )
 
-# Blocked in the dataset while nothing was read from storage: a service, a lock, a sleep.
+# Blocked in the dataset while nothing was read from storage: it waits for a service, a lock, a
+# sleep.
 BLOCKED = "waiting in the dataset for something other than storage"
 WORDS = {
     "io": "waiting for storage",
@@ -67,7 +68,7 @@ WORDS = {
 
 
 def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]) -> Verdict:
-    """One class of the closed vocabulary; ``unknown`` where the decisive evidence is missing.
+    """One class of the closed vocabulary; ``unknown`` if the decisive evidence is missing.
 
     The class is the waste that costs most, if it costs enough; otherwise ``compute``.
     ``findings`` are ranked, best first.
@@ -82,7 +83,8 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     if candidate.cls == "compute":
         roofline = make_roofline(evidence, budget)
         if roofline is None:
-            # On a device kernels were seen to run; on a CPU the time may be that of calling torch.
+            # On a device, kernels were seen to run; on a CPU the time may be the cost of calling
+            # torch.
             certainty = certainty if budget.has_device else min(certainty, GUESS_CONFIDENCE)
         elif _alone(evidence, costs) and (waste := _wasted(roofline, costs, findings)):
             share, words = waste
@@ -93,7 +95,7 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
         return _compute(candidate, costs, findings, certainty, roofline, why)
     surely = candidate.cls == "overhead" or candidate.share * costs.step_ns >= costs.compute
     if costs.doubts and not surely:
-        return _doubtful(costs)  # possible overhead exceeds what is surely waste
+        return _doubtful(costs)  # possible overhead exceeds the certain waste
     if candidate.cls == "unknown":
         where = costs.unexplained_where
         summary = f"{candidate.share:.0%} of the step is spent {unexplained_place(evidence, where)}"
@@ -122,7 +124,7 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
 
 
 def _words(cls: str, evidence: Evidence, budget: Budget) -> str:
-    """Where the step's time goes. Storage is only named if it was read."""
+    """Where the step's time goes. Storage is named only if it was read."""
     loaders = evidence.get(Loaders)
     train = loaders.train() if loaders else None
     if cls == "io" and "data_wait_io" not in budget.components_ns:
@@ -135,7 +137,7 @@ def _words(cls: str, evidence: Evidence, budget: Budget) -> str:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """``confidence``: from the distance to the runner-up alone."""
+    """``confidence``: only from the distance to the runner-up."""
 
     cls: str
     share: float
@@ -169,8 +171,8 @@ def _of_a_tie(
 ) -> str:
     """The family of the verdict among those that cost about as much as the most expensive.
 
-    It is the family of the first finding. In a bare trace it is not the host's: the profiler slows
-    down the issuing of work and nothing else.
+    The first finding decides. In a bare trace the host family does not win a tie, because the
+    profiler slows only the issuing of work.
     """
     tied = {name: ns for name, ns in families.items() if ns >= least}
     if evidence.get(Steps) is None and len(tied) > 1:
@@ -184,8 +186,8 @@ def _of_a_tie(
 def _candidate(costs: Costs, cls: str, cost: float) -> _Candidate:
     """Confidence: 0.5 against an equal rival, 1 without one.
 
-    Rivals are the other families and the other members of the own family. Compute is a rival only
-    of a waste that is not high.
+    Rivals are the other families and the other members of the same family. Compute is a rival only
+    if the waste is not high.
     """
     family = family_of(cls)
     rivals = {name: ns for name, ns in costs.families().items() if name != family}
@@ -210,17 +212,17 @@ def _largest(costs: Costs, family: str) -> str:
 
 
 def _alone(evidence: Evidence, costs: Costs) -> bool:
-    """Whether calls took the program's own time: threads that wait for each other lose more to
-    other programs than the run queue shows."""
+    """Whether the calls took only the program's own time: threads that wait for each other lose
+    more time to other programs than the run queue shows."""
     return not costs.doubts and undisturbed(evidence) >= MAJORITY_FRAC
 
 
 def _wasted(
     roofline: Roofline, costs: Costs, findings: Sequence[Finding]
 ) -> tuple[float, str] | None:
-    """The share of the step that neither arithmetic nor memory traffic explains, where calls or
-    too few threads do, and a sentence about it; None where that is below ``HIGH_FRAC``, or where a
-    finding about the computing itself explains as much."""
+    """The share of the step that neither arithmetic nor memory traffic explains but calls or too
+    few threads do, and a sentence about it; None if it is below ``HIGH_FRAC``, or if a finding
+    about the computing itself explains as much."""
     computing = costs.compute / costs.step_ns
     shares = [f.at_best_ns / costs.step_ns for f in findings if f.cls == "compute"]
     explained = max(HIGH_FRAC, *shares, 0.0)

@@ -1,4 +1,4 @@
-"""Two programs compared in groups of fresh processes, until the answer is clear or the limit is
+"""Compares two programs in groups of fresh processes, until the answer is clear or the limit is
 reached."""
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from tdiag.duel.side import Program
 
 @dataclass(frozen=True)
 class Duel:
-    """``groups``: (before, now) of each group of fresh processes."""
+    """``groups``: (before, now) for each group of fresh processes."""
 
     ratios: Ratios
     groups: tuple[tuple[Taken, Taken], ...]
 
     @property
     def alone(self) -> bool:
-        """The device had no room for both sides: in some group they ran one after the other."""
+        """Whether the device had no room for both sides: in some group they ran one after the
+        other."""
         return any(before.alone for before, _ in self.groups)
 
 
@@ -36,15 +37,15 @@ def duel(
     progress: Callable[[int, Estimate | None], None] = lambda *_: None,
     clear: Callable[[Ratios, float], bool] = lambda r, threshold: r.answer(threshold) != "unclear",
 ) -> Duel:
-    """Measure until the answer is ``clear`` at one of ``looks``, to the last of them at most.
+    """Measure until the answer is ``clear`` at one of ``looks``, at most until the last of them.
 
     ``progress(groups, estimate)`` is called after each group; the estimate is None before the first
-    look. Raises what :func:`tdiag.duel.group.take_turns` raises.
+    look. Raises the errors of :func:`tdiag.duel.group.take_turns`.
     """
     groups: list[tuple[Taken, Taken]] = []
     while True:
         number = len(groups) + 1
-        # Which is started first changes too: it may get the better memory.
+        # The starting order changes too, because the first process may get the better memory.
         order = (before, now) if number % 2 else (now, before)
         alone = bool(groups) and groups[-1][0].alone
         taken = take_turns(order, folder / f"group-{number}", pace or Pace(), alone)

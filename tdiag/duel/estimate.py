@@ -1,16 +1,16 @@
 """How much slower, with what confidence, and whether that answers the question.
 
-A process has a constant bias of its own (its memory layout), so groups of fresh processes are
-independent of each other and single turns are not. The spread comes from a bootstrap that resamples
-groups, each with all of its turns: groups already differ by the noise of their turns, which
-resampling the turns as well would count twice (Davison & Hinkley, *Bootstrap Methods*, 1997, 3.8).
+A process has a constant bias (its memory layout), so groups of fresh processes are independent of
+each other, but single turns are not. The spread comes from a bootstrap that resamples groups, each
+with all of its turns: groups already differ by the noise of their turns, so resampling the turns as
+well would count it twice (Davison & Hinkley, *Bootstrap Methods*, 1997, 3.8).
 The interval is centre ± t × that spread with the degrees of freedom of the groups, which
 percentiles of so few would make too narrow (Hesterberg, *What Teachers Should Know about the
 Bootstrap*, The American Statistician 69, 2015, 4.1).
 
-The interval is looked at up to three times, and stopping at the first clear answer would inflate
-errors; hence Pocock's constant nominal level for three looks at equal distances (Pocock,
-Biometrika 64, 1977; Jennison & Turnbull 2000, table 2.1: 2.289).
+The interval is checked up to three times, and stopping at the first clear answer would inflate
+errors; hence Pocock's constant nominal level for three looks at equal distances (Pocock, Biometrika
+64, 1977; Jennison & Turnbull 2000, table 2.1: 2.289).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Answer = Literal["slower", "faster", "same", "unclear"]
 
 NOMINAL_LEVEL = 0.0221  # of one look, for 0.05 of all together: 2 × (1 − Φ(2.289))
 RANK_LEVEL = 0.05
-RESAMPLES = 1000  # standard error of a standard error from so many: 1/√(2·1000) = 2 %
+RESAMPLES = 1000  # relative error of a standard error from 1,000: 1/√(2·1000) = 2 %
 MORE_AT_MOST = 1000  # groups; beyond this the answer is "not by repeating"
 
 
 @dataclass(frozen=True)
 class Looks:
-    """After how many groups the interval is looked at; past the moment ``until_s`` (of
-    :func:`time.monotonic`) the next is the last, which depends on no result."""
+    """The numbers of groups after which the interval is checked. After ``until_s`` (of
+    :func:`time.monotonic`) the next check is the last; this depends on no result."""
 
     at: tuple[int, ...]
     until_s: float = math.inf
@@ -55,7 +55,8 @@ LOOKS = Looks((5, 10, 15))  # five are the fewest whose rank test can reach RANK
 @dataclass(frozen=True)
 class Estimate:
     """``ratio``: step time now ÷ before; ``low``, ``high``: its interval, error ``NOMINAL_LEVEL``.
-    ``p_slower``: rank test of "not slower". ``groups``: of fresh processes (the fewer side's)."""
+    ``p_slower``: rank test of "not slower". ``groups``: number of fresh-process groups (the smaller
+    side's)."""
 
     ratio: float
     low: float
@@ -64,8 +65,8 @@ class Estimate:
     groups: int
 
     def answer(self, threshold: float) -> Answer:
-        """``threshold``: the change worth telling, 0.05 = 5 %. ``same``: less than that for sure.
-        ``faster`` is as sure as ``slower`` and lies within ``same``'s side of the question."""
+        """``threshold``: the smallest change that matters, 0.05 = 5 %. ``same``: certainly smaller
+        than that. ``faster`` is as certain as ``slower`` and counts as "not slower"."""
         if self.low > 1 + threshold:
             return "slower" if self.p_slower < RANK_LEVEL else "unclear"
         if self.high > 1 + threshold:
@@ -73,8 +74,8 @@ class Estimate:
         return "faster" if self.high < 1 / (1 + threshold) else "same"
 
     def more_groups(self, threshold: float) -> int | None:
-        """About how many more would settle it, were the ratio as found: an interval narrows with
-        the root of their number. None where no number in reach would."""
+        """About how many more groups would decide it if the ratio stays: an interval narrows with
+        the root of their number. None if no feasible number would."""
         distance = abs(math.log(self.ratio) - math.log1p(threshold))
         half = (math.log(self.high) - math.log(self.low)) / 2
         if half <= 0:
@@ -86,34 +87,35 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Ratios:
-    """``typical``: of median steps. ``mean``: of mean steps, one a group, which holds
-    what only some steps do."""
+    """``typical``: of median steps. ``mean``: of mean steps, one per group, which include work that
+    only some steps do."""
 
     typical: Estimate
     mean: Estimate
 
     def answer(self, threshold: float) -> Answer:
-        """The typical step's; or ``slower`` where only the mean tells it, a slow-down of few steps.
-        The mean is the noisier one, so it never makes a clear answer unclear."""
+        """The typical step's answer; or ``slower`` if only the mean shows it, a slow-down of few
+        steps. The mean is noisier, so it never makes a clear answer unclear."""
         if self.mean.answer(threshold) == "slower":
             return "slower"
         return self.typical.answer(threshold)
 
 
 def paired(ratios: Sequence[Sequence[float]]) -> Estimate:
-    """From the ratios now ÷ before of each turn of each group."""
+    """From the ratios now ÷ before of each turn in each group."""
     from scipy import stats
 
     groups = [np.log(np.asarray(group, np.float64)) for group in ratios]
     centre, error = _centre(groups), _error(groups)
     medians = [float(np.median(group)) for group in groups]
-    # All alike: no evidence of anything, which the test would refuse to compute.
+    # All equal: no evidence, and the test would refuse to compute.
     p = float(stats.wilcoxon(medians, alternative="greater").pvalue) if any(medians) else 1.0
     return _estimate(centre, error, len(groups) - 1, p, len(groups))
 
 
 def unpaired(before: Sequence[Sequence[float]], now: Sequence[Sequence[float]]) -> Estimate:
-    """From values of each turn of each group, of two measurements at different times (Welch)."""
+    """From the values of each turn in each group, of two measurements at different times
+    (Welch)."""
     from scipy import stats
 
     sides = [[np.log(np.asarray(g, np.float64)) for g in side] for side in (before, now)]

@@ -12,23 +12,23 @@ from time import monotonic
 from tdiag.duel.side import BoundaryChanged, Program, ProgramEnded, ProgramFailed, Ready, Side
 from tdiag.errors import UsageError
 
-# A turn is long against what swapping costs (two signals, cold caches: well under 1 ms) and short
-# against the drift of a machine (other programs come and go in seconds).
+# A turn is long compared with the cost of swapping (two signals, cold caches: well under 1 ms) and
+# short compared with a machine's drift (other programs come and go in seconds).
 TURN_NS = 50_000_000
 FEWEST_STEPS, MOST_STEPS = 3, 100
 # On a device a turn lasts from one synchronisation to the next. Its first step finds the device
 # idle and its last is waited for, which lengthens the turn by up to one step: a tenth of ten.
 FEWEST_ON_DEVICE = 10
-# From this length on a step is a turn by itself: cold caches are long warm within it.
+# A step of this length or more is a turn by itself: its caches are warm for most of it.
 LONG_STEP_NS = 200_000_000
 WARM_UP_TURNS = 3
-FEWEST_TURNS = 3  # of each side; fewer have no median
+FEWEST_TURNS = 3  # per side; fewer have no useful median
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How long a group is watched: ``turns`` of each side, or ``most_s`` seconds of turns if that
-    comes first (``FEWEST_TURNS`` all the same)."""
+    """How long a group is watched: ``turns`` per side, or ``most_s`` seconds of turns if that comes
+    first (but at least ``FEWEST_TURNS``)."""
 
     turns: int = 40
     most_s: float = 10.0
@@ -55,13 +55,13 @@ class Taken:
 def take_turns(
     programs: Sequence[Program], folder: Path, pace: Pace, alone: bool = False
 ) -> list[Taken]:
-    """Start the programs, let them take turns, end them.
+    """Start the programs, run them in turns, end them.
 
-    Where the device has no room for all of them, or ``alone`` says so, each has all its turns while
-    no other is alive. Each gets a run directory below ``folder``. One that runs out of steps ends
-    the group early. Raises UsageError where that is too early, where the ranks of a distributed job
-    cannot be held at one step, and where a program imports from ``Program.outside``;
-    :class:`ProgramFailed` where one fails.
+    If the device has no room for all of them, or with ``alone``, each takes all its turns while no
+    other is alive. Each gets a run directory below ``folder``. A program that runs out of steps
+    ends the group early. Raises UsageError if that is too early, if the ranks of a distributed job
+    cannot be held at one step, or if a program imports from ``Program.outside``;
+    :class:`ProgramFailed` if a program fails.
     """
     if not alone:
         try:
@@ -91,12 +91,12 @@ def _together(programs: Sequence[Program], folder: Path, pace: Pace) -> list[Tak
                 pass
             for side, mine in zip(sides, taken, strict=True):
                 mine.peak_bytes = side.peak_bytes()
-            for side in sides:  # all at once: the end of a process takes a second
+            for side in sides:  # all at once, because ending a process takes a second
                 side.stop()
         except ProgramEnded:
             if min(len(mine.typical_ns) for mine in taken) < FEWEST_TURNS:
                 raise UsageError(
-                    "the script ends too soon to be measured: some hundred steps are needed",
+                    "the script ends too soon to be measured: a few hundred steps are needed",
                     "let it run longer (more epochs or steps); tdiag ends it when it has enough",
                 ) from None
     _cut(taken)
@@ -104,7 +104,7 @@ def _together(programs: Sequence[Program], folder: Path, pace: Pace) -> list[Tak
 
 
 def _cut(taken: Sequence[Taken]) -> None:
-    """Remove the turn in which one program ended: it has no counterpart."""
+    """Remove the turn in which one program ended, because it has no counterpart."""
     shortest = min(len(mine.typical_ns) for mine in taken)
     for mine in taken:
         del mine.typical_ns[shortest:], mine.mean_ns[shortest:]
@@ -116,14 +116,14 @@ def _ready(side: Side) -> Ready:
         raise UsageError(
             f"the side {side.program.name!r} imports {ready.outside[0]}, which is not its own"
             " revision: both sides would run the same code",
-            "the package is installed in editable mode, it seems; name its source folder, e.g."
+            "the package seems to be installed in editable mode; name its source folder, e.g."
             " PYTHONPATH=src tdiag …",
         )
     return ready
 
 
 def _play(sides: list[Side], taken: list[Taken], pace: Pace, least: int) -> bool:
-    """Whether it came to its end; else all turns are to be taken again."""
+    """Take the turns. Returns False if all turns must be taken again."""
     for mine in taken:
         mine.typical_ns.clear()
         mine.mean_ns.clear()
@@ -148,7 +148,7 @@ def _turns(sides: list[Side], taken: list[Taken], pace: Pace, least: int) -> Non
 
 
 def steps_of_a_turn(step_ns: float, least: int = FEWEST_STEPS) -> int:
-    """As many as fill ``TURN_NS``, within bounds."""
+    """As many steps as fill ``TURN_NS``, within limits."""
     if step_ns >= LONG_STEP_NS and least < FEWEST_ON_DEVICE:
         return 1
     return max(least, min(MOST_STEPS, round(TURN_NS / max(1.0, step_ns))))

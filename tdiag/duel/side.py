@@ -1,11 +1,11 @@
 """One live program that runs only in its turns.
 
-The probe holds the training thread at a step boundary (probe/capture/turns.py), of a distributed
-job that of every rank. Meanwhile the whole process group, and each rank's where a launcher gave it
-one of its own, is stopped by SIGSTOP: DataLoader workers would refill their queue, other threads
-would take a core. Should tdiag die, even of SIGKILL, nothing is left behind: the kernel
-hangs the program up (tdiag.children), and a stopped group, orphaned by that, gets SIGHUP and
-SIGCONT (POSIX, `_exit`; hence it is a group of its own but not a session).
+The probe holds the training thread at a step boundary (probe/capture/turns.py); in a distributed
+job, every rank's. While it is held, the whole process group is stopped by SIGSTOP, and each rank's
+if a launcher gave it its own: DataLoader workers would refill their queue, and other threads would
+use a core. If tdiag dies, even by SIGKILL, nothing stays behind: the kernel hangs the program up
+(tdiag.children), and a stopped group that is orphaned by this gets SIGHUP and SIGCONT (POSIX,
+`_exit`; hence it is its own group but not a session).
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ from tdiag.launch import rundir
 from tdiag.launch.session import environment
 from tdiag.probe.wire import CONFIG, CONTROL, OFF, RUN, TURNS
 
-OUTPUT = "output.txt"  # in the run directory: what the program printed
-# A script that is asked to stop runs its own `finally` and `atexit` (a last checkpoint, say).
-PATIENCE_S, HURRY_S = 10.0, 2.0  # the latter when all is given up (Ctrl-C, the other failed)
-TAIL_BYTES = 8 << 10  # of the program's output: a traceback is shorter
+OUTPUT = "output.txt"  # in the run directory: the program's output
+# A script that is asked to stop runs its own `finally` and `atexit` (for example a last
+# checkpoint).
+PATIENCE_S, HURRY_S = 10.0, 2.0  # the latter after Ctrl-C or a failure of the other side
+TAIL_BYTES = 8 << 10  # of the program's output; a traceback is shorter
 
 
 class ProgramEnded(Exception):
-    """The program ended by itself with exit code 0: it has no more steps."""
+    """The program ended with exit code 0: it has no more steps."""
 
 
 class BoundaryChanged(Exception):
-    """A better kind of step boundary was found (training began after an evaluation, say): what was
-    measured until then were no steps. The program is held at the first of them."""
+    """A better kind of step boundary was found (for example, training began after an evaluation):
+    the earlier measurements were not steps. The program is held at its first step."""
 
 
-# What torch prints where a device has no memory left (of CUDA, HIP, XPU; cuBLAS for its workspace),
-# or lets no second process in (CUDA's compute mode EXCLUSIVE_PROCESS).
+# torch's messages if a device has no memory left (of CUDA, HIP, XPU; cuBLAS for its workspace), or
+# admits no second process (CUDA's compute mode EXCLUSIVE_PROCESS).
 _NO_ROOM = re.compile(
     r"OutOfMemoryError|(CUDA|HIP|XPU)( error:)? out of memory|CUBLAS_STATUS_ALLOC_FAILED"
     r"|CUDA-capable device(\(s\)|s)? (is/are|are) busy or unavailable"
@@ -57,8 +58,8 @@ _NO_ROOM = re.compile(
 
 
 class ProgramFailed(TdiagError):
-    """The program failed. ``side``: its name. ``output``: the end of what it printed, its traceback
-    as a rule. ``no_room``: the device had none left for it, which another program may hold."""
+    """The program failed. ``side``: its name. ``output``: the end of its output, usually the
+    traceback. ``no_room``: the device had no memory left for it; another program may hold it."""
 
     def __init__(self, side: str, code: int, output: str) -> None:
         died = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -69,8 +70,8 @@ class ProgramFailed(TdiagError):
 
 @dataclass(frozen=True)
 class Program:
-    """What a side runs. ``variables`` are added to tdiag's own environment. ``outside``: a folder
-    of which it must not import anything (its modules there are reported in :class:`Ready`).
+    """The program of a side. ``variables`` are added to tdiag's own environment. ``outside``: a
+    folder from which it must not import anything (:class:`Ready` lists its modules there).
     ``trial``: changes that the probe switches on in it, (name, value); None: not a trial."""
 
     name: str
@@ -83,8 +84,8 @@ class Program:
 
 @dataclass(frozen=True)
 class Ready:
-    """``start_ns``: from the start of the process to its first hold, warm-up included.
-    ``device``: what it computes on (``cuda``, …), empty for a CPU."""
+    """``start_ns``: from the start of the process to its first hold, warm-up included. ``device``:
+    the device it computes on (``cuda``, …), empty for a CPU."""
 
     start_ns: int
     steps: int
@@ -93,7 +94,7 @@ class Ready:
 
 
 class Side:
-    """A started program. Use as a context manager: whatever happens, nothing stays behind."""
+    """A started program. Use it as a context manager: whatever happens, no process stays behind."""
 
     def __init__(self, program: Program, run_dir: Path) -> None:
         self.program = program
@@ -115,7 +116,7 @@ class Side:
         self.close(HURRY_S if kind and not issubclass(kind, ProgramEnded) else PATIENCE_S)
 
     def ready(self) -> Ready:
-        """Wait until it is warm and held; it is stopped then. Raises ProgramEnded, ProgramFailed,
+        """Wait until it is warm and held; then it is stopped. Raises ProgramEnded, ProgramFailed,
         and UsageError for a job whose ranks cannot be held at one step."""
         message = self._talk.ready()
         self._signal(signal.SIGSTOP)
@@ -127,19 +128,20 @@ class Side:
         )
 
     def turn(self, steps: int) -> list[int]:
-        """Let it run ``steps`` steps after a first one that is left out: ns of each, on a device
-        one number, the mean. Raises BoundaryChanged, ProgramEnded, ProgramFailed."""
+        """Let it run ``steps`` steps after a first one that is left out. Returns the ns of each
+        step, or on a device one number, the mean. Raises BoundaryChanged, ProgramEnded,
+        ProgramFailed."""
         self._signal(signal.SIGCONT)
         self._talk.say(f"go {steps}")
         heard = self._talk.hear()
         self._signal(signal.SIGSTOP)
         if any("turn" not in message for message in heard.values()):
             raise BoundaryChanged
-        return [int(ns) for ns in heard[0]["turn"]]  # the others wait for it, or it for them
+        return [int(ns) for ns in heard[0]["turn"]]  # rank 0's, because ranks wait for each other
 
     def peak_bytes(self) -> int | None:
-        """The most resident memory that the held process ever had, of a job its first rank; None
-        where it is unknown."""
+        """The peak resident memory of the held process, of a job its first rank, in bytes; None if
+        unknown."""
         try:
             text = Path(f"/proc/{self._talk.pids[0]}/status").read_text()
         except OSError:
@@ -155,7 +157,7 @@ class Side:
             self._talk.say("stop")
 
     def close(self, patience_s: float = PATIENCE_S) -> None:
-        """End the program, by force where it does not end itself."""
+        """End the program, by force if it does not end itself."""
         try:
             self.stop()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -174,7 +176,7 @@ class Side:
             raise ProgramEnded
 
     def _signal(self, number: signal.Signals) -> None:
-        """To its process group and those of its ranks (torchrun makes each a session)."""
+        """Signal its process group and its ranks' (torchrun makes a session for each)."""
         groups = {self.process.pid}
         for pid in self._talk.pids.values():
             with contextlib.suppress(ProcessLookupError):
@@ -185,7 +187,7 @@ class Side:
 
 
 def spawn(program: Program, run_dir: Path) -> subprocess.Popen[bytes]:
-    """Start it in a process group of its own, under the probe; its output goes to a file."""
+    """Start it in its own process group, under the probe; its output goes to a file."""
     variables = environment(run_dir, {**os.environ, **_own_port(), **program.variables})
     try:
         with (run_dir / OUTPUT).open("wb") as output:
@@ -198,8 +200,8 @@ def spawn(program: Program, run_dir: Path) -> subprocess.Popen[bytes]:
 
 
 def _own_port() -> dict[str, str]:
-    """A free port as the meeting point of a distributed job: two of them are alive at once. The
-    second name is torchrun's own."""
+    """A free port as a distributed job's rendezvous, because two jobs are alive at once. The second
+    name is torchrun's."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
@@ -218,7 +220,8 @@ def _apart() -> Callable[[], None]:
 
 
 def write_record(program: Program, run_dir: Path, code: int | None = None) -> None:
-    """``run.json``: what ran, so that it can be read as any other run (``code``: once it ended)."""
+    """``run.json``: what ran, so that it can be read like any other run (``code``: after it
+    ended)."""
     record = {"schema": rundir.SCHEMA, "command": list(program.command), "cwd": str(program.cwd),
               "exit_code": code, "hostname": platform.node(), "platform": platform.platform(),
               "tdiag": tdiag.__version__, "notes": []}  # fmt: skip
@@ -226,10 +229,10 @@ def write_record(program: Program, run_dir: Path, code: int | None = None) -> No
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill whatever of its group is still there, a worker without a parent, say, and, should it
-    have been killed itself, the ranks that it started in sessions of their own."""
+    """Kill everything left of its group (such as a worker without a parent) and, if the group's
+    first process was killed, the ranks that it started in their own sessions."""
     ranks: list[psutil.Process] = []
-    if process.poll() is None:  # else the number may be somebody else's by now
+    if process.poll() is None:  # else the number may belong to another process by now
         with contextlib.suppress(psutil.NoSuchProcess):
             ranks = psutil.Process(process.pid).children(recursive=True)
     with contextlib.suppress(ProcessLookupError):
@@ -241,6 +244,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def tail(run_dir: Path) -> str:
-    """The end of what the program printed."""
+    """The end of the program's output."""
     data = (run_dir / OUTPUT).read_bytes()[-TAIL_BYTES:]
     return data.decode(errors="replace").strip()

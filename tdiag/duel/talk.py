@@ -1,8 +1,8 @@
 """Messages to and from a paused program: named pipes in its run directory (docs/run-directory.md).
 
-Each rank of a distributed job reads from a pipe of its own and answers into a common one. Every
-rank counts the same steps, so all pause at the same step boundary, where no collective is running:
-the job runs and pauses as a whole.
+Each rank of a distributed job reads from its own pipe and answers into a common one. Every rank
+counts the same steps, so all pause at the same step boundary, where no collective is running: the
+job runs and pauses as a whole.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tdiag.errors import UsageError
 from tdiag.probe.wire import TURNS_DONE, turns_go
 
 POLL_S = 0.2
-# Ranks that train together are a step apart; one that is not held by then takes no steps.
+# Ranks that train together are at most a step apart; a rank not held by then takes no steps.
 RANKS_WITHIN_S = 60.0
 
 
 class Talk:
-    """``alive()`` is called while no message comes, and raises how the program ended. ``pids``: of
-    the ranks, by rank, once each has answered; of one process, rank 0."""
+    """``alive()`` is called while no message comes, and raises if the program ended. ``pids``: of
+    the ranks, by rank, once each has answered; for one process, rank 0."""
 
     def __init__(self, control: Path, alive: Callable[[], None]) -> None:
         self.control, self.alive = control, alive
@@ -37,7 +37,7 @@ class Talk:
         self._unread = b""
 
     def ready(self) -> dict[str, Any]:
-        """Wait until all ranks are held; what rank 0 said. Raises UsageError where they are on
+        """Wait until all ranks are held; returns rank 0's message. Raises UsageError if they are on
         several machines, or not at one step."""
         first = self._message()
         world = int(first["world_size"])
@@ -46,13 +46,13 @@ class Talk:
                 "the ranks of this job are on several machines: they cannot be held from here",
                 "check a job on one machine, or compare two finished runs: tdiag compare A B",
             )
-        # Made by rank 0; a rank waits in its `open` for our end.
+        # Made by rank 0; a rank waits in its `open` until we open our end.
         for rank in range(len(self._go), world):
             self._go.append(_open(self.control / turns_go(rank)))
         return self._all(first, world)[0]
 
     def say(self, words: str) -> None:
-        """To every rank."""
+        """Send to every rank."""
         for pipe in self._go:
             os.write(pipe, words.encode() + b"\n")
 
@@ -84,7 +84,7 @@ class Talk:
         return heard
 
     def _message(self, until: float = float("inf")) -> dict[str, Any]:
-        """The next line of any rank; empty when it is ``until``."""
+        """The next line of any rank; empty after ``until``."""
         while b"\n" not in self._unread:
             if select.select([self._done], [], [], POLL_S)[0]:
                 self._unread += os.read(self._done, 1 << 16)
@@ -98,7 +98,7 @@ class Talk:
 
 
 def _keeps_step(message: dict[str, Any]) -> None:
-    """Raises UsageError for a rank that was beyond the step that all were to be held at."""
+    """Raises UsageError for a rank that was beyond the step at which all should be held."""
     if "apart" in message:
         raise UsageError(
             f"the ranks of this job do not keep step: rank {message['rank']} was"
@@ -108,5 +108,6 @@ def _keeps_step(message: dict[str, Any]) -> None:
 
 
 def _open(pipe: Path) -> int:
-    """Both ends: never a SIGPIPE, and no end of file before the program has opened its own."""
+    """Open both ends: then there is no SIGPIPE, and no end of file before the program opens its
+    own."""
     return os.open(pipe, os.O_RDWR | os.O_CLOEXEC)

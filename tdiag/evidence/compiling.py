@@ -1,4 +1,4 @@
-"""What torch.compile did: what dynamo says of it, and what a trace shows of what it made."""
+"""What torch.compile did: dynamo's own counters, and the compiled regions of a trace."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")
 
 
 class Compilation(Kind, frozen=True, kw_only=True):
-    """One version of one function. ``number``: as the trace names its regions ("2/0"). ``ops``: in
-    its graph. ``resumed_at``: the line after the graph break at which it begins; ``at`` is then the
-    function that broke, not dynamo's name for the rest of it."""
+    """One compiled version of one function. ``number``: its name in the trace's regions ("2/0").
+    ``ops``: number of ops in its graph. ``resumed_at``: the line after the graph break at which it
+    begins; ``at`` is then the function that broke, not dynamo's name for the rest of it."""
 
     number: str
     at: Place
@@ -24,8 +24,8 @@ class Compilation(Kind, frozen=True, kw_only=True):
 
 
 class BrokenAt(Kind, frozen=True, kw_only=True):
-    """The user's lines on which a graph ended before its function did, the called function first,
-    in so many compilations."""
+    """The user's lines on which a graph ended before its function did, the called function first.
+    ``times``: the number of compilations in which this happened."""
 
     lines: tuple[Place, ...]
     reason: str
@@ -33,14 +33,14 @@ class BrokenAt(Kind, frozen=True, kw_only=True):
 
 
 class Compiles(Kind, frozen=True, kw_only=True):
-    """What dynamo compiled. Absent where nothing was ever compiled.
+    """What dynamo compiled. Absent if nothing was ever compiled.
 
-    Up to the end of the clean window: ``frames``, functions compiled, each version counted,
-    ``recompiles``, all but the first version of each, and ``total_ns``, time spent compiling. Of
-    these in the clean window, per step: ``clean_recompiles`` and ``clean_ns``; and before it,
-    ``before_ns``. Of the whole run: ``reasons``, ``compilations`` (the last 64) and ``breaks``.
-    ``limit_hit``: a function was given up after too many versions and runs as plain Python.
-    """
+    Until the end of the clean window: ``frames``, the number of compiled functions with each
+    version counted; ``recompiles``, all except the first version of each; ``total_ns``, time spent
+    compiling. Of these, in the clean window and per step: ``clean_recompiles`` and ``clean_ns``;
+    before it: ``before_ns``. For the whole run: ``reasons``, ``compilations`` (the last 64) and
+    ``breaks``. ``limit_hit``: dynamo gave up a function after too many versions, so it runs as
+    plain Python."""
 
     frames: int
     recompiles: int
@@ -57,11 +57,11 @@ class Compiles(Kind, frozen=True, kw_only=True):
 class CompiledRegions(Kind, frozen=True, kw_only=True):
     """Compiled code in the traced steps, host time in ns per step.
 
-    ``entered``: calls by the number of the compilation. ``gap_ns``: by the same number, from the
-    end of the graph before, or the begin of the function around it, until it began; empty where
+    ``entered``: calls, by the number of the compilation. ``gap_ns``, by the same number: time from
+    the end of the previous graph, or the begin of the enclosing function, until it began; empty if
     the back end does not mark its graphs. ``graphs_ns``: inside compiled graphs, forward and
-    backward, and of the time of ops outside of them ``broken_ns`` within compiled functions and
-    ``eager_ns`` elsewhere; None where graphs are not marked. ``guards_ns``: choosing the version.
+    backward. The time of other ops is ``broken_ns`` within compiled functions and ``eager_ns``
+    elsewhere; None if graphs are not marked. ``guards_ns``: choosing the version.
     """
 
     entered: dict[str, float]
@@ -74,14 +74,14 @@ class CompiledRegions(Kind, frozen=True, kw_only=True):
 
 def resumed(function: str) -> tuple[str, int | None]:
     """Function and line of the break, from dynamo's name for the rest of a function. Other names
-    are returned as they are."""
+    are returned unchanged."""
     found = _RESUMED.fullmatch(function)
     return (found[1], int(found[2])) if found else (function, None)
 
 
 def graph_breaks(compiles: Compiles, regions: CompiledRegions | None) -> tuple[GraphBreak, ...]:
-    """One for each line and reason, the longest gap first. A break in a called function also ends
-    the graphs of its callers; it counts once, where it happened."""
+    """One per line and reason, the longest gap first. A break in a called function also ends its
+    callers' graphs; it counts once, where it happened."""
     causes: dict[tuple[Place, str], list[BrokenAt]] = {}
     for broken in compiles.breaks:
         causes.setdefault((broken.lines[0], broken.reason), []).append(broken)
@@ -100,12 +100,12 @@ def _behind(compilation: Compilation, breaks: list[BrokenAt]) -> bool:
 def _with_hits(
     at: Place, reason: str, times: int, behind: list[Compilation], regions: CompiledRegions | None
 ) -> GraphBreak:
-    """``behind``: what follows the break. If nothing does, how often the line was reached is
-    unknown."""
+    """``behind``: the compilations that begin after the break. If there are none, it is unknown how
+    often the line was reached."""
     per_step = ns = None
     if regions is not None and behind:
         hits: dict[tuple[str, int | None], float] = {}
-        for x in behind:  # versions of one rest take turns; the rests of callers follow each time
+        for x in behind:  # one version of a rest runs each time, but every caller's rest
             key = x.at.function, x.resumed_at
             hits[key] = hits.get(key, 0.0) + regions.entered.get(x.number, 0.0)
         per_step = max(hits.values())

@@ -1,7 +1,7 @@
-"""The rates of devices by their makers' data sheets, where tdiag cannot measure them.
+"""The rates of devices from their manufacturers' data sheets, because tdiag does not measure them.
 
-They are upper bounds: no program reaches all of them, so a step comes out less efficient than it
-is, never more.
+They are upper bounds: no program reaches all of them, so a step looks less efficient than it is,
+never more.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from tdiag.evidence.roofline import Roof
 
 @dataclass(frozen=True)
 class _Sheet:
-    """Dense rates, in 10¹² operations a second, without sparsity; ``gb_per_s``: of the device's
-    memory. ``float32``: of matrix products, on matrix units (TF32) where the device has them.
-    ``half``: float16, and bfloat16 where ``bfloat16``, summed in float32."""
+    """Dense rates in 10¹² operations per second, without sparsity. ``gb_per_s``: the device
+    memory's bandwidth. ``float32``: matrix products, on matrix units (TF32) if the device has them.
+    ``half``: float16, and bfloat16 if ``bfloat16``, with float32 sums."""
 
     float32: float
     half: float
@@ -69,8 +69,8 @@ _SHEETS = {
 
 
 def roof_of(device: str) -> Roof | None:
-    """The rates of the device that torch calls so; None of one whose sheet is not among these. A
-    part of a device (MIG) has another name and is not."""
+    """The rates of the device with this torch name; None if its data sheet is not listed. A part of
+    a device (MIG) has another name and is not listed."""
     sheet = _SHEETS.get(device.removeprefix("NVIDIA "))
     if sheet is None:
         return None

@@ -1,4 +1,4 @@
-"""The device in the traced steps, per step. Times are ns.
+"""The device in the traced steps, per step. Times are in ns.
 
 Times of device activity are unions of intervals, never sums of overlapping ones.
 """
@@ -10,16 +10,17 @@ import msgspec
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 
-# Begins the reason why DeviceTime is missing, where the profiler itself gave one.
+# The beginning of the reason why DeviceTime is missing, if the profiler itself gave one.
 FAULT = "Kineto: "
 
 
 class Device(Kind, frozen=True, kw_only=True):
-    """What the judged process computed on; absent on a CPU, and where a trace shows no device.
+    """The device on which the judged process computed; absent on a CPU, and if a trace shows no
+    device.
 
-    ``kind``: ``cuda`` (ROCm, too), ``xpu``, ``mtia``, ``hpu``, ``npu``, ``mps``; empty where a
-    trace does not tell. ``capability``: CUDA's compute capability, major and minor; None where no
-    trace has it.
+    ``kind``: ``cuda`` (also ROCm), ``xpu``, ``mtia``, ``hpu``, ``npu``, ``mps``; empty if a trace
+    does not show it. ``capability``: CUDA's compute capability, (major, minor); None if no trace
+    has it.
     """
 
     kind: str
@@ -44,16 +45,16 @@ class DeviceTime(Kind, frozen=True, kw_only=True):
     busy_frac: float  # union of everything that runs on the device ÷ step
     kernels_per_step: float
     mean_kernel_ns: float
-    # Idle before kernels that start as soon as they are launched, between ordinary launches: what
-    # takes more than ten times as long as from one launch to the next usually is something else.
+    # Idle time before kernels that start as soon as they are launched, between ordinary launches:
+    # an interval over ten times as long as the usual one between launches has another cause.
     launch_starved_ns: float
     streams: int
     # Host time in each of these states, whether the device was busy or not, ns per step.
     host_ns: dict[str, float] = msgspec.field(default_factory=dict)
-    # Work that was issued before and not yet done when a call issued more: the median; None where
-    # no launches were traced. 0: the host hands out work one by one.
+    # Amount of issued and unfinished work when a call issued more: the median; None if no launches
+    # were traced. 0: the host issues work one piece at a time.
     queue_depth: float | None = None
-    # Calls that allocate or free memory (cudaMalloc, …); None where no runtime calls were traced.
+    # Calls that allocate or free memory (cudaMalloc, …); None if no runtime calls were traced.
     allocations_per_step: float | None = None
 
 
@@ -71,7 +72,7 @@ class Copy(Kind, frozen=True, kw_only=True):
 
 
 class Transfers(Kind, frozen=True, kw_only=True):
-    """Absent where no device was traced; empty where one was and nothing was copied."""
+    """Absent if no device was traced; empty if one was and nothing was copied."""
 
     copies: tuple[Copy, ...]
 
@@ -79,12 +80,12 @@ class Transfers(Kind, frozen=True, kw_only=True):
 class Sync(Kind, frozen=True, kw_only=True):
     """Synchronisations of one kind, per step.
 
-    ``idle_after_ns``: device idle that they caused, while the host waited and in the gaps that
-    follow, no longer than the lead over the device that the waiting cost the host. The runtime
-    calls add up to the budget's ``sync``; ``aten::item`` repeats those of its own calls.
+    ``idle_after_ns``: device idle time that they caused, while the host waited and in the gaps that
+    follow, at most the lead over the device that the waiting cost the host. The runtime calls add
+    up to the budget's ``sync``; ``aten::item`` repeats those of its own calls.
 
     ``op``: the outermost and the innermost op around it ("aten::to > aten::copy_"), "" for none.
-    ``within``: the innermost annotation of the user's around it (``record_function``), likewise.
+    ``within``: the user's innermost annotation around it (``record_function``), "" for none.
     """
 
     name: str  # "cudaStreamSynchronize", "aten::item", …
@@ -115,19 +116,19 @@ class SyncLines(Kind, frozen=True, kw_only=True):
 
 class KernelFamily(Kind, frozen=True, kw_only=True):
     """family: gemm, conv, attention, elementwise, reduction, copy, optimizer, norm, comm, other.
-    ``occupancy_frac``: the profiler's estimate, 0..1, mean over the time of the kernels that have
-    one; None where none has."""
+    ``occupancy_frac``: the profiler's estimate, 0..1, time-weighted mean over the kernels that have
+    one; None if none has."""
 
     family: str
     count: float
     device_ns: float
-    float32_ns: float  # where name or shapes tell the dtype
+    float32_ns: float  # where the name or the shapes show the dtype
     tensor_core_ns: float | None
     occupancy_frac: float | None = None
 
 
 class Kernels(Kind, frozen=True, kw_only=True):
-    """``count``: kernels alone; the families hold device-side copies and memsets, too."""
+    """``count``: only kernels; the families also contain device-side copies and memsets."""
 
     families: tuple[KernelFamily, ...]
     count: float
@@ -135,8 +136,8 @@ class Kernels(Kind, frozen=True, kw_only=True):
 
 
 class DevicePart(Kind, frozen=True, kw_only=True):
-    """Kernels, copies and memsets of one origin, per step. ``device_ns`` is the sum of their
-    durations: parts that ran at once overlap."""
+    """Kernels, copies and memsets of one origin, per step. ``device_ns``: the sum of their
+    durations; concurrent parts overlap."""
 
     name: str
     count: float
@@ -145,11 +146,11 @@ class DevicePart(Kind, frozen=True, kw_only=True):
 
 
 class DeviceParts(Kind, frozen=True, kw_only=True):
-    """Device work by where it came from, largest first (the first 1,000 of each).
+    """Device work by origin, largest first (the first 1,000 of each).
 
     ``kernels``: by their own name; ``ops``: by the innermost op that launched them; ``modules``:
     by the innermost ``nn.Module`` (forward only); ``functions``: by the user's innermost function
-    (forward only). Empty where the trace does not tell; what has no origin is left out.
+    (forward only). Empty if the trace does not show it; work without an origin is left out.
     """
 
     kernels: tuple[DevicePart, ...]
@@ -159,8 +160,8 @@ class DeviceParts(Kind, frozen=True, kw_only=True):
 
 
 class HeldDown(Kind, frozen=True, kw_only=True):
-    """A reason that held the clocks down. ``frac``: of the samples; ``sm_mhz``: the processors'
-    clock in these, mean, None: unknown."""
+    """A reason that reduced the clocks. ``frac``: share of the samples; ``sm_mhz``: the processors'
+    mean clock in these samples, None: unknown."""
 
     reason: str
     frac: float
@@ -168,9 +169,9 @@ class HeldDown(Kind, frozen=True, kw_only=True):
 
 
 class DeviceClocks(Kind, frozen=True, kw_only=True):
-    """What NVML reported of the most used device in the clean window. ``held_down``: all reasons
+    """What NVML reported about the most used device in the clean window. ``held_down``: all reasons
     that reduced the clocks, the most frequent first; a sample may have several. ``sm_max_mhz``: the
-    highest clock of the processors, None: unknown."""
+    processors' highest clock, None: unknown."""
 
     samples: int
     held_down: tuple[HeldDown, ...]

@@ -1,47 +1,48 @@
-"""What training is fed: loaders, batches, their storage, and the tensors that reach the model."""
+"""What feeds the training: loaders, batches, their storage, and the tensors that reach the
+model."""
 
 from __future__ import annotations
 
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 
-# Heuristic: such an epoch never ends; at 1,000 samples a second it takes 11 days.
+# Heuristic: a longer epoch is meant to be endless; at 1,000 samples per second it takes 11 days.
 ENDLESS_SAMPLES = 10**9
 
 
 class InputTensor(Kind, frozen=True, kw_only=True):
-    """A floating tensor as an outermost module receives it in training.
+    """A floating-point tensor as an outermost module receives it in training.
 
     ``name``: its place among the arguments ("0", "1.image") or its keyword. Mean and standard
-    deviation are of each channel (dimension 1 of 3 or more, up to 16 channels), else one of all;
-    over the first samples of two batches, up to 1 MiB of each.
+    deviation are per channel (dimension 1 of 3 or more, up to 16 channels), else over all values;
+    from the first samples of two batches, up to 1 MiB of each.
     """
 
     name: str
     module: str
     module_at: Place | None
     dtype: str
-    shape: tuple[int, ...]  # of the last batch looked at
+    shape: tuple[int, ...]  # of the last batch inspected
     channel_mean: tuple[float, ...]
     channel_std: tuple[float, ...]
     minimum: float
     maximum: float
-    first: bool = True  # of all tensors that the module is given, integers included, labels apart
-    binary: bool = False  # nothing but zeros and ones
+    first: bool = True  # the module's first tensor, integers included, except labels
+    binary: bool = False  # only zeros and ones
 
 
 class Inputs(Kind, frozen=True, kw_only=True):
-    """What reaches the model in the first training steps, whatever was done to the batches on the
-    way. Empty where it takes no floating tensors."""
+    """The model's inputs in the first training steps, after all changes to the batches. Empty if it
+    takes no floating-point tensors."""
 
     tensors: tuple[InputTensor, ...]
 
 
 class PaddedLookup(Kind, frozen=True, kw_only=True):
-    """Tokens of batch × sequence that a line looks up in embedding tables, all counted steps
-    together. ``positions``: looked up, padding included; ``tokens``: without it; ``longest``: if
-    each batch were only as long as its longest sequence. ``by``: what tells padding, a ``mask`` or
-    the table's ``padding_idx``."""
+    """Tokens of batch × sequence that a line looks up in embedding tables, over all counted steps.
+    ``positions``: looked up, padding included; ``tokens``: without padding; ``longest``: positions
+    if each batch were only as long as its longest sequence. ``by``: how padding is recognised, by a
+    ``mask`` or the table's ``padding_idx``."""
 
     at: Place | None
     by: str
@@ -53,7 +54,7 @@ class PaddedLookup(Kind, frozen=True, kw_only=True):
 
 class PaddedLookups(Kind, frozen=True, kw_only=True):
     """Lookups whose padding can be recognised; those without padding are not listed. ``packed``:
-    some sequences were packed afterwards, so that their padding was not computed."""
+    some sequences were packed afterwards, so their padding was not computed."""
 
     lookups: tuple[PaddedLookup, ...]
     packed: bool
@@ -62,9 +63,9 @@ class PaddedLookups(Kind, frozen=True, kw_only=True):
 class BatchField(Kind, frozen=True, kw_only=True):
     """One tensor of the batches. ``name``: its keys and indices in the batch ("image", "0.1").
 
-    The values are those of a sample of at most 65,536 in each of the first few batches; None where
-    they were not read (not contiguous, infinite). ``integral``: all were whole numbers. ``of_255``:
-    all were whole multiples of 1 ÷ 255 within 0..1, as pixels are that were bytes once.
+    Values come from a sample of at most 65,536 in each of the first few batches; None if they were
+    not read (not contiguous, infinite). ``integral``: all were whole numbers. ``of_255``: all were
+    whole multiples of 1 ÷ 255 within 0..1, like pixels that were bytes before.
     """
 
     name: str
@@ -101,11 +102,11 @@ class Pictures(Kind, frozen=True, kw_only=True):
 
 
 class Loader(Kind, frozen=True, kw_only=True):
-    """One DataLoader and how its clean-window fetches went. Means are per batch fetched.
+    """One DataLoader and its fetches in the clean window. Means are per fetched batch.
 
-    ``load`` is the sample loading (``dataset[i]``), ``collate`` the ``collate_fn``; both are
-    measured where they run. ``cpu`` is CPU time of the fetching thread, less the kernel's for reads
-    from storage, ``runqueue`` its time ready to run but waiting for a core (schedstat). The rest
+    ``load``: loading the samples (``dataset[i]``); ``collate``: the ``collate_fn``; both are
+    measured where they run. ``cpu``: CPU time of the fetching thread, minus the kernel's for reads
+    from storage. ``runqueue``: its time ready to run but waiting for a core (schedstat). The rest
     of the wall time is blocked. ``role``: ``train`` if its batches led to backward, else ``eval``.
     """
 
@@ -124,9 +125,9 @@ class Loader(Kind, frozen=True, kw_only=True):
     persistent_workers: bool
     in_order: bool | None
     start_method: str | None
-    worker_start_ns: tuple[int, ...]  # time each start of the workers took
+    worker_start_ns: tuple[int, ...]  # duration of each start of the workers
     fetch_count: int
-    fetch_ns: tuple[int, ...]  # wall time of single fetches (load + collate)
+    fetch_ns: tuple[int, ...]  # wall time of each fetch (load + collate)
     load_ns: float | None
     load_cpu_ns: float | None
     collate_ns: float | None
@@ -139,22 +140,22 @@ class Loader(Kind, frozen=True, kw_only=True):
     batch_dtypes: dict[str, float] | None  # bytes per batch by dtype
     drop_last: bool | None = None
     samples: float | None = None  # per batch fetched
-    # Files that Python opened during a fetch, per batch, and by folder (those named most often);
-    # what a library opens in C is not seen. ``opened_bytes``: mean size of some of the files.
+    # Files that Python opened during a fetch, per batch, and by folder (the most frequent); files
+    # that a library opens in C are not seen. ``opened_bytes``: mean size of some of the files.
     opens: float | None = None
     open_folders: tuple[tuple[str, float], ...] = ()
     opened_bytes: float | None = None
-    # Fetches drew from the global generators of random, numpy or torch, or the dataset holds a
-    # generator of its own. False does not rule out one that is created for each sample.
+    # Whether fetches drew from the global generators of random, numpy or torch, or the dataset
+    # holds its own generator. False does not exclude one that is created for each sample.
     random: bool | None = None
     fields: tuple[BatchField, ...] = ()
     # CPU time of a worker's other threads during a fetch, and the threads in each worker that
-    # Python did not start (pools of libraries in C). None without workers: in the training process
-    # torch's own threads may spin meanwhile.
+    # Python did not start (C libraries' pools). None without workers: in the training process
+    # torch's own threads may spin at the same time.
     pool_cpu_ns: float | None = None
     pool_threads: int | None = None
-    # Samples of one pass over it, on this rank, as its sampler says; None where nothing says so (a
-    # stream, a batch sampler of the user's own, a run recorded before this was asked).
+    # Samples of one pass over it, on this rank, according to its sampler; None if unknown (a
+    # stream, the user's own batch sampler, a run from before this was recorded).
     sampler_len: int | None = None
     made: int = 1  # DataLoaders that this line made one after the other, each alike
     sampler_class: str = ""  # that chooses the samples; "" = unknown
@@ -162,7 +163,7 @@ class Loader(Kind, frozen=True, kw_only=True):
 
     @property
     def streams(self) -> bool:
-        """The user's own ``__iter__`` makes the samples."""
+        """Whether the user's own ``__iter__`` makes the samples."""
         return self.dataset_at is not None and self.dataset_at.function.endswith("__iter__")
 
     @property
@@ -204,8 +205,8 @@ class Loaders(Kind, frozen=True, kw_only=True):
 
 
 class FetchPart(Kind, frozen=True, kw_only=True):
-    """A Python function and its time per step in which it called no other one. ``at``: the user's
-    innermost function around it."""
+    """A Python function and its own time per step (without the functions it calls). ``at``: the
+    user's innermost function around it."""
 
     name: str
     ns: float
@@ -215,9 +216,9 @@ class FetchPart(Kind, frozen=True, kw_only=True):
 class TracedFetches(Kind, frozen=True, kw_only=True):
     """Requests for a batch in a trace (``enumerate(DataLoader)``), per step.
 
-    ``workers``: whether the loader has any, by the name of its iterator; None where it has both
-    kinds or another. ``parts``: where the requesting thread spent most of its time, longest first;
-    empty where no Python functions were recorded (``with_stack``).
+    ``workers``: whether the loader has any, from its iterator's name; None if it has both kinds or
+    another. ``parts``: where the requesting thread spent most of its time, longest first; empty if
+    no Python functions were recorded (``with_stack``).
     """
 
     workers: bool | None
@@ -227,12 +228,12 @@ class TracedFetches(Kind, frozen=True, kw_only=True):
 
 
 class Storage(Kind, frozen=True, kw_only=True):
-    """Some files of the folder that fetches opened most files in, read cold there and, as copies,
-    on a disk of the machine's own.
+    """Cold reads of some files of the folder in which fetches opened most files: there, and of
+    copies on a local disk of the machine.
 
     ``bytes`` of ``files`` files took ``ns`` in ``folder`` and ``local_ns`` in ``local``. All of
-    these are None where there is no other disk to compare with. Filesystem types as the system
-    names them ("nfs4", "ext4"), "" = unknown.
+    these are None if there is no other disk to compare with. Filesystem types as the system names
+    them ("nfs4", "ext4"), "" = unknown.
     """
 
     folder: str

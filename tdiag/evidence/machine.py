@@ -7,9 +7,9 @@ from tdiag.model.place import Place
 
 
 class Busy(Kind, frozen=True, kw_only=True):
-    """A process that is not of this run. ``cores``: its CPU seconds ÷ wall seconds; ``wants``:
-    with those that its threads waited for a core. ``torch``: it has loaded torch; None where its
-    memory map may not be read."""
+    """A process that does not belong to this run. ``cores``: its CPU seconds ÷ wall seconds;
+    ``wants``: the same plus the time its threads waited for a core. ``torch``: it has loaded torch;
+    None if its memory map may not be read."""
 
     pid: int
     name: str
@@ -22,8 +22,8 @@ class Busy(Kind, frozen=True, kw_only=True):
 class System(Kind, frozen=True, kw_only=True):
     """The machine during the clean window.
 
-    ``cores_allowed``: min(affinity, cgroup quota); may be fractional. ``cores_used``: CPU
-    seconds of the whole process tree ÷ wall seconds. ``machine_busy_cores``: of all processes.
+    ``cores_allowed``: min(affinity, cgroup quota); may be fractional. ``cores_used``: CPU seconds
+    of the whole process tree ÷ wall seconds. ``machine_busy_cores``: the same for all processes.
     """
 
     cores_allowed: float
@@ -32,16 +32,17 @@ class System(Kind, frozen=True, kw_only=True):
     machine_busy_cores: float | None
     rss_bytes: int | None  # whole tree, peak
     ram_available_bytes: int | None  # lowest seen; the cgroup's limit counts
-    training_queued_frac: float | None = None  # of its time, the training thread lacked a core
+    training_queued_frac: float | None = None  # share of time the training thread waited for a core
     cores_physical: int | None = None  # of the machine; ``cores_machine`` counts hardware threads
-    others: tuple[Busy, ...] = ()  # that wanted half a core and more, most first
+    others: tuple[Busy, ...] = ()  # those wanting half a core or more, most first
 
 
 class Threads(Kind, frozen=True, kw_only=True):
     """Thread settings of the training process and of its workers.
 
-    ``processes``: of this run that trained on this machine at once, this one included, and
-    ``together`` their intra-op threads. ``set_at``: the user's last ``torch.set_num_threads``."""
+    ``processes``: number of this run's processes training on this machine at the same time, this
+    one included; ``together``: sum of their intra-op threads. ``set_at``: the user's last
+    ``torch.set_num_threads``."""
 
     intra_op: int
     inter_op: int
@@ -53,14 +54,14 @@ class Threads(Kind, frozen=True, kw_only=True):
 
 
 class DebugVariables(Kind, frozen=True, kw_only=True):
-    """Environment variables of debugging that are on, by name; ``PYTHONDEVMODE`` also stands for
-    ``-X dev``. Absent where they were not looked at."""
+    """Debugging environment variables that are on, by name; ``PYTHONDEVMODE`` also stands for ``-X
+    dev``. Absent if they were not checked."""
 
     values: dict[str, str]
 
 
 class Environment(Kind, frozen=True, kw_only=True):
-    """What ran where; every field is printed in the report's foot."""
+    """What ran where; every field is printed at the end of the report."""
 
     torch: str
     python: str
@@ -78,12 +79,12 @@ class Environment(Kind, frozen=True, kw_only=True):
 
 
 class Startup(Kind, frozen=True, kw_only=True):
-    """From the start of the program to the end of its first step, ns, once.
+    """Time from the start of the program to the end of its first step, ns, once.
 
-    ``parts_ns``, in order of time, absent where nothing of it was seen: ``imports`` (before
-    torch's), ``import torch``, ``set-up`` (datasets, model; until the first batch is asked for),
-    ``workers`` (made by the first iterator), ``first batch``, ``first step`` (from its batch to its
-    end). ``run_ns``: the whole program's time, None where tdiag ended it.
+    ``parts_ns``, in order of time; parts that were not seen are absent: ``imports`` (before
+    torch's), ``import torch``, ``set-up`` (datasets, model; until the first batch is requested),
+    ``workers`` (created by the first iterator), ``first batch``, ``first step`` (from its batch to
+    its end). ``run_ns``: the whole program's time, None if tdiag ended it.
     """
 
     parts_ns: dict[str, int]
@@ -97,9 +98,9 @@ class Startup(Kind, frozen=True, kw_only=True):
 class Strip(Kind, frozen=True, kw_only=True):
     """One measure in each interval of a :class:`SystemHistory`.
 
-    ``unit``: ``cores``, ``bytes``, ``bytes_per_s`` or ``frac`` (0..1). ``values``: the mean of the
-    interval for ``cores`` and ``bytes_per_s``, what its later sample read for the others; None
-    where it was not measured. ``limit``: the most there can be, None where there is no such bound.
+    ``unit``: ``cores``, ``bytes``, ``bytes_per_s`` or ``frac`` (0..1). ``values``: for ``cores``
+    and ``bytes_per_s`` the mean of the interval, for the others the reading at its end; None if not
+    measured. ``limit``: the maximum possible, None if there is no such bound.
     """
 
     name: str
@@ -111,8 +112,8 @@ class Strip(Kind, frozen=True, kw_only=True):
 class SystemHistory(Kind, frozen=True, kw_only=True):
     """The samples of ``system.jsonl``, first to last.
 
-    ``t_ns``: the samples' moments, ns on the events' clock. They bound the intervals, one fewer.
-    ``no_gpu``: why no GPU was watched, "" where one was.
+    ``t_ns``: times of the samples, ns on the events' clock. They bound the intervals, one fewer.
+    ``no_gpu``: why no GPU was watched, "" if one was.
     """
 
     t_ns: tuple[int, ...]
@@ -130,9 +131,9 @@ class SyscallRow(Kind, frozen=True, kw_only=True):
 
 
 class Syscalls(Kind, frozen=True, kw_only=True):
-    """``strace -f -c -w`` of the training process, its threads and its workers, largest time
-    first. ``steps``: of window ``syscalls``; what is counted while strace attaches and leaves is
-    in it."""
+    """``strace -f -c -w`` of the training process, its threads and its workers, largest time first.
+    ``steps``: of window ``syscalls``. Includes the calls made while strace attaches and
+    detaches."""
 
     steps: int
     rows: tuple[SyscallRow, ...]

@@ -1,4 +1,4 @@
-"""Memory: of the device, and what outlives its step."""
+"""Memory of the device, and tensors that outlive their step."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from tdiag.model.place import Place
 
 
 class DeviceMemory(Kind, frozen=True, kw_only=True):
-    """Torch's caching allocator on the device of the judged process, bytes; other programs on that
-    device are not in it. Of a run: the most until the last window began. Of a bare trace
-    (``profile_memory``): the most in its steps, on the device most used.
+    """Torch's caching allocator on the device of the judged process, bytes, without other programs
+    on that device. For a run: the maximum until the last window began. For a bare trace
+    (``profile_memory``): the maximum in its steps, on the most used device.
 
-    ``capacity_bytes``: all that the device has; None where unknown.
+    ``capacity_bytes``: total memory of the device; None if unknown.
     """
 
     peak_allocated_bytes: int
@@ -20,9 +20,9 @@ class DeviceMemory(Kind, frozen=True, kw_only=True):
 
 
 class AllocatorCalls(Kind, frozen=True, kw_only=True):
-    """Calls that allocate or free device memory (cudaMalloc, cudaFree, hipMalloc, …; not those of
-    pinned host memory), per traced step. ``retries``: allocations that came right after another
-    one and the freeing of memory, with no launch between: the first one had failed."""
+    """Calls that allocate or free device memory (cudaMalloc, cudaFree, hipMalloc, …; not those for
+    pinned host memory), per traced step. ``retries``: allocations right after another allocation
+    and a freeing of memory, with no launch between them: the first attempt had failed."""
 
     mallocs: float
     frees: float
@@ -31,26 +31,26 @@ class AllocatorCalls(Kind, frozen=True, kw_only=True):
 
 
 class Kept(Kind, frozen=True, kw_only=True):
-    """Tensors made at this line that outlive their step. Per step."""
+    """Tensors created at this line that outlive their step. Per step."""
 
     at: Place | None
     tensors: float
     bytes: float
-    graphs: float  # of them, those that hold the graph of their making
+    graphs: float  # of them, those that hold the autograd graph that made them
 
 
 class GrowingGraph(Kind, frozen=True, kw_only=True):
-    """What this line makes holds the graphs of more and more steps (a sum of losses that were not
-    detached): nodes that its graph gains each step, at least."""
+    """Tensors from this line hold the graphs of more and more steps (a sum of losses that were not
+    detached): lower bound of the nodes that their graph gains per step."""
 
     at: Place | None
     nodes: float
 
 
 class MemoryGrowth(Kind, frozen=True, kw_only=True):
-    """What one or two counted steps made and still lived ``since_steps`` steps later, most bytes
-    first. ``bytes_per_step``: of all of them. ``device``: growth of the device's allocated memory
-    over the clean window, bytes per step; None without one."""
+    """Tensors made in one or two counted steps and still alive ``since_steps`` steps later, most
+    bytes first. ``bytes_per_step``: of all of them. ``device``: growth of the device's allocated
+    memory over the clean window, bytes per step; None without a device."""
 
     kept: tuple[Kept, ...]
     bytes_per_step: float

@@ -11,15 +11,15 @@ from tdiag.model.threshold import Threshold
 CERTAIN_ERRORS = Threshold(
     3.0,
     "standard errors",
-    "By the normal distribution: so large a difference is chance in one of 370 cases.",
+    "For a normal distribution, chance exceeds this in one of 370 cases.",
 )
-REDUCER = "DistributedDataParallel"  # the name of what its reducer waits for
+REDUCER = "DistributedDataParallel"  # name of the collective that its reducer waits for
 
 
 class RankTime(Kind, frozen=True, kw_only=True):
-    """One rank's step. ``components_ns`` as in DeviceTime, empty where its trace holds no device
-    activity; ``communication_ns``: union of its communication, None where unmeasured. Of a run on
-    the CPU: phases of its clean steps, and what it waits for the last rank (``comm``)."""
+    """One rank's step. ``components_ns`` as in DeviceTime, empty if its trace holds no device
+    activity; ``communication_ns``: union of its communication, None if unmeasured. For a run on the
+    CPU: phases of its clean steps, and its wait for the last rank (``comm``)."""
 
     rank: int
     step_ns: float
@@ -31,14 +31,14 @@ class Ranks(Kind, frozen=True, kw_only=True):
     """Every rank of one job that was traced or, on a CPU (``source`` baseline), timed, by rank.
 
     A collective ends for all ranks at once, so the rank that the others wait for communicates
-    the *least*. ``slowest``: that rank; ``waited_ns``: the median of the others' communication
-    beyond its own, per step, which is what they wait for it. None with fewer than two ranks whose
+    the *least*. ``slowest``: that rank; ``waited_ns``: median of the others' communication minus
+    that rank's own, per step: the time they wait for it. None with fewer than two ranks whose
     communication was measured.
 
-    ``shortest_ns``: exposed communication per step, of each collective that of the rank where it
-    was shortest, which came last to it: what is left if all ranks arrive together. ``changing_ns``:
-    the ranks' mean wait for whichever came last, per step, beyond that for the rank that is late on
-    the whole. None where the ranks' collectives could not be paired.
+    ``shortest_ns``: exposed communication per step, counting each collective at the rank where it
+    was shortest, which came last to it: what remains if all ranks arrive together. ``changing_ns``:
+    the ranks' mean wait for whichever came last, per step, minus the wait for the rank that is late
+    overall. None if the ranks' collectives could not be paired.
     """
 
     ranks: tuple[RankTime, ...]
@@ -51,7 +51,7 @@ class Ranks(Kind, frozen=True, kw_only=True):
 
 class Beside(Kind, frozen=True, kw_only=True):
     """``own``: the late rank's number; ``others``: the median of the other ranks' numbers.
-    ``error``: standard error of the difference, 0 for what was counted exactly."""
+    ``error``: standard error of the difference, 0 for exact counts."""
 
     own: float
     others: float
@@ -62,11 +62,11 @@ class LateRank(Kind, frozen=True, kw_only=True):
     """The rank that the others wait for, compared with them; None where unknown.
 
     ``samples``, ``batch_bytes``: of one training batch, bytes of its tensors, padding included.
-    ``dealt_at``: the line that distributes the batches: a sampler of the user's own, else where the
-    DataLoader is made. ``calls``: torch calls per traced step; ``flops``: floating-point operations
-    of its matrix products and convolutions, per traced step. ``line``: the user's own line in which
-    this rank spends most time beyond the others, and ``line_ns``: that time per step, of sampled
-    stacks.
+    ``dealt_at``: the line that distributes the batches: the user's own sampler, else where the
+    DataLoader is created. ``calls``: torch calls per traced step; ``flops``: floating-point
+    operations of its matrix products and convolutions, per traced step. ``line``: the user's line
+    with the largest extra time on this rank compared with the others, ``line_ns``: that time per
+    step, from sampled stacks.
     """
 
     rank: int
@@ -80,12 +80,12 @@ class LateRank(Kind, frozen=True, kw_only=True):
 
 
 class Communication(Kind, frozen=True, kw_only=True):
-    """``collectives``: each in turn, ``(end_ns, exposed_ns)``: when it ended, on the trace's clock,
-    and how much of it ran with no compute beside it. Empty where there were more than 10,000.
+    """``collectives``: ``(end_ns, exposed_ns)`` of each: when it ended, on the trace's clock, and
+    how much of it ran without concurrent compute. Empty if there were more than 10,000.
 
-    ``most``: what most of the exposed time goes to: "all_reduce", "all_gather", "reduce_scatter",
-    "all_to_all", "send_recv", "broadcast"; "" where no name says. ``ddp``: the trace shows
-    DistributedDataParallel at work."""
+    ``most``: the kind with most of the exposed time: "all_reduce", "all_gather", "reduce_scatter",
+    "all_to_all", "send_recv", "broadcast"; "" if no name says. ``ddp``: the trace shows
+    DistributedDataParallel."""
 
     total_ns: float
     exposed_ns: float
@@ -96,9 +96,9 @@ class Communication(Kind, frozen=True, kw_only=True):
 
 
 class Ddp(Kind, frozen=True, kw_only=True):
-    """The DistributedDataParallel of the judged rank. ``unused_parameters``: those without a
-    gradient after a step, the most that any look saw (0: every one was used each time); None where
-    there was no look. ``backwards`` and ``synced``: per step of window ``ops``; a synced one
+    """The DistributedDataParallel of the judged rank. ``unused_parameters``: parameters without a
+    gradient after a step, the maximum over all checks (0: every one was used each time); None if
+    never checked. ``backwards`` and ``synced``: per step of window ``ops``; a synced backward
     reduces the gradients."""
 
     find_unused_parameters: bool
@@ -126,7 +126,7 @@ class CollectiveLine(Kind, frozen=True, kw_only=True):
 
 
 class Collectives(Kind, frozen=True, kw_only=True):
-    """What the training thread waited for other processes of the job, on a CPU, most first. They
-    add up to the phase ``comm``."""
+    """Time the training thread waited for other processes of the job, on a CPU, longest first. The
+    sum is the phase ``comm``."""
 
     lines: tuple[CollectiveLine, ...]

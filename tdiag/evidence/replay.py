@@ -1,7 +1,7 @@
-"""The traced steps as a program of host calls and device queues, which can be run again changed.
+"""The traced steps as a program of host calls and device queues, to be replayed with changes.
 
-Daydream (Zhu et al., USENIX ATC 2020) predicts what an optimisation of a training would win in the
-same way: a graph of host and device tasks, some of which are removed or shortened.
+Daydream (Zhu et al., USENIX ATC 2020) predicts the gain of a training optimisation in the same
+way: a graph of host and device tasks, some of which are removed or shortened.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int64]
 
 NONE = -1
 DATA_WAIT = "host data_wait"
-# The host's own doing, which a profiler makes longer.
+# The host's own work, which a profiler slows down.
 HOST_TAGS = (
     "call",
     *(
@@ -29,16 +29,17 @@ HOST_TAGS = (
 
 class Replay(Kind, frozen=True, kw_only=True):
     """``steps`` whole traced steps, which took ``total_ns`` until host and device were done with
-    them. Replayed unchanged they take exactly as long as they did.
+    them. An unchanged replay takes exactly as long.
 
-    ``tags`` name what can be changed. Of work: a family of :class:`KernelFamily`, with `` float32``
-    behind it for matrix kernels without matrix units; ``h2d pageable`` and the like (direction and
-    memory as in :class:`Copy`), which is the tag of the copy's call, too. Of calls: ``alloc``;
-    ``wait`` with the name of a call that waited (``wait h2d pageable`` for such a copy); ``call``
-    for the others. Of host time, with the calls that issue the optimizer's or the loss's work:
-    ``host`` with a state of the host, as in :class:`DeviceTime`.
+    ``tags`` name what can be changed. Of work: a family of :class:`KernelFamily`, followed by ``
+    float32`` for matrix kernels that do not use matrix units; ``h2d pageable`` and the like
+    (direction and memory as in :class:`Copy`), which also tags the copy's call. Of calls:
+    ``alloc``; ``wait`` with the name of a call that waited (``wait h2d pageable`` for such a copy);
+    ``call`` for the others. Of host time, including the calls that issue the optimizer's or the
+    loss's work: ``host`` with a state of the host, as in :class:`DeviceTime`.
 
-    Columns of calls into the device's runtime, in order, times in ns from the first step's begin:
+    Columns of calls into the device's runtime, in order, times in ns from the start of the first
+    step:
 
     ========= =====================================================================
     host      (calls + 1, tags): what the host did since all calls before had
@@ -52,8 +53,8 @@ class Replay(Kind, frozen=True, kw_only=True):
     awaited   how many entries of ``waits`` are its own: the next in order
     ========= =====================================================================
 
-    ``waits``: numbers of work whose end a call awaits. Columns of kernels and copies, by issue,
-    the first ``queued`` of them issued before the first step:
+    ``waits``: indices of work whose end a call waits for. Columns of kernels and copies, in order
+    of issue; the first ``queued`` of them were issued before the first step:
 
     ========= =====================================================================
     work_tag  number of the tag
@@ -81,20 +82,20 @@ class Replay(Kind, frozen=True, kw_only=True):
     after: Ints
     joins: Ints
     lag: Ints
-    latency: int  # from a call's begin to its work's, where nothing else is in the way
-    gap: int  # between two kernels of a stream, where nothing else is in the way
+    latency: int  # from a call's start to its work's start, if nothing else delays it
+    gap: int  # between two kernels of a stream, if nothing else delays it
 
     def win_frac(self, scale: Mapping[str, float], *, pace: float = 1.0, fed: bool = True) -> float:
-        """The share of the steps that a change takes off, 0..1: see :meth:`end_ns`."""
+        """The share of the steps' time that a change saves, 0..1: see :meth:`end_ns`."""
         before = self.end_ns({}, pace=pace)
         return max(0.0, 1 - self.end_ns(scale, pace=pace, fed=fed) / before) if before else 0.0
 
     def end_ns(self, scale: Mapping[str, float], *, pace: float = 1.0, fed: bool = True) -> float:
-        """When host and device are done with the changed steps: every time × its tag's factor; of
-        the waits of a tag that share stays, the others wait for nothing.
+        """When host and device are done with the changed steps: every time × its tag's factor. For
+        waits, the factor is the share that still waits; the others wait for nothing.
 
-        ``pace``: a factor on all that the host does itself, since a profiler slows it and not the
-        device. ``fed`` false: batches come no sooner than they did, as from workers that cannot
+        ``pace``: a factor on all of the host's own work, because a profiler slows the host but not
+        the device. ``fed`` false: batches come no sooner than they did, as from workers that cannot
         keep up.
         """
         factors = np.array([
@@ -133,7 +134,7 @@ class Replay(Kind, frozen=True, kw_only=True):
         return float(max([clock + host[-1], *ends]))
 
     def _queued(self, factors: npt.NDArray[np.float64]) -> list[float]:
-        """When the work is done that was issued before the first step."""
+        """End times of the work issued before the first step."""
         ends: list[float] = []
         for number in range(self.queued):
             after, joins = int(self.after[number]), int(self.joins[number])
@@ -143,7 +144,7 @@ class Replay(Kind, frozen=True, kw_only=True):
         return ends
 
     def _held(self) -> list[int]:
-        """Until when the next batch kept each call from beginning; 0 = it did not."""
+        """Until when each call was held back by the next batch; 0 = it was not."""
         if DATA_WAIT not in self.tags:
             return [0] * len(self.began)
         waited = self.host[:-1, self.tags.index(DATA_WAIT)] > 0

@@ -1,4 +1,4 @@
-"""The roofline: the work of the traced steps, and what the machine reaches at it.
+"""The roofline: the work of the traced steps, and the rates that the machine reaches.
 
 Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009.
 """
@@ -13,12 +13,12 @@ from tdiag.model.place import Place
 
 
 class OpWork(Kind, frozen=True, kw_only=True):
-    """One op of one shape, per step. ``flops``: multiplications and additions of a matrix product,
-    convolution, attention or recurrent layer, of all its calls, 0 of any other op. ``moved``: bytes
-    that one call reads and writes at least; what it reads twice counts once.
+    """One op of one shape, per step. ``flops``: multiplications and additions of all its calls, for
+    a matrix product, convolution, attention or recurrent layer; 0 for any other op. ``moved``:
+    minimum bytes that one call reads and writes; what it reads twice counts once.
 
     ``host_ns`` and ``device_ns``: of all its calls; ``device_ns`` is None without a traced device.
-    ``at``: the user's function around it, None where no stacks were recorded and in backward."""
+    ``at``: the user's function around it, None if no stacks were recorded, and in backward."""
 
     name: str
     dims: tuple[tuple[int, ...], ...]
@@ -32,24 +32,24 @@ class OpWork(Kind, frozen=True, kw_only=True):
 
     @property
     def spent_ns(self) -> float:
-        """On the device where one was traced, else on the host."""
+        """Time on the device if one was traced, else on the host."""
         return self.host_ns if self.device_ns is None else self.device_ns
 
 
 def convolves(op: OpWork) -> bool:
-    """Of forward: backward has the place of its caller."""
+    """Forward convolutions only: a backward op has its caller's place."""
     return "conv" in op.name and "backward" not in op.name
 
 
 class Work(Kind, frozen=True, kw_only=True):
-    """The ops of a traced step by shape, most time first, and the calls that Python or the autograd
-    engine made (``calls``, per step). Absent where no shapes were recorded."""
+    """The ops of a traced step by shape, most time first, and the calls from Python or the autograd
+    engine (``calls``, per step). Absent if no shapes were recorded."""
 
     ops: tuple[OpWork, ...]
     calls: float
 
     def heaviest(self, wanted: Callable[[OpWork], bool]) -> Place | None:
-        """Where the ops of this kind take most time; None where no stacks were recorded."""
+        """Where ops of this kind take most time; None if no stacks were recorded."""
         spent: Counter[Place] = Counter()
         for op in filter(wanted, self.ops):
             if op.at is not None:
@@ -58,13 +58,14 @@ class Work(Kind, frozen=True, kw_only=True):
 
 
 class Roof(Kind, frozen=True, kw_only=True):
-    """What the machine reaches. ``flops_per_s`` by dtype. ``bytes_per_s``: for each size in bytes,
-    smallest first, the rate at which a copy reads and writes so many; the last is main memory's.
+    """The rates the machine reaches. ``flops_per_s`` by dtype. ``bytes_per_s``: by size in bytes,
+    smallest first, the rate at which a copy of that size reads and writes; the last is main
+    memory's.
 
-    ``threads``: intra-op threads of these rates. ``in_force``: the same for the threads that the
-    program used, where those are fewer. ``op_ns``: the price of one call without work, None where
-    unknown. ``source``: how it is known, for the report. ``certainty``: 0..1, the share of their
-    time that the measuring threads had a core; the rates are lower bounds where it is below 1."""
+    ``threads``: intra-op threads of these rates. ``in_force``: the same for the threads the program
+    used, if those are fewer. ``op_ns``: the cost of one call without work, None if unknown.
+    ``source``: how the rates are known, for the report. ``certainty``: 0..1, the share of time the
+    measuring threads had a core; below 1 the rates are lower bounds."""
 
     flops_per_s: dict[str, float]
     bytes_per_s: tuple[tuple[int, float], ...]
@@ -75,16 +76,16 @@ class Roof(Kind, frozen=True, kw_only=True):
     certainty: float = 1.0
 
     def compute_ns(self, op: OpWork) -> float:
-        """The time of its arithmetic at the roof; that of a dtype without a roof is 0."""
+        """Time of its arithmetic at the roof; 0 for a dtype without a roof."""
         rate = self.flops_per_s.get(op.dtype, 0.0)
         return op.flops / rate * 1e9 if rate else 0.0
 
     def memory_ns(self, op: OpWork) -> float:
-        """The time of its bytes at the roof of their size."""
+        """Time of its bytes at the roof for their size."""
         rate = next((r for size, r in self.bytes_per_s if op.moved <= size), 0.0)
         rate = rate or (self.bytes_per_s[-1][1] if self.bytes_per_s else 0.0)
         return op.count * op.moved / rate * 1e9 if rate else 0.0
 
     def best_ns(self, op: OpWork) -> float:
-        """The longer of both: arithmetic and memory traffic overlap at best."""
+        """The longer of the two: arithmetic and memory traffic overlap at best."""
         return max(self.compute_ns(op), self.memory_ns(op))

@@ -12,7 +12,7 @@ WRITERS = re.compile(
     r"(?<![\w-])(tqdm/|wandb/|mlflow/|neptune/|comet_ml/|aim/|rich/|loguru/|csv\.py"
     r"|logging/__init__|logging/handlers|json/encoder|json/__init__)|tensorboard"
 )
-# Built-in functions that write; no sampled frame names them, so the text of the line must.
+# Built-in functions that write. No sampled frame names them, so the text of the line is matched.
 WRITES = re.compile(
     r"\bprint\(|\bjson\.dump|\.writerows?\(|\.write\(|\.flush\(|\bfsync\(|\.savefig\(|\blogger\.|\blogging\."
     r"|\.add_(scalars?|histogram|image|figure)\(|\.set_postfix\(|\bwandb\.log\(|\.commit\("
@@ -42,25 +42,25 @@ class StackLine(Kind, frozen=True, kw_only=True):
 class Stacks(Kind, frozen=True, kw_only=True):
     """Sampled wall-clock stacks, window ``sample``.
 
-    ``source``: ``py-spy``, or ``in-process`` where attaching was refused (then no workers)."""
+    ``source``: ``py-spy``, or ``in-process`` if attaching was refused (then without workers)."""
 
     source: str
     samples: int
     training: tuple[StackLine, ...]
     workers: tuple[StackLine, ...]  # share of all *fetching* samples of all workers
     worker_samples: int
-    # Other threads of Python's in the training process: shares of the samples in which they work.
+    # Other Python threads in the training process: shares of the samples in which they work.
     beside: tuple[StackLine, ...] = ()
-    # By how much the sampler made steps longer: shares are of these longer steps.
+    # By how much the sampler slowed the steps: shares refer to these longer steps.
     slowed_frac: float = 0.0
     # Of the training thread's samples, those that end in the probe and so belong to no line.
     probe_frac: float = 0.0
 
 
 class CallFrame(Kind, frozen=True, kw_only=True):
-    """One function of a call tree. ``parent``: index of its caller, which comes before it in the
-    tuple; −1 = outermost. ``frac``: samples in it and what it called ÷ all samples of the tree.
-    ``line``: of a user's function the line sampled (one frame a line), else 0."""
+    """One function of a call tree. ``parent``: index of its caller, which comes earlier in the
+    tuple; −1 = outermost. ``frac``: samples in it and its callees ÷ all samples of the tree.
+    ``line``: for a user function the sampled line (one frame per line), else 0."""
 
     name: str
     file: str
@@ -71,16 +71,16 @@ class CallFrame(Kind, frozen=True, kw_only=True):
 
 
 class LateStacks(Kind, frozen=True, kw_only=True):
-    """Stacks sampled last in a run that went on after its windows: in its second half."""
+    """Stacks sampled last in a run that continued after its windows: in its second half."""
 
     stacks: Stacks
     trees: CallTrees
 
 
 class CallTrees(Kind, frozen=True, kw_only=True):
-    """All sampled stacks of window ``sample``, as the trees that a flame graph draws.
+    """All sampled stacks of window ``sample``, as call trees for a flame graph.
 
-    ``workers``: the samples of all DataLoader workers in which they fetched; empty without."""
+    ``workers``: samples of all DataLoader workers while they fetched; empty without workers."""
 
     training: tuple[CallFrame, ...]
     workers: tuple[CallFrame, ...]

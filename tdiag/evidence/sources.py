@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-BEFORE, AFTER = 5, 9  # more after than before: a trace knows only where a function begins
-MOST_BYTES = 1 << 20  # a larger file is generated, not read
+BEFORE, AFTER = 5, 9  # more lines after: a trace knows only where a function begins
+MOST_BYTES = 1 << 20  # a larger file is generated and not read
 MOST_CHARACTERS = 300  # of a line
 
 
 class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
-    """``lines`` of ``file``, the first of them number ``first``. ``changed``: the file was written
-    after the run began, so these may not be the lines that ran."""
+    """``lines`` of ``file``, starting at line ``first``. ``changed``: the file was written after
+    the run began, so these may not be the lines that ran."""
 
     file: str
     first: int
@@ -23,8 +23,8 @@ class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def excerpt(file: str, line: int, recorded_unix_ns: int | None) -> Excerpt | None:
-    """None where there are no such lines any more, and for all that is not Python: a trace made
-    elsewhere may name any file of this machine, and reports are handed on."""
+    """None if the lines no longer exist, and for anything but Python: a trace made elsewhere may
+    name any file of this machine, and reports are passed on."""
     path = Path(file)
     if path.suffix != ".py" or not path.is_absolute() or line < 1:
         return None

@@ -1,4 +1,4 @@
-"""The steps of a run or a trace: their times, their phases, and their budget."""
+"""The steps of a run or a trace: their times, phases and budget."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tdiag.model.threshold import MAJORITY_FRAC
 class Steps(Kind, frozen=True, kw_only=True):
     """Clean step times (window ``baseline``: hooks only, no profiler), boundary to boundary.
 
-    ``mean_ns`` is wall time of the kept steps ÷ their number, so that what happens every k-th
-    step or between epochs is in it. ``boundary`` says what ended a step: ``optimizer``,
-    ``backward``, ``batch``, or of long steps with parts ``closure`` or ``micro-batch``.
+    ``mean_ns`` is wall time of the kept steps ÷ their number, so it includes what happens every
+    k-th step or between epochs. ``boundary`` names what ends a step: ``optimizer``, ``backward``,
+    ``batch``, or for long steps with parts ``closure`` or ``micro-batch``.
     """
 
     durations_ns: tuple[int, ...]
@@ -32,11 +32,11 @@ class Phases(Kind, frozen=True, kw_only=True):
     ``prepare`` (batch in hand → first forward; without a DataLoader: step end → first forward),
     ``forward``, ``loss`` (end of the outermost forward → start of backward), ``backward``,
     ``optimizer`` (end of backward → end of ``optimizer.step``), ``evaluation``, ``checkpoint``
-    (``torch.save``), ``comm`` (waiting for other processes of the job, on a CPU: within whichever
-    of the others), ``gc`` (garbage collector), ``after_step`` (optimizer end → next batch is
-    asked for), ``unattributed``.
+    (``torch.save``), ``comm`` (waiting for other processes of the job, on a CPU: taken out of the
+    phase around it), ``gc`` (garbage collector), ``after_step`` (optimizer end → next batch
+    request), ``unattributed``.
     ``cpu_ns``: on-CPU time of the training thread there, for ``prepare`` without a DataLoader.
-    ``counts``: how often per step a region of this name was entered.
+    ``counts``: how often per step a region with this name was entered.
     ``covariance_ns2``: phase → phase → sample covariance of their times in a step, ns²; empty with
     fewer than two clean steps.
     """
@@ -47,21 +47,22 @@ class Phases(Kind, frozen=True, kw_only=True):
     covariance_ns2: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
     eval_grad_frac: float | None = None  # share of evaluation forward time with grad recording on
     eval_batches_per_step: float = 0.0
-    # Shares of the time in outermost modules with parameters, None where there was none:
+    # Shares of the time in outermost modules with parameters; None without such time:
     eval_train_mode_frac: float | None = None  # of evaluation, in training mode
     train_eval_mode_frac: float | None = None  # of forward that records gradients, in eval mode
     checkpoint_ns_each: float | None = None  # mean duration of one save
-    # Every single data wait of the clean window, but a pass's first and last.
+    # Every single data wait of the clean window, except the first and last of a pass.
     waits_ns: tuple[int, ...] = ()
     # Of data_wait: iter(loader), and a pass's first and last request beyond the usual wait.
     iterator_start_ns: float = 0.0
-    # A DataLoader feeds the evaluations, or a loss module judges them. Calls without gradients that
-    # have neither may gather what to train on (an agent's rollouts).
+    # A DataLoader feeds the evaluations, or a loss module judges them. Calls without gradients and
+    # without either may collect training data (an agent's rollouts).
     eval_evident: bool = True
     gc_in_wait_ns: float = 0.0  # of gc: collections inside a DataLoader's ``__next__``
-    # Batches that each loader gave to training per step, by its id; empty where not counted.
+    # Batches that each loader gave to training per step, by loader id; empty if not counted.
     batches: dict[int, float] = msgspec.field(default_factory=dict)
-    # Of optimizer: inside ``optimizer.step``; the rest, as clipping, lies before it. None: unknown.
+    # Of optimizer: inside ``optimizer.step``; the rest, such as clipping, lies before it. None:
+    # unknown.
     update_ns: float | None = None
     # CPU time of this process's other Python threads, per step. None: unknown.
     beside_ns: float | None = None
@@ -89,9 +90,9 @@ class Budget(Kind, frozen=True, kw_only=True):
     ``other``, ``unattributed``. With a device: ``compute``, ``comm``, ``h2d``, ``d2h``, and,
     device idle, what the host did (``sync``, ``alloc``, ``launch``, ``python_loss`` and the host
     names above).
-    ``has_device``: the run computed on a device, whether a trace shows that or not. ``blind``: it
-    did, and no trace shows what the device did; then the components are the host's, and each may
-    be waiting for the device.
+    ``has_device``: the run computed on a device, whether or not a trace shows it. ``blind``: it
+    did, but no trace shows what the device did; then the components are the host's, and each may
+    include waiting for the device.
     """
 
     step_ns: int
@@ -105,7 +106,7 @@ class Budget(Kind, frozen=True, kw_only=True):
 
 
 class StepHistory(Kind, frozen=True, kw_only=True):
-    """Every recorded step of the judged process, in order; four columns of one length.
+    """Every recorded step of the judged process, in order; four columns of equal length.
 
     ``end_ns``: when it ended, on the events' clock. ``durations_ns``: boundary to boundary.
     ``windows``: what it was used for (``warmup``, ``baseline``, ``sample``, ``trace``, ``calls``,
@@ -121,10 +122,9 @@ class StepHistory(Kind, frozen=True, kw_only=True):
 
 
 class PhaseGrowth(Kind, frozen=True, kw_only=True):
-    """A phase (a key of ``Phases.wall_ns``) that takes so much longer with each step, ns, and the
-    95 % interval of that. The share of the phase that this growth made up, at least:
-    ``grown_frac`` when the clean steps were timed, ``late_frac`` after half of the steps that were
-    timed late; None = unknown."""
+    """How much longer a phase (a key of ``Phases.wall_ns``) takes with each step, ns, and the 95 %
+    interval. ``grown_frac``, ``late_frac``: lower bound of this growth's share of the phase, when
+    the clean steps were timed and after half of the late-timed steps; None = unknown."""
 
     phase: str
     slope_ns: float
@@ -135,11 +135,11 @@ class PhaseGrowth(Kind, frozen=True, kw_only=True):
 
 
 class SlowingDown(Kind, frozen=True, kw_only=True):
-    """Phases that take longer and longer, steepest first; empty where none does. ``first_step``,
-    ``last_step``: of those timed without a profiler, numbers in the run; ``clean_step``: the last
-    of the clean steps. ``late``: they were timed in the late windows, after all others.
-    ``memory_bytes``: what the process's memory grew by per step meanwhile, at least; ``compiled``:
-    frames that dynamo compiled again meanwhile."""
+    """Phases that keep taking longer, steepest first; empty if none does. ``first_step``,
+    ``last_step``: of the steps timed without a profiler, numbers in the run; ``clean_step``: the
+    last clean step. ``late``: the steps were timed in the late windows, after all others.
+    ``memory_bytes``: lower bound of the process's memory growth per step in that time;
+    ``compiled``: frames that dynamo recompiled in that time."""
 
     phases: tuple[PhaseGrowth, ...]
     first_step: int
@@ -158,14 +158,14 @@ class TracedSteps(Kind, frozen=True, kw_only=True):
     mean_ns: int
     count: int
     found_by: str
-    sampled: bool = False  # the file holds only a sample of the events: gaps tell nothing
+    sampled: bool = False  # the file holds only a sample of the events: gaps mean nothing
 
 
 class StepEvent(Kind, frozen=True, kw_only=True):
-    """Something that went on for a while; ns since the begin of its step.
+    """An event with a duration; ns relative to the start of its step.
 
-    ``merged``: how many events, too short to show one by one, it stands for; ``name`` is then that
-    of the longest, and ``idle_ns`` is how much of it lies between them.
+    ``merged``: how many events, too short to show individually, it stands for; ``name`` is then
+    that of the longest, and ``idle_ns`` the time between them.
     """
 
     name: str

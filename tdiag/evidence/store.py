@@ -13,9 +13,9 @@ K = TypeVar("K", bound=Kind)
 
 @dataclass
 class Evidence:
-    """``missing``: the reason, for the report, why a kind is absent; ``otherwise``: the reason for
-    kinds that it does not list. ``capture``: source → how far it was captured. ``perturbation``:
-    window → its median step ÷ the baseline's − 1."""
+    """``missing``: for each absent kind the reason, for the report; ``otherwise``: the reason for
+    kinds it does not list. ``capture``: source → how far it was captured. ``perturbation``: window
+    → its median step ÷ the baseline's − 1."""
 
     facts: dict[type[Kind], Kind] = field(default_factory=dict)
     missing: dict[type[Kind], str] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Evidence:
         self.notes.append(Note(code, text, severity))
 
     def add(self, *kinds: Kind) -> Evidence:
-        """Store each under its own type; returns self, for building examples in one line."""
+        """Store each under its own type; returns self, so that an example fits one line."""
         for kind in kinds:
             self.facts[type(kind)] = kind
         return self
@@ -39,5 +39,5 @@ class Evidence:
         return found if isinstance(found, kind) else None
 
     def why_missing(self, kind: type[Kind]) -> str:
-        """Why ``get`` gives None for this kind."""
+        """Why ``get`` returns None for this kind."""
         return self.missing.get(kind, self.otherwise)

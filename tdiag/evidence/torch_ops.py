@@ -17,38 +17,38 @@ class OpLine(Kind, frozen=True, kw_only=True):
     at: Place
     phase: str  # a key of Phases.wall_ns
     calls: float
-    grad_calls: float  # calls whose result records gradients (they are walked again in backward)
+    grad_calls: float  # calls whose result records gradients (backward runs them again)
     conversions: dict[str, float]  # item, bool, float, int, tolist, numpy, cpu, nonzero, print…
     # torch.tensor / as_tensor / from_numpy / stack of Python data, by the line itself
     constructions: float
     elapsed_ns: float  # wall time inside these calls, measured under the counting mode
-    # The line itself made the same call more than once in a turn. Loops of a library that it called
-    # (an optimizer's step, a module's forward, a Trainer) are that library's.
+    # The line itself made the same call more than once in a turn. Loops in a library that it called
+    # (an optimizer's step, a module's forward, a Trainer) count for that library.
     in_loop: bool
-    # The commonest calls ("mul", "linear") and how many of each the line made, those of a library's
-    # function counted once for each call of it.
+    # The most frequent calls ("mul", "linear") and how many of each the line made; calls inside a
+    # library function are counted once per call of that function.
     names: dict[str, float] = msgspec.field(default_factory=dict)
-    # In how many turns it was reached: a turn is one batch, one call of a module with what follows,
-    # or one backward.
+    # In how many turns the line was reached. A turn is one batch, one module call with what follows
+    # it, or one backward.
     turns: float = 1.0
-    # The most calls that took the same weights before one backward, and whether each of the line's
-    # calls with weights was given a single row (a batch of one).
+    # The maximum number of calls that took the same weights before one backward, and whether each
+    # of the line's calls with weights got a single row (a batch of one).
     repeated: float = 0.0
     one_row: bool = False
-    # The most different weights that took one and the same input, and the parameters of these calls
-    # (with their biases).
+    # The maximum number of different weights that took the same input, and the parameters of these
+    # calls (with their biases).
     shared: int = 0
     shared_tensors: int = 0
     # Copies to another device of a tensor that an earlier counted step had copied too, unchanged
-    # since; and their bytes.
+    # since then; and their bytes.
     moved_again: float = 0.0
     moved_bytes: float = 0.0
-    # Of elapsed_ns: the constructions (0 of an older run); calls whose result depends on constants
-    # alone; those whose result only depends on the batch and on frozen weights.
+    # Parts of elapsed_ns: constructions (0 in an older run); calls whose result depends only on
+    # constants; calls whose result depends only on the batch and on frozen weights.
     constructed_ns: float = 0.0
     constant_ns: float = 0.0
     frozen_ns: float = 0.0
-    # Calls that spread two tensors into a large one and sum that, ns per step wherever the sum is:
+    # Calls that broadcast two tensors into a large one and sum it, ns per step wherever the sum is:
     # a "product" or a "difference" of everything with everything.
     contracted_ns: float = 0.0
     contraction: str = ""
@@ -60,7 +60,7 @@ class OpLine(Kind, frozen=True, kw_only=True):
 
     @property
     def constructs(self) -> bool:
-        """It mostly makes tensors of Python data: by time, else by number."""
+        """It mostly creates tensors from Python data: by time, else by count."""
         if self.constructed_ns:
             return self.constructed_ns > MAJORITY_FRAC * self.elapsed_ns
         return self.constructions > MAJORITY_FRAC * self.calls
@@ -74,8 +74,8 @@ class ModuleMove(Kind, frozen=True, kw_only=True):
 
 
 class Attention(Kind, frozen=True, kw_only=True):
-    """Attention that is written out: a product, softmaxed, and multiplied with the values. ``at``:
-    where its weights were made last (softmax, or the dropout after it)."""
+    """Attention written out: a product, a softmax, and a product with the values. ``at``: the line
+    where its weights were computed last (softmax, or the dropout after it)."""
 
     at: Place | None
     per_step: float
@@ -83,7 +83,7 @@ class Attention(Kind, frozen=True, kw_only=True):
 
 class FusedAttention(Kind, frozen=True, kw_only=True):
     """Calls of ``scaled_dot_product_attention`` and ``MultiheadAttention``. ``unfused``: why they
-    may get no fused kernel: ``dropout`` (on a CPU), ``mask with gradient``, ``dimensions`` (not
+    may not get a fused kernel: ``dropout`` (on a CPU), ``mask with gradient``, ``dimensions`` (not
     four), ``sizes`` (values not as wide as keys), ``weights`` (``need_weights``, on by default)."""
 
     at: Place | None
@@ -93,7 +93,7 @@ class FusedAttention(Kind, frozen=True, kw_only=True):
 
 class Ops(Kind, frozen=True, kw_only=True):
     """Exact torch-call counts by user line, from one or two steps under a TorchFunctionMode.
-    ``attention``: None where tensors were not followed from product to product."""
+    ``attention``: None if tensors were not followed from product to product."""
 
     steps: int
     lines: tuple[OpLine, ...]
@@ -103,12 +103,12 @@ class Ops(Kind, frozen=True, kw_only=True):
 
 
 class Dispatch(Kind, frozen=True, kw_only=True):
-    """What one op costs on this machine before it does any work, ns; measured in the process.
+    """The cost of one op on this machine before it does any work, ns; measured in the process.
 
-    ``op_ns``: ``torch.add`` on one-element tensors without gradients. ``grad_op_ns``: the same
-    recording gradients, its backward included. ``profiled_ns``: how much longer the first takes on
-    the training thread, on which the script's own torch profiler records it, than on a thread
-    without one; None where no such profiler was on.
+    ``op_ns``: ``torch.add`` on one-element tensors without gradients. ``grad_op_ns``: the same with
+    gradients recorded, its backward included. ``profiled_ns``: how much longer ``torch.add`` takes
+    on the training thread, which the script's own torch profiler records, than on a thread without
+    a profiler; None if no such profiler was on.
     """
 
     op_ns: float
@@ -116,7 +116,7 @@ class Dispatch(Kind, frozen=True, kw_only=True):
     profiled_ns: float | None = None
 
     def least_ns(self, lines: Iterable[OpLine]) -> float:
-        """What the calls of these lines and their backward cost before any work, ns per step."""
+        """Cost of these lines' calls and their backward before any work, ns per step."""
         return sum(
             (x.calls - x.grad_calls) * self.op_ns + x.grad_calls * self.grad_op_ns for x in lines
         )
@@ -154,12 +154,12 @@ class HostOps(Kind, frozen=True, kw_only=True):
     total_per_step: float  # nested ones counted too
     ops: tuple[HostOp, ...]  # largest self time first
     backward_of: dict[str, float]  # ns of backward per phase that issued the forward op
-    # Outermost ops by phase; empty where the phases are not known.
+    # Outermost ops by phase; empty if the phases are unknown.
     calls_of: dict[str, float] = msgspec.field(default_factory=dict)
-    # Of a phase's time, 0..1, in ``Optimizer.zero_grad``.
+    # Share of each phase's time, 0..1, spent in ``Optimizer.zero_grad``.
     zero_grad_frac: dict[str, float] = msgspec.field(default_factory=dict)
-    # What fills with zeros there, all such ops as one: none of them where the gradients are set to
-    # None. None where no ``Optimizer.zero_grad`` was seen.
+    # The ops that fill gradients with zeros there, all as one: no calls if gradients are set to
+    # None. None if no ``Optimizer.zero_grad`` was seen.
     zeroing: HostOp | None = None
 
 
@@ -172,10 +172,10 @@ class MatrixOp(Kind, frozen=True, kw_only=True):
     dtypes: tuple[str, ...]
     count: float
     host_ns: float
-    device_ns: float | None  # of the kernels it launched itself; None without a traced device
+    device_ns: float | None  # of the kernels launched directly by it; None without a traced device
 
 
 class MatrixOps(Kind, frozen=True, kw_only=True):
-    """Absent where the trace holds no shapes."""
+    """Absent if the trace holds no shapes."""
 
     ops: tuple[MatrixOp, ...]

@@ -1,4 +1,4 @@
-"""What is trained, and how: modules, optimizers, switches of torch."""
+"""What is trained, and how: modules, optimizers, torch's switches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Module(Kind, frozen=True, kw_only=True):
 
     ``trained_at``, ``evaluated_at``: the user's lines that first called it in training mode with
     gradients recorded, and otherwise. ``unused_gradients``: how many of its ``parameters`` have a
-    gradient although no optimizer has them and they do not change."""
+    gradient although no optimizer holds them and they do not change."""
 
     name: str
     at: Place | None
@@ -39,12 +39,12 @@ class Optimizer(Kind, frozen=True, kw_only=True):
     config: dict[str, float | int | bool | str | None]
     # The learning rate of a group differed between two readings; None = fewer than two readings.
     lr_changed: bool | None = None
-    rates: tuple[float, ...] = ()  # of its first group, one a look, first to last
+    rates: tuple[float, ...] = ()  # of its first group, one per reading, first to last
 
     @property
     def has_fused(self) -> bool:
-        """It has the switch for a fused form: an optimizer of torch's, in a release that has one,
-        and no class of the same name that the user or a library wrote."""
+        """It has a switch for a fused form: a torch optimizer, in a release that has one, and not a
+        class of the same name from the user or a library."""
         return "fused" in self.config
 
 
@@ -53,22 +53,22 @@ class Optimizers(Kind, frozen=True, kw_only=True):
 
 
 class Flags(Kind, frozen=True, kw_only=True):
-    """Switches of torch found on at a step boundary (value at the end of the clean window)."""
+    """torch switches that were on at a step boundary (value at the end of the clean window)."""
 
     anomaly_mode: bool
     deterministic: bool
     cudnn_benchmark: bool
-    user_profiler: bool  # the script runs a torch profiler of its own
+    user_profiler: bool  # the script runs its own torch profiler
     user_trace: str  # "cProfile", "settrace", "" – sys.setprofile / sys.settrace of the script
     autocast_dtype: str  # "" = none seen in forward
     compiled: bool  # dynamo-compiled frames exist
     grad_scaler: bool | None = None  # an enabled GradScaler has stepped
-    agent_library: str = ""  # imported, of reinforcement learning ("gymnasium"); "" = none
+    agent_library: str = ""  # an imported reinforcement-learning library ("gymnasium"); "" = none
 
 
 class Setting(Kind, frozen=True, kw_only=True):
     """The user's line that last set ``name`` to ``value`` ("made" for an object or a call without
-    arguments). ``per_step``: how often it did in the clean steps, 0 where it did so before them."""
+    arguments). ``per_step``: how often it did so in the clean steps, 0 if before them."""
 
     name: str  # as in SWITCHES, CUDNN and CLASSES of tdiag/probe/settings.py
     value: bool | int | str
@@ -77,7 +77,7 @@ class Setting(Kind, frozen=True, kw_only=True):
 
 
 class Settings(Kind, frozen=True, kw_only=True):
-    """What lines of the user's code set, in the order in which they last did."""
+    """What the user's lines set, ordered by when each last did."""
 
     settings: tuple[Setting, ...]
 
@@ -86,18 +86,18 @@ class Settings(Kind, frozen=True, kw_only=True):
         return next(found, None)
 
     def in_most_steps(self, name: str, value: bool | int | str = MADE) -> bool:
-        """Set in the clean steps again and again, once in two steps at least."""
+        """Set repeatedly in the clean steps: in at least every second step."""
         found = self.last(name, value)
         return found is not None and found.per_step >= MAJORITY_FRAC
 
 
-# Settings whose object is a torch profiler; the first makes objects of the second.
+# Settings whose object is a torch profiler; the first creates objects of the second.
 PROFILERS = ("torch.profiler.profile", "torch.autograd.profiler.profile")
 
 
 class Scheduler(Kind, frozen=True, kw_only=True):
-    """One ``torch.optim.lr_scheduler`` object. ``steps``: how often it had stepped when last
-    looked at (its ``last_epoch``); None if it was gone by then or does not count."""
+    """One ``torch.optim.lr_scheduler`` object. ``steps``: how often it had stepped at the last
+    reading (its ``last_epoch``); None if it was gone by then or does not count."""
 
     name: str
     created_at: Place | None
@@ -105,8 +105,8 @@ class Scheduler(Kind, frozen=True, kw_only=True):
 
 
 class Schedulers(Kind, frozen=True, kw_only=True):
-    """Torch's schedulers that were made. One of another library, or rates set by hand, show in
-    ``Optimizer.lr_changed`` alone."""
+    """The torch schedulers that were created. Another library's scheduler, or rates set by hand,
+    show only in ``Optimizer.lr_changed``."""
 
     schedulers: tuple[Scheduler, ...]
 
@@ -119,16 +119,16 @@ class Saver(Kind, frozen=True, kw_only=True):
 
 
 class Savers(Kind, frozen=True, kw_only=True):
-    """In order of their first save, first to last."""
+    """In order of their first save."""
 
     savers: tuple[Saver, ...]
 
 
 class Gradients(Kind, frozen=True, kw_only=True):
     """Total L2 norm of the leading optimizer's gradients in a handful of steps, as the step used
-    them, after any clipping. ``not_finite``: how many of the steps looked at had inf or NaN
-    instead; ``norms`` holds the others, first to last. ``clipped``: ``clip_grad_norm_`` or
-    ``clip_grad_value_`` was called, None where calls were not counted."""
+    them, after any clipping. ``not_finite``: number of the examined steps with inf or NaN instead;
+    ``norms`` holds the others, first to last. ``clipped``: ``clip_grad_norm_`` or
+    ``clip_grad_value_`` was called, None if calls were not counted."""
 
     norms: tuple[float, ...]
     not_finite: int
@@ -136,9 +136,9 @@ class Gradients(Kind, frozen=True, kw_only=True):
 
 
 class BiasedLayer(Kind, frozen=True, kw_only=True):
-    """A linear or convolution layer with a bias whose output is the input of a batch (or
-    instance) norm in training mode and of nothing else. ``name``: in its outermost module, "" where
-    the weight is no layer's; ``features``: numbers in the bias."""
+    """A linear or convolution layer with a bias whose output goes only into a batch (or instance)
+    norm in training mode. ``name``: in its outermost module, "" if the weight belongs to no layer;
+    ``features``: size of the bias."""
 
     name: str
     cls: str
@@ -150,9 +150,9 @@ class BiasedLayer(Kind, frozen=True, kw_only=True):
 class Activation(Kind, frozen=True, kw_only=True):
     """Calls of a ReLU-like function that were not in place, by the user's line, per step.
 
-    ``bytes``: of their results. ``held_bytes``: of those inputs that still lived when the backward
-    began, that nothing else takes, and whose maker's backward does not need them: what ``inplace``
-    would free then. The other inputs were gone by that time anyway.
+    ``bytes``: of their results. ``held_bytes``: of the inputs that were still alive when backward
+    began, that nothing else uses, and that their producer's backward does not need: what
+    ``inplace`` would free then. The other inputs were freed by that time anyway.
     """
 
     name: str
@@ -163,12 +163,12 @@ class Activation(Kind, frozen=True, kw_only=True):
 
 
 class Layers(Kind, frozen=True, kw_only=True):
-    """What the outermost modules with parameters are made of, and (window ``ops``) how their calls
-    follow one another. ``bias_before_norm`` and ``out_of_place``: None where calls were not
+    """The layers of the outermost modules with parameters, and (window ``ops``) how their calls
+    follow one another. ``bias_before_norm`` and ``out_of_place``: None if calls were not
     followed."""
 
-    classes: dict[str, int]  # how many modules of each class
-    mode_dependent: tuple[str, ...]  # classes that compute something else in evaluation
+    classes: dict[str, int]  # number of modules of each class
+    mode_dependent: tuple[str, ...]  # classes that compute differently in evaluation mode
     dtypes: dict[str, int]  # bytes of parameters by dtype
     conv_bytes: int  # weights of convolutions over images
     channels_last_bytes: int  # of these, laid out channels last
@@ -177,8 +177,8 @@ class Layers(Kind, frozen=True, kw_only=True):
 
 
 class Clip(Kind, frozen=True, kw_only=True):
-    """``torch.nn.utils`` clips gradients at this line. ``elapsed_ns``: wall time per step,
-    measured under the counting mode; ``total_ns``: under cProfile, None where that saw none."""
+    """A line where ``torch.nn.utils`` clips gradients. ``elapsed_ns``: wall time per step, measured
+    under the counting mode; ``total_ns``: under cProfile, None if cProfile saw none."""
 
     name: str
     at: Place | None
@@ -186,39 +186,39 @@ class Clip(Kind, frozen=True, kw_only=True):
     elapsed_ns: float
     total_ns: float | None
     tensors: int
-    foreach: bool | None  # the argument
+    foreach: bool | None  # the argument ``foreach``
 
 
 class ClipCalls(Kind, frozen=True, kw_only=True):
-    """Empty where nothing was clipped in the counted steps."""
+    """Empty if nothing was clipped in the counted steps."""
 
     clips: tuple[Clip, ...]
 
 
 class EmbeddingTable(Kind, frozen=True, kw_only=True):
-    """An embedding table that is trained. ``at``: the line whose call looked rows up first."""
+    """An embedding table that is trained. ``at``: the line of its first lookup."""
 
-    name: str  # in its outermost module, "" where it is none's
+    name: str  # in its outermost module, "" if in none
     at: Place | None
     rows: int
     bytes: int
-    looked_up: float  # rows per step, those that are looked up twice counted twice
-    sparse: bool  # its gradient holds the rows that were looked up, alone
-    elsewhere: bool  # used by other calls, too: its gradient is dense whatever the lookups make
+    looked_up: float  # rows per step; a row looked up twice counts twice
+    sparse: bool  # its gradient holds only the rows that were looked up
+    elsewhere: bool  # used by other calls, too: its gradient is dense in any case
 
 
 class EmbeddingTables(Kind, frozen=True, kw_only=True):
-    """Empty where the counted steps looked nothing up."""
+    """Empty if the counted steps looked nothing up."""
 
     tables: tuple[EmbeddingTable, ...]
 
 
 class FrozenLayers(Kind, frozen=True, kw_only=True):
-    """What frozen weights compute from the batch in the counted steps. Absent where there is none.
+    """What frozen weights compute from the batch in the counted steps. Absent if there is none.
 
-    ``names``: the smallest module that holds these weights, of each outermost module
-    ("Net.backbone"). ``feature_bytes``: of the results that the trained part takes, per step.
-    ``modes``: layers among them that compute something else in training ("dropout", "batch norm").
+    ``names``: for each outermost module the smallest module that holds these weights
+    ("Net.backbone"). ``feature_bytes``: of the results used by the trained part, per step.
+    ``modes``: layers among them that compute differently in training ("dropout", "batch norm").
     ``random``: random numbers reach them. ``changing``: the weights change after all.
     """
 
@@ -230,9 +230,9 @@ class FrozenLayers(Kind, frozen=True, kw_only=True):
 
 
 class Recomputations(Kind, frozen=True, kw_only=True):
-    """``torch.utils.checkpoint`` in the counted steps; ``at`` is the first call's line, None where
-    there was no call. ``calls`` and ``forward_ns`` (inside it, which backward does again): per
-    step, under cProfile, None where that was not captured."""
+    """``torch.utils.checkpoint`` in the counted steps; ``at``: the first call's line, None without
+    a call. ``calls`` and ``forward_ns`` (time inside it, which backward repeats): per step, under
+    cProfile, None if that was not captured."""
 
     at: Place | None
     reentrant: bool | None

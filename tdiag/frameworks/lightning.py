@@ -18,7 +18,7 @@ LIGHTNING = Framework(
     package="lightning",
     name="Lightning",
     fixes={
-        "TD001": "return the scheduler beside the optimizer from configure_optimizers()",
+        "TD001": "return the scheduler with the optimizer from configure_optimizers()",
         "TD002": "return a torch.optim.AdamW from configure_optimizers()",
         "TD006": 'Trainer(precision="bf16-mixed"), or "16-mixed", which scales the loss',
         "TD007": "Trainer(accumulate_grad_batches={value})",

@@ -27,15 +27,15 @@ from tdiag.launch import preflight
 from tdiag.launch.target import Target
 from tdiag.units import plural
 
-# Halfway between no change at all and the 3 % that turn-taking is to tell from it.
+# Halfway between no change and the 3 % that turn-taking should distinguish from it.
 THRESHOLD = 0.015
-TOLERANCE = 0.05  # of counters: they vary by nothing in a step that does the same work
-MOST_GROUPS_READ = 5  # for the budget, which explains and decides nothing
+TOLERANCE = 0.05  # of counters: they do not vary in a step that does the same work
+MOST_GROUPS_READ = 5  # for the budget, which explains but decides nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
-    """``folder``: where the evidence is kept, new or empty. ``progress``: a line of progress."""
+    """``folder``: for the evidence, new or empty. ``progress``: prints a line of progress."""
 
     folder: Path
     threshold: float
@@ -47,9 +47,9 @@ class CheckOptions:
 
 
 def check_against(target: Target, revision: str, options: CheckOptions) -> Outcome:
-    """Whether the script has become slower than at ``revision``, or does more.
+    """Whether the script has become slower than at ``revision``, or does more work.
 
-    Raises UsageError for what cannot be compared and ProgramFailed where either side fails.
+    Raises UsageError for what cannot be compared and ProgramFailed if either side fails.
     """
     with both(target, revision, options.python) as (other, before, now):
         options.progress("counting what a step of each side does")
@@ -73,7 +73,7 @@ def check_against(target: Target, revision: str, options: CheckOptions) -> Outco
 def both(
     target: Target, revision: str, python: str | None
 ) -> Iterator[tuple[Revision, Program, Program]]:
-    """The script at ``revision``, checked out for the duration, and in the working tree.
+    """The script at ``revision``, checked out temporarily, and in the working tree.
 
     Raises UsageError if the revision, or the script in it, does not exist.
     """
@@ -96,9 +96,9 @@ def here(target: Target, python: str) -> Program:
 def timed(
     case: Case, other: Revision, before: Program, now: Program, options: CheckOptions
 ) -> Case:
-    """The case with the step time of both sides, interleaved. Raises what :func:`duel` raises."""
+    """The case with both sides' step times, interleaved. Raises the errors of :func:`duel`."""
     looks = options.looks
-    if grown(case):  # the time then only explains
+    if grown(case):  # then the time only explains
         looks = replace(looks, at=looks.at[:1])
     found = duel(before, now, options.folder, options.threshold, pace=options.pace, looks=looks,
                  progress=_teller(options, looks))  # fmt: skip
@@ -146,7 +146,7 @@ def _costs(side: SideCounts, taken: Sequence[Taken]) -> SideCounts:
 
 
 def components(run_dirs: Sequence[Path]) -> Mapping[str, float]:
-    """The mean budget of some sides' clean steps, ns per step."""
+    """The mean budget of the clean steps of some sides, ns per step."""
     budgets = [b for run_dir in run_dirs if (b := make_budget(load_run(run_dir)))]
     names = {name for budget in budgets for name in budget.components_ns}
     return {
@@ -162,7 +162,7 @@ def interpreter(target: Target, python: str | None) -> str:
 
 
 def _teller(options: CheckOptions, looks: Looks) -> Callable[[int, Estimate | None], None]:
-    """Progress of the groups, in words."""
+    """Reports the progress of the groups."""
 
     def tell(groups: int, estimate: Estimate | None) -> None:
         so_far = f": {estimate.ratio - 1:+.1%} so far" if estimate else ""
@@ -174,7 +174,7 @@ def _teller(options: CheckOptions, looks: Looks) -> Callable[[int, Estimate | No
 
 
 def uncounted(counted: Sequence[Counted]) -> list[str]:
-    """Why there are no counts by line, where there are none."""
+    """Why there are no counts by line, if there are none."""
     reasons = {why for c in counted if (why := c.evidence.missing.get(Ops))}
     return [f"no calls were counted by line: {why}" for why in sorted(reasons)]
 
@@ -186,5 +186,5 @@ def grown(case: Case) -> bool:
 
 
 def _typical_ns(taken: Sequence[Taken]) -> float:
-    """The median over all turns, ns a step."""
+    """The median over all turns, ns per step."""
     return statistics.median(ns for one in taken for ns in one.typical_ns)

@@ -1,7 +1,7 @@
-"""The baseline file: the work of a script's step that later checks are compared with.
+"""The baseline file: the work of a script's step, with which later checks are compared.
 
-JSON, sorted, one value a line, so that diffs are readable and branches merge; one entry per script
-and arguments. Written atomically: a crash leaves the old file.
+Sorted JSON with one value per line, so that diffs are readable and branches merge; one entry per
+script and arguments. Written atomically: a crash keeps the old file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VERSION = 2
 
 
 class StoredCounter(msgspec.Struct, frozen=True, kw_only=True):
-    """As :class:`tdiag.gate.counters.Counter`; ``lines``: per step by line."""
+    """Like :class:`tdiag.gate.counters.Counter`; ``lines``: per step, by line."""
 
     unit: Unit
     low: float
@@ -30,10 +30,10 @@ class StoredCounter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One script with its arguments. ``commit``: what was checked out, which a check runs again;
-    "" outside a repository. ``uncommitted``: tracked files that differed from it, so that it is
-    not what was measured. ``step_ns``: the median clean step of one run, by which a history is
-    drawn and nothing judged; 0 where none was clean. ``rules``: codes that fired."""
+    """One script with its arguments. ``commit``: what was checked out, which a check runs again; ""
+    outside a repository. ``uncommitted``: tracked files that differed from it, so the commit is not
+    what was measured. ``step_ns``: the median clean step of one run, only for drawing a history; 0
+    if no step was clean. ``rules``: codes that fired."""
 
     command: str
     commit: str
@@ -57,9 +57,9 @@ class _BaselineVersion(msgspec.Struct):
 
 
 def read(path: Path) -> dict[str, Entry]:
-    """The entries by command; none where there is no file yet.
+    """The entries by command; empty if there is no file yet.
 
-    Raises RunError for a file that is no baseline, is broken, or was written by a tdiag with
+    Raises RunError for a file that is not a baseline, is broken, or was written by a tdiag with
     another version of it.
     """
     try:
@@ -80,13 +80,14 @@ def read(path: Path) -> dict[str, Entry]:
     except msgspec.MsgspecError as error:
         conflict = b"<<<<<<<" in raw
         raise RunError(
-            f"{path} is no baseline: " + ("it holds a merge conflict" if conflict else str(error)),
+            f"{path} is not a baseline: "
+            + ("it contains a merge conflict" if conflict else str(error)),
             "keep either side, or delete it and rewrite it: --update",
         ) from None
 
 
 def write(path: Path, entries: dict[str, Entry]) -> None:
-    """Replace the file. Raises RunError where it cannot be written; the old one is kept then."""
+    """Replace the file. Raises RunError if it cannot be written; the old one is kept then."""
     value = {"tdiag_baseline": VERSION, "scripts": msgspec.to_builtins(entries)}
     text = json.dumps(_rounded(value), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     try:
@@ -103,7 +104,7 @@ def stored(counter: Counter) -> StoredCounter:
 
 
 def _rounded(value: Any) -> Any:
-    """Numbers with six digits, enough to tell any two apart that differ."""
+    """Numbers with six digits, enough to distinguish any two that differ."""
     if isinstance(value, float):
         short = float(f"{value:.6g}")
         return int(short) if short.is_integer() else short

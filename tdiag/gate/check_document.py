@@ -1,4 +1,4 @@
-"""The document of a check or of two runs compared."""
+"""The document of a check or of two compared runs."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ WORK = AnnotationRule(id="work-counter", name="work-counter", text="A step does 
 NEW = AnnotationRule(
     id="new-finding", name="new-finding", text="A rule of tdiag fires that did not before"
 )
-_FILES = 5  # of the diff, named; the rest are counted
+_FILES = 5  # files of the diff to name; the rest are counted
 
 
 def document(outcome: Outcome) -> Document:
-    """The verdict and what decided it, what changed where, and how it was measured."""
+    """The verdict and its reason, what changed where, and how it was measured."""
     plain = msgspec.to_builtins(outcome, enc_hook=str)
     return Document(
         name="tdiag check",
@@ -84,7 +84,7 @@ def _sections(outcome: Outcome) -> Iterator[Section]:
         yield Section(id="work", title="Work per step", blocks=tuple(_work(outcome)))
     if outcome.findings:
         blocks = tuple(item(found) for found in outcome.findings)
-        yield Section(id="new", title="Found now and not before", blocks=blocks)
+        yield Section(id="new", title="Found now but not before", blocks=blocks)
 
 
 def _notes(outcome: Outcome) -> Iterator[Note]:
@@ -155,8 +155,8 @@ def _annotations(outcome: Outcome) -> Iterator[Annotation]:
 
 
 def title(outcome: Outcome) -> str:
-    """``Regressed``; ``Pass: faster`` for what is an improvement, ``Pass, time not judged`` where
-    the counters alone decided."""
+    """``Regressed``; ``Pass: faster`` for an improvement; ``Pass, time not judged`` if only the
+    counters decided."""
     if outcome.verdict == "pass" and outcome.step is None:
         return "Pass, time not judged"
     return "Pass: faster" if outcome.improved else TITLES[outcome.verdict]
@@ -177,7 +177,7 @@ def summary(outcome: Outcome) -> str:
 
 
 def _beside(outcome: Outcome) -> str:
-    """What is known of the step time if something else decided."""
+    """The step time, if something else decided."""
     step = outcome.step
     if step is None:
         return f"; step time not compared: {outcome.why_no_step}"
@@ -192,12 +192,12 @@ def interval(step: StepChange) -> str:
 
 
 def mean_interval(step: StepChange) -> str:
-    """The same of the mean step."""
+    """The same for the mean step."""
     return change_interval(step.mean_ratio, step.mean_low, step.mean_high)
 
 
 def advice(outcome: Outcome) -> Iterator[str]:
-    """What to do about it, where something is to be done."""
+    """What to do, if anything."""
     if outcome.improved:
         yield ("faster by more than the threshold: store the new baseline with --update")
     if outcome.settle:

@@ -1,7 +1,7 @@
 """A copy of the user's files, with or without a patch applied.
 
-It is of the whole repository, so that its paths and imports work; outside of a repository, of the
-current folder. It is the working tree as it is, uncommitted and untracked files included.
+The whole repository is copied, so that its paths and imports work; outside a repository, the
+current folder. The copy is the working tree as it is, uncommitted and untracked files included.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tdiag.errors import UsageError
 from tdiag.gate.revision import NOT_LINKED, Revision, git
 from tdiag.launch.target import Target
 
-STRIPS = 1, 0  # folders that names of files begin with: a/ and b/, or none (git's -p)
+STRIPS = 1, 0  # leading folders to strip from file names: a/ and b/, or none (git's -p)
 
 
 @contextmanager
@@ -29,9 +29,9 @@ def patched(
     """A temporary copy with the patch applied. ``changed``: the files that the patch names.
     ``here``: the folder that the program runs in, if not the current one.
 
-    Python files, the script and what the patch names are copied, with their folders; everything
-    else (data above all) is linked, unless ``whole``. Raises UsageError if the patch does not exist
-    or does not apply, and without git.
+    Python files, the script and files that the patch names are copied, with their folders;
+    everything else (such as data) is linked, unless ``whole``. Raises UsageError if the patch does
+    not exist or does not apply, and without git.
     """
     patch, here = patch.absolute(), here or Path.cwd()
     if not patch.is_file():
@@ -52,7 +52,7 @@ def patched(
 
 @contextmanager
 def copied(here: Path) -> Iterator[Revision]:
-    """A temporary copy of all files, so that what the program writes stays apart. Links and virtual
+    """A temporary copy of all files, so that the program's output stays separate. Links and virtual
     environments are linked. Raises UsageError if there is no space."""
     root = root_of(here)
     with _folder() as folder:
@@ -62,7 +62,7 @@ def copied(here: Path) -> Iterator[Revision]:
 
 
 def root_of(here: Path) -> Path:
-    """The folder that is copied; names in a patch are relative to it."""
+    """The folder that is copied; file names in a patch are relative to it."""
     found = git(here, "rev-parse", "--show-toplevel")
     return here if found.returncode else Path(found.stdout.rstrip("\n"))
 
@@ -77,16 +77,16 @@ def _folder() -> Iterator[Path]:
 
 
 def _named(patch: Path, strip: int, folder: Path) -> tuple[str, ...]:
-    """The files that a patch changes, makes or removes, ``strip`` folders of their names left out;
-    empty where it cannot be read so."""
+    """The files that a patch changes, makes or removes, without ``strip`` leading folders; empty if
+    it cannot be read this way."""
     done = _git_apply(folder, patch, strip, "--numstat", "-z")
-    # "added<tab>removed<tab>name", of a renamed file without the name, which then follows twice.
+    # "added<tab>removed<tab>name"; for a renamed file without the name, which then follows twice.
     names = (field.rpartition("\t")[2] for field in done.stdout.split("\0"))
     return () if done.returncode else tuple(dict.fromkeys(filter(None, names)))
 
 
 def _try_copy(source: Path, to: Path, wanted: set[Path] | None) -> None:
-    """Raises UsageError where it cannot be copied: no room, a file that may not be read."""
+    """Copy. Raises UsageError if that is impossible: no space, or an unreadable file."""
     try:
         _copy(source, to, wanted)
     except OSError as error:
@@ -96,7 +96,7 @@ def _try_copy(source: Path, to: Path, wanted: set[Path] | None) -> None:
 
 
 def _copy(source: Path, to: Path, wanted: set[Path] | None) -> None:
-    """``wanted``: beside Python files; None for all."""
+    """``wanted``: files to copy in addition to Python files; None for all."""
     to.mkdir()
     for entry in list(os.scandir(source)):
         path, copy = Path(entry.path), to / entry.name
@@ -128,19 +128,19 @@ def _apply(patch: Path, folders: list[Path]) -> int:
         if not done.returncode:
             return strip
         said.append((done.stderr.strip().splitlines() or ["git failed"])[0])
-    # Of the readings that git tried, the one that found most of what the patch means.
+    # The reading that found most of the patch's files gives the reason.
     why = min(said, key=lambda line: ("find filename" in line, "No such file" in line))
     back = any(not _git_apply(folder, patch, strip, "--check", "-R").returncode
                for folder, strip in product(folders, STRIPS))  # fmt: skip
     raise UsageError(
         f"{patch.name} does not apply: {why.removeprefix('error: ')}",
-        "it is applied already" if back else "it must fit the files as they are now",
+        "it is already applied" if back else "it must fit the files as they are now",
     )
 
 
 def _git_apply(
     folder: Path, patch: Path, strip: int, *options: str
 ) -> subprocess.CompletedProcess[str]:
-    """As of files without a repository, whatever the copy may lie in."""
+    """Run git as outside a repository, wherever the copy is."""
     return git(folder, "apply", *options, f"-p{strip}", str(patch),
                variables={"GIT_CEILING_DIRECTORIES": str(folder.parent)})  # fmt: skip

@@ -1,9 +1,9 @@
-"""Work counters: how much a step does, independent of what else runs on the machine.
+"""Work counters: how much a step does, independent of other programs on the machine.
 
 Counted per step in the windows of a short run (probe/plan.py, COUNTS). A count that varies from
 step to step, or from batch to batch, is kept as a range: it has changed only if the ranges do not
-overlap. Lines are identified by file, function and text, since their numbers change with every edit
-above them; if the source of that time is gone (two finished runs), by file and function.
+overlap. Lines are identified by file, function and text, because their numbers change with every
+edit above them; if the old source is gone (two finished runs), by file and function.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ BATCH_BYTES = "bytes of a batch"
 READ_BYTES = "bytes read for a batch"
 FILES_OPENED = "files opened for a batch"
 SYNC_LINES = "synchronisations of the device by line"
-# Conversions to Python as the user writes them; each waits for the device.
+# Conversions to Python values as the user writes them; each waits for the device.
 CONVERSIONS = {"item": ".item()", "bool": "bool(tensor)", "float": "float(tensor)",
                "int": "int(tensor)", "tolist": ".tolist()", "numpy": ".numpy()", "cpu": ".cpu()",
                "nonzero": "nonzero()", "print": "prints of a tensor"}  # fmt: skip
-# One more a step is what a line of logging does; and what moves fewer bytes costs its launch.
+# A line of logging adds one per step; a copy of fewer bytes costs only its launch.
 LEAST: dict[Unit, float] = {"count": 1.0, "bytes": float(MINOR_BYTES)}
 
 
 @dataclass(frozen=True)
 class LineCount:
-    """``per_step`` of one line of the user's; ``key`` survives edits elsewhere in the file."""
+    """``per_step``: of one of the user's lines; ``key`` survives edits elsewhere in the file."""
 
     key: str
     per_step: float
@@ -53,7 +53,7 @@ class LineCount:
 
 @dataclass
 class Counter:
-    """``low`` to ``high`` per step (per batch where its name says so), over the windows counted."""
+    """``low`` to ``high`` per step (per batch if its name says so), over the counted windows."""
 
     name: str
     unit: Unit
@@ -64,8 +64,8 @@ class Counter:
 
 @dataclass(frozen=True)
 class Moved:
-    """A counter that differs. ``lines``: those that grew (or shrank) most, before → now; empty if
-    the counter is not counted by line."""
+    """A counter that differs. ``lines``: the lines that grew (or shrank) most, before → now; empty
+    if the counter is not counted by line."""
 
     name: str
     unit: Unit
@@ -102,8 +102,8 @@ def counters(
 def compare(
     before: Mapping[str, Counter], now: Mapping[str, Counter], tolerance: float
 ) -> list[Moved]:
-    """Counters of both sides whose ranges lie apart by more than ``tolerance`` (a share of the
-    one before) and ``LEAST``. What grew comes first, the largest factor before others."""
+    """Counters of both sides whose ranges differ by more than ``tolerance`` (a share of the earlier
+    one) and ``LEAST``. Growth comes first, the largest factor before others."""
     moved = []
     for name in before.keys() & now.keys():
         a, b = before[name], now[name]
@@ -137,12 +137,14 @@ def _ops(records: Iterable[OpsRecord], root: Path, source: bool) -> list[Counter
 
 
 def _window(record: OpsRecord, root: Path, source: bool) -> dict[str, dict[str, LineCount]]:
-    """Counter → line key → line, of one window."""
+    """Counter → line key → line, for one window."""
     values: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     places: dict[str, Place | None] = {}
-    most: dict[str, float] = {}  # of one line's calls: where a key is a function, its busiest line
+    most: dict[str, float] = {}  # most calls of one line: if a key is a function, its busiest line
     values[TORCH_CALLS], values[FROM_PYTHON] = defaultdict(float), defaultdict(float)
-    for name in CONVERSIONS.values():  # one never seen counts as 0, and a new one is reported
+    for (
+        name
+    ) in CONVERSIONS.values():  # one that was never seen counts as 0, so a new one is reported
         values[name] = defaultdict(float)
     for line in record.lines:
         key = _key(line.at, root, source)
@@ -176,7 +178,7 @@ def _calls(lead: Process) -> list[Counter]:
 
 
 def _fetches(processes: Iterable[Process]) -> list[Counter]:
-    """From the batches that were looked at, in workers or not."""
+    """From the batches that were inspected, in workers or not."""
     fetches = [fetch for process in processes for fetch in process.all(FetchRecord)]
     ranges: list[tuple[str, Unit, list[int]]] = [
         (BATCH_BYTES, "bytes", [f.bytes for f in fetches if f.bytes is not None]),

@@ -1,4 +1,4 @@
-"""A short run of each side for what noise cannot change: counts, and which rules fire."""
+"""A short run of each side for facts that noise cannot change: counts, and which rules fire."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COUNTED = tuple(name for name in STANDARD if name != SAMPLE)
 
 @dataclass(frozen=True)
 class Counted:
-    """``lead``: None where no step was seen."""
+    """``lead``: None if no step was seen."""
 
     run_dir: Path
     evidence: Evidence
@@ -32,10 +32,10 @@ class Counted:
 
 
 def count(programs: Sequence[Program], folder: Path) -> list[Counted]:
-    """Run the programs at the same time, since nothing is timed, each into its own run directory;
+    """Run the programs at the same time, because nothing is timed, each into its own run directory;
     one after the other if the device has no memory for all.
 
-    Raises ProgramFailed where one fails.
+    Raises ProgramFailed if one fails.
     """
     try:
         return _beside(programs, folder)
@@ -71,7 +71,7 @@ def _start(program: Program, run_dir: Path) -> subprocess.Popen[bytes]:
 
 
 def _forced(run_dir: Path) -> bool:
-    """The script swallowed SystemExit, so the probe ended it: not a failure of the script."""
+    """Whether the script swallowed SystemExit, so the probe ended it: this is not a failure."""
     return any(kind == "forced" for file in events_files(run_dir) for kind, _ in file.read())
 
 

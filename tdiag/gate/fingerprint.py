@@ -1,4 +1,4 @@
-"""Which machine a check ran on, or a baseline was written on."""
+"""The machine on which a check ran, or a baseline was written."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tdiag.sample.limits import cores_allowed
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True):
-    """``processor``: the model's name; ``cores``: that the script may use; ``device``: "cpu" or
-    the devices' name."""
+    """``processor``: the model's name; ``cores``: number that the script may use; ``device``: "cpu"
+    or the devices' name."""
 
     processor: str
     cores: float
@@ -23,7 +23,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     python: str
 
     def same_hardware(self, other: Hardware) -> bool:
-        """Another version of torch is a change to be judged, not another machine."""
+        """Another version of torch is a change to judge, not another machine."""
         mine = (self.processor, self.cores, self.device)
         return mine == (other.processor, other.cores, other.device)
 
@@ -33,7 +33,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def this_machine(lead: Process | None) -> Hardware:
-    """As the script's own process saw it."""
+    """The machine as the script's own process saw it."""
     torch = lead.last(TorchRecord) if lead else None
     return Hardware(
         processor=_processor(),

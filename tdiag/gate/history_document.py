@@ -24,7 +24,7 @@ from tdiag.report.document import (
 )
 from tdiag.units import duration, plural
 
-LEAST_SPAN = 0.1  # of the median: a scale of less would make much of noise
+LEAST_SPAN = 0.1  # of the median: a smaller scale would exaggerate noise
 NOTHING = "No check in this file has a step time."
 SHIFT = AnnotationRule(
     id="lasting-change", name="lasting-change", text="The step time changed for good"
@@ -100,7 +100,7 @@ def _annotations(trends: Sequence[tuple[Series, Trend]]) -> Iterator[Annotation]
 
 
 def _bounds(series: Series) -> tuple[float, float]:
-    """Of the scale its step times are drawn on, ns."""
+    """The ends of the scale for its step times, ns."""
     times = [record.step_ns or 0.0 for record in series.records]
     middle = statistics.median(times)
     half = middle * LEAST_SPAN / 2

@@ -1,7 +1,7 @@
-"""The history file: one line of JSON a check, appended, so that step times read over commits.
+"""The history file: one line of JSON per check, appended, for step times over commits.
 
-A line is never changed: branches merge with git's ``merge=union``, and a crash while writing costs
-the line that was being written and no other.
+A line never changes: branches merge with git's ``merge=union``, and a crash while writing loses
+only the line that was being written.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ NAME = "tdiag-history.jsonl"
 
 
 class CheckRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a check found. ``unix``: when, in seconds. ``dirty``: the working tree differed from
+    """The result of a check. ``unix``: when, in seconds. ``dirty``: the working tree differed from
     ``commit`` ("" outside a repository).
 
-    ``step_ns`` is comparable over time as far as its ``kind`` goes. "baseline": the baseline's step
-    times the ratio, so what the machine's drift does is already out of it. "revision": the time
-    as it was measured. ``low_ns`` to ``high_ns``: the interval of the former. ``ratio``: to what
-    the check compared with. ``baseline_ns``: another value says that the baseline was rewritten.
+    ``step_ns`` is comparable over time depending on ``kind``. "baseline": the baseline's step times
+    the ratio, which excludes the machine's drift. "revision": the time as measured. ``low_ns`` to
+    ``high_ns``: the interval of the former. ``ratio``: relative to what the check compared with.
+    ``baseline_ns``: a different value shows that the baseline was rewritten.
     """
 
     tdiag_history: int = msgspec.field(default=VERSION)
@@ -50,7 +50,7 @@ class CheckRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def label(self) -> str:
-        """``1a2b3c4d5e+``: the commit, with a plus where it was not all of what ran."""
+        """``1a2b3c4d5e+``: the commit, with a plus if uncommitted changes ran, too."""
         return (self.commit[:10] + "+" * self.dirty) or "no commit"
 
 
@@ -60,7 +60,7 @@ class _HistoryVersion(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Series:
-    """Checks whose step times can be laid side by side, by time; all have one."""
+    """Checks with comparable step times, by time; all have one."""
 
     command: str
     kind: Literal["baseline", "revision"]
@@ -73,7 +73,7 @@ class Series:
 
     @property
     def how(self) -> str:
-        """What its times are."""
+        """How its times were measured."""
         if self.kind == "baseline":
             return "checks with a baseline: step times relative to it, machine drift removed"
         return "checks with a revision: step times as measured, machine drift included"
@@ -99,7 +99,7 @@ def record_of(outcome: Outcome, kind: Literal["baseline", "revision"], head: Hea
 
 
 def append(path: Path, record: CheckRecord) -> None:
-    """In one write, so that checks at the same time do not mix their lines. Raises RunError where
+    """Append in one write, so that simultaneous checks do not mix their lines. Raises RunError if
     it cannot be written."""
     line = msgspec.json.encode({"tdiag_history": VERSION, **msgspec.to_builtins(record)}) + b"\n"
     try:
@@ -107,7 +107,7 @@ def append(path: Path, record: CheckRecord) -> None:
         with path.open("ab+") as file:
             if file.tell():
                 file.seek(-1, 2)
-                if file.read(1) != b"\n":  # what a crash left stays a line of its own
+                if file.read(1) != b"\n":  # a truncated line from a crash stays separate
                     line = b"\n" + line
             file.write(line)
     except OSError as error:
@@ -115,9 +115,9 @@ def append(path: Path, record: CheckRecord) -> None:
 
 
 def read(path: Path) -> tuple[list[CheckRecord], int]:
-    """The checks by time, and how many lines are none.
+    """The checks by time, and how many lines are not checks.
 
-    Raises RunError where there is no such file or nothing in it can be read, and for lines of a
+    Raises RunError if the file does not exist or nothing in it can be read, and for lines of a
     newer tdiag.
     """
     try:
@@ -142,8 +142,8 @@ def _record(line: bytes, path: Path) -> CheckRecord | None:
 
 
 def series(records: Sequence[CheckRecord], last: int) -> list[Series]:
-    """The ``last`` checks of each script, kind of check and machine; the one seen last is first.
-    Checks that have no step time are left out."""
+    """The ``last`` checks of each script, kind of check and machine; the most recent series is
+    first. Checks without a step time are left out."""
     found: dict[tuple[str, Literal["baseline", "revision"], str], list[CheckRecord]] = {}
     for record in records:
         if record.step_ns is not None:

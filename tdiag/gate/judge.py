@@ -1,4 +1,4 @@
-"""The outcome of a check, from what was measured and counted."""
+"""The outcome of a check, from its measurements and counts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tdiag.model.place import Place
 from tdiag.report.text import relative
 from tdiag.units import change_interval, count, duration, percent, plural, size
 
-MOST_LINES = 5  # of a counter; the first explains it as a rule
+MOST_LINES = 5  # of a counter; usually the first explains it
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The step's time on both sides, ``turns`` of each in all."""
+    """The step's time on both sides; ``turns``: of each side in total."""
 
     ratios: Ratios
     before_ns: float
@@ -35,8 +35,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class SideCounts:
-    """What is known of one side beside its step time. ``root``: its files are named relative to
-    it. ``rules``: codes that fire, with a measured cost. ``components_ns``: of the clean step."""
+    """The facts of one side apart from its step time. ``root``: its files are named relative to it.
+    ``rules``: codes that fire, with a measured cost. ``components_ns``: of the clean step."""
 
     root: Path
     counters: Mapping[str, Counter]
@@ -48,9 +48,10 @@ class SideCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is to be judged. ``step`` None: its time was not compared, ``why_no_step`` says why.
+    """What is judged. ``step`` None: its time was not compared, ``why_no_step`` says why.
     ``changed``: files that differ between the sides, relative to their roots; ``settle``: what
-    would answer an open question of time ("": more groups); ``now_findings``: of the side now."""
+    would decide an open question of time ("": more groups); ``now_findings``: of the current
+    side."""
 
     command: str
     against: str
@@ -68,24 +69,24 @@ class Case:
 
 
 def judge(case: Case) -> Outcome:
-    """The verdict: regressed where the whole interval of the step's ratio lies beyond the
-    threshold or a counter grew beyond the tolerance; inconclusive where only the time is open."""
+    """The verdict: regressed if the whole interval of the step's ratio lies beyond the threshold or
+    a counter grew beyond the tolerance; inconclusive if only the time is undecided."""
     answer: Answer = case.step.ratios.answer(case.threshold) if case.step else "same"
     moved = compare(case.before.counters, case.now.counters, case.tolerance)
     counters = tuple(_counter(m, case) for m in moved)
     failing = [c for c in counters if c.failing]
-    # What has no line only adds up what the lines say.
+    # A counter without a line is only the sum of the lines.
     named = [c for c in failing if c.lines] or failing
     verdict: Verdict = "pass"
     if answer == "slower" or failing:
         verdict = "regressed"
     elif answer == "unclear":
         verdict = "inconclusive"
-    # An undecided time is no reason of a regression that the counters decided.
+    # An undecided time is not a reason for a regression that the counters decided.
     of_time = () if failing and answer == "unclear" else _of_time(case, answer)
     reasons = [*of_time, *(_of_counter(c, case.now.root) for c in named)]
     new = [f for f in case.now_findings if f.code not in case.before.rules]
-    reported = verdict == "regressed"  # a rule near its threshold comes and goes by itself
+    reported = verdict == "regressed"  # a rule near its threshold comes and goes by chance
     return Outcome(
         verdict=verdict,
         command=case.command,
@@ -109,7 +110,7 @@ def judge(case: Case) -> Outcome:
 
 
 def findings_of(diagnosis: Diagnosis) -> list[Finding]:
-    """Those with a measured cost."""
+    """The findings with a measured cost."""
     return [found for found in diagnosis.findings if found.speedup is not None]
 
 

@@ -1,8 +1,8 @@
-"""`tdiag compare RUN_A RUN_B`: two finished runs, from any time and machine.
+"""`tdiag compare RUN_A RUN_B`: compares two finished runs, from any time and machine.
 
-Counts are compared as `tdiag check` does. Step times come from one process each, so they also
-differ by the process and by the time of day: a difference counts only beyond what two runs of one
-program differ by.
+Counts are compared as in `tdiag check`. Each step time comes from one process, so they also differ
+by the process and by the time of day: a difference counts only if it exceeds the difference between
+two runs of one program.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FEWEST_STEPS = 2 * BLOCKS
 
 
 def compare_runs(before: Path, now: Path, threshold: float, tolerance: float) -> Outcome:
-    """What differs between two run directories. Raises RunError where one cannot be read."""
+    """What differs between two run directories. Raises RunError if one cannot be read."""
     evidence = [load_run(path) for path in (before, now)]
     diagnoses = [diagnose(one) for one in evidence]
     where = [_cwd(path) for path in (before, now)]
@@ -81,7 +81,7 @@ def _step(evidence: Sequence[Evidence]) -> tuple[Measured | None, str]:
         now_ns=now.median_ns,
         turns=BLOCKS,
         how=f"the clean steps of one run each, in {BLOCKS} blocks; two runs of one program differ"
-        f" by up to {RUN_TO_RUN:.0%} by themselves",
+        f" by up to {RUN_TO_RUN:.0%} by chance",
     ), ""
 
 
@@ -91,5 +91,5 @@ def _blocks(steps: Steps) -> list[list[int]]:
 
 
 def _cwd(run_dir: Path) -> Path:
-    """Where the run ran: what its files are named relative to."""
+    """The working directory of the run, to which its file names are relative."""
     return Path(json.loads((run_dir / "run.json").read_text()).get("cwd") or "/")

@@ -1,4 +1,4 @@
-"""What a check found: all that its reports say, and what ``--format json`` prints."""
+"""The result of a check: everything in its reports, and the output of ``--format json``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ EXIT_CODES: dict[Verdict, int] = {"pass": 0, "regressed": 1, "inconclusive": 3}
 
 
 class StepChange(msgspec.Struct, frozen=True, kw_only=True):
-    """``ratio`` = step time now ÷ before, ``low`` to ``high`` its interval (95 % over all tests),
-    ``p_slower`` of a rank test. The typical step is the median; ``mean_*`` is that of the mean
-    step, which holds what only some steps do. ``answer``: what both say of the threshold.
-    ``groups`` of fresh processes, ``turns`` of each side in all. ``how``: what was done to compare,
-    in words. ``stored_ns``: the step that the baseline file keeps, by which a history is drawn."""
+    """``ratio``: step time now ÷ before, ``low`` to ``high`` its interval (95 % over all tests),
+    ``p_slower`` of a rank test. The typical step is the median; ``mean_*`` is the mean step's,
+    which includes work that only some steps do. ``answer``: what both say about the threshold.
+    ``groups``: of fresh processes, ``turns``: of each side in total. ``how``: the method of
+    comparison, in words. ``stored_ns``: the step in the baseline file, for drawing a history."""
 
     answer: Answer
     before_ns: float
@@ -41,8 +41,8 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LineChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Per step, of one line of the user's. ``text``: the line itself, ``place`` where it stands
-    now (None: it is gone), ``in_diff``: its file differs from the other side's."""
+    """Per step, for one of the user's lines. ``text``: the line itself, ``place``: its present
+    place (None: it is gone), ``in_diff``: its file differs from the other side's."""
 
     text: str
     place: Place | None
@@ -52,7 +52,7 @@ class LineChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CounterChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A work counter that moved, per step unless its name says what else. ``failing``: it grew by
+    """A work counter that changed, per step unless its name says otherwise. ``failing``: it grew by
     more than the tolerance."""
 
     name: str
@@ -64,7 +64,7 @@ class CounterChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def what(self) -> str:
-        """Its name with what it is counted by."""
+        """Its name, with the unit that it is counted per."""
         own = self.name.endswith("batch") or self.name.startswith("peak ")
         return self.name if own else f"{self.name} per step"
 
@@ -72,11 +72,12 @@ class CounterChange(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """``threshold``: the slow-down of the step that fails, 0.05 = 5 %; ``tolerance``: of counters.
 
-    ``reasons``: what decided that it regressed, or why it is open, most decisive first. ``step``
-    None: its time was not compared, ``why_no_step`` says why. ``components``: of the budget, ns
-    per step, largest change first. ``side_costs``: time until warm (ns), peak memory (bytes).
-    ``findings``: rules that fire now and did not before. ``settle``: what would answer an open
-    question of time. ``machine``: the one it ran on, "" of runs of another time."""
+    ``reasons``: why it regressed or is undecided, most decisive first. ``step`` None: its time was
+    not compared, ``why_no_step`` says why. ``components``: of the budget, ns per step, largest
+    change first. ``side_costs``: time until warm (ns), peak memory (bytes). ``findings``: rules
+    that fire now but did not before. ``settle``: what would decide an open question of time.
+    ``machine``: the one it ran on,
+    "" for runs from different times."""
 
     schema_version: int = SCHEMA_VERSION
     verdict: Verdict

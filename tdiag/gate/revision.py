@@ -1,8 +1,8 @@
-"""Another revision of the user's repository beside the working tree: a git worktree.
+"""Another revision of the user's repository next to the working tree: a git worktree.
 
-Only what is tracked is in it. What the working tree has beside that, data and generated files, is
-linked in, since the script needs it there as it needs it here; the rest, outputs of the script
-included, stays apart. Git's own hooks do not run.
+It contains only tracked files. The working tree's other files, data and generated files, are linked
+into it, because the script needs them there too; everything else, the script's output included,
+stays separate. Git's hooks do not run.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from pathlib import Path
 from tdiag.errors import UsageError
 from tdiag.launch.target import Target
 
-# Caches and tdiag's own output are nobody's input.
+# Caches and tdiag's own output are no input of the script.
 NOT_LINKED = {".tdiag", "__pycache__", ".git", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
-# A hook of git's own (pre-push, say) sets these; they would turn every call to its repository.
+# One of git's hooks (such as pre-push) sets these; they would redirect every call to its
+# repository.
 _GIT_OWN = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
 
 
 @dataclass(frozen=True)
 class Revision:
-    """``name`` as the user wrote it (of a whole hash its first ten digits), ``tree``: where it is
+    """``name``: as the user wrote it (the first ten digits of a full hash), ``tree``: where it is
     checked out, ``root``: the working tree. ``changed``: files that differ, relative to either."""
 
     name: str
@@ -38,16 +39,16 @@ class Revision:
     changed: tuple[str, ...]
 
     def moved(self, path: Path) -> Path | None:
-        """The same place in this revision's tree; None for what lies outside the repository."""
+        """The same place in this revision's tree; None for a path outside the repository."""
         whole = Path(os.path.abspath(path))  # noqa: PTH100 - links stay as they are
         return self.tree / whole.relative_to(self.root) if whole.is_relative_to(self.root) else None
 
     def original(self, path: Path) -> Path:
-        """The way back from :meth:`moved`."""
+        """The inverse of :meth:`moved`."""
         return self.root / path.relative_to(self.tree) if path.is_relative_to(self.tree) else path
 
     def target(self, target: Target) -> Target:
-        """The same program there. Raises UsageError where the revision does not have it."""
+        """The same program there. Raises UsageError if the revision does not have it."""
         script = target.script()
         source = target.source_file()
         if target.kind == "launcher" and script.endswith(".py"):
@@ -66,11 +67,12 @@ class Revision:
         return replace(target, name=self.word(target.name))
 
     def word(self, word: str) -> str:
-        """A word of the command; what is relative is so to the folder, which is moved itself."""
+        """A word of the command; a relative path needs no change, because the folder itself is
+        moved."""
         return str(self.moved(Path(word)) or word) if Path(word).is_absolute() else word
 
     def variables(self) -> dict[str, str]:
-        """PYTHONPATH with this tree's folders in the place of the working tree's."""
+        """PYTHONPATH with this tree's folders instead of the working tree's."""
         path = os.environ.get("PYTHONPATH")
         if not path:
             return {}
@@ -89,7 +91,7 @@ class Head:
 
 
 def head(apart_from: Path) -> Head:
-    """Of the folder we are in; ``apart_from`` is a file that may differ. Without git: empty."""
+    """For the current folder; ``apart_from``: a file that may differ. Without git: empty."""
     try:
         lines = _git(Path.cwd(), "log", "-1", "--format=%H%n%s").splitlines()
         here = os.path.relpath(apart_from)
@@ -104,14 +106,14 @@ def head(apart_from: Path) -> Head:
 
 @contextmanager
 def checked_out(name: str) -> Iterator[Revision]:
-    """``name`` in a worktree of a temporary folder, gone afterwards.
+    """``name`` in a worktree in a temporary folder, deleted afterwards.
 
-    Raises UsageError outside a repository, for a revision that is not there, and where git fails.
+    Raises UsageError outside a repository, for a revision that does not exist, and if git fails.
     """
     root = Path(_git(Path.cwd(), "rev-parse", "--show-toplevel").rstrip("\n"))
     commit = _commit(root, name)
     folder = Path(tempfile.mkdtemp(prefix="tdiag-check-")).resolve()
-    tree = folder / root.name  # its path shows in tracebacks
+    tree = folder / root.name  # its path appears in tracebacks
     try:
         _git(root, "-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--detach", "--quiet",
              "--force", str(tree), commit)  # fmt: skip
@@ -141,7 +143,7 @@ def _shown(name: str) -> str:
 
 
 def _link_untracked(root: Path, tree: Path) -> None:
-    """Untracked files and folders, ignored ones included, into the worktree by symbolic links."""
+    """Link untracked files and folders, ignored ones included, into the worktree."""
     listed = _git(root, "ls-files", "--others", "--directory", "-z").split("\0")
     for entry in filter(None, listed):
         path = Path(entry)
@@ -163,7 +165,8 @@ def _git(where: Path, *words: str) -> str:
 def git(
     where: Path, *words: str, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """What git says in a folder, whatever its exit code. Raises UsageError where there is none."""
+    """git's output in a folder, whatever its exit code. Raises UsageError if git is not
+    installed."""
     known = {k: v for k, v in os.environ.items() if k not in _GIT_OWN}
     try:
         return subprocess.run(

@@ -1,4 +1,4 @@
-"""Where in a series the step time changed for good: change points, by ruptures."""
+"""Where in a series the step time changed lastingly: change points, by ruptures."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-FEWEST = 10  # checks: fewer do not tell a change from noise at the penalty below
-# Of checks on either side: a lone outlier is no change, however far out, since the cost of a
-# stretch is about its median, which one of three does not move.
+FEWEST = 10  # checks: fewer cannot distinguish a change from noise at the penalty below
+# Checks on either side: a single outlier is no change, however large, because a stretch's cost is
+# about its median, which one of three does not move.
 STRETCH = 3
-# In noise × log(number of checks). Tried on series of pure noise (normal, and Student's t with 3
+# In noise × log(number of checks). Tested on series of pure noise (normal, and Student's t with 3
 # degrees of freedom): a change is marked in 1.5 % of 300 series of 10 checks and in none of 200 of
-# 30; one of four times the noise's deviation is found in 90 % of series of 10, in all of 30.
+# 30; a change of four times the noise's deviation is found in 90 % of series of 10 and in all of
+# 30.
 PENALTY = 3.0
 DEVIATION = 0.6745 * math.sqrt(2)  # median |difference| of normal noise ÷ its standard deviation
 LEAST_NOISE = 0.001  # of the step: times are reported to three digits
@@ -36,11 +37,11 @@ class Shift:
 
 
 def shifts(steps_ns: Sequence[float]) -> list[Shift]:
-    """The changes of level in step times, in order; none in fewer than ``FEWEST``.
+    """The changes of level in step times, in order; none with fewer than ``FEWEST``.
 
     PELT (Killick et al. 2012) over the logarithms, with the absolute error about the median as a
     stretch's cost. The noise is estimated from the differences of neighbours, which a change of
-    level does not touch.
+    level hardly affects.
     """
     if len(steps_ns) < FEWEST:
         return []

@@ -1,10 +1,10 @@
-"""`tdiag check --baseline FILE`: the working tree against the commit that the file was written at.
+"""`tdiag check --baseline FILE`: the working tree compared with the commit of the file.
 
-The file keeps what does not depend on the hour: the commit, the work counters, the limits. A time
-does depend on it, and kept in units of work of fixed size it was no better: a step is not slowed
-down as that work is. (0.8 ms on two threads, nothing changed: +40 and +54 %; see docs/check.md.)
-So the commit is run beside the working tree as `--against` does. Where it cannot be run, the
-counters judge, and the time is not judged.
+The file keeps what does not depend on the time of day: the commit, the work counters, the limits. A
+step time does depend on it, also in units of fixed work, because a step does not slow down as that
+work does (0.8 ms on two threads, nothing changed: +40 and +54 %; see docs/check.md). So the commit
+is run next to the working tree, as with `--against`. If it cannot be run, only the counters are
+judged, not the time.
 """
 
 from __future__ import annotations
@@ -37,21 +37,22 @@ from tdiag.gate.outcome import Outcome
 from tdiag.gate.revision import head
 from tdiag.launch.target import Target
 
-THRESHOLD = 0.05  # heuristic: a baseline stands for months, and many small steps add up against it
+THRESHOLD = 0.05  # heuristic: a baseline lasts for months, and many small slow-downs add up
 LIVE = "to compare with another revision: tdiag check --against REV"
-_FILES = 3  # of those not committed, named
+_FILES = 3  # uncommitted files to name
 
 
 def limits(target: Target, path: Path) -> tuple[float, float]:
-    """``max_regression`` and ``max_growth`` of the script's entry, the usual ones of a new one."""
+    """``max_regression`` and ``max_growth`` of the script's entry; the defaults for a new one."""
     entry = files.read(path).get(_command(target))
     return (entry.max_regression, entry.max_growth) if entry else (THRESHOLD, TOLERANCE)
 
 
 def update(target: Target, path: Path, options: CheckOptions) -> str:
-    """Count and write the script's entry, all others kept. Returns what was done, in words."""
+    """Count, and write the script's entry, keeping all others. Returns a sentence on what was
+    done."""
     entries = files.read(path)  # an unreadable file is reported before the run
-    at = head(path)  # the run takes a while: edits may follow
+    at = head(path)  # read now: the user may edit files during the run
     options.progress("counting what a step does")
     counted = _counted(target, options)
     mine = side(counted, Path.cwd())
@@ -72,14 +73,14 @@ def update(target: Target, path: Path, options: CheckOptions) -> str:
     done = f"{entry.command} written to {path}"
     try:
         with both(target, _commit(entry), options.python):
-            return f"{done}; checks will run commit {entry.commit[:10]} beside the working tree"
+            return f"{done}; checks will run commit {entry.commit[:10]} next to the working tree"
     except UsageError as error:
         return f"{done}; checks will not judge its time: {error.message}\n  {error.hint}"
 
 
 def check_stored(target: Target, path: Path, options: CheckOptions) -> Outcome:
-    """Whether the script has become slower than at its entry's commit, or does more than the entry
-    says. Raises UsageError where there is no entry and ProgramFailed where the script fails."""
+    """Whether the script has become slower than at its entry's commit, or does more work than the
+    entry says. Raises UsageError if there is no entry and ProgramFailed if the script fails."""
     entry = files.read(path).get(_command(target))
     if entry is None:
         raise UsageError(f"{path} has no baseline of `{_command(target)}`",
@@ -106,8 +107,8 @@ def check_stored(target: Target, path: Path, options: CheckOptions) -> Outcome:
 
 
 def _commit(entry: Entry) -> str:
-    """What to run beside the working tree. Raises UsageError where no commit is what was counted,
-    and it says what to do about it."""
+    """The commit to run next to the working tree. Raises UsageError if no commit is what was
+    counted, with a hint what to do."""
     if not entry.commit:
         raise UsageError("the baseline was written outside a git repository",
                          "rewrite it inside one: --update")  # fmt: skip
@@ -155,5 +156,5 @@ def _counters(entry: Entry) -> Mapping[str, Counter]:
 
 
 def _command(target: Target) -> str:
-    """The words that name an entry: of the script, without the interpreter."""
+    """The words that name an entry: the script's, without the interpreter."""
     return " ".join(target.command("python")[target.kind != "launcher" :])

@@ -1,9 +1,9 @@
-"""Asked of the *user's* Python: is torch there, does the script compile, does the module exist?
+"""Questions to the *user's* Python: is torch installed, does the script compile, is the module
+there?
 
-Run as a file by that interpreter (``python ask.py script|module|none NAME``), so it uses only the
-standard library, of any Python from 3.8 on, and imports nothing of the user's: finding a package
-by ``PathFinder`` does not execute it, which ``importlib.util.find_spec("a.b")`` would.
-Prints one JSON object.
+Runs as a file in that interpreter (``python ask.py script|module|none NAME``), so it uses only the
+standard library, works on any Python from 3.8 on, and imports none of the user's code:
+``PathFinder`` finds a package without executing it, unlike ``importlib.util.find_spec("a.b")``.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def version(distribution: str) -> str | None:
 
 
 def main(kind: str, name: str) -> None:
-    """Answer for one target; ``kind`` none asks about the environment alone."""
+    """Answer for one target; with ``kind`` "none" only for the environment."""
     source = module_file(name) if kind == "module" else name if kind == "script" else ""
     if source and Path(source).is_dir():
         source = str(Path(source) / "__main__.py")
     torch = find("torch")
-    # Neither an extension module nor a zip application has source to compile.
+    # An extension module and a zip application have no source to compile.
     text = kind == "script" or (source or "").endswith(".py")
     print(json.dumps({
         "python": platform.python_version(),

@@ -1,7 +1,7 @@
-"""A process that already runs, watched from outside: nothing is loaded into it, nothing restarted.
+"""Watches a running process from outside: nothing is loaded into it, nothing is restarted.
 
-First its threads, its disk reads and its GPUs are watched alone (the kernel counts them anyway);
-then py-spy samples its stacks. Everything is written into a run directory.
+First only the kernel's counters are read (threads, disk reads, GPUs), then py-spy samples the
+stacks. Everything is written into a run directory.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tdiag.sample.system import SystemSampler
 ALONE_FRAC = Threshold(
     0.25,
     "of the time budget",
-    "Heuristic: so long the counters are read without py-spy, whose pauses would be in them; the"
-    " rest is for samples, of which a share needs more.",
+    "Heuristic: for this part the counters are read without py-spy, whose pauses would disturb"
+    " them; sampling gets the rest, because a share needs more time.",
 )
-# Another's training is stopped less often than a run's own window (docs/attach.md: what it costs).
+# Fewer samples than in a run's own window, because each one stops the process (docs/attach.md).
 # A share is within ±2.6 % after 15 s (√(p(1−p)/n) at worst).
 RATE_HZ = 25
 TICK_S, SYSTEM_EVERY_S = 0.05, 0.5
-LOOK_SHARE = 0.01  # as finding the processes (sample/system.py)
+LOOK_SHARE = 0.01  # the same as for finding the processes (sample/system.py)
 
 
 def attach(
@@ -46,14 +46,14 @@ def attach(
 ) -> Path:  # fmt: skip
     """Watch the training process ``pid``, or the one below it, and return the run directory.
 
-    ``all_ranks``: of a job, all of its ranks on this machine; else the lowest. Ctrl-C ends the
-    watching. Raises UsageError where there is nothing to watch, RunError where it may not be.
+    ``all_ranks``: watch all ranks of the job on this machine, not only the lowest. Ctrl-C ends
+    the watching. Raises UsageError if there is no process to watch, RunError if tdiag may not.
     """
     found = find(pid)
     watched = found if all_ranks else found[:1]
     pyspy = PySpy(Path())
     if pyspy.program is None:
-        raise RunError("py-spy is not installed beside tdiag", "pip install py-spy")
+        raise RunError("py-spy is not installed next to tdiag", "pip install py-spy")
     for process in watched:
         if why := why_refused(pyspy.program, process.pid):
             raise _refused(process.pid, why)
@@ -66,7 +66,7 @@ def attach(
 
 
 class _Watch:
-    """``root``: everything below it is sampled."""
+    """``root``: py-spy samples everything below this process."""
 
     def __init__(
         self, run_dir: Path, root: int, watched: list[Running], budget_s: float,
@@ -146,7 +146,8 @@ class _Watch:
         self.record["attached"]["alone_ns"] = [begin, time.perf_counter_ns()]
 
     def _look(self) -> None:
-        """As often as costs at most ``LOOK_SHARE`` of a core, however many processes there are."""
+        """Look as often as costs at most ``LOOK_SHARE`` of a core, however many processes there
+        are."""
         if time.monotonic() >= self.next_look_s:
             began = time.thread_time()
             self._look_at_all()
@@ -157,7 +158,7 @@ class _Watch:
         self.states.look(process.pid for process in self.system.processes())
 
     def _sampled(self) -> None:
-        """py-spy's part, through the same files by which the probe asks for it."""
+        """Sample with py-spy, through the same files by which the probe asks for it."""
         name = wire.request(wire.SAMPLE, self.root, 1)
         control = self.run_dir / wire.CONTROL
         state = control / f"{name}{wire.STATE}"
@@ -171,7 +172,7 @@ class _Watch:
             self.notes.append(said.removeprefix(wire.REFUSED))
 
     def _wait(self, seconds: float, tick: Callable[[], None], done: Callable[[], bool]) -> None:
-        """Until it is done, the time has passed, no process lives any more, or Ctrl-C."""
+        """Wait until it is done, the time has passed, all processes have ended, or Ctrl-C."""
         until, system = time.monotonic() + seconds, 0.0
         while (now := time.monotonic()) < until and not done() and self._alive():
             tick()
@@ -182,7 +183,7 @@ class _Watch:
             time.sleep(TICK_S)
 
     def _remember_parents(self) -> None:
-        """Which process started which: it tells whose workers a worker is."""
+        """Record which process started which: the parent owns the workers."""
         parents = self.record["attached"]["parents"]
         for process in self.system.processes():
             with suppress(psutil.Error):
@@ -199,7 +200,8 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _notes(pid: int, found: list[Running], watched: list[Running]) -> list[str]:
-    """What was chosen, where that is not what was asked for; and a run that tdiag watches."""
+    """Notes on the chosen process, if it is not the one asked for, and on a run of tdiag's in
+    it."""
     lead, notes = watched[0], []
     if len(found) > len(watched):
         rank = "" if lead.rank is None else f", rank {lead.rank},"
@@ -217,7 +219,7 @@ def _notes(pid: int, found: list[Running], watched: list[Running]) -> list[str]:
 
 
 def _refused(pid: int, why: str) -> RunError | UsageError:
-    """py-spy may not read the process, or can make nothing of it."""
+    """The error if py-spy may not read the process or finds no Python in it."""
     tracer = ""
     with suppress(OSError, StopIteration, IndexError):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -225,7 +227,7 @@ def _refused(pid: int, why: str) -> RunError | UsageError:
     if tracer not in ("", "0"):
         return RunError(
             f"process {pid} is already traced by process {tracer} (a debugger, strace, py-spy)",
-            "end that one first: the kernel lets only one trace a process",
+            "end that one first: the kernel allows only one tracer per process",
         )
     if not psutil.pid_exists(pid):
         return UsageError(f"process {pid} has just ended")

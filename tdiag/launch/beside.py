@@ -1,7 +1,7 @@
-"""Watches a notebook's kernel from a process beside it, as `tdiag run` watches its program.
+"""Watches a notebook's kernel from a separate process, as `tdiag run` watches its program.
 
-Run as ``beside RUN_DIR PID``: reads one byte, or the end of its input, when the cell has ended, and
-closes its output when it has nothing more to write.
+Run as ``beside RUN_DIR PID``. One byte, or the end of its input, tells it that the cell has ended.
+It closes its output when it has written everything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tdiag.sample.system import SystemSampler
 
 
 def watch(run_dir: Path, pid: int) -> None:
-    """Until the cell or the kernel ends."""
+    """Watch until the cell or the kernel ends."""
     pyspy = PySpy(run_dir)
     system = SystemSampler(run_dir / "system.jsonl", pid)
     looked = 0.0
@@ -42,9 +42,9 @@ def watch(run_dir: Path, pid: int) -> None:
 
 
 if __name__ == "__main__":
-    # No child of the kernel: it would be sampled with it, and counted as its own.
+    # Not a child of the kernel: py-spy would sample it and count it as part of the kernel.
     if os.fork():
         os._exit(0)
-    os.setsid()  # an interrupt is for the kernel
+    os.setsid()  # an interrupt should reach only the kernel
     with contextlib.suppress(KeyboardInterrupt):
         watch(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,8 +1,8 @@
-"""What this machine reaches, measured with the user's own torch in a process of its own.
+"""Measures the machine's best rates with the user's own torch, in a separate process.
 
-Run as a script: ``python calibrate.py THREADS,… DTYPE,…``. It imports torch and nothing of tdiag,
-and prints one JSON object a line: a reader that must stop early keeps what it has. Written for
-Python 3.9, as the user's Python may be older than tdiag's.
+Run as a script: ``python calibrate.py THREADS,… DTYPE,…``. It imports torch but nothing of tdiag,
+and prints one JSON object per line, so a reader that stops early keeps what it has. Written for
+Python 3.9, because the user's Python may be older than tdiag's.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 sys.path.pop(0)  # this folder, whose modules are not the user's
 import torch
 
-# Rounds over all measurements, each best of all rounds: what others do on the machine comes and
-# goes within milliseconds and only slows down. Nine measurements take 0.2 s.
+# Each rate is the best of all rounds over all measurements: other programs disturb for milliseconds
+# at a time and can only make it slower. Nine measurements take 0.2 s.
 ROUNDS = 3
 EACH_S = 0.008
 SIDE = 512  # 0.27 GFLOP: 3 ms at 90 GFLOP/s, and three matrices of 1 MiB each
-SMALLER = 128  # of a dtype without instructions of its own, which takes a hundred times as long
-# Bytes that a copy reads and writes: data in a core's own cache, in a shared one, in memory.
+SMALLER = 128  # for a dtype without hardware instructions, which takes a hundred times as long
+# Bytes that a copy reads and writes; the data is in a core's cache, in a shared cache, in memory.
 COPIES = (1 << 18, 1 << 22, 1 << 26)
 OPS = 100
 
@@ -31,21 +31,21 @@ Call = Callable[[], object]
 
 
 def product(dtype: str) -> tuple[float, Call]:
-    """Floating-point operations of a square matrix product, and the product."""
+    """Floating-point operations of a square matrix product, and the function that computes it."""
     side = SIDE if dtype in ("float32", "float64") else SMALLER
     one, out = (torch.ones(side, side, dtype=getattr(torch, dtype)) for _ in range(2))
     return 2.0 * side**3, lambda: torch.mm(one, one, out=out)
 
 
 def copy(size: int) -> tuple[float, Call]:
-    """Bytes read and written by a copy, and the copy."""
+    """Bytes that a copy reads and writes, and the function that copies."""
     source = torch.ones(size // 8)
     target = torch.empty_like(source)
     return float(size), lambda: target.copy_(source)
 
 
 def calls() -> tuple[float, Call]:
-    """How many ops on one element, and the ops."""
+    """The number of ops on one element, and the function that calls them."""
     one = torch.ones(1)
 
     def run() -> None:
@@ -67,7 +67,8 @@ def best_s(call: Call) -> float:
 
 
 def queued_s() -> float:
-    """How long this process's threads have waited for a core; 0 where the kernel does not say."""
+    """Seconds that this process's threads have waited for a core; 0 if the kernel does not count
+    it."""
     waited = 0
     for file in Path("/proc/self/task").glob("*/schedstat"):
         waited += int(file.read_text().split()[1])
@@ -75,8 +76,8 @@ def queued_s() -> float:
 
 
 def main() -> None:
-    """Print ``{"what", "threads", "per_s"}`` for each measurement, again where it got better; at
-    last ``{"queued"}``, the share of its time that a thread waited for a core."""
+    """Print ``{"what", "threads", "per_s"}`` for each measurement, again if a later round was
+    faster; finally ``{"queued"}``, the share of its time that a thread waited for a core."""
     threads = [int(word) for word in sys.argv[1].split(",")]
     made = {"calls": calls()}
     for dtype in sys.argv[2].split(","):

@@ -1,4 +1,4 @@
-"""One cell of a notebook, watched: the probe inside its kernel, py-spy and the system beside it."""
+"""Watches one cell of a notebook: the probe in its kernel, py-spy and the system from outside."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ PROBE = "tdiag_probe"
 
 
 class CellSource(NamedTuple):
-    """A cell that has run: ``name`` as its code is called, ``label`` as the notebook shows it;
-    empty where that is not the user's code but the call of the magic."""
+    """A cell that has run. ``name``: the name of its code object. ``label``: its name in the
+    notebook, empty if the code is not the user's but the call of the magic."""
 
     name: str
     label: str
@@ -39,12 +39,12 @@ class CellSource(NamedTuple):
 
 
 class WatchedCell:
-    """From ``begin`` to ``end``, which is called whatever the cell did. Raises TdiagError only
-    before anything is watched."""
+    """One watched cell; call ``end`` whatever the cell did. Raises TdiagError only before watching
+    starts."""
 
     def __init__(self, label: str, options: RunOptions) -> None:
         if PROBE in sys.modules or os.environ.get(wire.RUN_VARIABLE):
-            raise UsageError("tdiag watches this process already")
+            raise UsageError("tdiag already watches this process")
         self.run_dir = rundir.create(label)
         self.record: dict[str, Any] = {
             "schema": rundir.SCHEMA,
@@ -71,7 +71,9 @@ class WatchedCell:
             "time_budget_s": options.time_budget_s,
             "windows": wire.STANDARD,
             "sampler": wire.PY_SPY if found else wire.IN_PROCESS,
-            "sampler_hint": allow_hint() if found else "py-spy is not installed beside tdiag",
+            "sampler_hint": allow_hint()
+            if found
+            else "py-spy is not installed in tdiag's environment",
             wire.KERNEL: True,
         }
         rundir.write_json(self.run_dir / wire.CONFIG, config)
@@ -92,17 +94,19 @@ class WatchedCell:
         module.start(str(self.run_dir))
 
     def end(self, error: BaseException | None, sources: Iterable[CellSource]) -> bool:
-        """Nothing of tdiag is left in the kernel afterwards. ``error``: what ended the cell.
-        Returns whether that was tdiag's own doing, the evidence being complete."""
+        """Remove everything of tdiag from the kernel. ``error``: the exception that ended the cell.
+        Returns whether tdiag itself ended the cell because the evidence was complete."""
         sys.modules[PROBE].stop(error)
         for name in [name for name in sys.modules if name.partition(".")[0] == PROBE]:
             del sys.modules[name]
         assert self.beside.stdin is not None and self.beside.stdout is not None
         with self.beside.stdout as over, contextlib.suppress(OSError):  # it may have failed
-            self.beside.stdin.write(b".")  # loader workers that live on hold the pipe open
+            self.beside.stdin.write(
+                b"."
+            )  # closing it is not enough: surviving loader workers hold the pipe open
             self.beside.stdin.close()
             over.read()
-        self.beside.wait()  # it went on as nobody's child
+        self.beside.wait()  # it has detached itself and goes on
         name_cells(self.run_dir, sources, self.record["start_unix_ns"])
         progress = Progress(self.run_dir)
         progress.look()
@@ -117,16 +121,16 @@ class WatchedCell:
 
 
 def name_cells(run_dir: Path, sources: Iterable[CellSource], before_unix_ns: int) -> None:
-    """Keep the sources of the cells that the evidence names, and let it name those files, dated
-    before the run. A cell's code is called ``<ipython-input-5-0a1b>``, or as a file of a temporary
-    folder which does not exist: nobody could look up a line there."""
+    """Keep the sources of the cells that the evidence names, in files dated before the run, and
+    make the evidence name these files. A cell's code is named ``<ipython-input-5-0a1b>`` or like a
+    file in a temporary folder that does not exist, so no one could look up its lines."""
     folder = run_dir / wire.CELLS
     recorded = [*run_dir.glob(f"{wire.EVENTS}/*.jsonl"), *run_dir.glob(wire.stacks_file("*")),
                 *run_dir.glob(f"{wire.TENSORBOARD}/*.json")]  # fmt: skip
     sources = list(sources)
     for path in recorded:
         text = before = path.read_bytes()
-        # The probe makes every name absolute.
+        # The probe makes every file name absolute.
         text = re.sub(rb'"/[^"\n]*/(' + wire.CELL.encode() + b")", rb'"\1', text)
         for source in sources:
             if (name := _json(source.name)) not in text:

@@ -1,19 +1,19 @@
-"""tdiag's own words while the program runs, on stderr, never in the way of the program's.
+"""tdiag's messages while the program runs: on stderr, without disturbing the program's output.
 
-The program writes to the same terminal directly (a pty in between would change what it sees and
-reorder stdout and stderr), so a bar that is redrawn in place cannot be kept: it would fight
-tqdm's. Nor may a line be simply written: the cursor may stand behind ``Epoch 3: `` or in a
-progress bar. So each message is *inserted as a whole line above the program's current line*, in
-one write (the kernel does not mix single writes to a terminal):
+The program writes to the same terminal directly (a pty would change what it sees and reorder stdout
+and stderr), so a bar redrawn in place is impossible: it would collide with tqdm's. A plain line is
+no option either: the cursor may be after ``Epoch 3: `` or in a progress bar. So each message is
+*inserted as a whole line above the program's current line*, in one write (the kernel does not mix
+single writes to a terminal):
 
     IND, up    scroll, if need be, so that there is a row below     (column kept)
     save       remember where the program's cursor is
-    CR, IL     push the current row, with bar or unfinished text, one row down
+    CR, IL     push the current row, with its bar or unfinished text, one row down
     text       shorter than a row, so it never wraps
     restore, down   the program's cursor, same column, in the row that moved
 
-A bar then redraws itself where it now is. These are VT102 sequences that every terminal since
-knows; with TERM=dumb, or where stderr is not a terminal, plain lines are written instead.
+A bar then redraws itself at its new place. These are VT102 sequences, which every terminal since
+then supports; with TERM=dumb, or if stderr is not a terminal, plain lines are written instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tdiag.probe.wire import LONG_STEP_NS, WARMUP, WINDOWS
 
 STDERR = 2
 IND, UP, DOWN, SAVE, RESTORE, INSERT_LINE = "\x1bD", "\x1b[A", "\x1b[B", "\x1b7", "\x1b8", "\x1b[L"
-# While a window lasts, one more line after this long: a sign of life that does not fill a log.
+# In a long window, repeat the line after this time: a sign of life that does not fill a log.
 REPEAT_EVERY_S = 10.0
 
 
@@ -52,8 +52,8 @@ def step_time(ns: int) -> str:
 
 
 def pace(lead: Reported) -> str:
-    """How fast the script goes on. On a device a trace may leave its profiler attached, so that
-    nothing is said of what was not measured."""
+    """How fast the script continues. On a device a trace may leave its profiler attached, so
+    nothing is claimed that was not measured."""
     if lead.on_device and lead.residue is None:
         return ""
     if lead.residue is not None and lead.residue > LONGER_FRAC:
@@ -62,9 +62,9 @@ def pace(lead: Reported) -> str:
 
 
 class Display:
-    """Says one line whenever what it would say has changed. ``quiet``: says nothing at all.
+    """Prints one line whenever the message has changed; nothing if ``quiet``.
 
-    ``budget_s``: how long steps are watched at most.
+    ``budget_s``: how long steps are watched at most, in seconds.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Display:
     ) -> None:
         self.quiet = quiet
         self.budget_s = budget_s
-        self.warned = False  # that steps take long
+        self.warned = False  # has said that steps take long
         self.profiling = profiling
         self.descriptor = descriptor
         self.terminal = os.isatty(descriptor)
@@ -81,7 +81,7 @@ class Display:
         self.shown_at = 0.0
 
     def update(self, progress: Progress, now_s: float) -> None:
-        """Show where the run is, if that has changed or ``REPEAT_EVERY_S`` have passed."""
+        """Show how far the run is, if that has changed or ``REPEAT_EVERY_S`` have passed."""
         self._warn(progress.lead())
         state, detail = self._state(progress)
         lasting = bool(detail) and now_s - self.shown_at >= REPEAT_EVERY_S
@@ -90,19 +90,18 @@ class Display:
             self.say(state, detail)
 
     def say(self, message: str, detail: str = "") -> None:
-        """One line of tdiag's."""
+        """Print one message of tdiag's."""
         if not self.quiet:
             self._write(self._line(message, detail))
 
     def end(self) -> None:
-        """Begin a fresh line if the program left the cursor in one, as shells do (zsh's
-        PROMPT_SP): a row's width of blanks wraps only from a row that has something in it."""
+        """Begin a fresh line if the program left the cursor in one, as shells do (zsh's PROMPT_SP):
+        a row's width of blanks wraps only if the row already has text."""
         if self.insert:
             self._write(" " * self._columns() + "\r\x1b[K", whole=False)
 
     def _warn(self, lead: Reported | None) -> None:
-        """How long it will take, where steps are so long that the time budget cannot be kept to
-        the second."""
+        """Say how long it will take if steps are too long to keep the time budget to the second."""
         if lead is None or self.warned or lead.first_step_ns < LONG_STEP_NS:
             return
         self.warned = True
@@ -158,4 +157,4 @@ class Display:
         try:
             os.write(self.descriptor, text.encode(errors="replace"))
         except OSError:
-            self.quiet = True  # nobody listens any more (a closed pipe); the run goes on
+            self.quiet = True  # the reader has gone (a closed pipe); the run goes on

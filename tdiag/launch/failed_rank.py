@@ -1,7 +1,7 @@
-"""Which rank of a distributed job failed first, and which one a job that stands still waits for.
+"""Which rank of a distributed job failed first, and which rank a hanging job waits for.
 
 A rank that dies takes the others with it: their collectives fail, or the launcher kills them. All
-of them print a traceback, and the launcher's exit code is the same whichever was first.
+of them print a traceback, and the launcher's exit code does not show which was first.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from tdiag.launch.watchdog import NO_STEP_S
 from tdiag.probe.wire import is_user_file
 from tdiag.sample.pyspy import Frame, dump
 
-MOST_ASKED = 8  # ranks whose stack is read, each in a fraction of a second
+MOST_ASKED = 8  # ranks whose stack is read; each takes a fraction of a second
 COMMUNICATES = ("torch/distributed/", "torch/nn/parallel/distributed")
 ENGINE = "torch/autograd/"  # backward, in which DistributedDataParallel waits in C++
 
 
 class RankWatch:
-    """``tick`` some twenty times a second: when does each rank's process end? ``look`` now and
-    then: does the job still make steps?"""
+    """``tick``, called about twenty times a second, notes when each rank's process ends. ``look``,
+    called now and then, notes whether the job still makes steps."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self.poll = select.poll()
-        self.pid_of: dict[int, int] = {}  # pidfd → pid, of processes that live
+        self.pid_of: dict[int, int] = {}  # pidfd → pid of the living processes
         self.gone: dict[int, int] = {}  # pid → when it ended, perf_counter ns
         self.steps = 0
         self.stepped_s = 0.0
-        self.stands = ""  # where each rank of a job that made no steps was, once
+        self.stands = ""  # where each rank was when the job made no steps
 
     def tick(self) -> None:
         """Note which ranks have ended since the last call."""
@@ -48,9 +48,9 @@ class RankWatch:
             self.gone[self.pid_of.pop(descriptor)] = time.perf_counter_ns()
 
     def look(self, now_s: float) -> str:
-        """A sentence when a job that made steps has made none for ``NO_STEP_S``; said once. Long
-        evaluations and checkpoints make no steps either, so nothing is ended for it unless every
-        process of the job is idle, too."""
+        """A sentence, once, when a job that made steps has made none for ``NO_STEP_S``. Long
+        evaluations and checkpoints make no steps either, so the job is ended only if all of its
+        processes are also idle."""
         steps, ranks = self.progress.steps(), self.progress.ranks()
         if steps != self.steps or not steps or any(r.finish for r in ranks) or self.stands:
             self.steps, self.stepped_s = steps, now_s
@@ -61,8 +61,8 @@ class RankWatch:
         return self.stands
 
     def hangs(self) -> bool:
-        """The job makes no steps, and all of its ranks are on this machine: one elsewhere may work
-        while those here wait for it."""
+        """Whether the job makes no steps and all its ranks are on this machine: a rank elsewhere
+        may work while those here wait for it."""
         return bool(self.stands) and not _absent(self.progress.ranks())
 
     def close(self) -> None:
@@ -92,9 +92,9 @@ class RankWatch:
         _, first = min(found, key=lambda pair: pair[0])
         absent = _absent(ranks)
         if absent and first.died is None:
-            return ""  # the launcher may have ended it, since a rank on another machine failed
+            return ""  # a rank on another machine may have failed and the launcher ended this one
         steps = first.died["step"] if first.died else first.steps
-        # The very first step only starts the clock and is not recorded.
+        # The first step only starts the clock and is not recorded.
         after = f"after {_steps(steps + 1)}" if steps else "before its second step"
         who = f"rank {first.rank}"
         if first.died is not None:
@@ -104,10 +104,10 @@ class RankWatch:
             return f"{who} failed first{among}, {after}: {first.died['what']}{place}"
         if first.finish == "exit":
             return (
-                f"{who} ended first, {after}, without an exception: it called exit, or had no more"
-                " data while others had"
+                f"{who} ended first, {after}, without an exception: it called exit, or ran out of"
+                " data before the others"
             )
-        return f"{who} ended first, {after} or more, without a message of Python's: it was killed"
+        return f"{who} ended first, {after} or more, without a Python error message: it was killed"
 
     def _watch(self, pid: int) -> None:
         with contextlib.suppress(OSError, AttributeError):  # gone already; a kernel before 5.3
@@ -140,7 +140,7 @@ def standing(ranks: list[Reported], dump: Callable[[int], list[Frame]] = dump) -
 
 
 def _absent(ranks: list[Reported]) -> bool:
-    """Ranks of the job are on other machines, or have not joined it."""
+    """Whether ranks of the job are on other machines or have not joined it."""
     return len({rank.rank for rank in ranks}) < max((rank.world_size for rank in ranks), default=0)
 
 
@@ -149,7 +149,8 @@ def _steps(count: int) -> str:
 
 
 def _waits(stack: list[Frame]) -> bool:
-    """For other ranks: below the user's innermost line is communication, or a backward."""
+    """Whether it waits for other ranks: below the user's innermost line is communication or
+    backward."""
     inner: list[Frame] = []
     for frame in stack:
         if is_user_file(frame.file):
@@ -159,7 +160,7 @@ def _waits(stack: list[Frame]) -> bool:
 
 
 def _place(rank: Reported, stack: list[Frame]) -> str:
-    """The steps that it has written down; it may have ended a few more."""
+    """Says "or more", because it may have ended a few steps that it has not recorded yet."""
     text = f"after {_steps(rank.steps + 1)} or more"
     if not stack:
         return f"{text} (its stack could not be read)"

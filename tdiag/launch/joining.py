@@ -1,8 +1,8 @@
-"""One run directory for a job on several machines, in a folder that all of them see.
+"""One run directory for a job on several machines, in a folder that all of them can see.
 
-The first `tdiag run` makes the run directory as of one machine. Each further one of the same job
-makes a whole run directory of its own below it, ``nodes/<hostname>``, so that nothing in it
-collides: process ids, requests, the machine's samples. Whoever reads the run reads all of them.
+The first `tdiag run` makes the run directory as on one machine. Each further machine makes a
+complete run directory below it, ``nodes/<hostname>``, so that process ids, requests and samples
+cannot collide. A reader of the run reads all of them.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from tdiag.probe.wire import EVENTS, NODES, RUN, parts
 SILENT_S = Threshold(
     60.0,
     "s without a sample of the machine",
-    "By arithmetic: a run under way writes one every half second; a client of NFS sees what another"
-    " wrote after 60 s at most (acregmax and acdirmax of nfs(5)).",
+    "By arithmetic: a run in progress writes one every half second; an NFS client sees it after"
+    " 60 s at most (acregmax and acdirmax of nfs(5)).",
 )
-# From a run directory's first folder to its run.json there are two files.
+# The time between a run directory's creation and its run.json: two small files are written.
 RECORD_WITHIN_S = 10.0
 # The number of processes of the job, as launchers put it into the environment.
 WORLD_SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-# Options of launchers whose value differs from machine to machine (torchrun, accelerate,
-# deepspeed): with `_` or `-` between the words.
+# Launcher options whose value differs between machines (torchrun, accelerate, deepspeed), with `_`
+# or `-` between the words.
 OF_A_MACHINE = {"node-rank", "machine-rank", "local-addr"}
 
 
 def open_run(target: Target, command: Sequence[str], out: Path | None) -> Path:
-    """A new run directory, or a part of the one that ``out`` names, where the same job is under
-    way in it. Raises RunError where neither can be."""
+    """A new run directory, or a part of the run directory ``out`` if the same job is running in it.
+    Raises RunError if neither is possible."""
     try:
         return rundir.create(target.label(), out)
     except OccupiedError:
@@ -51,18 +51,19 @@ def open_run(target: Target, command: Sequence[str], out: Path | None) -> Path:
 
 
 def has_parts(target: Target, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the program may be a part of a larger job: a launcher, or what one has started."""
+    """Whether the program may be part of a larger job: a launcher, or a program that one
+    started."""
     sizes = (environment.get(name, "") for name in WORLD_SIZES)
     return target.kind == "launcher" or any(size.isdigit() and int(size) > 1 for size in sizes)
 
 
 def shared(part: Path) -> Path:
-    """The run directory that this part belongs to: itself, of one machine."""
+    """The run directory that this part belongs to; for one machine the part itself."""
     return part.parent.parent if part.parent.name == NODES else part
 
 
 def awaited(part: Path) -> tuple[str, ...]:
-    """Names of the other machines on which the job is still under way."""
+    """Names of the other machines on which the job still runs."""
     now_s = _newest_s(part)
     others = (Path(found) for found in parts(shared(part)) if Path(found) != part)
     return tuple(
@@ -74,7 +75,7 @@ def awaited(part: Path) -> tuple[str, ...]:
 
 def _join(out: Path, command: Sequence[str]) -> Path:
     path, nodes = out.absolute(), out.absolute() / NODES
-    hint = "name a new directory; a job under way can be joined, on other machines"
+    hint = "name a new directory; only other machines can join a running job"
     record = _record_soon(path)
     if record is None or record.get("end_unix_ns") is not None:
         raise OccupiedError(f"--out {out}: the directory is not empty", hint)
@@ -96,7 +97,7 @@ def _join(out: Path, command: Sequence[str]) -> Path:
 
 
 def _record_soon(path: Path) -> dict[str, Any] | None:
-    """``run.json`` of a run that began just now, as soon as it is there."""
+    """``run.json`` of a run that is just starting, as soon as it exists."""
     until = time.monotonic() + RECORD_WITHIN_S
     while (record := _record(path)) is None:
         if not (path / EVENTS).is_dir() or time.monotonic() > until:
@@ -114,7 +115,8 @@ def _record(part: Path) -> dict[str, Any] | None:
 
 
 def _under_way(part: Path, record: Mapping[str, Any], now_s: float) -> bool:
-    """``now_s`` by the clock of the file system, which all machines share."""
+    """Whether the run is in progress. ``now_s``: by the file system's clock, which all machines
+    share."""
     return record.get("end_unix_ns") is None and now_s - _newest_s(part) < SILENT_S
 
 

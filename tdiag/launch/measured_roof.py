@@ -1,6 +1,6 @@
-"""What this machine reaches, measured after the run: matrix products, copies, the price of a call.
+"""Measures the machine's best rates after the run: matrix products, copies, the time of one call.
 
-``calibrate.py`` measures, with the user's Python and torch, in a process of its own.
+``calibrate.py`` measures, in a separate process with the user's Python and torch.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ WITHIN_S = Threshold(
     10.0,
     "s",
     "Heuristic: two idle slow cores need 0.26 s for each number of threads after 2.0 to 2.3 s of"
-    " importing torch. Where three times that is not enough, other programs keep the cores busy and"
-    " the rates would say nothing.",
+    " importing torch. If three times that is not enough, other programs keep the cores busy and"
+    " the rates would be useless.",
 )
 
 
 def calibrate(run_dir: Path) -> None:
-    """Write ``roof.json`` for a run whose steps were computed on the CPU: the rates, or ``why``
-    there are none. Nothing without a step."""
+    """Write ``roof.json`` for a run that computed its steps on the CPU: the rates, or ``why`` there
+    are none. Does nothing for a run without steps."""
     process, torch = _trained(run_dir)
     if torch is None or torch.get("devices"):
         return
@@ -50,14 +50,14 @@ def _measured(process: dict[str, Any], torch: dict[str, Any]) -> dict[str, Any]:
             stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return {"why": f"measuring what the machine reaches took more than {WITHIN_S:g} s"}
+        return {"why": f"measuring the machine's best rates took more than {WITHIN_S:g} s"}
     except OSError as error:
-        why = f"{python} could not be started to measure what the machine reaches"
+        why = f"{python} could not be started to measure the machine's best rates"
         return {"why": f"{why}: {error.strerror}"}
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return {"why": f"measuring what the machine reaches failed: {last}"}
+        return {"why": f"measuring the machine's best rates failed: {last}"}
     rates = {(x["what"], x["threads"]): x for x in lines if "what" in x}
     queued = next((x["queued"] for x in lines if "queued" in x), 0.0)
     return {"allowed": allowed, "used": used, "queued": queued, "rates": list(rates.values())}

@@ -1,4 +1,4 @@
-"""What this machine allows tdiag to see: each thing tried, not looked up in a table of systems."""
+"""What tdiag can measure on this machine: each capability is tried, not looked up."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tdiag.sample.gpu import Gpus
 from tdiag.sample.pyspy import PySpy, allow_hint
 from tdiag.sample.strace import Strace
 
-# py-spy reads the symbols of a bare Python in well under a second; the probe waits 8 s too.
+# py-spy reads the symbols of a plain Python in well under a second; the probe waits 8 s too.
 ATTACH_WITHIN_S = 8.0
-# A process that lets anyone attach, as the probe does in the user's (PR_SET_PTRACER, ANY), and
-# says so.
+# A process that lets anyone attach to it, as the probe does in the user's process
+# (PR_SET_PTRACER, ANY), and prints a line when it has done so.
 SLEEPER = (
     "import ctypes, time; ctypes.CDLL(None).prctl(0x59616D61, -1, 0, 0, 0);"
     "print(flush=True); time.sleep(60)"
@@ -36,8 +36,8 @@ VIEWER = "TensorBoard plugin"
 
 @dataclass(frozen=True)
 class Check:
-    """``ok`` None: a fact, neither good nor bad. ``cost``: what the diagnosis lacks without it;
-    ``allow``: how to get it. ``vital``: without it nothing works."""
+    """``ok`` None: a fact, neither good nor bad. ``cost``: what the diagnosis lacks without it.
+    ``allow``: how to get it. ``vital``: nothing works without it."""
 
     name: str
     ok: bool | None
@@ -63,7 +63,7 @@ def checks(python: str | None) -> Iterator[Check]:
 
 
 def _torch(python: str) -> tuple[dict[str, Any], Check]:
-    cost, allow = "no training can be run here", "tdiag doctor --python PATH names another Python"
+    cost, allow = "no training can run here", "tdiag doctor --python PATH names another Python"
     try:
         answer = ask(python, "none", "-") or {}
     except TdiagError as error:
@@ -84,12 +84,15 @@ def _writable() -> Check:
         failure = error
     else:
         return Check("run directory", True, f"{rundir.RUNS} can be written here", vital=True)
-    cost = "nothing can be kept"
+    cost = "nothing can be stored"
     return Check("run directory", False, failure.message, cost, failure.hint, vital=True)
 
 
 def _py_spy() -> Check:
-    name, cost = "py-spy attach", "stacks are sampled inside the process: no workers, less exact"
+    name, cost = (
+        "py-spy attach",
+        "stacks are sampled inside the process: without workers, less accurate",
+    )
     tool = PySpy(Path())
     if tool.program is None:
         return Check(name, False, "py-spy is not installed", cost, "pip install py-spy")
@@ -115,14 +118,14 @@ def _py_spy() -> Check:
         child.kill()
         child.wait()
     if sampling:
-        return Check(name, True, "tried on a child: it samples")
+        return Check(name, True, "tried on a child process: it works")
     return Check(name, False, why.partition("; to allow")[0], cost, allow_hint())
 
 
 def _strace() -> Check:
     name, program = "strace", Strace(Path()).program
     if program is None:
-        return Check(name, None, "not installed; only `tdiag run --syscalls` asks for it")
+        return Check(name, None, "not installed; only `tdiag run --syscalls` needs it")
     return Check(name, None, f"{program}, for `tdiag run --syscalls`")
 
 
@@ -131,7 +134,7 @@ def _disk_reads() -> Check:
     try:
         psutil.Process().io_counters()
     except (AttributeError, OSError, psutil.Error) as error:
-        cost = "storage reads are known from waiting alone"
+        cost = "storage reads are inferred from waiting only"
         return Check(name, False, f"not readable: {error}", cost, "run as the script's own user")
     return Check(name, True, "readable")
 
@@ -172,23 +175,23 @@ def _gpu(answer: dict[str, Any]) -> Iterator[Check]:
         gpus.close()
     build = str(answer.get("torch_version") or "")
     if devices is None:
-        cost = "no GPU use, memory or clocks; on a machine without a GPU nothing is lacking"
+        cost = "no GPU use, memory or clocks; not needed on a machine without a GPU"
         yield Check("NVIDIA GPU (NVML)", None, missing, cost)
         return
     names = ", ".join(str(device["name"]) for device in devices)
     yield Check("NVIDIA GPU (NVML)", True, names)
     if "+cpu" in build:
-        cost = "the GPU stays unused"
+        cost = "the GPU is not used"
         yield Check("CUDA build of torch", False, build, cost, "install a CUDA build of torch")
         return
     cupti = _cupti(answer.get("torch"))
     cost = "no kernels, copies or synchronisations: device time cannot be split"
-    yield Check("CUPTI", bool(cupti), cupti or "libcupti not found beside torch", cost if not cupti
+    yield Check("CUPTI", bool(cupti), cupti or "libcupti not found with torch", cost if not cupti
                 else "", "pip install the nvidia-cuda-cupti package of your CUDA")  # fmt: skip
 
 
 def _cupti(torch_file: str | None) -> str:
-    """The CUPTI library that torch.profiler would load, "" if there is none."""
+    """The CUPTI library that torch.profiler would load, or "" if there is none."""
     if not torch_file:
         return ""
     package = Path(torch_file).parent
@@ -202,7 +205,7 @@ def _viewer() -> Check:
     found = {p: v for p in packages if (v := version(p))}
     missing = [p for p in packages if p not in found]
     if missing:
-        cost = "traces cannot be looked at in TensorBoard; the diagnosis needs none of it"
+        cost = "traces cannot be shown in TensorBoard; the diagnosis does not need it"
         names = " ".join(missing)
         return Check(VIEWER, False, f"{names} is missing", cost, f"pip install {names}")
     return Check(VIEWER, True, ", ".join(f"{p} {v}" for p, v in found.items()))

@@ -1,7 +1,7 @@
-"""What is checked before the user's program is started: one clear message each, nothing guessed.
+"""Checks before the user's program is started: one clear message each, no guesses.
 
-A launcher command brings its own Python, which cannot be asked; there only the program itself
-and flags that defeat injection are checked.
+A launcher command brings its own Python, which cannot be asked; for it only the program itself and
+flags that prevent injection are checked.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ ASK = Path(__file__).with_name("ask.py")
 ASK_TIMEOUT_S = Threshold(
     30.0,
     "s",
-    "Heuristic: starting a Python takes some 50 ms, from a cold network file system seconds. Later"
-    " the check is given up and the program started: the check must never be what stops a run.",
+    "Heuristic: starting a Python takes about 50 ms, from a cold network file system seconds. After"
+    " that the check is skipped and the program started: the check must never stop a run.",
 )
 CANNOT_EXECUTE, NOT_FOUND = 126, 127  # POSIX shell exit codes
 
 PYTHON_NAME = re.compile(r"(python|pypy)[\d.]*(\.exe)?$")
-# Python's options that take a value as the next word (`python --help`), and that end the options.
+# Python options that take the next word as a value (`python --help`), and that end the options.
 WITH_VALUE, LAST = "WX", "cm"
-# -I ignores PYTHONPATH and the user's site, -E every PYTHON* variable, -S skips `site`, which is
-# what imports the probe's sitecustomize.
+# -I ignores PYTHONPATH and the user's site, -E every PYTHON* variable, -S skips `site`, which
+# imports the probe's sitecustomize.
 DEFEATS_INJECTION = "IES"
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What the user's Python answered; a field is None where it could not be asked."""
+    """What the user's Python answered; a field is None if the Python could not be asked."""
 
     python: str | None = None
     python_version: str | None = None
@@ -52,7 +52,7 @@ class Checked:
 def check(target: Target, python: str | None) -> Checked:
     """Refuse what cannot work, before anything is written or started.
 
-    Raises UsageError (exit 2) for a wrong script, LaunchError for a program that is not there
+    Raises UsageError (exit 2) for a wrong script, LaunchError for a program that does not exist
     (127) or cannot be executed (126).
     """
     if target.kind == "launcher":
@@ -85,7 +85,8 @@ def check(target: Target, python: str | None) -> Checked:
 
 
 def ask(python: str, kind: str, name: str) -> dict[str, Any] | None:
-    """Run ``ask.py`` in that Python; None if it took too long. UsageError if it is no Python."""
+    """Run ``ask.py`` in that Python; None if it took too long. Raises UsageError if it is not a
+    Python."""
     environment = {k: v for k, v in os.environ.items() if k != RUN_VARIABLE}
     try:
         done = subprocess.run(
@@ -109,7 +110,7 @@ def ask(python: str, kind: str, name: str) -> dict[str, Any] | None:
 
 
 def _executable(name: str, what: str) -> str:
-    """The path a shell would execute, or the shell's own exit code."""
+    """The path that a shell would execute. Raises LaunchError with the shell's exit code."""
     found = shutil.which(name)
     if found:
         return found
@@ -127,7 +128,7 @@ def _script(name: str) -> None:
     if path.is_dir():
         if not (path / "__main__.py").is_file():
             raise UsageError(f"{name} is a directory without a __main__.py",
-                             "name the training script in it")  # fmt: skip
+                             "name the training script inside it")  # fmt: skip
         return
     if not path.exists():
         hint = f"tdiag run -- {name} …" if shutil.which(name) else "check the path"
@@ -150,21 +151,21 @@ def _script(name: str) -> None:
 
 
 def _refuse_isolated(command: Sequence[str]) -> None:
-    """``python -I/-E/-S`` would start without the probe, wherever in the command it stands."""
+    """Refuse ``python -I/-E/-S`` anywhere in the command: it would start without the probe."""
     for position, word in enumerate(command):
         if PYTHON_NAME.search(Path(word).name):
             flags = _python_flags(command[position + 1 :])
             bad = sorted(set(flags) & set(DEFEATS_INJECTION))
             if bad:
                 raise UsageError(
-                    f"`{Path(word).name} -{bad[0]}` shuts the probe out: it ignores PYTHONPATH"
-                    " or sitecustomize",
-                    f"leave -{bad[0]} away for the diagnosis",
+                    f"`{Path(word).name} -{bad[0]}` prevents the probe from loading: it ignores"
+                    " PYTHONPATH or sitecustomize",
+                    f"leave out -{bad[0]} for the diagnosis",
                 )
 
 
 def _python_flags(words: Sequence[str]) -> str:
-    """The one-letter flags given to a Python, up to its script."""
+    """A Python's one-letter flags, up to its script."""
     flags, rest = "", list(words)
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
         word = rest.pop(0)

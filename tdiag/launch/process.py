@@ -1,20 +1,19 @@
-"""Starting the user's program and waiting for it, so that signals and exit codes stay its own.
+"""Starts the user's program and waits for it, without changing its signals and exit code.
 
-The program shares our terminal, standard streams and process group, as under ``time`` or
-``nice``: a terminal still sees one job, the program still sees a terminal.
+The program shares tdiag's terminal, standard streams and process group, as under ``time`` or
+``nice``: the terminal sees one job, and the program sees a terminal.
 
 * Ctrl-C, Ctrl-\\ and a hang-up reach it from the terminal itself, which signals the whole group,
-  DataLoader workers included; tdiag neither swallows nor repeats them.
-* A signal sent to tdiag alone (``kill``, a batch system) is handed on to the program. Who sent it
-  stands in ``si_code``, which only ``sigtimedwait`` shows; hence the signals are blocked here
-  and waited for. (A sender that signals the whole group, such as ``timeout``, is
-  indistinguishable from one that means us: there the program gets the signal twice.)
-* The *first* Ctrl-C therefore does what it does under plain Python: KeyboardInterrupt in the
-  script, whose own handlers and ``finally`` run. tdiag waits for that and reports what there is;
-  a script that goes on training is stopped at its next step boundary through
-  ``control/finish``. Holding Ctrl-C back until a step boundary is no alternative: DataLoader
-  workers die of it at once, and a hanging script has no next boundary.
-* The *second* reaches the script as well and gives up the report; the *third* kills the script.
+DataLoader workers included; tdiag neither swallows nor repeats them. * A signal sent to tdiag alone
+(``kill``, a batch system) is passed on to the program. The sender is in ``si_code``, which only
+``sigtimedwait`` shows, so tdiag blocks the signals and waits for them. (A sender that signals the
+whole group, such as ``timeout``, looks the same: then the program gets the signal twice.) * So the
+*first* Ctrl-C does what it does under plain Python: KeyboardInterrupt in the script, whose own
+handlers and ``finally`` run. tdiag waits for that and reports what was measured; a script that goes
+on training is stopped at its next step boundary through ``control/finish``. Delaying Ctrl-C until a
+step boundary is no alternative: DataLoader workers die of it at once, and a hanging script has no
+next boundary. * The *second* also reaches the script and cancels the report; the *third* kills the
+script.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from dataclasses import dataclass
 from tdiag.errors import LaunchError, UsageError
 from tdiag.launch.preflight import CANNOT_EXECUTE, NOT_FOUND
 
-SI_KERNEL = 0x80  # si_code of a signal the kernel made, e.g. from a terminal (siginfo.h)
-TICK_S = 0.05  # how long the probe may wait for an answer to a request in control/
+SI_KERNEL = 0x80  # si_code of a signal from the kernel, e.g. from a terminal (siginfo.h)
+TICK_S = 0.05  # the longest that the probe waits for an answer in control/
 INTERRUPTS_TO_SKIP_REPORT, INTERRUPTS_TO_KILL = 2, 3
 
 
 @dataclass
 class Ended:
-    """How the program ended. ``code`` is what the shell would show: 128+n for a signal n."""
+    """How the program ended. ``code``: what the shell would show, 128+n for a signal n."""
 
     code: int
     signal: int | None
@@ -54,14 +53,14 @@ def run(
     tick: Callable[[], None],
     interrupted: Callable[[], None],
 ) -> Ended:
-    """Run the program to its end. Main thread only, before any other thread exists.
+    """Run the program to its end. Call it in the main thread, before any other thread exists.
 
     ``stdout``: a file descriptor to use instead of tdiag's. ``started(pid)``, ``tick()`` (every
     ``TICK_S``) and ``interrupted()`` (each SIGINT) are called between waits.
-    Raises LaunchError where the program cannot be executed (126, 127).
+    Raises LaunchError if the program cannot be executed (126, 127).
     """
     if not hasattr(signal, "sigtimedwait"):
-        raise UsageError("tdiag run needs Linux", "traces made elsewhere can be read on any system")
+        raise UsageError("tdiag run needs Linux", "tdiag analyze reads traces on any system")
     handed_on = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT,
                  signal.SIGUSR1, signal.SIGUSR2}  # fmt: skip
     waited = handed_on | {signal.SIGCHLD}
@@ -72,8 +71,8 @@ def run(
         interrupts = 0
         while True:
             code = child.poll()
-            # Once the program is gone, what is still queued is only counted, never left to be
-            # raised as our own KeyboardInterrupt when the mask is lifted.
+            # Once the program is gone, queued signals are only counted; otherwise they would become
+            # tdiag's own KeyboardInterrupt when the mask is lifted.
             info = signal.sigtimedwait(waited, TICK_S if code is None else 0)
             if info is not None and info.si_signo in handed_on:
                 if info.si_signo == signal.SIGINT:
@@ -98,7 +97,8 @@ def _spawn(
     try:
         return subprocess.Popen(
             command, env=environment, stdout=stdout,
-            # A blocked mask survives exec; the program must get the one we were given.
+            # A blocked mask survives exec, so the program gets the mask that tdiag was started
+            # with.
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
         )  # fmt: skip
     except FileNotFoundError as error:

@@ -1,7 +1,7 @@
-"""How far the run is, from tailing ``events/*.jsonl`` while the program writes them.
+"""How far the run is, read from ``events/*.jsonl`` while the program writes them.
 
-The reader shares the machine with what it measures. Records of steps and fetches may come
-hundreds of times a second, so the marks of steps are never parsed.
+The reader shares the machine with what it measures. Records of steps and fetches may come hundreds
+of times a second, so the marks of steps are never parsed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from tdiag.probe.wire import BASELINE, STEPS_HEAD, EventsFile, events_files
 
-# Records the display and the closing note need; each comes a few times in a run.
+# Records that the display and the closing note need; each comes a few times per run.
 RARE = {
     "process",
     "window",
@@ -26,7 +26,7 @@ RARE = {
     "died",
     "unstopped",
 }
-# A first look at a file that has grown meanwhile must not hold up the answers to the probe.
+# The first read of a large file must not delay the answers to the probe.
 CHUNK_BYTES = 4 << 20
 
 
@@ -39,7 +39,7 @@ class Reported:
         self.window = ""
         self.window_pass = 0
         self.window_from: tuple[int, int] | None = None  # (step index, t) at its begin
-        self.clean_step_ns: int | None = None  # mean step of the newest baseline window so far
+        self.clean_step_ns: int | None = None  # mean step of the latest baseline window so far
         self.boundary = ""  # what ends a step; "" = no step seen yet
         self.first_step_ns = 0
         self.role = ""
@@ -47,18 +47,18 @@ class Reported:
         self.finish = ""
         self.on_device = False
         self.residue: float | None = (
-            None  # of a trace, share of the clean step; None = not measured
+            None  # slow-down after a trace, share of the clean step; None = not measured
         )
         self.rank, self.world_size = 0, 1
         self.began = self.ended = 0  # watched from, and until what it last wrote
         self.died: dict[str, Any] | None = None  # of an exception: the record
         self.stopped = False  # the probe has ended the program here
-        self.absent = 0  # ranks that could not be asked to stop, so that none was
+        self.absent = 0  # ranks that could not be asked to stop, so no rank was
         self.forced = False  # the probe had to end it with a signal
         self.failures: list[str] = []
 
     def look(self) -> None:
-        """Take in what was written since the last look."""
+        """Read what was written since the last call."""
         try:
             lines = self.file.read(CHUNK_BYTES)
         except OSError:
@@ -73,7 +73,7 @@ class Reported:
         try:
             getattr(self, "_" + kind)(json.loads(line))
         except (ValueError, KeyError, TypeError):
-            return  # a display must not fail over a record that it cannot read
+            return  # the display ignores a record that it cannot read
 
     def _steps(self, first: int, count: int, ended: int) -> None:
         self.steps += count
@@ -92,7 +92,7 @@ class Reported:
             self.window_from = (int(record["step"]), int(record["t"]))
         elif record["name"] == self.window:
             if record.get("drained") is not None and self.window == BASELINE and self.window_from:
-                # Launched is not done: on a device only whole windows have a length.
+                # Launched is not finished: on a device only whole windows have a duration.
                 steps = int(record["step"]) - self.window_from[0]
                 self.clean_step_ns = (int(record["t"]) - self.window_from[1]) // max(1, steps)
             self.window, self.window_from = "", None
@@ -134,32 +134,32 @@ class Reported:
 
 
 class Progress:
-    """Every process that has written events, in the order in which they appeared."""
+    """Every process that has written events, in order of appearance."""
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         self.processes: dict[str, Reported] = {}
 
     def look(self) -> None:
-        """Read on in every event file."""
+        """Read the new records of every event file."""
         for file in events_files(self.run_dir):
             self.processes.setdefault(file.path, Reported(file)).look()
 
     def lead(self) -> Reported | None:
-        """The training process that has made most steps (rank 0 of equals), or None."""
+        """The training process that has made most steps (rank 0 if several are equal), or None."""
         training = [p for p in self.processes.values() if p.steps or p.role == "training"]
         return max(training, key=lambda p: p.steps, default=None)
 
     def forced(self) -> bool:
-        """The script swallowed SystemExit, so the probe ended it with SIGTERM."""
+        """Whether the script swallowed SystemExit, so the probe ended it with SIGTERM."""
         return any(p.forced for p in self.processes.values())
 
     def stopped(self) -> bool:
-        """The probe has ended the program in at least one process."""
+        """Whether the probe has ended the program in at least one process."""
         return any(p.stopped for p in self.processes.values())
 
     def unstopped(self) -> set[int]:
-        """Ranks of a job that still train: their process ids."""
+        """Process ids of the job's ranks that still train."""
         still = (p for p in self.processes.values() if p.steps and not p.stopped)
         return {p.file.pid for p in still if p.world_size > 1}
 
@@ -180,7 +180,7 @@ class Progress:
         return found
 
     def steps(self) -> int:
-        """Steps that all processes together have ended."""
+        """The number of steps that all processes together have ended."""
         return sum(p.steps for p in self.processes.values())
 
     def torch_seen(self) -> bool:

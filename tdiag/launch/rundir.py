@@ -1,4 +1,4 @@
-"""The run directory: made before the program starts, so that a long run is never lost to a typo.
+"""The run directory: made before the program starts, so that a typo cannot lose a long run.
 
 Layout and meaning of every file: docs/run-directory.md.
 """
@@ -30,17 +30,17 @@ LATEST = "latest"
 MIN_FREE_BYTES = Threshold(
     64 << 20,
     "bytes",
-    "Heuristic: the largest thing a run writes is a trace, 14 to 31 bytes an event compressed"
-    " (twelve traces of as many sources) and some 300 before, as torch.profiler writes it first:"
-    " room for 200,000 events. With less, a long run would end in a torn capture.",
+    "Heuristic: the largest file of a run is a trace: 14 to 31 bytes per event compressed (twelve"
+    " traces from as many sources) and about 300 before, as torch.profiler writes it first: room"
+    " for 200,000 events. With less space, a long run would end in a truncated capture.",
 )
 
 
 def create(label: str, out: Path | None = None) -> Path:
     """Make the run directory, mode 0700, and return its absolute path.
 
-    ``out``: this very directory (new or empty) instead of ``.tdiag/runs/<utc>-<label>``.
-    Raises RunError where it cannot be written, is not empty, or the disk is full.
+    ``out``: this directory (new or empty) instead of ``.tdiag/runs/<utc>-<label>``.
+    Raises RunError if it cannot be written, is not empty, or the disk is full.
     """
     path = out or RUNS / _name(label)
     try:
@@ -66,8 +66,8 @@ def create(label: str, out: Path | None = None) -> Path:
 
 
 def furnish(path: Path) -> None:
-    """What a run directory has from the beginning. Raises OccupiedError where another tdiag was
-    faster, OSError where it cannot be written."""
+    """Create the initial contents of a run directory. Raises OccupiedError if another tdiag was
+    faster, OSError if it cannot be written."""
     try:
         (path / EVENTS).mkdir()
     except FileExistsError:
@@ -81,7 +81,7 @@ def create_check(label: str, among: Path = CHECKS) -> Path:
     """Make the folder of a check or a trial, which holds a run directory for each process that it
     starts.
 
-    Raises RunError where it cannot be written.
+    Raises RunError if it cannot be written.
     """
     path = (among / _name(label)).absolute()
     try:
@@ -117,7 +117,7 @@ def occupied(out: Path) -> OccupiedError:
 
 
 def unwritable(path: Path, error: OSError) -> RunError:
-    """The one message for every way in which a run directory cannot be written."""
+    """The one message for every reason why a run directory cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return RunError(
             f"the disk is full: {path} ({error.strerror})",
@@ -137,7 +137,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Replace a file in one step, so that a reader never sees half of it, whatever happens.
 
-    Raises RunError where it cannot be written; the old file is then still there.
+    Raises RunError if it cannot be written; the old file then still exists.
     """
     part = path.with_name(path.name + ".part")
     try:
@@ -150,14 +150,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def find(run: str | None) -> Path:
-    """The run directory a user means: a path, a name below ``.tdiag/runs``, or the latest.
+    """The run directory that the user means: a path, a name below ``.tdiag/runs``, or the latest.
 
-    Raises RunError where there is none.
+    Raises RunError if there is none.
     """
     if run is None:
         runs = [p for p in (RUNS / LATEST, *_newest_first()) if (p / RUN).is_file()]
         if not runs:
-            raise RunError("no run here yet", "tdiag run train.py --profiling makes one")
+            raise RunError("there is no run here yet", "tdiag run train.py --profiling makes one")
         return runs[0].resolve()
     for path in (Path(run), RUNS / run):
         if (path / RUN).is_file():
@@ -181,8 +181,8 @@ def _name(label: str) -> str:
 
 
 def fresh(path: Path) -> Path:
-    """Make this folder, numbered if there is one already (a run of the same second), whoever else
-    does so at the same time. Raises OSError."""
+    """Make this folder, with a number if it exists (a run in the same second), safely even if
+    others do the same at the same time. Raises OSError."""
     for number in itertools.count(1):
         made = path.with_name(f"{path.name}-{number}") if number > 1 else path
         with contextlib.suppress(FileExistsError):
@@ -199,7 +199,7 @@ def _ignore(folder: Path) -> None:
 
 
 def _link(path: Path) -> None:
-    """Point ``latest`` at the run; a file system without links only loses the shortcut."""
+    """Point ``latest`` at the run; on a file system without links only this shortcut is missing."""
     part = path.with_name(f".{LATEST}-{os.getpid()}")
     with contextlib.suppress(OSError):
         part.symlink_to(path.name)

@@ -1,4 +1,4 @@
-"""One run from start to end: directory, samplers, the program, and what became of it."""
+"""One run from start to end: directory, samplers, the program, and how it ended."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tdiag.sample.system import SystemSampler
 
 INJECT = Path(tdiag.__file__).parent / "probe" / "inject"
 LOOK_EVERY_S = 0.5
-MOST_FAULTS = 3  # of the probe, shown in the report; all are in events/
+MOST_FAULTS = 3  # faults of the probe shown in the report; all are in events/
 
 SAMPLERS = (wire.PY_SPY, wire.IN_PROCESS, wire.OFF)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """``time_budget_s`` counts from the first step boundary; ``steps`` None = no bound."""
+    """``time_budget_s``: seconds from the first step boundary; ``steps`` None: no limit."""
 
     profiling: bool = False
     steps: int | None = None
@@ -111,7 +111,7 @@ class _Session:
         self.watchdog = Watchdog(self.progress)
         self.ranks = RankWatch(self.progress)
         self.looked_s = 0.0
-        self.broken = ""  # why watching was given up
+        self.broken = ""  # why tdiag stopped watching
         self.record: dict[str, Any] = {
             "schema": rundir.SCHEMA,
             "command": self.command,
@@ -134,7 +134,7 @@ class _Session:
     def run(self) -> Finished:
         sampler, why = self.options.sampler, ""
         if sampler == wire.PY_SPY and not self.pyspy.program:
-            sampler, why = wire.IN_PROCESS, "py-spy is not installed beside tdiag"
+            sampler, why = wire.IN_PROCESS, "py-spy is not installed in tdiag's environment"
         config = {
             "profiling": self.options.profiling,
             "steps": self.options.steps,
@@ -173,8 +173,8 @@ class _Session:
         self._guarded((self.run_dir / wire.CONTROL / wire.FINISH).touch)
 
     def _guarded(self, action: Callable[[], None]) -> None:
-        """While the program runs, a fault of tdiag costs the watching, never the program: left to
-        rise it would end tdiag and leave the program behind. Recorded in the run."""
+        """Run an action so that a failure of tdiag stops only the watching: an exception would end
+        tdiag and leave the program running. The failure is recorded in the run."""
         if not self.broken:
             try:
                 action()
@@ -206,7 +206,7 @@ class _Session:
         self.progress.look()
         by_tdiag = ended.signal == signal.SIGTERM and self.progress.forced()
         hung = bool(self.watchdog.ended) and not self.progress.stopped()
-        as_told = replace(ended, signal=None, code=0)  # our doing, not the script's
+        as_told = replace(ended, signal=None, code=0)  # tdiag ended it, not the script
         if (by_tdiag or self.watchdog.ended) and not hung:
             ended = as_told
         notes = closing_notes(as_told if hung else ended, self.progress)
@@ -216,10 +216,10 @@ class _Session:
         if ended.code and not hung and not ended.interrupts and not self.progress.stopped():
             notes += [first] if (first := self.ranks.first_failure()) else []
         if hung:
-            notes.append("no process of the job did anything any more, so tdiag ended it")
+            notes.append("no process of the job did anything any longer, so tdiag ended it")
         elif self.watchdog.ended:
             notes.append(
-                "the program did nothing any more after tdiag had stopped the training, so tdiag"
+                "the program did nothing any longer after tdiag had stopped the training, so tdiag"
                 f" ended it: {'; '.join(self.watchdog.ended)}"
             )
         notes += not_watched(self.run_dir)
@@ -244,9 +244,10 @@ class _Session:
 
 
 def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:
-    """How the program ended, where that is out of the ordinary, and what the probe itself met.
+    """How the program ended, if that was unusual, and faults of the probe.
 
-    What that means for the evidence (too few steps, none at all) is said by its loader."""
+    What this means for the evidence (too few steps, none at all) is reported by the evidence
+    loader."""
     notes = []
     when = _when(progress)
     if ended.interrupts:
@@ -257,8 +258,8 @@ def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:
         notes.append(f"the program was killed by {name}{memory} {when}")
     elif ended.code and progress.stopped():
         notes.append(
-            f"tdiag had stopped the training, its evidence complete, when the program ended with"
-            f" exit code {ended.code}: that need not happen without tdiag"
+            "tdiag had stopped the training because its evidence was complete, and then the program"
+            f" ended with exit code {ended.code}: this may not happen without tdiag"
         )
     elif ended.code:
         see = "see its own message above"
@@ -267,7 +268,7 @@ def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:
     if lead is not None and lead.absent:
         notes.append(
             f"{lead.absent} rank{'s' * (lead.absent > 1)} of the job could not be asked to stop"
-            " with the others (another machine?) and would have failed without them: so the program"
+            " with the others (another machine?) and would have failed without them, so the program"
             " was not ended"
         )
     if progress.forced():
@@ -282,7 +283,7 @@ def closing_notes(ended: process.Ended, progress: Progress) -> list[str]:
 
 
 def not_watched(run_dir: Path) -> list[str]:
-    """Why processes in which torch was imported could not be watched, as the probe wrote it."""
+    """Why processes that imported torch could not be watched, as the probe reported."""
     try:
         lines = (run_dir / wire.PROBE_ERROR).read_text(errors="replace").splitlines()
     except OSError:
@@ -295,6 +296,6 @@ def _when(progress: Progress) -> str:
     if lead is None:
         return "before the first training step"
     if lead.finish not in ("", "exit", "error"):
-        return "after the watching was over"
-    steps = lead.steps + 1  # the very first only starts the clock and is not recorded
+        return "after tdiag had stopped watching"
+    steps = lead.steps + 1  # the first only starts the clock and is not recorded
     return f"after {steps} training step{'s' * (steps > 1)} ({lead.steps} measured)"

@@ -1,13 +1,13 @@
-"""What to launch, from the words of `tdiag run`'s command line.
+"""What to launch, parsed from `tdiag run`'s command line.
 
 Three forms: ``script.py args…``, ``-m package.module args…`` and ``-- any launcher …``.
-tdiag's own options may stand anywhere before ``--``; every other word after the script is the
-script's. Three cases would be ambiguous; two are settled by the script's own source:
+tdiag's own options may appear anywhere before ``--``; every other word after the script is the
+script's. Of three ambiguous cases, two are decided by the script's own source:
 
-* ``--profiling``, declared by the script too, is given to both;
-* ``--help`` after a script asks the script;
-* any other option of tdiag that stands *after* a script which declares the same option is the
-  script's (a training with its own ``--steps`` keeps it). Before the script it is tdiag's.
+* ``--profiling``, if the script also declares it, goes to both;
+* ``--help`` after a script goes to the script;
+* any other tdiag option *after* a script that declares the same option is the script's (a training
+  with its own ``--steps`` keeps it). Before the script it is tdiag's.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tdiag.model.threshold import Threshold
 ALIKE = Threshold(
     0.86,
     "of the letters in common (difflib's ratio)",
-    "By arithmetic: a letter left out, doubled or swapped in an option of six letters or more stays"
-    " above it; what merely begins alike (--output-dir, --steps-per-epoch) stays below.",
+    "By arithmetic: one letter omitted, doubled or swapped in an option of six letters or more"
+    " stays above it; options that only begin alike (--output-dir, --steps-per-epoch) stay below.",
 )
 PROFILING, HELP = "--profiling", "--help"
 
@@ -41,7 +41,7 @@ class Target:
     args: tuple[str, ...] = ()
 
     def command(self, python: str) -> list[str]:
-        """The words to execute; a launcher is taken as it stands and brings its own Python."""
+        """The words to execute; a launcher is run as given and brings its own Python."""
         if self.kind == "launcher":
             return [self.name, *self.args]
         return [python, *(["-m"] if self.kind == "module" else []), self.name, *self.args]
@@ -52,13 +52,13 @@ class Target:
         return script if self.kind == "module" else Path(script).resolve().stem or "run"
 
     def script(self) -> str:
-        """The script or module as the user wrote it; of a launcher the first ``.py`` word."""
+        """The script or module as the user wrote it; for a launcher the first ``.py`` word."""
         if self.kind != "launcher":
             return self.name
         return next((w for w in self.args if w.endswith(".py")), self.name)
 
     def source_file(self) -> Path | None:
-        """The file whose source can be searched for options; None where it is unknown."""
+        """The file to search for declared options; None if it is unknown."""
         if self.kind == "script":
             path = Path(self.name)
             return path / "__main__.py" if path.is_dir() else path
@@ -74,9 +74,9 @@ def split(
 ) -> tuple[list[str], Target]:
     """Split a command line into tdiag's words and the target.
 
-    ``own`` maps each option of tdiag to whether it takes a value. Unknown options before the
-    target stay among tdiag's words, so that the parser can complain about them. ``usual``: how the
-    command begins in the examples of a complaint. Raises UsageError where no target is named.
+    ``own`` maps each tdiag option to whether it takes a value. Unknown options before the target
+    stay among tdiag's words, so that the parser can report them. ``usual``: how the command begins
+    in the examples of an error message. Raises UsageError if no target is named.
     """
     mine: list[str] = []
     target: Target | None = None
@@ -119,8 +119,8 @@ def split(
 def near_misses(
     words: Sequence[str], target: Target, own: Mapping[str, bool]
 ) -> list[tuple[str, str]]:
-    """Words of the script's that look like a misspelt option of tdiag's, with that option; none
-    that the script declares or that stands behind ``--``."""
+    """Words of the script that look like a misspelt tdiag option, with that option; none that the
+    script declares or that come after ``--``."""
     known = [option for option in own if option.startswith("--")]
     before = words[: words.index("--")] if "--" in words else words
     found = []
@@ -133,7 +133,7 @@ def near_misses(
 
 
 def _the_scripts(name: str, declared: frozenset[str]) -> bool:
-    """Whether an option of tdiag's, standing after the script, is the script's all the same."""
+    """Whether a tdiag option that comes after the script is nevertheless the script's."""
     return name == HELP or (name in declared and name != PROFILING)
 
 
@@ -149,14 +149,14 @@ def _after_dashes(target: Target | None, rest: list[str], usual: str) -> Target:
     return Target("launcher", rest[0], tuple(rest[1:]))
 
 
-MOST_FILES = 100  # a parser stands near its script; a whole monorepo is not searched
+MOST_FILES = 100  # a parser is near its script; a whole monorepo is not searched
 
 
 def declared_options(source: Path | None) -> frozenset[str]:
     """String constants that look like options, in this file and in the modules it imports.
 
-    Only modules beside the file or in the working directory are followed, which is where a
-    program keeps its parser; installed packages are not. Empty if the file cannot be read.
+    Follows only modules next to the file or in the working directory, where a program keeps its
+    parser, not installed packages. Empty if the file cannot be read.
     """
     if source is None:
         return frozenset()
@@ -185,7 +185,7 @@ def _parse(path: Path) -> ast.Module | None:
 
 
 def _local(node: ast.Import | ast.ImportFrom, importer: Path) -> Iterator[Path]:
-    """The files of the user's own that an import statement can mean."""
+    """The user's own files that an import statement can mean."""
     bases = [importer.parent, Path()]
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]

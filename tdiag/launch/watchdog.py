@@ -1,8 +1,8 @@
-"""Ends a program that would wait for ever: one that tdiag has stopped, or a job that hangs.
+"""Ends a program that would wait for ever: one that tdiag has stopped, or a hanging job.
 
-The probe ends a training process by `SystemExit` at a step boundary. A process that started it may
-then wait for a result that nobody will send (Lightning's `ddp_spawn` waits on a queue), a rank for
-one that is gone. While anything of the program still works it is left alone: it may save or upload.
+The probe ends a training process with `SystemExit` at a step boundary. Its parent may then wait for
+a result that never comes (Lightning's `ddp_spawn` waits on a queue), and a rank for one that has
+ended. While any process of the program still works, it is left alone: it may save or upload.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from tdiag.sample.pyspy import Frame, dump
 STILL_S = Threshold(
     15.0,
     "s",
-    "Heuristic: time for a disk or a server to answer; short beside the minute that a diagnosis may"
-    " take.",
+    "Heuristic: time for a disk or a server to answer; short compared with the minute that a"
+    " diagnosis may take.",
 )
 WORKING_CORES = Threshold(
     0.02,
     "cores",
-    "Heuristic: what only waits uses less; torchrun's agent looks at its ranks ten times a"
+    "Heuristic: a process that only waits uses less; torchrun's agent polls its ranks ten times a"
     " second and took 0.25 % of a core (20 ms of 8 s).",
 )
 NO_STEP_S = Threshold(
     60.0,
     "s without a step",
-    "Heuristic: a rank that waits for another in a collective may do so in a busy loop (NCCL does),"
-    " so its CPU time does not tell; few steps take a minute.",
+    "Heuristic: a rank may wait for another in a collective in a busy loop (NCCL does), so its CPU"
+    " time does not show it; few steps take a minute.",
 )
 END_WITHIN_S = 5.0  # from SIGTERM to SIGKILL; Docker and systemd give 10 and 90 s to healthy ones
-MOST_ASKED = 8  # processes whose stack is read, each in a fraction of a second
+MOST_ASKED = 8  # processes whose stack is read; each takes a fraction of a second
 
 
 class Watchdog:
-    """``look`` at the processes of the program every half second; ``ended``: what it ended, one
-    sentence a process, empty as long as nothing had to be."""
+    """Call ``look`` every half second. ``ended``: what it ended, one sentence per process; empty as
+    long as it ended nothing."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self.ended: list[str] = []
         self.since_s = 0.0  # when the program last did something
-        self.cpu_s = 0.0  # what all its processes had used by then
+        self.cpu_s = 0.0  # CPU time of all its processes until then
         self.pids: set[int] = set()
         self.steps = 0
         self.stepped_s = 0.0
@@ -60,8 +60,8 @@ class Watchdog:
         *,
         hangs: bool = False,
     ) -> None:
-        """``now_s``: monotonic seconds. ``processes``: those of the program, its root first; asked
-        for once tdiag has stopped one, or the job ``hangs``."""
+        """``now_s``: monotonic seconds. ``processes``: those of the program, its root first; called
+        only once tdiag has stopped the program, or the job ``hangs``."""
         if self.ended or not (hangs or self.progress.stopped()):
             return
         alive = [process for process in processes() if _alive(process)]
@@ -73,7 +73,7 @@ class Watchdog:
         end(alive)
 
     def _works(self, now_s: float, alive: list[psutil.Process]) -> bool:
-        """Whether the program still does something, or may."""
+        """Whether the program still works, or may."""
         pids, cpu_s, steps = {p.pid for p in alive}, _cpu_s(alive), self.progress.steps()
         if pids != self.pids or steps != self.steps:
             self.pids, self.steps, self.stepped_s = pids, steps, now_s
@@ -105,7 +105,7 @@ def _cpu_s(processes: Iterable[psutil.Process]) -> float:
 
 def _waits(process: psutil.Process) -> tuple[str, bool]:
     """``process 71 waited in get (multiprocessing/queues.py:103), called at train.py:12``, and
-    whether that is in the user's code."""
+    whether this is in the user's code."""
     text, stack = f"process {process.pid} waited", dump(process.pid)
     if not stack:
         return text, False

@@ -1,1 +1,1 @@
-"""Types only: what rules, diagnose, report, gate and cli hand to each other."""
+"""Types only: what rules, diagnose, report, gate and cli exchange."""

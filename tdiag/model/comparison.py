@@ -1,4 +1,4 @@
-"""What `tdiag analyze --against` finds: two traces side by side.
+"""The result of `tdiag analyze --against`: two traces side by side.
 
 The shape is public and versioned (``COMPARISON_VERSION``, ``tdiag/report/comparison.schema.json``).
 """
@@ -14,7 +14,7 @@ COMPARISON_VERSION = 1
 
 class Difference(msgspec.Struct, frozen=True):
     """One number of two traces, per step unless ``name`` is a peak. ``unit``: ns, bytes, count.
-    ``at_most``: that side only lists what is larger, so its true value is this or less."""
+    ``at_most``: that side lists only larger values, so its true value is this or less."""
 
     name: str
     unit: Literal["ns", "bytes", "count"]
@@ -24,13 +24,13 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def difference(self) -> float:
-        """after − before; where one side is ``at_most``, the least that it can be."""
+        """after − before; if one side is ``at_most``, the smallest possible difference."""
         return self.after - self.before
 
 
 class ChangeTable(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs noticeably, largest change first. ``why``: why nothing could be compared;
-    without it, no rows mean no noticeable difference."""
+    """Noticeable differences, largest first. ``why``: why nothing could be compared; without it, no
+    rows mean no noticeable difference."""
 
     title: str
     rows: tuple[Difference, ...] = ()
@@ -38,8 +38,8 @@ class ChangeTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two traces side by side. ``step``: None where either has none. Notes: what the reader must
-    know of each trace."""
+    """Two traces side by side. ``step``: None if either has none. Notes: what the reader must know
+    about each trace."""
 
     schema_version: int = COMPARISON_VERSION
     verdict_before: str

@@ -8,9 +8,9 @@ from tdiag.model.place import Place
 
 
 class CompiledFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """A function and what continues it after graph breaks. ``compilations``: of either, each
-    version counted, and ``graphs``: those of them with ops in their graph; ``ns``: what compiling
-    took, without backward graphs that were compiled later."""
+    """A function and its continuations after graph breaks. ``compilations``: of both, each version
+    counted; ``graphs``: those with ops in their graph; ``ns``: time to compile, without backward
+    graphs that were compiled later."""
 
     at: Place
     compilations: int
@@ -19,10 +19,10 @@ class CompiledFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
-    """A graph ended at this line, before its function did, in so many compilations (``times``).
+    """A graph ended at this line, before its function did, in ``times`` compilations.
 
     Per traced step: ``per_step``, how often the program continued after it, and ``ns``, the host's
-    time from the end of the graph before to there. None: the trace does not tell."""
+    time from the end of the previous graph to there. None: the trace does not show it."""
 
     at: Place
     reason: str
@@ -40,12 +40,12 @@ class Recompiled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
-    """``compilations``: of functions, each version counted, and ``recompiles``: all but the first
-    version of each, up to the end of the clean window. Time compiling: ``before_ns`` until the
-    clean steps began, ``clean_ns`` per clean step. ``limit_hit``: a function was given up after too
-    many versions and runs as plain Python. ``shares``: of the traced step's host time, ``graphs``:
-    inside compiled graphs; ``broken``: ops that compiled functions call outside of their graphs;
-    ``eager``: ops outside of compiled functions; ``guards``: choosing the version. Empty: unknown.
+    """``compilations``: of functions, each version counted; ``recompiles``: all except the first
+    version of each, until the end of the clean window. Time to compile: ``before_ns`` before the
+    clean steps, ``clean_ns`` per clean step. ``limit_hit``: a function was given up after too many
+    versions and runs as plain Python. ``shares``: of the traced step's host time, ``graphs``:
+    inside compiled graphs; ``broken``: ops that compiled functions call outside their graphs;
+    ``eager``: ops outside compiled functions; ``guards``: choosing the version. Empty: unknown.
     """
 
     compilations: int

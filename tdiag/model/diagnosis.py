@@ -1,4 +1,4 @@
-"""The diagnosis: what every reporter renders and what ``diagnosis.json`` holds.
+"""The diagnosis: what every reporter renders and ``diagnosis.json`` contains.
 
 The shape is public and versioned (``SCHEMA_VERSION``, ``tdiag/report/diagnosis.schema.json``).
 """
@@ -18,8 +18,8 @@ from tdiag.model.watched import Watched
 
 SCHEMA_VERSION = 2
 
-# Shares of the step below this get no line of their own in a table: half of the last digit of a
-# share in whole per cent.
+# Smaller shares of the step do not get their own line in a table: half of the last digit of a share
+# in whole percent.
 MINOR_FRAC = 0.005
 
 VerdictClass = Literal[
@@ -66,7 +66,7 @@ class Speedup(msgspec.Struct, frozen=True):
 
 
 class MeasuredGain(msgspec.Struct, frozen=True):
-    """What a trial of the fix found (:class:`tdiag.model.trials.Tried`): faster, slower or no
+    """The result of a trial of the fix (:class:`tdiag.model.trials.Tried`): faster, slower or no
     effect; step time without ÷ with it, and its 95 % interval."""
 
     answer: Answer
@@ -77,15 +77,14 @@ class MeasuredGain(msgspec.Struct, frozen=True):
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One rule's result. ``recoverable_ns``: per step, the middle of the predicted range, or its
-    low end where the range is so wide that the gain is known from below alone; 0 for an advisory,
-    and where the fix may cost more than it wins. Where a trial ``measured`` the fix, what that won,
-    or 0; ``speedup`` stays the prediction. ``at_best_ns``: the range's high end
-    (the speed-up's may count on warm caches besides). ``summary``: one sentence with the decisive
-    numbers. ``why_gain``: where the range comes from. ``advisory``: no measured cost, one too
-    small to be a healthy run's concern, or a small gain that may be none; never ranked above
-    others.
-    ``components``: the budget components the time comes out of; findings that share one overlap,
-    so their ``recoverable_ns`` must not be added up."""
+    low end if the range is so wide that only a lower bound is known; 0 for an advisory, and if the
+    fix may cost more than it gains. If a trial ``measured`` the fix, the measured gain, or 0;
+    ``speedup`` stays the prediction. ``at_best_ns``: the range's high end (the speed-up's may also
+    count on warm caches). ``summary``: one sentence with the decisive numbers. ``why_gain``: the
+    basis of the range. ``advisory``: no measured cost, a cost too small to matter in a healthy run,
+    or a small gain that may be none; never ranked above others. ``components``: the budget
+    components that the time comes from; findings that share one overlap, so their
+    ``recoverable_ns`` must not be added up."""
 
     code: str
     name: str
@@ -104,7 +103,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wins(self) -> Speedup | None:
-        """The interval that a trial measured, else the prediction; None where neither gains."""
+        """The interval that a trial measured, else the prediction; None if neither is a gain."""
         if found := self.measured:
             return Speedup(found.low, found.high) if found.answer == "faster" else None
         return self.speedup
@@ -112,8 +111,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """``share``: of the clean step, 0..1. ``confidence``: 0..1, lowered by missing evidence and a
-    close runner-up. ``healthy``: the step is spent computing, and efficiently. ``proven``: a trial
-    measured that at least about this share is saved without it."""
+    close runner-up. ``healthy``: the step is spent computing, efficiently. ``proven``: a trial
+    measured that leaving this part out saves at least about this share."""
 
     cls: str = msgspec.field(name="class")
     share: float
@@ -145,8 +144,8 @@ class Abstained(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """``count`` is per traced step, ``ns`` as well unless :attr:`Top.scaled`. ``at``: where a
-    function begins; its file as the profiler recorded it, which may be relative."""
+    """``count`` is per traced step; so is ``ns`` unless :attr:`Top.scaled`. ``at``: where a
+    function begins; its file is as the profiler recorded it and may be relative."""
 
     name: str
     count: float
@@ -155,14 +154,14 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Top(msgspec.Struct, frozen=True, kw_only=True):
-    """What a traced step's time is made of, largest first (at most ten).
+    """The parts of a traced step's time, largest first (at most ten).
 
     ``kernels``: device work by its own name; ``ops``: by the op that launched it; ``modules`` and
     ``functions``: by the ``nn.Module`` and the user's function that called it (forward only);
-    ``host_ops``: ops by their own host time. ``total_ns``: what shares are of, per step: all
-    device work, or the own time of all host ops. Kernels that ran at once both count.
-    ``scaled``: the profiler slows the host, so host times are brought to the clean step: traced
-    time × clean step ÷ traced step. Shares are as traced.
+    ``host_ops``: ops by their own host time. ``total_ns``: the denominator of shares, per step: all
+    device work, or the own time of all host ops. Concurrent kernels both count. ``scaled``: the
+    profiler slows the host, so host times are scaled to the clean step: traced time × clean step ÷
+    traced step. Shares are as traced.
     """
 
     of: Origin
@@ -196,15 +195,15 @@ class RooflineLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Roofline(msgspec.Struct, frozen=True, kw_only=True):
-    """How close forward, loss, backward and optimizer come to what the machine reaches.
+    """How close forward, loss, backward and optimizer come to the machine's best rates.
 
     ``efficiency``: best time ÷ ``step_ns``, at most 1. ``step_ns``: their clean time, without the
     share in which other programs had the cores; with a device its computing time. ``compute_ns``
-    and ``memory_ns``: best time of the ops whose arithmetic, whose memory traffic takes longer;
-    ``dispatch_ns``: least cost of the calls alone. ``bound``: the largest of these three.
-    ``threads``: of the rates, ``threads_used``: by the program, None with a device, and
-    ``idle_threads_frac``: the share of ``step_ns`` that the unused ones would save. ``certainty``:
-    how well the rates are known, 0..1."""
+    and ``memory_ns``: best time of the ops limited by arithmetic and by memory traffic;
+    ``dispatch_ns``: fixed cost of the calls. ``bound``: the largest of these three. ``threads``: of
+    the rates, ``threads_used``: by the program, None with a device, and ``idle_threads_frac``: the
+    share of ``step_ns`` that the unused ones would save. ``certainty``: how well the rates are
+    known, 0..1."""
 
     efficiency: float
     bound: str
@@ -226,15 +225,15 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reachable(self) -> str:
-        """In words: what ``efficiency`` is a part of. A device's rates are never measured."""
+        """In words, what ``efficiency`` is a part of. A device's rates are never measured."""
         return "what this machine reaches" if self.threads else "the device's data sheet"
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a report says. ``budget`` sums to ``step.mean_ns`` exactly. ``together``: with the
-    fixes of all findings that are no advisories; None with fewer than two. ``compiled``: None
-    where torch.compile compiled nothing. ``trials``: of the fixes and the verdict, None where none
-    was made. ``watched``: of a process that was watched from outside; None for one that was
+    """Everything in a report. ``budget`` sums to ``step.mean_ns`` exactly. ``together``: the gain
+    of the fixes of all findings that are not advisories; None with fewer than two. ``compiled``:
+    None if torch.compile compiled nothing. ``trials``: of the fixes and the verdict, None if there
+    were none. ``watched``: for a process that was watched from outside; None for one that was
     launched."""
 
     schema_version: int = SCHEMA_VERSION

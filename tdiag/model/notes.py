@@ -1,4 +1,4 @@
-"""What a report says of its own evidence: notes, and how far each source was captured."""
+"""What a report says about its own evidence: notes, and how far each source was captured."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ State = Literal["captured", "partial", "failed", "not requested"]
 
 
 class Note(msgspec.Struct, frozen=True):
-    """``code``: what kind of note it is, e.g. ``crowded-machine``; stable, for programs.
-    ``text``: one sentence. ``severity``: a ``warning`` says that numbers of the report may be off,
-    and lowers the reader's trust in the verdict; ``info`` says what the report is about."""
+    """``code``: the kind of note, e.g. ``crowded-machine``; stable, for programs. ``text``: one
+    sentence. ``severity``: a ``warning`` means that numbers of the report may be wrong; ``info``
+    says what the report is about."""
 
     code: str
     text: str
@@ -21,7 +21,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Captured(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far a source of evidence (a window, a sampler) was captured. ``why``: the reason where it
+    """How far a source of evidence (a window, a sampler) was captured. ``why``: the reason if it
     was ``partial`` or ``failed``, else empty."""
 
     state: State

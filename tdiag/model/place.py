@@ -6,8 +6,8 @@ import msgspec
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``file`` is absolute unless a trace holds it relative; ``line`` counts from 1, 0 = unknown.
-    ``function``: the one that holds the line, empty where unknown."""
+    """``file`` is absolute unless a trace recorded it as relative; ``line`` counts from 1, 0 =
+    unknown. ``function``: the enclosing function, empty if unknown."""
 
     file: str
     line: int

@@ -1,10 +1,10 @@
-"""A number that a decision hangs on."""
+"""A number that decides something."""
 
 from __future__ import annotations
 
 
 class Threshold(float):
-    """Behaves as its value; carries its unit and where the value comes from.
+    """Behaves as its value, and carries its unit and its source.
 
     ``source`` is a sentence: what was measured and by which benchmark, or what is cited. The docs
     of rules and of the verdict print it (``scripts/generate_docs.py``).
@@ -22,7 +22,7 @@ class Threshold(float):
         return f"{float(self):,.10g}"
 
 
-# What evidence, rules and the verdict all go by.
+# Thresholds shared by evidence, rules and the verdict.
 MAJORITY_FRAC = Threshold(
     0.5, "of the whole", 'By definition of "most": the larger half of what was measured.'
 )

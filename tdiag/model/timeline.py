@@ -1,4 +1,4 @@
-"""One step drawn along time: what the host and each part of the device did when."""
+"""One step drawn over time: what the host and each part of the device did when."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 from tdiag.model.kind import Kind
 
-# A step is cut into so many cells where a lane has more spans: two for each column of a wide
+# A step with more spans in a lane is cut into this many cells: two for each column of a wide
 # terminal, and a few pixels of a page.
 CELLS = 240
 
@@ -21,12 +21,13 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
-    """Disjoint spans in order of time; between them nothing ran (on the host: nothing named).
+    """Disjoint spans in order of time; between them nothing ran (on the host: nothing that has a
+    name).
 
     ``name``: ``host`` (any thread), ``compute``, ``comm`` or ``copies`` (any stream of any device
-    in the trace). ``exact``: the spans are where they were. Otherwise the lane had too many of
-    them: the step is cut into :data:`CELLS` cells of equal length and each cell holds its kinds
-    one after another, every one as long as it lasted within that cell, so that totals stay true.
+    in the trace). ``exact``: the spans have their true times. Otherwise the lane had too many
+    spans: the step is cut into :data:`CELLS` cells of equal length, and each cell contains its
+    kinds one after another, each as long as it lasted within that cell, so that totals are correct.
     """
 
     name: str
@@ -36,8 +37,8 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
 
 class Timeline(Kind, frozen=True, kw_only=True):
     """The step of median length. ``source``: ``trace`` (the profiler slowed its host) or
-    ``baseline`` (a clean step, host only). ``steps``: of how many; 0 where the trace marks none and
-    is drawn whole."""
+    ``baseline`` (a clean step, host only). ``steps``: how many steps it was chosen from; 0 if the
+    trace marks none and is drawn whole."""
 
     step_ns: int
     steps: int

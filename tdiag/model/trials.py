@@ -1,4 +1,4 @@
-"""What trials found: what ``tdiag try --json`` prints, and ``trials.json`` of a run holds."""
+"""The results of trials: the output of ``tdiag try --json``, and ``trials.json`` of a run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Numbers = Literal["", "identical", "rounding", "like its own", "different"]
 
 
 class Applied(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A named change had an effect. ``at``: on what was made or called at this line (line 0: set
-    for the whole script), None where only libraries called. ``variable``: what it is called there,
-    of a module. ``refused``: something else that was made there was left as it is."""
+    """The effect of a named change at one place. ``at``: the line whose object or call it changed
+    (line 0: set for the whole script), None if only libraries called it. ``variable``: a module's
+    name there. ``refused``: something else made there was not changed."""
 
     change: str
     at: Place | None
@@ -26,15 +26,15 @@ class Applied(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """``change``: as ``tdiag try --set`` takes it, or the name of a patch; several with " + "
-    between them. ``speedup``: step time without ÷ with the change, ``low`` to ``high`` its 95 %
-    interval, over all interim tests; 0 where nothing was measured. ``step``: which step: the
-    ``typical`` (median) or the ``mean`` one, which holds what only some steps do. Times in ns.
-    ``extra_start_ns``: how much longer until it was warm, once. ``losses``: of both sides compared,
-    "" where none was seen or the training is not meant to go on; ``numbers``: how alike they are
-    (``like its own``: they differ no more than those of the untouched script do from run to run).
-    ``why``: it did not apply or failed. ``did``: what was changed, by the probe's own record, and
-    ``applied`` where; empty where there is more than the record holds."""
+    """``change``: as ``tdiag try --set`` takes it, or the name of a patch; several joined by " + ".
+    ``speedup``: step time without ÷ with the change, ``low`` to ``high`` its 95 % interval over all
+    interim tests; 0 if nothing was measured. ``step``: the ``typical`` (median) step or the
+    ``mean`` one, which includes work that only some steps do. Times in ns. ``extra_start_ns``: how
+    much longer the start took, once. ``losses``: comparison of both sides, "" if none were seen or
+    the training is not meant to go on; ``numbers``: how similar they are (``like its own``: they
+    differ no more than the untouched script's own losses do from run to run). ``why``: it did not
+    apply or failed. ``did``: what was changed, by the probe's own record, and ``applied``: where;
+    empty if there is more than the record can hold."""
 
     change: str
     ceiling: bool
@@ -59,7 +59,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def low_frac(self) -> float:
-        """The share of the step that is surely saved; below 0 for a loss."""
+        """The share of the step that is certainly saved; below 0 for a loss."""
         return 1 - 1 / self.low
 
     @property
@@ -68,8 +68,8 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """Lines of a file replaced: ``lines`` of them from ``line`` on (from 1; 0 lines: in front of
-    that line). ``text`` has its line ends."""
+    """Replaced lines of a file: ``lines`` of them from ``line`` on (from 1; 0 lines: insert before
+    that line). ``text`` includes its line ends."""
 
     file: str
     line: int
@@ -78,11 +78,11 @@ class Edit(msgspec.Struct, frozen=True):
 
 
 class Patch(msgspec.Struct, frozen=True, kw_only=True):
-    """What won as a change of the user's own files. ``diff``: unified, as `git apply` takes it in
-    ``root``; bytes that are not UTF-8 are lone surrogates in it. Empty where none is offered:
-    ``why`` says it. ``made``: the changes in it, ``by_hand``: what is left, in words. ``measured``:
-    the patched program against the untouched one. ``file``: where it was written, empty where that
-    failed."""
+    """The winning changes as an edit of the user's own files. ``diff``: unified, as `git apply`
+    takes it in ``root``; bytes that are not UTF-8 are lone surrogates in it. Empty if none is
+    offered: ``why`` gives the reason. ``made``: the changes in it, ``by_hand``: the remaining ones,
+    in words. ``measured``: the patched program compared with the untouched one. ``file``: where it
+    was written, empty if that failed."""
 
     diff: str = ""
     root: str = ""
@@ -95,8 +95,8 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trials(msgspec.Struct, frozen=True, kw_only=True):
-    """``together``: those that won, measured at once; None where fewer than two did. ``untried``:
-    not reached within the time budget. ``patch``: None where none was asked for."""
+    """``together``: the winners, measured at once; None if there were fewer than two. ``untried``:
+    not reached within the time budget. ``patch``: None if none was requested."""
 
     schema_version: int = SCHEMA_VERSION
     command: str
@@ -109,5 +109,5 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def all(self) -> tuple[Tried, ...]:
-        """Every trial; those that won, measured together, last."""
+        """Every trial; the combined trial of the winners comes last."""
         return (*self.tried, *([self.together] if self.together else []))

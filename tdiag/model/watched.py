@@ -1,4 +1,4 @@
-"""What was seen of a process from outside: shares of its time, without steps."""
+"""Evidence about a process watched from outside: shares of its time, without steps."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tdiag.model.place import Place
 
 class Activity(msgspec.Struct, frozen=True, kw_only=True):
     """What the training thread did in ``frac`` of its samples. ``name``: a budget component, or
-    ``logging``, ``imports``, or ``other`` for lines of the user's that are in none. ``error_frac``:
+    ``logging``, ``imports``, or ``other`` for the user's lines outside these. ``error_frac``:
     standard error of ``frac``, from the differences between ten parts of the window. ``at``: the
-    user's line with most of these samples, and ``at_frac`` its share of all samples."""
+    user's line with most of these samples, ``at_frac``: its share of all samples."""
 
     name: str
     frac: float
@@ -23,10 +23,11 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
 
 class Fetching(msgspec.Struct, frozen=True, kw_only=True):
     """The processes that fetch. ``workers``: DataLoader workers, 0 = the training process itself.
-    ``fetch_frac``: of their samples, in a fetch. ``cpu_frac``, ``queued_frac``: of the time, their
-    main threads were on a core, or waited for one; ``disk_frac``: of the readings, for a disk.
-    Means over the processes. ``read_bytes_per_s``: from storage, all together; None = not counted.
-    ``at``: the line with most samples of the fetches, and ``at_frac`` its share of them."""
+    ``fetch_frac``: share of their samples in a fetch. ``cpu_frac``, ``queued_frac``: share of the
+    time that their main threads were on a core, or waited for one; ``disk_frac``: share of the
+    readings in which they waited for a disk. Means over the processes. ``read_bytes_per_s``: from
+    storage, in total; None = not counted. ``at``: the line with most samples of the fetches,
+    ``at_frac``: its share of them."""
 
     workers: int
     fetch_frac: float
@@ -39,8 +40,8 @@ class Fetching(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatchedRank(msgspec.Struct, frozen=True, kw_only=True):
-    """One training process of several. ``rank``: None where its environment does not tell.
-    ``cpu_frac``: of the time, its main thread was on a core."""
+    """One training process of several. ``rank``: None if its environment does not show it.
+    ``cpu_frac``: share of the time that its main thread was on a core."""
 
     pid: int
     rank: int | None
@@ -53,11 +54,11 @@ class Watched(Kind, frozen=True, kw_only=True):
     """A process that was watched from outside for ``seconds`` (`tdiag attach`).
 
     ``activities``: of its training thread, largest first; their shares add up to 1. ``fetching``:
-    None where no fetch was sampled or no state known. ``device``: the process has opened a GPU;
+    None if no fetch was sampled or no state is known. ``device``: the process has opened a GPU;
     ``device_used_frac``: share of the time in which a kernel of any process ran on it, by NVML.
-    ``own_lines_frac``: samples of forward whose innermost frame is the user's line (Python, or a
-    call of torch that no sample shows), of all. ``other_threads_cores``: cores that the other
-    threads of the process used, None = unknown; ``ranks``: of several training processes, empty
+    ``own_lines_frac``: share of all samples that are in forward with the user's line as innermost
+    frame (Python, or a torch call that no sample shows). ``other_threads_cores``: cores that the
+    process's other threads used, None = unknown; ``ranks``: of several training processes, empty
     for one.
     """
 

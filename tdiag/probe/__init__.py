@@ -1,10 +1,9 @@
-"""The probe: what of tdiag runs inside the user's process.
+"""The probe: the part of tdiag that runs inside the user's process.
 
-Standard library and torch only, Python 3.9 and newer; loaded by path under the name
-``tdiag_probe`` (see ``inject/sitecustomize.py``). It must never raise into user code, never
-change what the script computes or prints, and is to cost at most 1 % of a 5 ms step while it
-only watches (what it does cost: ``benchmarks/README.md``). What it writes is described in
-``docs/run-directory.md``.
+Standard library and torch only, Python 3.9 and newer; loaded by path under the name ``tdiag_probe``
+(see ``inject/sitecustomize.py``). It must never raise into user code, never change what the script
+computes or prints, and cost at most 1 % of a 5 ms step while it only watches (measured cost:
+``benchmarks/README.md``). ``docs/run-directory.md`` describes its records.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def stop(error: BaseException | None) -> None:
     from . import imports, patches
 
     imports.stop_waiting()
-    assembly = sys.modules.get(f"{__name__}.assembly")  # not there before torch is
+    assembly = sys.modules.get(f"{__name__}.assembly")  # missing until torch is imported
     if assembly is not None:
         assembly.leave()
     patches.strip(error)
@@ -44,7 +43,7 @@ def _watch(run_dir: str, *times: int) -> None:
 
 
 def not_loaded(run_dir: str, error: Exception) -> None:
-    """Write down why this process is not watched (the run directory may be gone, too)."""
+    """Record why this process is not watched (the run directory may be missing, too)."""
     from .wire import PROBE_ERROR
 
     try:

@@ -1,12 +1,12 @@
-"""The accelerator that this process computes on: what it is, and what can be asked of it.
+"""The accelerator that this process computes on: what it is, and what can be read from it.
 
-Nothing here starts one. ``is_available`` counts devices, which starts CUDA's driver, and the
-children that such a process forks cannot use CUDA; so ``is_initialized`` is asked, and asked first.
-``torch.accelerator`` has no such question and came with torch 2.6: each kind's own module has had
+Nothing here starts one. ``is_available`` counts devices, which starts CUDA's driver, and then the
+children that the process forks cannot use CUDA; so ``is_initialized`` is called first.
+``torch.accelerator`` has no such function and came with torch 2.6; each kind's own module has had
 all of these since 2.1.
 
-CUDA, and ROCm under the same name, are measured in full. Of other kinds (XPU, MTIA, HPU, NPU, MPS,
-a backend of somebody else's) only what they offer is read; the rest is None, not zero.
+CUDA, and ROCm under the same name, are measured fully. For other kinds (XPU, MTIA, HPU, NPU, MPS,
+third-party backends) only what they offer is read; the rest is None, not zero.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ import torch
 
 from .core import now_ns
 
-# Of the kinds that torch or a package beside it registers as a module ``torch.<kind>``.
+# The kinds that torch or another package registers as a module ``torch.<kind>``.
 _KINDS = ("cuda", "xpu", "mtia", "hpu", "npu")
-# Reading a tensor's values on another kind may compile and run all that waits to be computed.
+# On another kind, reading a tensor's values may compile and run all pending work.
 READABLE = ("cpu", "cuda", "xpu")
 _ACTIVITIES = {"cuda": "CUDA", "xpu": "XPU", "mtia": "MTIA", "hpu": "HPU"}
 
 _any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: False)
 _backend_name = getattr(torch._C, "_get_privateuse1_backend_name", lambda: "")
-# What the drivers of NVIDIA (Linux and WSL) and AMD put there.
+# Files of the drivers of NVIDIA (Linux and WSL) and AMD.
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 
 def kind() -> str:
-    """``cuda``, ``xpu``, …: what this process has initialised; empty where it has nothing."""
+    """``cuda``, ``xpu``, …: the kind that this process has initialised; empty if none."""
     return _used()[0]
 
 
 def cuda_possible() -> bool:
-    """This torch can compute on CUDA or ROCm, and this machine has a driver for it."""
+    """Whether this torch can compute on CUDA or ROCm, and this machine has a driver for it."""
     built = torch.version.cuda or getattr(torch.version, "hip", None)
     return bool(built) and any(map(os.path.exists, _DRIVERS))
 
 
 def synchronised() -> int:
-    """Wait until all that was launched is done, and say when that was (ns); 0 without a device.
+    """Wait until all launched work is done; returns the time when it was (ns), 0 without a device.
 
-    While a CUDA graph is being captured nothing is waited for: that would break the capture off.
+    Does not wait while a CUDA graph is being captured, because that would break the capture.
     """
     name, module = _used()
     if not name or capturing():
@@ -54,21 +54,21 @@ def synchronised() -> int:
         for number in _others(name, module):
             module.synchronize(number)
         module.synchronize()
-    except Exception:  # a fault of the user's own kernels: their next call raises it, too
+    except Exception:  # a fault of the user's own kernels; their next call raises it, too
         return 0
     return now_ns()
 
 
 def capturing() -> bool:
-    """Calls on this thread go into a CUDA graph instead of to the device."""
+    """Whether calls on this thread go into a CUDA graph instead of to the device."""
     name, _ = _used()
     return name == "cuda" and bool(torch.cuda.is_current_stream_capturing())
 
 
 def memory() -> dict[str, int | None]:
-    """Bytes of torch's allocator on the current device, those of other processes not among them:
-    `allocated` now, `peak` allocated and `reserved` (the most it has held of the device) since the
-    program began or last reset them. None: no device, or it does not say."""
+    """Bytes of torch's allocator on the current device, without other processes: `allocated` now,
+    `peak` allocated and `reserved` (the most it has held of the device) since the program began or
+    last reset them. None: no device, or not reported."""
     _, module = _used()
     return {
         "allocated": _read(module, "memory_allocated", "current_allocated_memory"),
@@ -78,8 +78,8 @@ def memory() -> dict[str, int | None]:
 
 
 def activity() -> Any:
-    """The profiler's activity that traces this device; None where there is none, or where torch's
-    profiler cannot trace it (NPU and HPU have profilers of their own)."""
+    """The profiler's activity that traces this device; None if there is none, or if torch's
+    profiler cannot trace it (NPU and HPU have their own profilers)."""
     name, _ = _used()
     if not name:
         return None
@@ -88,7 +88,7 @@ def activity() -> Any:
 
 
 def names() -> list[str]:
-    """Of all devices that the program may use."""
+    """Names of all devices that the program may use."""
     _, module = _used()
     count = _read(module, "device_count") or 0
     found = (_ask(module, "get_device_name", number) for number in range(count))
@@ -97,7 +97,7 @@ def names() -> list[str]:
 
 def describe() -> dict[str, Any] | None:
     """The device that this process computes on: `kind`, `index` (among those it may use), `name`,
-    `uuid` (without the prefix that says GPU or MIG), `memory` (bytes); None without one."""
+    `uuid` (without its GPU or MIG prefix), `memory` (bytes); None without one."""
     name, module = _used()
     if not name:
         return None
@@ -114,7 +114,7 @@ def describe() -> dict[str, Any] | None:
 
 
 def autocast() -> str:
-    """The dtype of the autocast region that this thread is in, if one is on."""
+    """The dtype of the active autocast region of this thread, or empty."""
     if not _any_autocast():
         return ""
     get = getattr(torch, "get_autocast_dtype", None)
@@ -125,20 +125,20 @@ def autocast() -> str:
 
 
 def autocast_enabled(device: str) -> bool:
-    """This thread is in an autocast region for this kind of device."""
+    """Whether this thread is in an autocast region for this kind of device."""
     if hasattr(torch, "get_autocast_dtype"):
         return torch.is_autocast_enabled(device)
     return torch.is_autocast_cpu_enabled() if device == "cpu" else torch.is_autocast_enabled()
 
 
 def _used() -> tuple[str, Any]:
-    """The kind, and its module."""
+    """The kind in use, and its module."""
     for name in (*_KINDS, _backend_name()):
         module = getattr(torch, name, None) if name else None
         initialized = getattr(module, "is_initialized", None)
         if initialized is not None and initialized():
             return name, module
-    # Metal needs no initialisation, and macOS starts children afresh.
+    # Metal needs no initialisation, and macOS starts children as new programs.
     metal = torch.backends.mps.is_built() and torch.backends.mps.is_available()
     if metal and torch.mps.current_allocated_memory():
         return "mps", torch.mps
@@ -146,7 +146,7 @@ def _used() -> tuple[str, Any]:
 
 
 def _others(name: str, module: Any) -> list[int]:
-    """Further CUDA devices that this process uses: with the others it shall make no context."""
+    """Further CUDA devices that this process uses; no context is created on any other."""
     used = getattr(torch._C, "_cuda_hasPrimaryContext", None)
     if name != "cuda" or used is None:
         return []
@@ -155,7 +155,7 @@ def _others(name: str, module: Any) -> list[int]:
 
 
 def _read(module: Any, *calls: str) -> int | None:
-    """The number that the first of these functions gives that the module has."""
+    """The number returned by the first of these functions that the module has."""
     for call in calls:
         value = _ask(module, call)
         if isinstance(value, int):

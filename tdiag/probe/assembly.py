@@ -1,8 +1,8 @@
-"""Puts the probe of one process together: its core, what watches the training, the windows.
+"""Assembles the probe of one process: its core, the watchers of the training, the windows.
 
 An import goes only down this list: assembly, captures, windows, watchers (loaders, phases, saves,
-collectives, inspection), boundary, facts, device, core, wire. What is above is reached through
-callbacks that are set here. A test (tests/test_architecture.py) finds every circle.
+collectives, inspection), boundary, facts, device, core, wire. Files reach those above through
+callbacks that are set here. A test (tests/test_architecture.py) finds every import cycle.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .trial.install import install as install_trial
 from .windows import Windows
 from .wire import CONTROL, KERNEL, OVER
 
-_parts: list[Callable[[], None]] = []  # what ends the watching of a cell
+_parts: list[Callable[[], None]] = []  # functions that end the watching of a cell
 
 
 def install(run_dir: str, *times: int) -> None:
-    """Put every hook in place. A hook that fails to install is recorded and left out."""
+    """Install every hook. A hook that fails to install is recorded and left out."""
     probe = Probe(run_dir, *times)
     unfilter = install_filter().undo
     facts.write_process(probe)
@@ -74,13 +74,13 @@ def install(run_dir: str, *times: int) -> None:
 
 
 def write_over(run_dir: str) -> None:
-    """Workers that outlive the cell find it, and measure no more."""
+    """Workers that outlive the cell find this file, and measure no more."""
     with open(os.path.join(run_dir, CONTROL, OVER), "wb"):
         pass
 
 
 def leave() -> None:
-    """The cell of a notebook that was watched has ended. Nothing stays in its kernel but what waits
-    for a fork, and does nothing then."""
+    """The watched notebook cell has ended. Only callbacks for a fork stay in its kernel, and they
+    do nothing then."""
     while _parts:
         _parts.pop()()

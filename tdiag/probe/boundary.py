@@ -1,4 +1,4 @@
-"""Finds out what one training step is, and says when one ends.
+"""Decides what one training step is, and reports when one ends.
 
 A step ends with the ``step()`` of the leading optimizer; where no optimizer steps, with each
 outermost ``backward``; where there is no backward either, with each DataLoader batch; and where all
@@ -6,11 +6,11 @@ three are missing, with each ``torch.autograd.grad`` (weights are updated by han
 seen first may be the weaker kind (an evaluation before training, the first micro-batches of an
 accumulation): a stronger one takes over when it comes, and all before it is void.
 
-What is called while a CUDA graph is captured only describes a step: it ends none. A graph that
-holds the step then ends one whenever it is replayed.
+Calls during the capture of a CUDA graph only describe a step and end none. A graph that contains
+the step then ends one whenever it is replayed.
 
-An optimizer step that takes long and holds many backward passes (LBFGS calls its closure some 20
-times, a large batch is accumulated in parts) is divided: each of these passes ends a step.
+A long optimizer step with many backward passes (LBFGS calls its closure about 20 times, a large
+batch is accumulated in parts) is divided: each of these passes ends a step.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ GRADS_BEFORE_THEY_COUNT = 16
 # A second optimizer takes the lead when the first has been silent for so many of its steps:
 # a GAN's discriminator may step five times between generator steps (Arjovsky 2017, n_critic).
 STEPS_BEFORE_LEAD_CHANGES = 8
-# A step is divided where its parts are alike. A closure that is called twice is called again and
-# again; outside of one, a GAN's step has two or six different passes (n_critic = 5).
+# A step is divided if its parts are alike. A closure that is called twice is called many times;
+# without a closure, a GAN's step has two or six different passes (n_critic = 5).
 CLOSURES, MICRO_BATCHES = 2, 8
 UNKNOWN = (-1, None)  # an optimizer made before the probe came
 
-# False, but for dynamo, which takes it as True and so leaves the wrappers out of its graphs.
+# False, except for dynamo, which sees it as True and so leaves the wrappers out of its graphs.
 is_compiling = getattr(getattr(torch, "compiler", None), "is_dynamo_compiling", lambda: False)
 
 
@@ -69,7 +69,7 @@ class Boundary:
 
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
-        self.rank = -1  # index into SOURCES of what ends a step now
+        self.rank = -1  # index into SOURCES: what ends a step now
         self.batches = 0
         self.starved = False  # no batch was ready when the last one was asked for
         self.lead: int | None = None  # id of the optimizer whose step ends a step
@@ -82,21 +82,21 @@ class Boundary:
         self.by_grad = False  # each of them ends a step
         self.passes = 0  # backward passes since the last step of the leading optimizer
         self.passes_ns = 0  # when the first of them began
-        self.began_ns = 0  # the first step
+        self.began_ns = 0  # when the first step began
         self.divided = False  # each backward pass ends a step
         self.capturing = False  # a CUDA graph is being captured
         self.captured = -1  # the strongest end of a step in it: index into SOURCES, -1 for none
         self.graphs: Any = weakref.WeakKeyDictionary()  # graph → the same
         self.unreplayed: int | None = None  # batches when the step was captured, until a replay
-        self.losses: set[int] = set()  # numbers of modules that are a loss (no parameters)
+        self.losses: set[int] = set()  # numbers of loss modules (without parameters)
         self.autocast = ""  # dtype of the autocast region last seen
         self.scaled = False  # an enabled GradScaler has stepped
         self.known: dict[int, tuple[int, Any]] = {}  # id(optimizer) → (number, created_at)
-        # Called when steps are of another kind from now on, with how long the first took, ns.
+        # Called when the kind of step changes, with the duration of the first one, ns.
         self.began_again: Callable[[int], Any] = lambda took: None
-        # Called with the number of an optimizer and itself when it has been made.
+        # Called with the number of an optimizer, and with the optimizer, when it has been made.
         self.made: Callable[[int, Any], None] = lambda number, optimizer: None
-        # Called as a backward ends, with when it began, once a DistributedDataParallel has run.
+        # Called when a backward ends, with its begin, once a DistributedDataParallel has run.
         self.reduced: Callable[[int], None] | None = None
 
     def install(self) -> None:
@@ -109,14 +109,14 @@ class Boundary:
             original(self)
             boundary.probe.guard(boundary._created)(self)
 
-        # Every optimizer passes here when it is made or unpickled; no step() is missed.
+        # Every optimizer comes through here when it is made or unpickled, so no step() is missed.
         self.probe.patches.set(optimizer, "_patch_step_function", hidden(patch_step))
         self._watch_backward()
         self._watch_scaler()
         self._watch_graphs()
 
     def ended(self, rank: int) -> None:
-        """Something that could end a step just happened; ``rank``: index into SOURCES."""
+        """Something happened that may end a step; ``rank``: index into SOURCES."""
         if self.capturing:
             self.captured = max(self.captured, rank)
         elif self.by_grad:
@@ -130,7 +130,7 @@ class Boundary:
             self._begin_again(SOURCES[rank], self._took())
 
     def _begin_again(self, source: str, took: int) -> None:
-        """Steps are of another kind from now on; the first of them took so many ns."""
+        """The kind of step changes; the first step of the new kind took ``took`` ns."""
         self.probe.step = 0
         self.probe.recorder.write("boundary", t=now_ns(), source=source, took=took)
         self.began_again(took)
@@ -147,7 +147,7 @@ class Boundary:
 
     def batch(self) -> None:
         """A DataLoader handed out a batch."""
-        if self.unreplayed is not None:  # the step is in a graph, whose replays we may not see
+        if self.unreplayed is not None:  # the step is in a graph, whose replays may not be seen
             if self.batches - self.unreplayed > BATCHES_BEFORE_THEY_COUNT:
                 self.unreplayed, self.rank = None, BATCH
                 self._begin_again(BY_BATCH, 0)
@@ -155,7 +155,8 @@ class Boundary:
             self.ended(BATCH)
 
     def look_at_autocast(self) -> None:
-        """Called while modules are discovered and calls are counted: every step costs too much."""
+        """Called while modules are discovered and calls are counted, because calling it every step
+        costs too much."""
         self.autocast = accelerator.autocast() or self.autocast
 
     # --- optimizers -------------------------------------------------------------------------
@@ -173,8 +174,8 @@ class Boundary:
         self.made(number, optimizer)
 
     def adopt(self, optimizer: Any) -> None:
-        """One that was made before the probe came. A scheduler has put a ``step`` of its own on it,
-        which calls the class's as it was then."""
+        """Adopt an optimizer made before the probe was loaded. A scheduler has put its own ``step``
+        on it, which calls the class's earlier one."""
         self._know(optimizer, None)
         self._created(optimizer)
         if own := vars(optimizer).get("step"):
@@ -233,7 +234,7 @@ class Boundary:
             return
         self.passes = 0
         if self.backward_depth and not self.capturing:
-            # Optimizers stepped by hooks within backward: profilers cannot be switched there
+            # The optimizers step in hooks within backward. Profilers cannot be switched there
             # (torch crashes), so the step ends when the backward does.
             self.pending = True
         else:
@@ -241,7 +242,7 @@ class Boundary:
 
     def _lead(self, optimizer: Any) -> None:
         self.lead = id(optimizer)
-        for known in self.known:  # described late: parameters are all there now
+        for known in self.known:  # described late, because now all parameters exist
             self.probe.guard(self._describe)(optimizer, known)
 
     def _describe(self, optimizer: Any, known: int) -> None:
@@ -288,27 +289,27 @@ class Boundary:
 
             return hidden(backward)
 
-        # ``Tensor.backward`` comes to a function mode (capture/ops.py) before it comes to
-        # ``autograd.backward``. A mode cannot be left while it runs, so the step ends outside.
+        # A function mode (capture/ops.py) gets ``Tensor.backward`` before ``autograd.backward``. A
+        # mode cannot be left while it runs, so the step ends outside.
         autograd, patch = torch.autograd, self.probe.patches.set
         patch(torch.Tensor, "backward", watched(torch.Tensor.backward, True), RETURNS)
         patch(autograd, "backward", watched(autograd.backward, True), RETURNS)
         patch(autograd, "grad", watched(autograd.grad, False), RETURNS)
 
     def in_backward(self) -> bool:
-        """On a thread of autograd's, which has one for each device, while the training thread waits
-        in ``backward`` for it."""
+        """Whether this is one of autograd's threads (one per device), for which the training thread
+        waits in ``backward``."""
         return bool(self.backward_depth) and torch._C._current_graph_task_id() != -1
 
     def passed(self, began: int) -> None:
-        """A backward pass that began then (ns) has ended."""
+        """A backward pass that began at ``began`` (ns) has ended."""
         if self.capturing:
             self.ended(BACKWARD)
         elif self.divided:
             self.probe.end_step()
         elif self.rank < OPTIMIZER and not self.depth:
             self.ended(BACKWARD)
-        else:  # of a closure, or with an optimizer's step to come
+        else:  # in a closure, or before an optimizer's step
             self.passes += 1
             if self.passes == 1:
                 self.passes_ns = began
@@ -327,8 +328,8 @@ class Boundary:
             self._begin_again(BY_BACKWARD, 0)
 
     def _divide(self, took: int) -> None:
-        """If the step is long enough. Ranks must count the same steps, and so must both sides of
-        `tdiag check`, however long theirs take."""
+        """Divide the step if it is long enough. Ranks must count the same steps, and so must both
+        sides of `tdiag check`, however long theirs take; they do not divide."""
         alone = facts.ranks()[1] == 1 and self.probe.config.get("plan", DIAGNOSE) == DIAGNOSE
         if took < LONG_STEP_NS or not alone or self.probe.finished:
             return

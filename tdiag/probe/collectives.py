@@ -1,9 +1,9 @@
-"""Marks the time in which the training thread waits for other processes of the job, on the CPU.
+"""Marks the time in which the training thread waits for other processes of the job, on a CPU.
 
-Calls of ``torch.distributed`` and ``Work.wait`` are wrapped. What DistributedDataParallel waits for
-at the end of backward is in C++: its reducer tells when the last gradient was ready, and from then
-until backward ends the gradients' sums are waited for and put in place. With a device such calls
-only issue work, and its trace tells instead.
+Calls of ``torch.distributed`` and ``Work.wait`` are wrapped. DistributedDataParallel's waiting at
+the end of backward is in C++: its reducer reports when the last gradient was ready, and from then
+until backward ends the thread waits for the gradients' sums and copies them. With a device these
+calls only issue work, so its trace is used instead.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from .core import Probe
 
-# Those that return when the data is there, or with async_op=True a Work to wait for. isend and
-# irecv never wait, and P2POp compares them by identity.
+# Functions that return when the data has arrived, or with async_op=True a Work to wait for. isend
+# and irecv never wait, and P2POp compares them by identity.
 NAMES = (
     "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object",
     "all_gather_single", "all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single",
@@ -36,20 +36,20 @@ NAMES = (
     "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
     "send_object_list",
 )  # fmt: skip
-BUFFERS = "_broadcast_coalesced"  # DistributedDataParallel's, before a forward
+BUFFERS = "_broadcast_coalesced"  # DistributedDataParallel's buffers, before a forward
 REDUCER = "DistributedDataParallel"  # its gradients
-MOST_PLACES = 64  # lines described one by one
+MOST_PLACES = 64  # lines described individually
 
 
 class CollectiveWatch:
-    """``inside``: a wrapped call runs; what it calls is part of it."""
+    """``inside``: a wrapped call runs; the calls inside it are part of it."""
 
     def __init__(self, probe: Probe, boundary: Boundary) -> None:
         self.probe, self.boundary = probe, boundary
         self.inside = False
         self.numbers: dict[Any, int] = {}  # (code, instruction) of the caller, or a name → number
-        # id of a reducer that waits for its backward → itself, when it was made ready for it, and
-        # when its last gradient was ready in the backward before (after that moment).
+        # id of a reducer that waits for its backward → the reducer, when it was prepared for it,
+        # and when its last gradient was ready in the previous backward (relative to that moment).
         self.prepared: dict[int, tuple[Any, int, int]] = {}
 
     def install(self) -> None:
@@ -72,8 +72,8 @@ class CollectiveWatch:
         self._watch_reducer(Reducer)
 
     def reduced(self, began: int) -> None:
-        """A backward that began then ends: from the moment at which the last gradient was ready
-        DistributedDataParallel has waited for their sums."""
+        """A backward that began at ``began`` ends: DistributedDataParallel has waited for the
+        gradients' sums since the last gradient was ready."""
         ready = 0
         for key, (reference, since, before) in list(self.prepared.items()):
             reducer = reference()
@@ -83,7 +83,7 @@ class CollectiveWatch:
             if last != before or reducer is None:
                 del self.prepared[key]
         now = wall_ns()
-        if began <= ready <= now:  # its clock is the wall's, which may be set
+        if began <= ready <= now:  # it uses the wall clock, which may be set
             put = self.probe.marks.put
             put((COMM_BEGIN, ready, self._number(REDUCER, REDUCER)))
             put((COMM_END, now, 0))
@@ -105,8 +105,8 @@ class CollectiveWatch:
         original = work.wait
         collectives = self
 
-        # pybind11 asks by this very name and first argument whether a class written in Python
-        # overrides the method, so that calling the original from here does not come back here.
+        # pybind11 checks with exactly this name and first argument whether a Python class overrides
+        # the method, so that calling the original from here does not come back here.
         @functools.wraps(original)
         def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling() or not collectives._counts():
@@ -137,7 +137,7 @@ class CollectiveWatch:
         self.prepared[id(reducer)] = weakref.ref(reducer), wall_ns(), before
 
     def _counts(self) -> bool:
-        """The training thread is here, outside any other such call, and waits itself."""
+        """Whether the training thread is here, outside any other such call, and waits itself."""
         marks = self.probe.marks
         mine = here() == marks.thread and not self.inside and len(marks.log) <= MOST_VALUES
         return mine and not accelerator.kind()
@@ -157,7 +157,7 @@ class CollectiveWatch:
         number = self.numbers.get(key)
         if number is None:
             if len(self.numbers) >= MOST_PLACES:
-                key = name  # all further lines as one
+                key = name  # all further lines count as one
             number = self.numbers.setdefault(key, len(self.numbers))
             self.probe.guard(self.probe.recorder.write)(
                 "collective", id=number, name=name, at=places.caller(), by=_library(frame)
@@ -165,7 +165,7 @@ class CollectiveWatch:
         return number
 
 
-# Dynamo leaves them alone where a frame begins, as it does torch's own collectives.
+# Dynamo skips these where a frame begins, as it does torch's own collectives.
 for _name in ("reduced", "_prepare", "_counts", "_begin", "_end", "_number"):
     hidden(getattr(CollectiveWatch, _name))
 

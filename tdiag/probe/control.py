@@ -1,5 +1,5 @@
 """What processes agree on through files in ``control/``: when to stop, which steps all ranks trace,
-and which tool of the parent's attaches."""
+and which of the parent's tools attaches."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 
 
 POLL_NS = 200_000_000  # a stat() with cold caches takes 30 µs on a slow core
-# From the step that some rank has reached to the one agreed on: by then all have read which it is.
+# Steps from the furthest rank to the agreed step: by then all ranks have read it.
 STEPS_UNTIL_ALL_STOP = 8
 # A script that catches BaseException in its loop would never end.
 SWALLOWED_BEFORE_FORCE = 3
-DETACH = -1  # in place of a step: leave, do not stop
+DETACH = -1  # instead of a step: leave, do not stop
 
 
 class Agreement:
-    """A step that every rank of the job still has before it, at whose end all do the same.
+    """A step that is still ahead of every rank of the job, at whose end all do the same thing.
 
-    Ranks that wait for each other at each step are at most one apart. On a device a host may be a
-    thousand launches ahead of it, and so of the other hosts. So the lead asks first. Each rank
+    Ranks that wait for each other at each step are at most one step apart. On a device a host may
+    be a thousand launches ahead of it, and so of the other hosts. So the lead asks first. Each rank
     answers with the steps it has ended, and from then on waits for its device at every step, which
     keeps all together, until the lead has heard all and says which step it is to be.
 
@@ -59,32 +59,33 @@ class Agreement:
     def __init__(self, probe: Probe, name: str) -> None:
         self.probe = probe
         self.file = os.path.join(probe.run_dir, CONTROL, name)
-        self.question: dict[str, Any] | None = None  # the lead's, until it is withdrawn
-        self.at: int | None = None  # what was agreed on
+        self.question: dict[str, Any] | None = None  # the lead's question, until it is withdrawn
+        self.at: int | None = None  # the agreed step
         self.answered = self.taken = 0  # ids of questions
-        self.open = False  # answered, and not agreed on yet
+        self.open = False  # answered, but not yet agreed
 
     def ask(self, at: int | None = None, **message: Any) -> None:
-        """The lead's: ``message``: what the others need to know; ``at``: where nobody is asked."""
+        """For the lead. ``message``: what the others need to know; ``at``: the step, if no rank is
+        asked."""
         self.at = at
         self.question = {"id": time.perf_counter_ns(), "at": at, **message}
         _write(self.file, self.question)
 
     def reached(self) -> bool:
-        """The lead's, at each boundary: the step that was agreed on has ended."""
+        """For the lead, at each boundary: whether the agreed step has ended."""
         if self.question is not None and self.at is None:
             self._settle(self.question)
         return self.at is not None and self.probe.step >= self.at
 
     def withdraw(self) -> None:
-        """The lead's: nothing comes of it."""
+        """For the lead: cancel the question."""
         if self.question is not None and self.at is None:
             with contextlib.suppress(OSError):
                 os.unlink(self.file)
         self.question = self.at = None
 
     def look(self) -> dict[str, Any] | None:
-        """Another rank's, at each boundary: what the lead said, once, when it is agreed on."""
+        """For other ranks, at each boundary: the lead's message, once, when the step is agreed."""
         message = _read(self.file)
         if message is not None and message["id"] < self.probe.began_ns:
             message = None
@@ -106,7 +107,7 @@ class Agreement:
         asked = [rank for rank in range(1, self.probe.ranks) if arrived(self.probe, rank)]
         found = (_read(f"{self.file}.{rank}") for rank in asked)
         answers = [answer["step"] for answer in found if answer and answer["id"] == question["id"]]
-        # One that never answers makes no steps.
+        # A rank that never answers makes no steps.
         late = time.perf_counter_ns() - question["id"] > ANSWER_WITHIN_S * 1e9
         if len(answers) == len(asked) or late:
             self.at = max(self.probe.step, *answers, 0) + STEPS_UNTIL_ALL_STOP
@@ -114,7 +115,7 @@ class Agreement:
 
 
 def _write(file: str, message: dict[str, Any]) -> None:
-    """There is never half of it."""
+    """Write atomically."""
     temporary = f"{file}.{os.getpid()}.part"
     with open(temporary, "w", encoding="ascii") as part:
         json.dump(message, part)
@@ -142,7 +143,7 @@ def arrived(probe: Probe, rank: int) -> bool:
 
 
 class StopSign:
-    """Bounds of the run, the parent's request, and the agreement of several ranks."""
+    """The limits of the run, the parent's request, and the agreement of several ranks."""
 
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
@@ -156,9 +157,9 @@ class StopSign:
         self.parent_file = os.path.join(probe.run_dir, CONTROL, FINISH)
 
     def due(self, now: int, first: int, steps: int) -> bool:
-        """Stop watching at this boundary, ``steps`` after the ``first``? Sets ``why``.
+        """Whether to stop watching at this boundary, ``steps`` after the ``first``. Sets ``why``.
 
-        The time budget ends with the step that ends nearest to it.
+        The time budget ends with the step that ends closest to it.
         """
         half_a_step = (now - first) / steps / 2 if steps else 0.0
         leads = self.probe.leads
@@ -176,12 +177,12 @@ class StopSign:
         return bool(self.why)
 
     def wanted(self) -> bool:
-        """The run itself is to end, not only the watching."""
+        """Whether the run itself should end, not only the watching."""
         return bool(self.probe.config["profiling"]) or self.asked
 
     def arrange(self) -> None:
-        """All ranks stop at the same step, so that none waits for ever. Where one does not see the
-        run directory (another machine's), none stops: it would fail for want of the others."""
+        """All ranks stop at the same step, so that none waits for ever. If one does not see the run
+        directory (on another machine), none stops, because it would fail without the others."""
         if self.probe.ranks > 1 and self.probe.leads:
             absent = sum(not arrived(self.probe, rank) for rank in range(1, self.probe.ranks))
             self.agreement.ask(at=None if self.wanted() and not absent else DETACH)
@@ -189,7 +190,7 @@ class StopSign:
                 self.probe.recorder.write("unstopped", t=time.perf_counter_ns(), absent=absent)
 
     def now(self) -> bool:
-        """End the run at this very boundary?"""
+        """Whether to end the run at this very boundary."""
         if not self.wanted():
             return False
         if self.probe.ranks > 1 and self.agreement.at == DETACH:
@@ -198,7 +199,7 @@ class StopSign:
         return self.probe.ranks == 1 or self.agreement.reached()
 
     def stop(self) -> None:
-        """End the run: by SystemExit, or by SIGTERM where the script swallows that."""
+        """End the run: by SystemExit, or by SIGTERM if the script swallows that."""
         self.tries += 1
         if self.tries == 1:
             self.probe.recorder.write("stop", t=time.perf_counter_ns())
@@ -209,11 +210,11 @@ class StopSign:
         if self.tries == SWALLOWED_BEFORE_FORCE + 1 and not self.probe.config.get(KERNEL):
             self.probe.recorder.write("forced", t=time.perf_counter_ns())
             self.probe.recorder.flush()
-            for stream in (sys.stdout, sys.stderr):  # the signal would lose what they hold
+            for stream in (sys.stdout, sys.stderr):  # the signal would lose their buffers
                 if stream is not None:
                     self.probe.guard(stream.flush)()
             os.kill(os.getpid(), signal.SIGTERM)
-        self.probe.detach()  # it ignores that too: leave it alone
+        self.probe.detach()  # it ignores that too, so leave it alone
 
     def _read_shared(self) -> bool:
         if self.agreement.at is None and self.agreement.look() is not None:
@@ -222,25 +223,25 @@ class StopSign:
 
 
 class Joint:
-    """``make_trace``: the capture of a window, with or without Python's stacks."""
+    """``make_trace``: makes the capture of a window, with or without Python's stacks."""
 
     def __init__(self, probe: Probe, make_trace: Callable[[PlannedWindow, bool], Any]) -> None:
         self.probe, self.make_trace = probe, make_trace
         self.agreement = Agreement(probe, TRACE_AT)
-        self.capture: Any = None  # of a rank that follows
+        self.capture: Any = None  # the capture of a rank that follows the lead
         self.polled_ns = 0
 
     def announce(self, number: int, steps: int, stacks: bool) -> None:
-        """The lead's: all are to trace so many steps."""
+        """For the lead: announce that all ranks trace ``steps`` steps."""
         if self.probe.ranks > 1:
             self.agreement.ask(**{"pass": number, "steps": steps, "stacks": stacks})
 
     def ready(self) -> bool:
-        """The lead's: all begin here."""
+        """For the lead: whether all begin here."""
         return self.probe.ranks == 1 or self.agreement.reached()
 
     def follow(self, now: int) -> bool:
-        """Another rank's, at each boundary. Returns whether that took time."""
+        """For other ranks, at each boundary. Returns whether that took time."""
         if self.capture is None:
             if not self.agreement.open and now - self.polled_ns < POLL_NS:
                 return False
@@ -262,14 +263,14 @@ class Joint:
         return True
 
     def leave(self) -> None:
-        """Drop what is under way."""
+        """Drop any capture in progress."""
         self.agreement.withdraw()
         capture, self.capture = self.capture, None
         if capture is not None:
             self.probe.guard(capture.abort)()
 
     def _look(self) -> bool:
-        """Whether the lead has announced a trace, which took time."""
+        """Whether the lead has announced a trace; starting it took time."""
         message = self.agreement.look()
         if message is None:
             return self.agreement.open
@@ -284,7 +285,7 @@ class Joint:
 
 
 class Request:
-    """Asks the parent for a tool that attaches to this process; no pause, the steps go on."""
+    """Asks the parent for a tool that attaches to this process; the steps go on without a pause."""
 
     def __init__(self, run_dir: str, window: PlannedWindow, tool: str) -> None:
         name = request(window.name, os.getpid(), window.number)
@@ -307,7 +308,7 @@ class Request:
         """Why the tool does not attach; empty as long as it still may."""
         state = self._state()
         if not state and time.perf_counter_ns() - self.asked_ns > ANSWER_WITHIN_S * 1e9:
-            state = f"{REFUSED}{self.tool} gave no sign within {ANSWER_WITHIN_S:g} s"
+            state = f"{REFUSED}{self.tool} did not answer within {ANSWER_WITHIN_S:g} s"
         return "" if state.startswith(ATTACHED) else state
 
     def end(self) -> None:

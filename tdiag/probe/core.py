@@ -1,4 +1,4 @@
-"""The core of the probe: what all of its parts share, its guard, and the end of a step."""
+"""The core of the probe: the state that all its parts share, its guard, and the end of a step."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .wire import CONFIG, STEP_END, STEPS, WARMUP
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MOST_FAILURES = 20  # of one process; after that something is wrong for good and stays unsaid
+MOST_FAILURES = 20  # recorded per process; after that the fault is permanent and not recorded
 
 
 class Probe:
     """Shared by all parts of the probe in one process; knows none of them.
 
-    ``window``: the name of the window that the step in progress lies in. ``leads``: of several
-    ranks only the first goes through the windows.
+    ``window``: the name of the window of the current step. ``leads``: only the first of several
+    ranks goes through the windows.
     """
 
     def __init__(self, run_dir: str, started_ns: int = 0, import_ns: int = 0) -> None:
@@ -43,14 +43,15 @@ class Probe:
         self.leads, self.ranks, self.rank = True, 1, 0
         self.warm = False  # modules are no longer discovered
         self.warm_actions: list[Callable[[], None]] = []
-        # Whether what a trial changed is in full effect: turns are not taken before.
+        # Whether a trial's changes are in full effect; turns are not measured before.
         self.settled: Callable[[], bool] = lambda: True
         # Called at the end of a step when more than its mark is due, with the time.
         self.between_steps: Callable[[int], None] = lambda now: None
         # Called when the windows are over in a run that goes on.
         self.go_on: Callable[[], Any] = self.detach
-        self.finished = False  # so they are: children forked from now on are not watched
-        # Called with an optimizer that has stepped, while all other hooks rest; None: they do not.
+        self.finished = False  # the windows are over; children forked from now on are not watched
+        # Called with an optimizer that has stepped, while all other hooks rest; None: they do not
+        # rest.
         self.count: Callable[[Any], None] | None = None
 
     def when_warm(self, action: Callable[[], None]) -> None:
@@ -58,14 +59,14 @@ class Probe:
         self.warm_actions.append(action)
 
     def end_discovery(self) -> None:
-        """Modules are known now, or will not be needed."""
+        """All modules are known now, or will not be needed."""
         if not self.warm:
             self.warm = True
             for action in self.warm_actions:
                 action()
 
     def end_step(self) -> None:
-        """A step ends here: write its marks, let the windows move on, stop the run if due.
+        """A step ends here: write its marks, move the windows on, stop the run if due.
 
         Raises SystemExit at the end of a ``--profiling`` run, on the training thread, where the
         user's own ``finally`` and ``atexit`` still run. Nothing else leaves this function.
@@ -81,9 +82,9 @@ class Probe:
             marks.read_cpu_clock()
 
     def cut_steps(self) -> None:
-        """The steps since the last cut become one record, of the window that they belong to."""
+        """Write the steps since the last cut as one record, in their window."""
         marks, log = self.marks, self.marks.log
-        while log and log[-3] != STEP_END:  # of a step that the end of the run broke off
+        while log and log[-3] != STEP_END:  # marks of a step that the end of the run cut off
             del log[-3:]
         if log:
             count, began, ended = log[::3].count(STEP_END), marks.start, log[-2]
@@ -92,7 +93,7 @@ class Probe:
             self.recorder.lines.append(line)
 
     def guard(self, function: F) -> F:
-        """``function`` that never raises: a fault is recorded and None returned."""
+        """``function`` as one that never raises: a fault is recorded and None returned."""
 
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -105,7 +106,7 @@ class Probe:
         return guarded  # type: ignore[return-value]
 
     def failed(self, where: str, error: BaseException) -> None:
-        """Record a fault of the probe's own; it goes no further."""
+        """Record a fault of the probe itself; it is not raised."""
         self.failures += 1
         if self.failures <= MOST_FAILURES:
             trace = error.__traceback__
@@ -118,7 +119,7 @@ class Probe:
             self.recorder.write("failure", where=where, what=what)
 
     def detach(self) -> None:
-        """Evidence complete in a run that goes on: leave, so that it runs at full speed."""
+        """The evidence is complete and the run goes on: leave, so that it runs at full speed."""
         self.finished, self.count = True, None
         self.end_discovery()
         self.patches.undo()

@@ -1,7 +1,7 @@
-"""What torch.compile did in this process: the one place that knows dynamo's own counters.
+"""What torch.compile did in this process: the only file that knows dynamo's own counters.
 
-Nothing here imports dynamo, switches anything of it on, or calls what it compiled. Its counters
-have no promise of stability: what a version of torch lacks is left out of the record.
+Nothing here imports dynamo, switches any part of it on, or calls compiled code. Its counters are
+not a stable interface: what a version of torch lacks is left out of the record.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .core import Probe
 
 MOST, LONGEST = 50, 200  # rows of each list in the record; characters of a reason
-# Keys under which dynamo adds up seconds: whole compilations, and backward graphs that are
-# compiled when backward first runs.
+# Keys under which dynamo adds up seconds: whole compilations, and backward graphs that are compiled
+# when backward first runs.
 WHOLE = ("_compile.compile_inner", "backward._backward_impl")
 
 
@@ -29,8 +29,8 @@ def compiled_frames() -> int:
 
 
 def compiles() -> list[int] | None:
-    """Frames compiled so far, those compiled again, and ns spent on all of it; None where nothing
-    was ever compiled."""
+    """Frames compiled so far, recompiled ones, and ns spent on all of it; None if nothing was ever
+    compiled."""
     utils = sys.modules.get("torch._dynamo.utils")
     frames = sys.modules.get("torch._dynamo.convert_frame")
     if utils is None or frames is None:
@@ -48,7 +48,7 @@ class Compiled:
         self.written: list[int] | None = None
 
     def write(self) -> None:
-        """At the end of a window."""
+        """Called at the end of a window."""
         now = compiles()
         if not now or not now[0] or now == self.written:
             return
@@ -58,7 +58,7 @@ class Compiled:
 
 
 def _known(part: Callable[[Any], Any]) -> Any:
-    """None where this version of torch names its parts otherwise: that is no fault."""
+    """The value; None if this version of torch names its parts differently, which is no fault."""
     try:
         return part(sys.modules["torch._dynamo.utils"])
     except Exception:
@@ -66,9 +66,9 @@ def _known(part: Callable[[Any], Any]) -> Any:
 
 
 def compilations(utils: Any) -> list[list[Any]]:
-    """[[compile id as traces name it ("2/0"), place, ops in its graph, ns], …] of the compilations
-    that dynamo still knows: it keeps the last 64. A function that continues behind a graph break
-    is called ``torch_dynamo_resume_in_<function>_at_<line>``."""
+    """[[compile id as in traces ("2/0"), place, ops in its graph, ns], …] of the compilations that
+    dynamo still knows (the last 64). The continuation of a function after a graph break is called
+    ``torch_dynamo_resume_in_<function>_at_<line>``."""
     found = []
     for m in utils.get_compilation_metrics():
         name = getattr(m, "co_name", None)
@@ -83,7 +83,7 @@ def compilations(utils: Any) -> list[list[Any]]:
 
 def breaks(utils: Any) -> list[list[Any]]:
     """[[places, reason, times], …]: the user's lines at which a graph ended before its function
-    did, the called function first, and in how many compilations. Most often first."""
+    did, the called function first, and in how many compilations. Most frequent first."""
     found: dict[Any, int] = {}
     for cause in list(utils.graph_break_reasons):
         stack = [(os.path.abspath(f.filename), f.lineno, f.name) for f in cause.user_stack]
@@ -93,7 +93,7 @@ def breaks(utils: Any) -> list[list[Any]]:
 
 
 def recompiled(utils: Any) -> list[list[Any]]:
-    """[[place, the guard that failed, times], …], most often first."""
+    """[[place, the guard that failed, times], …], most frequent first."""
     found: dict[Any, int] = {}
     for code, reasons in list(utils.guard_failures.items()):
         for reason in reasons:
@@ -103,7 +103,7 @@ def recompiled(utils: Any) -> list[list[Any]]:
 
 
 def limit(utils: Any) -> bool:
-    """Dynamo gave a function up after too many compilations and runs it as plain Python."""
+    """Whether dynamo gave a function up after too many compilations and runs it as plain Python."""
     reasons = [getattr(m, "fail_reason", None) or "" for m in utils.get_compilation_metrics()]
     return any("limit exceeded" in reason for reason in reasons)
 
@@ -119,18 +119,18 @@ def _place(code: Any) -> tuple[str, int, str] | None:
 
 
 def _why(reason: str) -> str:
-    """Torch's name of what it cannot compile, and what it says of this one; not its hints."""
+    """Torch's name of what it cannot compile, and its explanation; without its hints."""
     said = re.search(r"^\s*Explanation: (.+)$", reason, re.MULTILINE)
     return ": ".join(x for x in (_first_line(reason), said and said[1]) if x)[:LONGEST]
 
 
 def _first_line(reason: str) -> str:
-    """A failed guard carries its source behind a ``#``, and a stack."""
+    """Only the guard: its source follows after a ``#``, then a stack."""
     return reason.strip().partition("\n")[0].partition("  #")[0].strip()[:LONGEST]
 
 
 def _plain(reason: str) -> str:
-    """Without the number of the compiled version in front: ``0/7: tensor 'x' size mismatch``."""
+    """Without the leading number of the compiled version: ``0/7: tensor 'x' size mismatch``."""
     head, colon, rest = reason.partition(": ")
     known = colon and head.replace("/", "").isdigit()
     return rest if known else reason

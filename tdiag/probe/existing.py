@@ -1,5 +1,5 @@
-"""What was made before the probe came: notebooks make an optimizer in one cell and train in the
-next."""
+"""Objects made before the probe was loaded: notebooks make an optimizer in one cell and train in
+the next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def adopt(boundary: Boundary, inspection: Inspection) -> None:
-    """Take them for made now, by nobody's line. Modules and loaders are seen as they are used."""
+    """Treat them as made now, by an unknown line. Modules and loaders are found when they are
+    used."""
     base = getattr(lr_scheduler, "LRScheduler", None) or lr_scheduler._LRScheduler
     schedulers = (base, lr_scheduler.ReduceLROnPlateau)  # the latter is no subclass in torch 2.1
     for found in gc.get_objects():

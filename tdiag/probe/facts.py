@@ -1,4 +1,4 @@
-"""What the probe writes down about the process, torch, its switches, and what one op costs here."""
+"""Facts about the process, torch, its switches, and the cost of one op here."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ if TYPE_CHECKING:
     from .core import Probe
 
 
-# Libraries that an agent acts in or is trained with; nothing else imports them.
+# Libraries that agents act in or are trained with; no other program imports them.
 AGENTS = {
     "ale_py", "brax", "dm_control", "dm_env", "gym", "gymnasium", "minigrid", "pettingzoo",
     "procgen", "stable_baselines3", "tianshou", "torchrl",
 }  # fmt: skip
-# Of gloo's transport, where a rank is gone. A mismatch of sizes is reported there, too, and the
-# same words without gloo are of some other connection: both are failures of the rank's own.
+# gloo's transport reports this if a rank is gone. It also reports a mismatch of sizes there, and
+# without gloo the same words belong to another connection: both are failures of the rank itself.
 LOST = re.compile(r"gloo/transport/.*(by peer|Broken pipe|imed out)", re.DOTALL)
 PR_SET_PTRACER = 0x59616D61  # linux/prctl.h
 PR_SET_PTRACER_ANY = -1
 
 
 def write_process(probe: Probe) -> None:
-    """The `process` record: who this is, and the one pairing of the monotonic and unix clocks."""
+    """The `process` record: which process this is, and one pair of the monotonic and unix
+    clocks."""
     t, unix_ns = clocks()
     probe.recorder.write(
         "process",
@@ -55,7 +56,7 @@ def write_process(probe: Probe) -> None:
 
 def clocks() -> tuple[int, int]:
     """Both clocks at one moment, ns. Between two readings the process may lose its core for
-    milliseconds, so of several tries the one counts that was held up least."""
+    milliseconds, so the attempt with the shortest delay is used."""
     tries = []
     for _ in range(5):
         before, unix_ns, after = time.perf_counter_ns(), time.time_ns(), time.perf_counter_ns()
@@ -84,7 +85,8 @@ def write_training(probe: Probe) -> None:
 
 
 def debug_variables() -> dict[str, str]:
-    """Those of :data:`DEBUGGING` that are on, and Python's development mode, however set."""
+    """The variables of :data:`DEBUGGING` that are on, and Python's development mode, however
+    set."""
     values = {name: os.environ.get(name, "") for name in DEBUGGING}
     on = {name: value for name, value in values.items() if value not in DEBUGGING[name]}
     return {**on, **({"PYTHONDEVMODE": "1"} if sys.flags.dev_mode else {})}
@@ -99,8 +101,9 @@ def write_role(probe: Probe) -> None:
 
 
 def write_died(probe: Probe) -> bool:
-    """Whether an exception ended the process; if so the `died` record: which, where, and whether a
-    lost connection to other ranks caused it. Python keeps it for post-mortem debuggers."""
+    """Whether an exception ended the process; if so, write the `died` record: which, where, and
+    whether a lost connection to other ranks caused it. Python keeps the exception for post-mortem
+    debuggers."""
     if getattr(sys, "last_type", None) is None:
         return False
     error, trace, at = sys.last_value, sys.last_traceback, None
@@ -120,8 +123,8 @@ def write_died(probe: Probe) -> bool:
 
 
 def watch_profiler(probe: Probe) -> None:
-    """Remember whether a torch profiler is prepared. One that profiles on a schedule is, long
-    before it records, and a second preparation would take its recording away."""
+    """Remember whether a torch profiler is prepared. One with a schedule is prepared long before it
+    records, and a second preparation would destroy its recording."""
     profiler = torch.autograd.profiler
 
     def watched(name: str, prepared: bool) -> None:
@@ -139,7 +142,7 @@ def watch_profiler(probe: Probe) -> None:
 
 
 def flags(autocast: str, scaled: bool) -> dict[str, Any]:
-    """Switches of torch that cost time, as they stand now. ``autocast``: dtype of the region last
+    """Torch's switches that cost time, as they are now. ``autocast``: dtype of the last region
     seen; ``scaled``: an enabled GradScaler has stepped."""
     trace = sys.gettrace()
     return {
@@ -156,7 +159,7 @@ def flags(autocast: str, scaled: bool) -> dict[str, Any]:
 
 
 def profiler_is_on() -> bool:
-    """A torch profiler (the script's own, unless tdiag's is running) is recording."""
+    """Whether a torch profiler (the script's own, unless tdiag's is running) is recording."""
     return bool(torch._C._autograd._profiler_enabled())
 
 
@@ -172,8 +175,8 @@ def config_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def allow_sampling(by: int = PR_SET_PTRACER_ANY) -> None:
-    """Let py-spy, a sibling, attach under Yama's ptrace_scope 1 without root; ``by`` 0: nobody any
-    more but what started this process."""
+    """Let py-spy, a sibling, attach under Yama's ptrace_scope 1 without root; ``by`` 0: only
+    ancestors may attach again."""
     if sys.platform.startswith("linux"):
         import ctypes
 
@@ -182,20 +185,20 @@ def allow_sampling(by: int = PR_SET_PTRACER_ANY) -> None:
 
 
 def profiled_by() -> str:
-    """Who profiles the Python of this thread, if anybody."""
+    """The name of whatever profiles this thread's Python, or empty."""
     return monitored_by() or tracer_name(sys.getprofile())
 
 
 def monitored_by() -> str:
-    """Who profiles Python by ``sys.monitoring``, as cProfile does from 3.12 on: ``sys.getprofile``
-    does not show it."""
+    """The name of whatever profiles Python through ``sys.monitoring``, as cProfile does from 3.12
+    on: ``sys.getprofile`` does not show it."""
     monitoring = getattr(sys, "monitoring", None)
     tool = monitoring.get_tool(monitoring.PROFILER_ID) if monitoring else None
     return tool or ""
 
 
 def _own_tracer() -> str:
-    """:func:`profiled_by`, but for the Python part of a torch profiler (``with_stack=True``)."""
+    """:func:`profiled_by`, except for the Python part of a torch profiler (``with_stack=True``)."""
     part_of_torchs = type(sys.getprofile()).__name__ == "TraceContext"
     return "" if part_of_torchs and profiler_is_on() else profiled_by()
 
@@ -228,8 +231,8 @@ def env_int(name: str, default: int) -> int:
 def ranks() -> tuple[int, int, int]:
     """Rank of this process, number of ranks, and of ranks on this machine.
 
-    The process group knows best: `torch.multiprocessing.spawn` and Lightning's launchers set no
-    RANK or WORLD_SIZE. Before there is a group, the launcher's environment tells.
+    The process group is authoritative: `torch.multiprocessing.spawn` and Lightning's launchers set
+    no RANK or WORLD_SIZE. Before there is a group, the launcher's environment is used.
     """
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
@@ -246,8 +249,8 @@ def measure_dispatch() -> dict[str, float]:
     """The fields of the `dispatch` record: ns per op on one element, on the CPU, without and with
     gradients (forward and backward together). The best of a few rounds: noise only adds.
 
-    Where the script's own torch profiler is on, also without it: ``op_unprofiled_ns``, from a new
-    thread, which no profiler of another thread records. Takes about a millisecond, between two
+    If the script's own torch profiler is on, also without it: ``op_unprofiled_ns``, from a new
+    thread, which no other thread's profiler records. Takes about a millisecond, between two
     windows; touches no random state.
     """
     value = torch.ones(1, device="cpu")

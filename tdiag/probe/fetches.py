@@ -1,8 +1,8 @@
-"""What is read of a DataLoader and of a fetch, beside its time: files opened, random numbers drawn,
+"""What is recorded about a DataLoader and a fetch, apart from times: opened files, random numbers,
 values.
 
-Files are counted in every fetch that is measured; the rest in the first few of a process, once
-in a run: it is warm-up then.
+Files are counted in every measured fetch; the rest only in the first few fetches of a process,
+during the run's warm-up.
 """
 
 from __future__ import annotations
@@ -27,22 +27,21 @@ from .patches import Patches, hidden
 from .pictures import DecodeWatch
 from .wire import is_user_file
 
-FEW = 3  # files weighed, and folders named, in one fetch
-# Opened by Python itself or by the system, not by the dataset.
+FEW = 3  # files whose size is read, and folders named, in one fetch
+# Opened by Python or by the system, not by the dataset.
 NOT_DATA = (".py", ".pyc", ".so", ".pth")
 NOT_FILES = ("/proc/", "/sys/", "/dev/")
 MOST_OPENS = 100_000  # paths remembered of one fetch
-MOST_OBJECTS, DEEPEST = 1000, 6  # of a dataset, searched for generators of its own
-MOST_ITEMS = 100  # of a collection: a list of transforms is shorter, samples hold no generators
+MOST_OBJECTS, DEEPEST = 1000, 6  # objects and depth of a dataset to search for generators
+MOST_ITEMS = 100  # of a collection: a list of transforms is shorter, and samples hold no generators
 PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.Tensor)
 
 
 class _Opens:
     """Counts what one thread opens while it fetches.
 
-    An audit hook would see every way to open a file, but can never be removed again, and makes
-    each ``id()`` of the program cost thirty times as much. So ``open`` is wrapped while a fetch
-    lasts.
+    An audit hook would see every way to open a file, but it can never be removed, and it makes each
+    ``id()`` of the program cost thirty times as much. So ``open`` is wrapped during a fetch.
     """
 
     def __init__(self) -> None:
@@ -50,7 +49,7 @@ class _Opens:
         self.paths: list[str] = []
 
     def begin(self) -> None:
-        self.end()  # a fetch before this one raised
+        self.end()  # an earlier fetch raised
         self.paths = []
         self.thread = threading.get_ident()
         for owner in (builtins, io, os):
@@ -70,7 +69,9 @@ class _Opens:
         return hidden(open)
 
     def _opened(self, path: Any) -> None:
-        if isinstance(path, (bytes, pathlib.PurePath)):  # not what only says it is a path
+        if isinstance(
+            path, (bytes, pathlib.PurePath)
+        ):  # not an object that only claims to be a path
             path = os.fsdecode(path)
         data = isinstance(path, str) and not path.endswith(NOT_DATA)
         if data and not path.startswith(NOT_FILES) and len(self.paths) < MOST_OPENS:
@@ -124,7 +125,7 @@ def values_of(batch: Any, dataset: Any) -> dict[str, Any]:
 
 
 def _random_states() -> tuple[Any, ...]:
-    """Of the global generators, those of modules that are in use."""
+    """States of the global generators of modules that are in use."""
     numpy = sys.modules.get("numpy.random")
     state = numpy.get_state(legacy=True) if numpy is not None else ()
     with torch._C.DisableTorchFunction():
@@ -141,9 +142,9 @@ def _mean_size(paths: list[str]) -> int | None:
 
 
 def _holds_generator(dataset: Any) -> bool:
-    """Whether a generator of random numbers lies in its attributes, those of its classes, its
-    transforms, or the globals that its methods name. A dataset too
-    large to search may hold one: True."""
+    """Whether there is a generator of random numbers in its attributes, its classes' attributes,
+    its transforms, or the globals that its methods name. True for a dataset too large to search,
+    because it may have one."""
     numpy = sys.modules.get("numpy.random")
     kinds: tuple[type, ...] = (random.Random, torch.Generator)
     if numpy is not None:
@@ -166,8 +167,8 @@ def _holds_generator(dataset: Any) -> bool:
 
 
 def _parts(value: Any) -> list[Any]:
-    """What it is made of: a collection's first items, else the values of its attributes and of its
-    classes' own, and the globals that its methods name. No code of the user's is asked."""
+    """The parts of a value: a collection's first items, else the values of its attributes and its
+    classes' own, and the globals that its methods name. Calls no user code."""
     if type(value) in (list, tuple, dict):
         return list(itertools.islice(value.values() if type(value) is dict else value, MOST_ITEMS))
     try:
@@ -183,13 +184,13 @@ def _parts(value: Any) -> list[Any]:
             continue
         for name, own in vars(cls).items():
             if name == "__init__":
-                continue  # it ran before the fetches; what it keeps is among the attributes
+                continue  # it ran before the fetches; what it stored is in the attributes
             parts += _globals_of(own) if type(own) is types.FunctionType else [own]
     return parts
 
 
 def _users(module: str) -> bool:
-    """Its code is the user's. A ``__main__`` without a file was typed in, into a notebook."""
+    """Whether its code is the user's. A ``__main__`` without a file was typed into a notebook."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return is_user_file(file) if file else module == "__main__"
 
@@ -199,13 +200,13 @@ def _globals_of(function: types.FunctionType) -> list[Any]:
     return [function.__globals__[name] for name in names if name in function.__globals__]
 
 
-MOST_TENSORS = 256  # a batch of thousands of small tensors is weighed by its first ones
+MOST_TENSORS = 256  # a batch of thousands of small tensors is estimated from its first ones
 MOST_FIELDS = 16
-OF_255_WITHIN = 1e-3  # float32 holds k ÷ 255 to 1e-7, and times 255 to 1e-5; bfloat16 does not
+OF_255_WITHIN = 1e-3  # float32 represents k ÷ 255 to 1e-7, and times 255 to 1e-5; bfloat16 does not
 
 
 def count_bytes(batch: Any) -> tuple[int | None, dict[str, int] | None]:
-    """Bytes of all tensors in a batch, and by dtype; (None, None) where there is none."""
+    """Bytes of all tensors in a batch, and by dtype; (None, None) if there are none."""
     dtypes: dict[str, int] = {}
     left = [MOST_TENSORS]
 
@@ -228,9 +229,9 @@ def count_bytes(batch: Any) -> tuple[int | None, dict[str, int] | None]:
 
 
 def describe_fields(batch: Any) -> list[dict[str, Any]]:
-    """Of each of the first tensors in a batch: `name` (its keys and indices, "image", "0.1"),
-    `dtype`, `bytes`, and of a sample of its values `min`, `max`, `integral` (all are whole) and
-    `of_255` (all are whole multiples of 1 ÷ 255 in 0..1: bytes that were scaled)."""
+    """For each of the first tensors in a batch: `name` (its keys and indices, "image", "0.1"),
+    `dtype`, `bytes`, and from a sample of its values `min`, `max`, `integral` (all are whole) and
+    `of_255` (all are whole multiples of 1 ÷ 255 in 0..1: scaled bytes)."""
     found: list[dict[str, Any]] = []
 
     def visit(value: Any, name: str) -> None:
@@ -304,14 +305,14 @@ def describe_loader(loader: Any, at: Any) -> dict[str, Any]:
 
 
 def _function_name(function: Any) -> str:
-    """Of what a partial calls; of an object, its class's."""
+    """The name of the function; for a partial, of what it calls; for an object, of its class."""
     while isinstance(function, functools.partial):
         function = function.func
     return str(getattr(function, "__qualname__", type(function).__name__))
 
 
 def _class_name(dataset: Any) -> str:
-    """Of its class; of torch's where a subclass reads its samples as that does."""
+    """Dataset class name; torch's own if the subclass inherits how samples are read."""
     kind = type(dataset)
     reads = [base for base in kind.__mro__ if {"__getitem__", "__iter__"} & vars(base).keys()]
     torchs = reads and reads[0].__module__.startswith("torch.utils.data.")
@@ -319,7 +320,7 @@ def _class_name(dataset: Any) -> str:
 
 
 def _innermost(dataset: Any) -> Any:
-    """Through torch's own wrappers (Subset, …) to the dataset that the user wrote."""
+    """The user's dataset inside torch's own wrappers (Subset, …)."""
     for _ in range(10):
         inner = getattr(dataset, "dataset", None)
         if inner is None or not type(dataset).__module__.startswith("torch."):
@@ -329,7 +330,7 @@ def _innermost(dataset: Any) -> Any:
 
 
 def _pass_length(loader: Any) -> int | None:
-    """Samples of one pass, where torch's own batch sampler asks the sampler for them."""
+    """Samples of one pass, if torch's own batch sampler asks the sampler for them."""
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         return None
     own = type(loader.batch_sampler) not in (type(None), torch.utils.data.BatchSampler)
@@ -337,7 +338,7 @@ def _pass_length(loader: Any) -> int | None:
 
 
 def _sampler_at(loader: Any) -> list[Any] | None:
-    """Where a sampler of the user's own chooses the samples; None for torch's."""
+    """Where the user's own sampler chooses the samples; None for torch's."""
     for sampler in (loader.batch_sampler, loader.sampler):
         if at := places.definition(getattr(type(sampler), "__iter__", None)):
             return at
@@ -345,10 +346,10 @@ def _sampler_at(loader: Any) -> list[Any] | None:
 
 
 def length(dataset: Any) -> int | None:
-    """``len`` of a map-style dataset; None for streams and whatever refuses."""
+    """``len`` of a map-style dataset; None for streams and if it fails."""
     if isinstance(dataset, torch.utils.data.IterableDataset):
         return None
     try:
         return len(dataset)
-    except Exception:  # the user's __len__ may do anything; not knowing is an answer
+    except Exception:  # the user's __len__ may do anything; then the length is unknown
         return None

@@ -1,16 +1,17 @@
-"""Which training framework drives the loop: whose code calls the optimizer."""
+"""Which training framework drives the loop: the one whose code calls the optimizer."""
 
 from __future__ import annotations
 
 import sys
 
-# Nearer the user first where several are on one stack: the Trainer of transformers uses accelerate.
+# If several are on one stack, the one closest to the user: the Trainer of transformers uses
+# accelerate.
 PACKAGES = ("transformers", "lightning", "pytorch_lightning", "accelerate")
 
 
 def driver() -> tuple[str, str] | None:
-    """Package and version of the framework that is on the stack, None in the user's own loop.
-    To be called from within an optimizer's step."""
+    """Package and version of the framework on the stack, None in the user's own loop. Call it from
+    within an optimizer's step."""
     found = set()
     frame = sys._getframe()
     while frame is not None:

@@ -1,12 +1,12 @@
 """Runs a function once, right after a module has been executed, without importing it earlier.
 
 A search is not an import: ``importlib.util.find_spec("torch")``, which transformers and datasets
-call before they import torch, asks the finders and executes nothing. So the finder stays until
-the module was executed. The finder that finds the module, an editable install's or another
-import hook included, keeps doing so: only the loader's ``exec_module`` is shadowed.
+call before they import torch, asks the finders and executes nothing. So the finder stays until the
+module was executed. The finder that finds the module, an editable install's or another import hook
+included, still does so: only the loader's ``exec_module`` is shadowed.
 
-Some finders never ask the ones behind them, and a loader may refuse to be shadowed. The next import
-of anything else then shows that the module has been executed meanwhile.
+Some finders never ask the ones after them, and a loader may not allow shadowing. Then the next
+import of any other module shows that the module has been executed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Action = Callable[[int], None]
 
 
 def when_imported(name: str, action: Action) -> None:
-    """Call ``action`` once, after the first execution of ``name`` has finished, with the moment
-    at which it began (``perf_counter_ns``)."""
+    """Call ``action`` once, after the first execution of ``name`` has finished, with the time at
+    which it began (``perf_counter_ns``)."""
     if _executed(name):
         action(time.perf_counter_ns())
     else:
@@ -36,7 +36,7 @@ def stop_waiting() -> None:
 
 
 def _executed(name: str) -> bool:
-    """The module is there, and neither half executed nor waiting for its first use (a
+    """Whether the module exists and is neither half executed nor waiting for its first use (a
     ``LazyLoader``'s module is a subclass until then)."""
     module = sys.modules.get(name)
     if type(module) is not ModuleType:
@@ -53,7 +53,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self.name:
-            if not self.executing and _executed(self.name):  # nobody asked us
+            if not self.executing and _executed(self.name):  # this finder was not asked
                 self._done(time.perf_counter_ns())
             return None
         spec = self._found_by_others(path, target)
@@ -64,7 +64,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def _found_by_others(
         self, path: Sequence[str] | None, target: ModuleType | None
     ) -> importlib.machinery.ModuleSpec | None:
-        """What the finders behind this one say. Those in front have been asked already."""
+        """The result of the finders after this one. Those before it were already asked."""
         finders = list(sys.meta_path)
         behind = finders[finders.index(self) + 1 :] if self in finders else []
         for finder in behind:
@@ -79,12 +79,12 @@ class _Finder(importlib.abc.MetaPathFinder):
     def _run_after(self, loader: importlib.abc.Loader) -> None:
         """Shadow ``exec_module`` on this one loader object, for one execution.
 
-        The loader stays the object that its finder made, so ``module.__loader__`` and
-        ``__spec__`` look as they always do. An execution that fails may be tried again.
+        The loader stays the object that its finder made, so ``module.__loader__`` and ``__spec__``
+        look as usual. An execution that fails may be tried again.
         """
         if isinstance(loader, type):
-            return  # the loader of every such module
-        before = loader.exec_module  # another such hook's, maybe
+            return  # shared by every such module
+        before = loader.exec_module  # perhaps another hook's
 
         def exec_module(module: ModuleType) -> None:
             began = time.perf_counter_ns()

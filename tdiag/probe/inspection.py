@@ -1,7 +1,8 @@
-"""Inspects the training between two windows, where no step's time is: an `inspection` record each.
+"""Inspects the training between two windows, outside every step's time: one `inspection` record
+each time.
 
-What changes slowly or is expensive to read belongs here: learning rates, gradients, parameters that
-got none. Nothing is written to; on a device reading costs a synchronisation or two.
+It reads what changes slowly or is expensive to read: learning rates, gradients, parameters without
+a gradient. It writes to nothing; on a device reading costs a synchronisation or two.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
     from .core import Probe
 
 
-MOST_SCHEDULERS = 32  # one created every step must not fill the disk
+MOST_SCHEDULERS = 32  # a scheduler created every step must not fill the disk
 
 
 class Schedules:
-    """The schedulers of torch that were made; one of somebody else's shows in the rates alone."""
+    """torch's schedulers that were made; another library's show only in the rates."""
 
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
@@ -74,25 +75,25 @@ class Schedules:
         self.alive.append(weakref.ref(scheduler))
 
     def adopt(self, scheduler: Any) -> None:
-        """One that was made before the probe came."""
+        """Adopt a scheduler made before the probe was loaded."""
         if len(self.alive) < MOST_SCHEDULERS:
             self._know(scheduler, None)
 
     def steps(self) -> list[int | None]:
-        """By number: how often each has stepped; None for one that is gone or does not count."""
+        """By number: how often each has stepped; None if it is gone or does not count."""
         found = (reference() for reference in self.alive)
         return [getattr(scheduler, "last_epoch", None) for scheduler in found]
 
 
-MOST_MODULES = 64  # remembered; losses created every step have no parameters
-VALUES_READ = 4  # of as many parameters one, to see whether anything updates them
+MOST_MODULES = 64  # to remember; losses created every step have no parameters
+VALUES_READ = 4  # one value of each of four parameters, to see whether anything updates them
 MOST_GROUPS = 8  # learning rates written down for one optimizer
-# Reading 512 MB of gradients takes 50–100 ms on one core; a model with more is left alone there.
+# Reading 512 MB of gradients takes 50 to 100 ms on one core; larger models are not read there.
 MOST_BYTES_ON_CPU = 1 << 29
 
 
 class Inspection:
-    """One a process. ``optimizers``: weak references by number, ``ddp``: one to the last
+    """One per process. ``optimizers``: weak references by number, ``ddp``: one to the last
     DistributedDataParallel seen."""
 
     def __init__(self, probe: Probe, boundary: Boundary) -> None:
@@ -100,18 +101,21 @@ class Inspection:
         self.schedules, self.settings = Schedules(probe), SettingsWatch(probe)
         self.written: set[str] = set()  # records written once
         self.optimizers: dict[int, Any] = {}
-        # Weak references to the outermost ones with parameters, by number.
+        # Weak references to the outermost modules with parameters, by number.
         self.modules: dict[int, Any] = {}
-        # Of each, the parameters with a gradient that no optimizer has: how many, and a few values.
+        # For each, the parameters with a gradient that no optimizer has: how many, and a few
+        # values.
         self.without_optimizer: dict[int, tuple[int, list[float]]] = {}
         self.with_parameters: set[int] = set()
-        self.looked: dict[int, int] = {}  # module → calls whose inputs were looked at
+        self.looked: dict[int, int] = {}  # module → calls whose inputs were inspected
         self.ddp: Any = None
-        # Tensors that one or two steps made and that lived when they ended: (weak reference,
-        # place, bytes), the step after them, and how many steps they were.
+        # Tensors that one or two steps made and that were alive when these ended: (weak reference,
+        # place, bytes); the step after them, and the number of these steps.
         self.kept: tuple[list[tuple[Any, Any, int]], int, int] = [], 0, 0
         self.frozen = FrozenValues()
-        self.constants: Any = None  # what one counted step is compared with (capture/constants.py)
+        self.constants: Any = (
+            None  # facts that one counted step is compared with (capture/constants.py)
+        )
         # id of a tensor sent to another device → weak reference, its version, the step
         self.moved: dict[int, tuple[Any, int, int]] = {}
 
@@ -124,7 +128,8 @@ class Inspection:
         self.optimizers[number] = weakref.ref(optimizer)
 
     def called(self, number: int, module: torch.nn.Module) -> dict[str, Any]:
-        """An outermost module with parameters is called for the first time; what it is made of."""
+        """An outermost module with parameters is called for the first time; returns what it is made
+        of."""
         self.with_parameters.add(number)
         if len(self.modules) < MOST_MODULES:
             self.modules[number] = weakref.ref(module)
@@ -162,9 +167,9 @@ class Inspection:
 
     def _unused_gradients(self, optimizers: Iterable[Any]) -> list[tuple[int, int]]:
         """``[module, numbers]``, for each module the numbers in parameters that have a gradient and
-        belong to no optimizer. Those that a script updates by hand change: they are left out, and
-        so is what was not yet there at the last look. Parameters of 16 bits, or where no module's
-        are in an optimizer, may have copies there."""
+        belong to no optimizer. Left out: those that a script updates by hand (their values change),
+        those that did not exist at the last look, and 16-bit parameters and parameters if none of
+        the modules' is in an optimizer, because the optimizer may have copies."""
         held = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
         models = [(number, list(module.parameters())) for number, module in self.alive()]
         if watched_by_script() or not any(id(p) in held for _, all_of in models for p in all_of):
@@ -204,8 +209,8 @@ class Inspection:
         self.probe.recorder.write("inspection", **record)
 
     def _kept(self) -> dict[str, Any]:
-        """`kept` [[place, tensors, bytes, tensors that hold a graph], …] of those made in `kept_of`
-        steps, which ended `kept_since` steps ago."""
+        """`kept` [[place, tensors, bytes, tensors that hold a graph], …] of the tensors made in
+        `kept_of` steps, which ended `kept_since` steps ago."""
         made, step, steps = self.kept
         lines: dict[Any, list[int]] = {}
         storages: set[int] = set()
@@ -224,7 +229,8 @@ class Inspection:
 
 
 def _has_gradient(parameter: Any) -> bool:
-    """Of a parameter whose values can be read, and which has no copy in another precision."""
+    """Whether a parameter has a gradient, its values can be read, and it has no copy in another
+    precision."""
     return (
         plain(parameter)
         and parameter.grad is not None
@@ -247,9 +253,9 @@ def _number(rate: Any) -> float | None:
 def gradient_norm(optimizer: Any) -> float | str | None:
     """Total L2 norm of the gradients as the step used them, after any clipping.
 
-    ``"not finite"`` where it is inf or NaN. None where it cannot be read at little cost: no
-    gradients left, sharded, sparse or very many of them, a graph being captured, a profiler or a
-    dispatch mode of the script's own that would see the reading.
+    ``"not finite"`` if it is inf or NaN. None if it cannot be read at little cost: no gradients
+    left, sharded, sparse or very many of them, a graph being captured, or the script's own profiler
+    or dispatch mode, which would see the reading.
     """
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
     gradients = [g for g in gradients if g is not None]
@@ -264,5 +270,5 @@ def gradient_norm(optimizer: Any) -> float | str | None:
 
 
 def _wide(tensor: torch.Tensor) -> torch.dtype | None:
-    """Sums of squares overflow in 16 bits; None keeps the tensor's own."""
+    """A wider dtype, because sums of squares overflow in 16 bits; None keeps the tensor's own."""
     return torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else None

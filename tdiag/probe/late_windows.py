@@ -1,10 +1,11 @@
-"""Times a few steps now and then in a run that goes on after its windows: do they get slower?
+"""Times a few steps now and then in a run that goes on after its windows, to see whether they get
+slower.
 
 A late window lasts ``LATE_STEPS`` steps and becomes one record. The next one comes when the run has
 lasted a twentieth longer, so an hour makes 84 of them and a day 149, however many steps they have.
-In between all hooks rest but two: an optimizer's ``step`` is counted, and iterators of DataLoaders
-are numbered. Whenever the run has lasted twice as long, py-spy samples it between two windows, for
-the lines.
+Between them all hooks rest except two: an optimizer's ``step`` is counted, and iterators of
+DataLoaders are numbered. Whenever the run has lasted twice as long, py-spy samples it between two
+late windows, to find the lines.
 """
 
 from __future__ import annotations
@@ -28,30 +29,30 @@ if TYPE_CHECKING:
     from .boundary import Boundary
     from .core import Probe
 
-LATE_STEPS = 8  # of which the shortest counts: what disturbs a step only makes it longer
+LATE_STEPS = 8  # the shortest of them counts, because disturbances only make a step longer
 APART_FRAC, LEAST_APART_NS = 1 / 20, 100_000_000  # of the run so far
 SAMPLE_NS, LOOK_NS = 4_000_000_000, 200_000_000  # as long as the window `sample`
-# Three values a mark. Steps of hundreds of module calls fill a record sooner; one that alone is
-# several times as large is not worth its 100 kB.
+# Three values per mark. Steps with hundreds of module calls fill a record sooner; a single step
+# that is several times as large is not worth its 100 kB.
 ENOUGH_VALUES, MOST_VALUES = 6_000, 20_000
-# Replaced where dynamo does not look: it compiles the calls of modules and the collectives, and
-# may do so again when they are replaced again.
+# Not replaced where dynamo looks: it compiles the calls of modules and the collectives, and may
+# recompile them when they are replaced again.
 UNCOMPILED = (torch.Tensor, torch.autograd, torch, torch.serialization, _BaseDataLoaderIter)
 
 
 class LateWindows:
-    """One a process; each rank has its own. Nothing here waits for the device or another rank."""
+    """One per process; each rank has its own. Nothing here waits for the device or another rank."""
 
     def __init__(self, probe: Probe, boundary: Boundary, root: Callable[[], int]) -> None:
-        """``root``: says which process py-spy is to sample with its descendants."""
+        """``root``: returns the process that py-spy should sample with its descendants."""
         self.probe, self.boundary = probe, boundary
         self.sampler = LateSampler(probe, root)
         self.made_ns = wall_ns()
-        self.thread = 0  # that trains
+        self.thread = 0  # the thread that trains
         self.lead: int | None = None  # the optimizer whose steps are counted
         self.steps = 0  # counted since the last late window, or seen in this one
         self.due_ns = self.rested_ns = 0
-        self.look_at = 0  # so many steps: the clock is read then
+        self.look_at = 0  # the clock is read after this many steps
         self.settled = False  # the first step of the window was left out
         self.start = self._or_leave(self._start)
         self.begin = self._or_leave(self._begin)
@@ -59,7 +60,7 @@ class LateWindows:
 
     def _start(self) -> None:
         """The windows are over. Steps that no optimizer ends, or only a replayed graph, are not
-        counted; nor does anything stay in a notebook's kernel."""
+        counted; and nothing stays in a notebook's kernel."""
         probe, boundary = self.probe, self.boundary
         counted = boundary.rank == OPTIMIZER and not (boundary.divided or len(boundary.graphs))
         diagnosed = probe.config.get("plan", DIAGNOSE) == DIAGNOSE
@@ -87,7 +88,7 @@ class LateWindows:
         probe.count = self.count
 
     def count(self, optimizer: Any) -> None:
-        """An optimizer has stepped: all that is done between two late windows."""
+        """An optimizer has stepped: this is all the work between two late windows."""
         if id(optimizer) != self.lead or here() != self.thread:
             return
         self.steps += 1
@@ -95,8 +96,8 @@ class LateWindows:
             self.begin()
 
     def _begin(self) -> None:
-        """A step has ended: put the hooks back on, if it is time. The clock is read at half of the
-        steps that are left to go, and so a dozen times between two windows."""
+        """A step has ended: put the hooks back on, if it is time. The clock is read after half of
+        the remaining steps, and so a dozen times between two windows."""
         left = self.due_ns - wall_ns()
         if left > 0:
             each = (self.due_ns - left - self.rested_ns) / self.steps
@@ -104,7 +105,7 @@ class LateWindows:
             return
         if accelerator.capturing():
             return
-        if self.sampler.busy():  # it slows the steps down
+        if self.sampler.busy():  # py-spy slows the steps down
             self.due_ns, self.look_at = wall_ns() + LOOK_NS, 0
             return
         probe, marks = self.probe, self.probe.marks
@@ -124,7 +125,7 @@ class LateWindows:
         marks.cut(wall_ns())
 
     def _step_ended(self, now: int) -> None:
-        """In a late window."""
+        """A step has ended in a late window."""
         marks = self.probe.marks
         if not self.settled:  # the first step pays for the hooks' cold caches
             self.settled = True
@@ -142,7 +143,7 @@ class LateWindows:
             self.rest()
 
     def _or_leave(self, function: Callable[..., None]) -> Callable[..., None]:
-        """With a fault, no hook may stay whose marks nobody takes up."""
+        """After a fault, no hook may stay whose marks nothing collects."""
 
         @functools.wraps(function)
         def guarded(*args: Any) -> None:
@@ -176,10 +177,10 @@ class LateSampler:
         self.number = FIRST_LATE_PASS
         self.last_ns = 0  # the age of the run
         self.request: Request | None = None
-        self.since_ns = 0  # py-spy samples; 0: it does not yet
+        self.since_ns = 0  # when py-spy began to sample; 0: not yet
 
     def ask_if_due(self, age_ns: int) -> None:
-        """The lead's, which asks for all ranks of its machine."""
+        """For the lead, which asks for all ranks of its machine."""
         probe = self.probe
         if age_ns < 2 * self.last_ns or not probe.leads or probe.config.get("sampler") != PY_SPY:
             return
@@ -190,7 +191,7 @@ class LateSampler:
         self.request.ask(str(self.root()))
 
     def busy(self) -> bool:
-        """py-spy was at it until now; ends it when it has sampled long enough."""
+        """Whether py-spy was sampling until now; ends it when it has sampled long enough."""
         if self.request is None:
             return False
         now = wall_ns()

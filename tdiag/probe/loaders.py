@@ -1,4 +1,4 @@
-"""Watches DataLoaders: what they are, how long the training waits, what a fetch costs.
+"""Watches DataLoaders: what they are, how long the training waits, and what a fetch costs.
 
 Fetches are timed where they run, in the worker or in the training process, so that on-CPU time,
 storage reads and blocked time are exact rather than sampled.
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from .boundary import Boundary
     from .core import Probe
 
-# Batches of one loader look alike: weigh the first few, then one in sixteen.
+# Batches of one loader are alike, so measure the size of the first few, then of one in sixteen.
 WEIGH_FIRST, WEIGH_EVERY = 4, 16
 # Measuring a fetch costs about 0.2 ms on a slow core with cold caches: one in 200 ms is 0.1 %.
 MEASURE_EVERY_NS = 200_000_000
-PAUSE_FRAC = 1 / 20  # as late windows come
+PAUSE_FRAC = 1 / 20  # as for late windows
 
 _wall = time.perf_counter_ns
 _cpu = time.thread_time_ns
@@ -44,7 +44,7 @@ _process_cpu = time.process_time_ns
 
 
 class LoaderWatch:
-    """One a process; forked workers inherit it and write their own events file."""
+    """One per process; forked workers inherit it and write their own events file."""
 
     def __init__(
         self, probe: Probe, boundary: Boundary, began_pass: Callable[[Any, int], None]
@@ -53,7 +53,7 @@ class LoaderWatch:
         self.probe, self.boundary, self.began_pass = probe, boundary, began_pass
         self.numbers: Any = weakref.WeakKeyDictionary()  # DataLoader → number
         self.places: Any = weakref.WeakKeyDictionary()  # DataLoader → where it was made
-        # Number → what it is, and the DataLoader that has it or had it last.
+        # Number → what it is, and the DataLoader that has or last had it.
         self.described: dict[int, tuple[dict[str, Any], weakref.ref[Any]]] = {}
         self.by_dataset: dict[int, int] = {}  # id(dataset) → loader number, for its fetchers
         self.passes: dict[int, int] = {}  # loader number → iterators made
@@ -96,7 +96,7 @@ class LoaderWatch:
         def iterate(self: Any) -> Any:
             if not marks.mine():
                 iterator = original(self)
-                if watch.probe.count is not None:  # a late window must know whose batches come
+                if watch.probe.count is not None:  # a late window needs the loader's number
                     watch.probe.guard(watch.label)(self, iterator)
                 return iterator
             new = self not in watch.numbers
@@ -117,7 +117,7 @@ class LoaderWatch:
     ) -> None:
         """``new``: no iterator of this DataLoader was made before."""
         if not isinstance(iterator, _dataloader._BaseDataLoaderIter):
-            return  # a subclass with an iterator of its own (a generator, say)
+            return  # a subclass with its own iterator (such as a generator)
         fresh = not hasattr(iterator, "tdiag_loader")
         iterator.tdiag_loader = number  # type: ignore[attr-defined]
         fetcher = getattr(iterator, "_dataset_fetcher", None)
@@ -136,7 +136,7 @@ class LoaderWatch:
         self.began_pass(loader, number)
 
     def label(self, loader: Any, iterator: Any) -> None:
-        """Say whose an iterator is; no more."""
+        """Only record which loader an iterator belongs to."""
         if isinstance(iterator, _dataloader._BaseDataLoaderIter):
             iterator.tdiag_loader = self.number(loader)  # type: ignore[attr-defined]
 
@@ -198,15 +198,15 @@ class LoaderWatch:
         return hidden(fetch)
 
     def rest(self) -> None:
-        """Take our ``fetch`` away, where it still is in place: even a frame of Python that only
-        steps aside costs a step microseconds. ``__next__`` puts it back when one is due; in a
-        worker, whose time is not the training's, it stays."""
+        """Remove our ``fetch`` if it is still in place: even a Python frame that does nothing costs
+        a step microseconds. ``__next__`` puts it back when a measurement is due; in a worker, whose
+        time is not the training's, it stays."""
         for kind, original, wrapper in self.fetchers:
             if vars(kind).get("fetch") is wrapper:
                 kind.fetch = original
 
     def listen(self) -> None:
-        """Measure the next fetch of this process, or, just forked, those that are due."""
+        """Measure the next fetch of this process or, in a newly forked one, those that are due."""
         if self.probe.finished:
             return
         for kind, original, wrapper in self.fetchers:
@@ -214,7 +214,7 @@ class LoaderWatch:
                 kind.fetch = wrapper
 
     def over(self) -> bool:
-        """This is a worker of a notebook's cell that has ended."""
+        """Whether this is a worker of a notebook cell that has ended."""
         control = os.path.join(self.probe.run_dir, CONTROL, OVER)
         return bool(self.probe.config.get(KERNEL)) and os.path.exists(control)
 
@@ -257,7 +257,7 @@ class LoaderWatch:
             "samples": len(indices) if isinstance(indices, (list, tuple)) else 1,
             **seen,
         }
-        if info:  # in the training process others of its threads may be at work
+        if info:  # in the training process its other threads may be working
             record["process_cpu"] = timing["process_cpu"]
             record["pool_threads"] = pool_threads()
         if self.counters is not None:
@@ -269,7 +269,8 @@ class LoaderWatch:
         self.probe.recorder.write("fetch", **record)
 
     def _enter_process(self) -> None:
-        """First fetch of this process: its own counters, and a worker says who it is."""
+        """The first fetch of this process: open its own counters, and let a worker identify
+        itself."""
         self.pid = os.getpid()
         self.entered_ns = _wall()
         self.fetches = 0
@@ -277,7 +278,7 @@ class LoaderWatch:
         info = get_worker_info()
         if info is None:
             return
-        self.probe.marks.never()  # modules called by a transform are no training
+        self.probe.marks.never()  # modules called by a transform are not training
         if not self.by_dataset:  # spawned: this process never saw the loader itself
             self.by_dataset[id(info.dataset)] = -1
         facts.allow_sampling()
@@ -300,8 +301,8 @@ class LoaderWatch:
         return number
 
     def number(self, loader: Any) -> int:
-        """This loader's number; describes it in the events when first seen. One that is made again
-        for each epoch has the number of the one before, which is gone by then."""
+        """This loader's number; the first time, also write its record. A loader that is made again
+        for each epoch gets the number of the previous one, which is gone by then."""
         number = self.numbers.get(loader)
         if number is None:
             about = describe_loader(loader, self.places.get(loader))
@@ -318,13 +319,13 @@ class LoaderWatch:
 
 
 def pause_ns(age_ns: float, budget_ns: float) -> int:
-    """Until the next fetch is measured. Beyond the time budget, when the windows are over, ever
-    longer: a worker that lives for hours writes hardly more than one that lives for minutes."""
+    """ns until the next fetch is measured. Beyond the time budget, when the windows are over, this
+    grows: a worker that lives for hours writes little more than one that lives for minutes."""
     return int(max(MEASURE_EVERY_NS, (age_ns - budget_ns) * PAUSE_FRAC))
 
 
 def _ready(iterator: Any) -> int:
-    """Batches already waiting in the queue; −1 where there is no queue or it cannot tell."""
+    """Batches already waiting in the queue; −1 if there is no queue or it cannot be read."""
     queue = getattr(iterator, "_data_queue", None)
     if queue is None:
         return -1

@@ -1,4 +1,4 @@
-"""What is read of a module when it is first called: its layers, and the tensors it is given."""
+"""What is read from a module when it is first called: its layers, and its input tensors."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 
 from . import accelerator
 
-# A stride through a large tensor: 65,536 values are read in well under a millisecond, and what
-# holds for all of them holds for all but a few in a hundred thousand of the rest.
+# A stride through a large tensor: 65,536 values are read in well under a millisecond, and what is
+# true of all of them is true of all but a few in a hundred thousand of the rest.
 MOST_VALUES = 65_536
 
 
@@ -22,7 +22,7 @@ def nbytes(tensor: torch.Tensor) -> int:
 
 
 def plain(tensor: Any) -> bool:
-    """A dense tensor whose values can be read: no subclass, not sparse, not meta."""
+    """Whether it is a dense tensor whose values can be read: no subclass, not sparse, not meta."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.layout == torch.strided
@@ -33,16 +33,17 @@ def plain(tensor: Any) -> bool:
 
 
 def watched_by_script() -> bool:
-    """Ops run by tdiag would be seen: by the script's profiler, its dispatch mode, a CUDA graph."""
+    """Whether tdiag's ops would be seen: by the script's profiler, its dispatch mode, a CUDA
+    graph."""
     if torch._C._autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack():
         return True
     return accelerator.capturing()
 
 
 def strided_sample(tensor: torch.Tensor) -> torch.Tensor | None:
-    """At most about ``MOST_VALUES`` of its values, float64; None if that would copy it all.
+    """At most about ``MOST_VALUES`` of its values, float64; None if that would copy all of it.
 
-    The stride is no multiple of 2 or 3, so that no channel of an image is passed over.
+    The stride is not a multiple of 2 or 3, so that no channel of an image is skipped.
     """
     if tensor.is_complex() or not tensor.is_contiguous() or not tensor.numel():
         return None
@@ -57,18 +58,18 @@ def finite(value: float) -> float | None:
 
 
 MOST_LOOKS, MOST_TENSORS = 2, 4  # calls of a module, tensors of a call
-# Keywords under which models are given what they shall predict.
+# Keywords under which models receive their targets.
 LABELS = {"label", "labels", "label_ids", "target", "targets", "y"}
-MOST_CHANNELS = 16  # more are features, not channels of a picture
-# The first samples of a batch, so many that they hold 262,144 float32: about a millisecond.
+MOST_CHANNELS = 16  # with more they are features, not channels of an image
+# The first samples of a batch, up to 262,144 float32 values: about a millisecond.
 MOST_BYTES = 1 << 20
 
 
 def describe(args: Any, kwargs: Any) -> list[dict[str, Any]]:
-    """Of each of the first floating tensors among the arguments: `name` (its place, or keyword),
-    `first` (it is the first tensor of all, labels apart: what follows may be a mask, a state, a
-    number), `dtype`, `shape`, `mean` and `std` (of each channel, dimension 1, of 3 or more
-    dimensions; else of all), `min`, `max`, `binary` (nothing but zeros and ones)."""
+    """For each of the first floating-point tensors among the arguments: `name` (its place, or
+    keyword), `first` (it is the first tensor of all except labels; a later one may be a mask, a
+    state, a number), `dtype`, `shape`, `mean` and `std` (per channel, dimension 1, for 3 or more
+    dimensions; else over all values), `min`, `max`, `binary` (only zeros and ones)."""
     named = [*((str(n), value) for n, value in enumerate(args)), *kwargs.items()]
     given: list[tuple[str, torch.Tensor]] = []
     for name, value in named:
@@ -98,7 +99,7 @@ def _tensors(name: str, value: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def _readable(tensor: torch.Tensor) -> bool:
-    """A tensor of numbers that no other module has computed."""
+    """Whether it is a tensor of numbers that no other module has computed."""
     given = plain(tensor) and tensor.is_floating_point() and tensor.grad_fn is None
     return bool(given and tensor.numel())
 
@@ -125,13 +126,13 @@ def _describe(tensor: torch.Tensor) -> dict[str, Any] | None:
     }
 
 
-# Weights whose values are compared, of one module and of all; and numbers of each.
+# How many weights' values are compared, per module and in total; and numbers of each.
 WEIGHTS_OF_ONE, MOST_WEIGHTS, NUMBERS = 4, 32, 64
 
 
 class FrozenValues:
-    """A few numbers of weights that nothing trains, kept from one window to the next: a script may
-    change them by hand, to an average of the trained ones."""
+    """A few numbers of weights that nothing trains, kept from one window to the next, because a
+    script may change them by hand, to an average of the trained ones."""
 
     def __init__(self) -> None:
         self.known: dict[int, tuple[Any, list[float]]] = {}
@@ -144,7 +145,7 @@ class FrozenValues:
             self.known[id(weight)] = weakref.ref(weight), _numbers(weight)
 
     def note_all(self, module: torch.nn.Module) -> None:
-        """Of a module that is called for the first time."""
+        """Note a module that is called for the first time."""
         frozen = (parameter for parameter in module.parameters() if not parameter.requires_grad)
         for weight in islice(frozen, WEIGHTS_OF_ONE):
             self.note(weight)
@@ -162,7 +163,7 @@ def _numbers(weight: torch.Tensor) -> list[float]:
 
 
 MOST_CLASSES = 60
-# Layers that compute something else in training than in evaluation.
+# Layers that compute something different in training and in evaluation.
 MODE_DEPENDENT = (
     torch.nn.modules.batchnorm._BatchNorm,
     torch.nn.modules.dropout._DropoutNd,
@@ -200,14 +201,14 @@ def scan(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def find_ddp(module: torch.nn.Module) -> Any:
-    """The DistributedDataParallel that is or lies in this module, or None."""
+    """The DistributedDataParallel that this module is or contains, or None."""
     return next(
         (m for m in module.modules() if type(m).__name__ == "DistributedDataParallel"), None
     )
 
 
 def ddp_settings(ddp: Any) -> dict[str, Any]:
-    """The fields of the `ddp` record: how it is set to reduce the gradients."""
+    """The fields of the `ddp` record: how it reduces the gradients."""
     data = ddp._get_ddp_logging_data()
     return {
         "find_unused_parameters": bool(ddp.find_unused_parameters),

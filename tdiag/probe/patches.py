@@ -1,8 +1,8 @@
-"""Replaces attributes by wrappers that nobody sees, and puts the originals back.
+"""Replaces attributes by hidden wrappers, and puts the originals back.
 
-A wrapper in Python is a frame in Python. ``hidden`` gives it a file name that the ``warnings``
-module skips when it counts stack levels (as it does for the import system), and
-``install_filter`` takes such frames out of a traceback before anybody formats it.
+A Python wrapper is a Python frame. ``hidden`` gives it a file name that the ``warnings`` module
+skips when it counts stack levels (as it does for the import system), and ``install_filter`` removes
+such frames from a traceback before it is formatted.
 """
 
 from __future__ import annotations
@@ -17,39 +17,40 @@ from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# warnings skips frames whose file name holds both "importlib" and "_bootstrap".
+# warnings skips frames whose file name contains both "importlib" and "_bootstrap".
 FILE = "<tdiag importlib._bootstrap>"
 
-# What becomes of a patch after the last window: it goes, comes back in each late window, or stays.
+# What happens to a patch after the last window: it goes, comes back in each late window, or stays.
 GOES, RETURNS, STAYS = range(3)
-# Owner, name, wrapper, whether the owner itself had the name, what it was, and one of these.
+# Owner, name, wrapper, whether the owner itself had the name, the original, and one of these.
 Patch = tuple[Any, str, Any, bool, Any, int]
 
 
 def hidden(function: F) -> F:
-    """Mark a wrapper so that tracebacks and warnings pass over it, and dynamo compiles what it
-    calls, as without it, instead of the wrapper."""
+    """Mark a wrapper so that tracebacks and warnings skip it, and dynamo compiles what it calls, as
+    without it, instead of the wrapper."""
     function.__code__ = function.__code__.replace(co_filename=FILE)
     _let_dynamo_pass(function.__code__)
     return function
 
 
 def _let_dynamo_pass(code: Any) -> None:
-    """As ``torch._dynamo.decorators.skip`` does, without importing dynamo: compile no frame of this
-    code, but those that it calls. Where torch's names have gone, dynamo compiles the wrapper."""
+    """Like ``torch._dynamo.decorators.skip``, without importing dynamo: compile no frame of this
+    code, only the frames that it calls. If torch's names have changed, dynamo compiles the
+    wrapper."""
     torch = sys.modules.get("torch")
     frames: Any = getattr(getattr(getattr(torch, "_C", None), "_dynamo", None), "eval_frame", None)
     if hasattr(frames, "set_code_exec_strategy"):
         action = frames._FrameAction
         strategy = frames._FrameExecStrategy(action.SKIP, action.DEFAULT)
         frames.set_code_exec_strategy(code, strategy)
-    elif hasattr(frames, "skip_code"):  # before torch 2.7 or so
+    elif hasattr(frames, "skip_code"):  # before about torch 2.7
         frames.skip_code(code)
 
 
 def hide_from_dynamo(package: str) -> None:
-    """Let dynamo compile no function of this package: where a graph breaks, or a function is given
-    up, the functions that a wrapper calls would be compiled like the user's."""
+    """Make dynamo compile no function of this package: after a graph break, or for a function that
+    was given up, it would otherwise compile the functions that a wrapper calls like the user's."""
     for name, module in list(sys.modules.items()):
         if name == package or name.startswith(f"{package}."):
             for holder in (module, *vars(module).values()):
@@ -61,7 +62,7 @@ def hide_from_dynamo(package: str) -> None:
 
 
 def _pass_all(code: CodeType) -> None:
-    """With the functions defined inside: all their closures share one code."""
+    """Also for the functions defined inside; all their closures share one code."""
     _let_dynamo_pass(code)
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
@@ -69,7 +70,7 @@ def _pass_all(code: CodeType) -> None:
 
 
 def strip(error: BaseException | None) -> None:
-    """Take hidden frames out of the tracebacks of ``error`` and of what caused it, in place."""
+    """Remove hidden frames from the tracebacks of ``error`` and of its causes, in place."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -95,8 +96,8 @@ def _without_hidden(trace: TracebackType | None) -> TracebackType | None:
 
 
 def install_filter() -> Patches:
-    """Filter where tracebacks come to light: the except hooks and the ``traceback`` module. What is
-    returned undoes it, once no frame of a wrapper can be left."""
+    """Filter where tracebacks are shown: the except hooks and the ``traceback`` module. The
+    returned patches undo it, once no frame of a wrapper can be left."""
     patches = Patches()
     patches.set(sys, "excepthook", _filtered_hook(sys.excepthook))
     patches.set(threading, "excepthook", _filtered_thread_hook(threading.excepthook))
@@ -132,7 +133,7 @@ def _filtered_thread_hook(original: Any) -> Any:
 
 
 class Patches:
-    """Every attribute the probe has replaced, so that it can leave no trace when it is done."""
+    """Every attribute that the probe has replaced, so that it leaves no trace when it is done."""
 
     def __init__(self) -> None:
         self.made: list[Patch] = []
@@ -146,7 +147,7 @@ class Patches:
         self.made.append((owner, name, wrapper, own, original, afterwards))
 
     def undo(self) -> None:
-        """Newest first. Leaves alone what somebody else has wrapped since."""
+        """Undo, newest first. Leaves attributes that other code has wrapped since."""
         self._take_off(self.made)
         self.made.clear()
         self.resting.clear()
@@ -158,7 +159,7 @@ class Patches:
         self.resting += [patch for patch in self._take_off(moved) if patch[-1] == RETURNS]
 
     def _take_off(self, patches: list[Patch]) -> list[Patch]:
-        """Those that were still in place, oldest first."""
+        """Take them off; returns those that were still in place, oldest first."""
         found = []
         for patch in reversed(patches):
             owner, name, wrapper, own, original, _ = patch
@@ -172,8 +173,8 @@ class Patches:
         return found[::-1]
 
     def resume(self, chosen: Callable[[Any], bool]) -> None:
-        """Put those of the chosen owners back that return; not over what somebody else has put
-        there meanwhile."""
+        """Put back the patches of the chosen owners that return, but not over what other code has
+        put there since."""
         resting, self.resting = self.resting, []
         for patch in resting:
             owner, name, wrapper, own, original, _ = patch

@@ -1,8 +1,8 @@
-"""Marks where forward and evaluation lie in a step.
+"""Marks where forward and evaluation are in a step.
 
 Hooks on every submodule would cost too much, and hooks on the user's objects would be pickled with
-them. So the *class* of each outermost module is watched: discovered while warming up, by a
-``Module.__call__`` that steps aside while the outermost call runs.
+them. So the *class* of each outermost module is watched. It is discovered during warm-up, by a
+``Module.__call__`` that is removed while the outermost call runs.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from .core import Probe
     from .inspection import Inspection
 
-MOST_MODULES = 64  # described one by one; a loss created every step must not fill the disk
+MOST_MODULES = 64  # described individually; a loss created every step must not fill the disk
 
-_KNOWN = [(0, 0)] * 4  # of a module created every step, whose calls are not described
+_KNOWN = [(0, 0)] * 4  # for a module created every step, whose calls are not described
 
 _grad_enabled = torch.is_grad_enabled
 
 
 class ModuleWatch:
-    """Outermost module calls on the training thread."""
+    """Watches the outermost module calls on the training thread."""
 
     def __init__(self, probe: Probe, boundary: Boundary, inspection: Inspection) -> None:
         self.probe, self.boundary, self.inspection = probe, boundary, inspection
         self.depth = 0
         # id(module) → number in the events, as long as the module lives (WeakKeyDictionary is
-        # written in Python, and costs twice as much).
+        # written in Python and costs twice as much).
         self.numbers: dict[int, int] = {}
         self.alive: dict[int, Any] = {}
-        # Its calls by mode (grad_enabled × 2 + training): argument of FORWARD_BEGIN and, as it
-        # was the first time, of FORWARD_END; None while not known.
+        # Its calls by mode (grad_enabled × 2 + training): argument of FORWARD_BEGIN and the first
+        # value of FORWARD_END's; None while unknown.
         self.calls: dict[int, list[tuple[int, int] | None]] = {}
         self.of_class: dict[type, int] = {}  # number, once there are too many to describe
         self.described = 0
@@ -56,7 +56,7 @@ class ModuleWatch:
         self.probe.when_warm(lambda: self._discover(False))
 
     def _discover(self, on: bool) -> None:
-        """Switch discovery; outside the guard's view nothing but one class attribute changes."""
+        """Switch discovery on or off by changing one class attribute; nothing else is visible."""
         if on == self.discovering:
             return
         self.discovering = on
@@ -111,14 +111,14 @@ class ModuleWatch:
         self.probe.patches.set(kind, "__call__", hidden(call), RETURNS)
 
     def _outermost(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        """The outermost call of a module of which something is not known yet."""
+        """The outermost call of a module about which something is still unknown."""
         number = self.numbers.get(id(module))
         if number is None:
             number = self.probe.guard(self._describe)(module) or 0
         marks = self.probe.marks
         resume = self.discovering
         if resume:
-            self._discover(False)  # what runs inside (dynamo included) sees torch as it is
+            self._discover(False)  # code inside the call (dynamo included) sees torch unchanged
         self.depth = 1
         self.boundary.look_at_autocast()
         mode = _grad_enabled() * 2 + bool(module.training)
@@ -182,7 +182,7 @@ hidden(ModuleWatch._outermost)
 
 
 def _is_scalar(result: Any) -> int:
-    """1 for a 0-dim tensor. No function mode or tensor subclass of the user's is asked."""
+    """1 for a 0-dim tensor. Calls no code of the user's function modes or tensor subclasses."""
     if not isinstance(result, torch.Tensor):
         return 0
     with torch._C.DisableTorchFunction():
@@ -190,5 +190,5 @@ def _is_scalar(result: Any) -> int:
 
 
 def _below_module(kind: type) -> tuple[type, ...]:
-    """The classes from ``kind`` up to, not including, ``torch.nn.Module``."""
+    """The classes from ``kind`` up to, but without, ``torch.nn.Module``."""
     return kind.__mro__[: kind.__mro__.index(torch.nn.Module)]

@@ -12,7 +12,7 @@ from .patches import FILE
 from .wire import is_user_file
 
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
-# Where torch's functions and methods are written that a function mode sees as one call.
+# Files with torch's functions and methods that a function mode sees as one call.
 _ONE_CALL = tuple(
     os.path.join("torch", *name)
     for name in (("_tensor.py",), ("functional.py",), ("nn", "functional.py"), ("overrides.py",))
@@ -23,14 +23,14 @@ _FORMATS = tuple(os.path.join("torch", name) for name in ("_tensor.py", "_tensor
 def caller() -> list[Any] | None:
     """``[file, line, function]`` of the innermost user frame above this call, or None.
 
-    None where only libraries called (a launcher, a framework's own loop).
+    None if only libraries called (a launcher, a framework's own loop).
     """
     return caller_and_callee()[0]
 
 
 def caller_and_callee() -> tuple[list[Any] | None, FrameType | None]:
-    """:func:`caller`, and the frame of the library's function that the user's line called. None
-    where that is torch's own name for one call (``x.norm()``): the line itself made it."""
+    """:func:`caller`, and the frame of the library's function that the user's line called. None if
+    that is torch's own name for one call (``x.norm()``): then the line itself made it."""
     frame: FrameType | None = sys._getframe(1)
     callee = None
     while frame is not None:
@@ -45,8 +45,8 @@ def caller_and_callee() -> tuple[list[Any] | None, FrameType | None]:
 
 
 def reader(frame: FrameType | None, torchs: str) -> FrameType | None:
-    """The frame that asks for a tensor's value, from the one that calls torch's method on. A line
-    that formats a tensor asks for it through torch. None where torch, whose folder is ``torchs``,
+    """The frame that asks for a tensor's value, found from the frame that calls torch's method. A
+    line that formats a tensor asks for it through torch. None if torch, whose folder is ``torchs``,
     or the probe asks."""
     while frame is not None:
         name = frame.f_code.co_filename
@@ -69,8 +69,8 @@ def caller_of_wrapper() -> list[Any] | None:
 
 
 def definition(function: Any) -> list[Any] | None:
-    """Where a function or method was written, or the one that calling an object runs; None for
-    builtins and for torch's own."""
+    """Where a function or method was written, or the one that runs when an object is called; None
+    for builtins and for torch's own."""
     while isinstance(function, functools.partial):
         function = function.func
     function = getattr(function, "__wrapped__", function)

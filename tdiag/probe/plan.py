@@ -1,8 +1,8 @@
-"""Which windows a run goes through, and how long each lasts.
+"""The windows of a run, and how long each lasts.
 
-Two passes: a quick one over everything, since a script may run only a dozen steps, then a longer
-one. In the first pass py-spy comes last, because attaching takes as long as dozens of short
-steps; in the second the windows stand in the order of their worth.
+Two passes: a quick one over everything, because a script may run only a dozen steps, then a longer
+one. In the first pass py-spy comes last, because attaching takes as long as dozens of short steps;
+in the second the windows are in order of importance.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class PlannedWindow(NamedTuple):
     most_s: float
 
 
-# Lengths: a median of 5 steps says where to look, the mean of 100 steps holds a ±10 % noise to
-# ±1 % (σ/√n); 4 s of samples at 100 Hz are 400, a ±2.5 % share at worst (√(p(1−p)/n)). Sums,
+# Lengths: a median of 5 steps says where to look; the mean of 100 steps reduces ±10 % noise to ±1 %
+# (σ/√n); 4 s of samples at 100 Hz are 400, a ±2.5 % share at worst (√(p(1−p)/n)). In total,
 # start-up included: about 15 s for a 2 ms step and under a minute for a 100 ms step.
 FIRST = (
     PlannedWindow(BASELINE, 1, 5, 0.0, 4.0),
@@ -54,8 +54,8 @@ SECOND = (
     PlannedWindow(OPS, 2, 2, 0.0, 6.0),
     PlannedWindow(SYSCALLS, 2, 10, 1.0, 8.0),
 )
-# py-spy attaches within 1 to 3 s: to wait for that costs dozens of short steps, but only one or two
-# of slow ones. So of these the windows stand in the order of their worth; a trace, whose events may
+# py-spy attaches within 1 to 3 s: waiting for it costs dozens of short steps, but only one or two
+# slow ones. So for slow steps the windows are in order of importance; a trace, whose events may
 # take longer to write than the step took, comes last.
 SLOW_NS = 1_000_000_000
 SLOW = tuple(
@@ -63,22 +63,21 @@ SLOW = tuple(
     for key in ((BASELINE, 1), (SAMPLE, 1), (OPS, 1), (CALLS, 1), (TRACE, 1),
                 (SYSCALLS, 1), (BASELINE, 2), (SAMPLE, 2))
 )  # fmt: skip
-# On a device CUPTI stays attached when a trace has ended, and steps 10 to 20 % longer have been
-# reported (pytorch issue 144455, pull request 146604). So all clean steps come before it, and what
-# it leaves behind is measured: a mean of 20 steps holds a ±10 % noise to ±2 %. py-spy, which takes
+# On a device CUPTI stays attached after a trace, and steps 10 to 20 % longer have been reported
+# (pytorch issue 144455, pull request 146604). So all clean steps come before it, and its
+# after-effect is measured: a mean of 20 steps reduces ±10 % noise to ±2 %. py-spy, which takes
 # seconds to attach, waits for the trace, without which such a run cannot be judged.
 AFTER_TRACE = PlannedWindow(RESIDUE, 1, 20, 0.5, 6.0)
 WARM_UP = PlannedWindow(WARMUP, 1, 2, 0.0, 20.0)
-WARM_UP_FRAC = 1 / 3  # of a time budget, at most: the rest is for what warming up is for
+WARM_UP_FRAC = 1 / 3  # of a time budget, at most: the rest is for the windows
 
-# An evaluation or a restart of the workers belongs to its epoch: the clean window is stretched
-# to whole epochs where one epoch fits into its time.
+# An evaluation or a restart of the workers belongs to its epoch: the clean window is extended to
+# whole epochs if one epoch fits into its time.
 WHOLE_EPOCHS = BASELINE
 
 
-# For `tdiag check`: one clean window without end, of which the parent takes turns
-# (capture/turns.py); and what is counted, `ops` twice so that counts that vary from step to step
-# show as such.
+# For `tdiag check`: one endless clean window, in which the parent takes turns (capture/turns.py);
+# and the counting windows, `ops` twice so that counts that vary from step to step are recognised.
 BY_TURNS = (PlannedWindow(BASELINE, 1, 10**12, 1e12, 1e12),)
 COUNTED = (
     PlannedWindow(BASELINE, 1, 5, 0.0, 4.0),
@@ -91,7 +90,7 @@ PLANS = {DIAGNOSE: FIRST + SECOND, TURNS: BY_TURNS, COUNTS: COUNTED}
 
 
 def warm_up(config: dict[str, Any]) -> PlannedWindow:
-    """Until queues have had the time to fill, or for a third of a short time budget."""
+    """Until queues have had time to fill, or for a third of a short time budget."""
     budget_s = float(config.get("time_budget_s") or "inf")
     return WARM_UP._replace(most_s=min(WARM_UP.most_s, budget_s * WARM_UP_FRAC))
 

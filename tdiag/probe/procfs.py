@@ -1,4 +1,4 @@
-"""What the kernel counts for the calling thread: reads, page faults, kernel time, waiting."""
+"""The kernel's counters for the calling thread: reads, page faults, kernel time, waiting."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import resource
 import threading
 from typing import Any
 
-# Positions in /proc/…/io, whose lines have stood in this order since Linux 2.6.20.
+# Positions in /proc/…/io, whose lines have had this order since Linux 2.6.20.
 RCHAR, READ_BYTES = 1, 9
 MOST_THREADS = 64  # each costs some 10 µs to read, twice a window
 _RUSAGE_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
@@ -19,7 +19,7 @@ def kernel_ns() -> int:
 
 
 def pool_threads() -> int | None:
-    """Threads of this process that Python did not start: libraries in C did."""
+    """Threads of this process that Python did not start: C libraries did."""
     try:
         return max(0, len(os.listdir("/proc/self/task")) - threading.active_count())
     except OSError:
@@ -52,7 +52,7 @@ def resident_bytes() -> int | None:
 
 
 class ThreadCounters:
-    """Open once a thread, read around each fetch. Counters the system lacks are None."""
+    """Opened once per thread, read around each fetch. Counters that the system lacks are None."""
 
     def __init__(self) -> None:
         self.io = _open("/proc/thread-self/io")

@@ -1,9 +1,9 @@
-"""Writes down what happens in this process: records, and the time marks of the steps in progress.
+"""Records what happens in this process, and the time marks of the steps in progress.
 
-One JSON object a line, appended, safe against sudden death. Codes and arguments of the marks are
-the table in ``docs/run-directory.md``. Each mark costs the training a few microseconds with cold
-caches, so wrappers append to one flat list, and a batch of steps becomes a record at once
-(:meth:`Marks.cut`).
+One JSON object per line, appended, safe against sudden death. The table in
+``docs/run-directory.md`` lists codes and arguments of the marks. Each mark costs the training a few
+microseconds with cold caches, so wrappers append to one flat list, and a batch of steps is written
+as one record (:meth:`Marks.cut`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from .wire import EVENTS, GC_BEGIN, GC_END, ON_CPU, RecordKind, events_file
 
-FLUSH_EVERY_NS = 250_000_000  # with stop.POLL_NS: what a killed process can lose at most
+FLUSH_EVERY_NS = 250_000_000  # with stop.POLL_NS, the most that a killed process can lose
 FLUSH_EACH_OF_FIRST = 100  # short runs and early crashes lose nothing
 _encode = json.JSONEncoder(default=str, separators=(",", ":")).encode
 
@@ -67,7 +67,7 @@ class Recorder:
             self._tell_failure(error)
 
     def forget_parent(self) -> None:
-        """After a fork: the parent's unwritten lines and open file are the parent's."""
+        """After a fork, drop the parent's unwritten lines and open file."""
         self.pid = os.getpid()
         self.descriptor = None
         self.lines = []
@@ -85,11 +85,11 @@ class Recorder:
 
 
 SEND_AGAIN_S = 0.005  # long enough for the callback to have returned
-# A young-generation collection takes a few microseconds and happens many times a step; only
-# pauses that a person could care about are kept (1 % of a 5 ms step).
+# A young-generation collection takes a few microseconds and happens many times per step; only
+# pauses that matter are kept (1 % of a 5 ms step).
 SHORT_GC_NS = 50_000
-# A step as long as a whole evaluation of a big data set stays bounded: of the pairs that may come
-# without number (batches, forwards) none is taken up beyond 100,000 marks, 12 MB.
+# Limits the marks of a step as long as a whole evaluation of a large data set: pairs that may occur
+# any number of times (batches, forwards) are not recorded beyond 100,000 marks, 12 MB.
 MOST_VALUES = 300_000
 
 wall_ns = time.perf_counter_ns
@@ -100,7 +100,8 @@ here = threading.get_ident
 class Marks:
     """``log``: flat threes (code, absolute wall ns, argument), ``put``: appends one such tuple.
 
-    What every step asks for lies here, together: with cold caches each object is a wait."""
+    All that every step needs is here in one object, because with cold caches each object costs a
+    wait."""
 
     __slots__ = ("clocked", "cpu_start", "due_ns", "fed", "gc_began", "log", "put", "start",
                  "thread")  # fmt: skip
@@ -109,7 +110,7 @@ class Marks:
         self.thread: int | None = None
         self.log: list[int] = []
         self.put = self.log.extend
-        self.due_ns = 0  # from then on the end of a step is more than a mark
+        self.due_ns = 0  # from this time on the end of a step does more than a mark
         self.fed = False  # a loader handed out a batch since the last step
         self.clocked = False  # the thread's CPU clock was read when this step began
         self.cpu_start = 0
@@ -128,13 +129,14 @@ class Marks:
         self.log.clear()
 
     def read_cpu_clock(self) -> None:
-        """A step begins without a loader's batch: only the thread's CPU clock tells whether the
-        making of its batch waits or works. A system call, ten times dearer than the wall."""
+        """A step begins without a loader's batch: only the thread's CPU clock shows whether making
+        its batch waits or works. A system call, ten times as expensive as reading the wall
+        clock."""
         self.clocked = True
         self.cpu_start = _cpu()
 
     def made_by_hand(self) -> None:
-        """The step's first forward begins: what came before it made the batch."""
+        """The step's first forward begins: the time before it made the batch."""
         self.clocked = False
         self.put((ON_CPU, _cpu() - self.cpu_start, 0))
 
@@ -146,13 +148,13 @@ class Marks:
         return values
 
     def on_gc(self, phase: str, info: dict[str, int]) -> None:
-        """A ``gc.callbacks`` entry. Python swallows what is raised in one, so a Ctrl-C that
-        happens to be delivered here is sent once more."""
+        """A ``gc.callbacks`` entry. Python swallows exceptions raised in one, so a Ctrl-C that is
+        delivered here is sent once more."""
         try:
             if here() == self.thread:
                 self._collected(phase, info)
         except KeyboardInterrupt:
-            # A real signal: it also ends a sleep or a read that the thread has begun meanwhile.
+            # A real signal: it also ends a sleep or a read that the thread has begun since.
             again = threading.Timer(SEND_AGAIN_S, signal.pthread_kill, (here(), signal.SIGINT))
             again.daemon = True
             again.start()

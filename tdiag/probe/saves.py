@@ -19,7 +19,7 @@ from .wire import SAVE_BEGIN, SAVE_END
 if TYPE_CHECKING:
     from .core import Probe
 
-# Others bind these names as soon as the module was executed: it is watched then, not later.
+# Other modules bind these names as soon as the module was executed, so it is watched then.
 ELSEWHERE = {
     "safetensors.torch": ("save_file", "save_model"),
     "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save"),
@@ -29,11 +29,11 @@ ELSEWHERE = {
     "transformers.trainer": ("Trainer._save_checkpoint",),
     "accelerate.accelerator": ("Accelerator.save_state",),
 }
-MOST_PLACES = 16  # a `saver` record each
+MOST_PLACES = 16  # places with a `saver` record
 
 
 class SaveWatch:
-    """One a process. A save inside another one is that one's."""
+    """One per process. A save inside another one belongs to that."""
 
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
@@ -79,7 +79,7 @@ class SaveWatch:
         return hidden(save)
 
     def _called(self, name: str) -> None:
-        """Write down from where, the first time."""
+        """Record the calling line, the first time."""
         place = places.caller()
         key = name, tuple(place or ())
         if key not in self.known and len(self.known) < MOST_PLACES:

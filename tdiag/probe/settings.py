@@ -1,9 +1,9 @@
-"""The user's lines that make settings: where a switch of torch was last set, to which value.
+"""The user's lines that make settings: where a torch switch was last set, and to which value.
 
 Each name of :data:`SWITCHES`, and each class of :data:`CLASSES` that is made once to set something
 up, is replaced by a wrapper that calls it and remembers the user's innermost line above. That costs
-the call a few microseconds and changes nothing else. A setting of which a library's import or the
-environment is the cause has no line.
+the call a few microseconds and changes nothing else. A setting made by a library's import or the
+environment has no line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .wire import MADE
 if TYPE_CHECKING:
     from .core import Probe
 
-# Setting → the functions (below torch, or of another module) that set it to their first argument.
+# Setting → the functions (in torch, or in another module) that set it to their first argument.
 SWITCHES = {
     "num_threads": ("torch.set_num_threads",),
     "anomaly": ("torch.set_anomaly_enabled",),
@@ -31,9 +31,9 @@ SWITCHES = {
     "empty_cache": ("torch.cuda.empty_cache",),
     "gc.collect": ("gc.collect",),
 }
-# Attributes of torch.backends.cudnn that set something when they are assigned to.
+# Attributes of torch.backends.cudnn whose assignment sets something.
 CUDNN = ("benchmark", "deterministic", "allow_tf32")
-# Classes whose objects are a setting; its value is that one was made.
+# Classes whose objects are a setting; its value means that one was made.
 CLASSES = (
     "torch.profiler.profile",
     "torch.autograd.profiler.profile",
@@ -45,12 +45,12 @@ MOST = 64  # a number of threads that changes every step must not fill the disk
 
 
 class SettingsWatch:
-    """One a process. ``set``: (setting, value) → [the user's line, how often it was set]."""
+    """One per process. ``set``: (setting, value) → [the user's line, how often it was set]."""
 
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
         self.set: dict[tuple[str, Any], list[Any]] = {}
-        # Before the window in progress began, at this step.
+        # The counts before the current window began, at this step.
         self.counted: dict[tuple[str, Any], int] = {}
         self.began_step = 0
 
@@ -61,7 +61,7 @@ class SettingsWatch:
                 if owner is not None:
                     self._watch(owner, name, functools.partial(self._called, setting))
         for name in CUDNN:
-            # Class attributes with a `setter` of their own (torch.backends.ContextProp).
+            # Class attributes with their own `setter` (torch.backends.ContextProp).
             switch = vars(type(torch.backends.cudnn)).get(name)
             if hasattr(switch, "setter"):
                 self._watch(switch, "setter", functools.partial(self._called, f"cudnn.{name}"))
@@ -71,7 +71,7 @@ class SettingsWatch:
                 self._watch(getattr(owner, name), "__init__", functools.partial(self._made, path))
 
     def begin_window(self) -> None:
-        """From here on settings are counted by :meth:`write`."""
+        """From here on :meth:`write` counts settings."""
         self.counted = {key: times for key, (_, times) in self.set.items()}
         self.began_step = self.probe.step
 
@@ -110,13 +110,13 @@ class SettingsWatch:
             return
         key = (setting, value)
         if key in self.set or len(self.set) < MOST:
-            entry = self.set.pop(key, [None, 0])  # the last one set stands last
+            entry = self.set.pop(key, [None, 0])  # the last one set comes last
             self.set[key] = [place, entry[1] + 1]
 
 
 def _find(path: str) -> tuple[Any, str]:
-    """The module that holds the last name of ``path``, and that name; (None, …) where torch has no
-    such thing, or the module was not imported."""
+    """The module that contains the last name of ``path``, and that name; (None, …) if torch does
+    not have it, or the module was not imported."""
     module, name = path.rsplit(".", 1)
     owner = sys.modules.get(module)
     return (owner, name) if hasattr(owner, name) else (None, name)

@@ -1,8 +1,8 @@
 """Moves through the windows of the plan, at step boundaries, on the training thread.
 
-Names that a step can carry: ``warmup``, the windows of :mod:`.plan`, ``settle`` (left out: the
-step after a pause by tdiag, or while a profiler is being switched on), ``follow`` (another rank
-leads) and ``done``.
+Names that a step can carry: ``warmup``, the windows of :mod:`.plan`, ``settle`` (excluded: the step
+after a pause by tdiag, or while a profiler is being switched on), ``follow`` (another rank leads)
+and ``done``.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ if TYPE_CHECKING:
     from .core import Probe
     from .inspection import Inspection
 
-MOST_SETTLE = 64  # steps left out after a pause, however deep the queue
-# Batches that came meanwhile are used up while others come. A loop that waits for data a quarter of
-# its time or more uses them up in so many times their number, 1 ÷ (1 − 3/4); one that waits less
-# sees little of the difference.
+MOST_SETTLE = 64  # steps excluded after a pause, however deep the queue
+# Batches from a pause are used up while new ones arrive: in at most this many times their number of
+# steps, 1 ÷ (1 − 3/4), if the loop waits a quarter of its time; one that waits less hardly notices.
 SURPLUS_FACTOR = 4.0
-# Workers that began together deliver together: a clean window that is shorter than their round sees
-# a burst or a gap. It lasts up to so many times as long as it otherwise may, to hold a whole one.
+# Workers that start together deliver together: a clean window shorter than their round sees a burst
+# or a gap. To hold a whole round, it may last up to this many times as long as otherwise.
 ROUND_FACTOR = 3.0
-# A pass is worth repeating only for a run that goes on; modules are discovered until then.
+# A pass is worth repeating only if the run continues; modules are discovered until then.
 DISCOVER_STEPS = 6
 LOOK_EVERY_S = 0.05  # as often as the parent answers (launch/process.py)
 
@@ -57,32 +56,32 @@ class Windows:
         """``capture``: ``make_capture`` of :mod:`.capture`."""
         self.probe, self.boundary, self.inspection = probe, boundary, inspection
         self.make_capture = capture
-        self._advance = probe.guard(self.advance)  # made once: this runs every step
+        self._advance = probe.guard(self.advance)  # created once: this runs every step
         self.stop = StopSign(probe)
         self.compiled = dynamo.Compiled(probe)
         self.counters: ThreadCounters | None = None
-        self.queue: dict[int, int] = {}  # loader → how many batches its queue can hold
-        self.round = 0  # batches of one from each worker, of the loader with most
+        self.queue: dict[int, int] = {}  # loader → batches its queue can hold
+        self.round = 0  # one batch per worker, for the loader with the most workers
         self.filling: int | None = None  # when workers first began to fetch
-        self.ahead_ns = 0  # for how long they did before the first step was seen
+        self.ahead_ns = 0  # how long they fetched before the first step was seen
         self.epochs: dict[int, list[int]] = {}  # loader → step of each new iterator
-        self.changed = False  # tdiag worked between two steps: that time is in no step
+        self.changed = False  # tdiag worked between two steps; that time belongs to no step
         self.stop_now = False
         self.finished = False
         self.joint = Joint(probe, lambda window, stacks: capture(self, window, stacks))
         self.restart()
 
     def restart(self, took: int = 0) -> None:
-        """Begin at the beginning: the first step boundary, or a better kind of boundary. ``took``:
-        how long the step was that ended there, ns."""
+        """Start over: at the first step boundary, or when a better kind of boundary appears.
+        ``took``: duration of the step that ended there, ns."""
         self.leave()
         self.probe.window = WARMUP
         self.on_device = bool(accelerator.kind())
         self.plan = plan.windows(
             self.probe.config, slow=took > plan.SLOW_NS, on_device=self.on_device
         )
-        # Of long steps none is left out for warming up or settling. Loader workers may have filled
-        # their queue before the first step; a long step uses little of that up, or none.
+        # With long steps none is excluded for warm-up or settling. Loader workers may have filled
+        # their queue before the first step; a long step uses up little or nothing of that.
         least = LONG_STEP_NS if any(self.queue.values()) else plan.SLOW_NS
         self.hurried = took > least
         self.window: plan.PlannedWindow | None = plan.warm_up(self.probe.config)
@@ -92,21 +91,21 @@ class Windows:
         self.first_ns: int | None = None
         self.settle = 0
         self.resettled = False
-        self.calm = (now_ns(), self.probe.step)  # until then queues were as the loop keeps them
+        self.calm = (now_ns(), self.probe.step)  # until then queues were in their usual state
         self.clean_ns: float | None = None  # mean step of the last clean window on a device
         self.traced = False
-        self.residue: float | None = None  # what a trace has left behind, a share of the clean step
-        self.step_ns: float | None = None  # in the last window without a profiler, warm-up included
+        self.residue: float | None = None  # slowdown after a trace, a share of the clean step
+        self.step_ns: float | None = None  # last window without a profiler, warm-up included
         self.batches_before = self.boundary.batches
         self.probe.marks.due_ns = 0
         self.epochs = {}
-        if self.hurried:  # what warming up is for is over within the first step
+        if self.hurried:  # the first step covers all warm-up
             self._begin(now_ns())
             if self.probe.leads:
                 self._next(now_ns())
 
     def leave(self) -> None:
-        """Drop a capture in progress without keeping what it saw (a fork, a restart)."""
+        """Drop a capture in progress and discard what it saw (a fork, a restart)."""
         self.joint.leave()
         capture, self.capture = getattr(self, "capture", None), None
         if capture is not None:
@@ -122,7 +121,7 @@ class Windows:
             self.filling = now_ns()
 
     def between_steps(self, now: int) -> None:
-        """More than the marks of a step is due. Raises SystemExit where the run is to end."""
+        """More is due than the marks of a step. Raises SystemExit if the run is to end."""
         if accelerator.capturing():
             return  # a profiler switched now, or a synchronisation, would break the script's graph
         probe = self.probe
@@ -134,7 +133,7 @@ class Windows:
         probe.cut_steps()
         probe.recorder.flush_if_due(now)
         self._advance(now)
-        if self.changed:  # tdiag's own work between two windows is in no step
+        if self.changed:  # tdiag's own work between two windows belongs to no step
             self.changed = False
             probe.marks.cut(now_ns())
         if self.stop_now:
@@ -147,7 +146,7 @@ class Windows:
         self.probe.recorder.flush()
 
     def advance(self, now: int) -> None:
-        """A step ended at ``now``: go on, or change windows."""
+        """A step ended at ``now``: continue, or change windows."""
         if self.began_ns is None:
             self._begin(now)
         if self.finished:
@@ -156,7 +155,7 @@ class Windows:
         if self.probe.step >= DISCOVER_STEPS:
             self.probe.end_discovery()
         elif self.probe.window == WARMUP:
-            self.calm = (now, self.probe.step)  # the first steps tell nothing of the pace
+            self.calm = (now, self.probe.step)  # the first steps say nothing about the pace
         if self.stop.due(now, self.first_ns or now, self.probe.step):
             self.finish(self.stop.why)
         elif not self.probe.leads:
@@ -177,7 +176,7 @@ class Windows:
                 self.probe.marks.due_ns = self._nothing_before(now)
 
     def finish(self, why: str) -> None:
-        """The evidence is complete, or there will be no more of it."""
+        """The evidence is complete, or no more will come."""
         if self.finished:
             return
         self.finished = True
@@ -227,18 +226,18 @@ class Windows:
         return True
 
     def _keep_pace(self, now: int) -> None:
-        """Of a window without a profiler that ends."""
+        """Called when a window without a profiler ends."""
         since, step = self.calm
         if self.probe.step > step:
             self.step_ns = (now - since) / (self.probe.step - step)
         self.calm = (now, self.probe.step)
 
     def _nothing_before(self, now: int) -> int:
-        """Until then the clean window in progress neither ends nor has anybody to ask."""
+        """The time before which the clean window in progress neither ends nor asks anybody."""
         assert self.window is not None and self.began_ns is not None
         due = self.began_ns + int(self.window.seconds * 1e9)
         steps = self.probe.step - self.began_step
-        if self.on_device and self.step_ns and steps:  # launched faster than they are done
+        if self.on_device and self.step_ns and steps:  # launched faster than executed
             wanted = max(self.window.steps, self.window.seconds * 1e9 / self.step_ns)
             due = now + int((wanted - steps) * (now - self.began_ns) / steps)
         return min(now + POLL_NS, due)
@@ -256,7 +255,7 @@ class Windows:
         while self.plan:
             self.window = self.plan.pop(0)
             if self.window.name == RESIDUE and not self.traced:
-                continue  # a trace that was not made leaves nothing behind
+                continue  # a trace that was not recorded leaves nothing behind
             self.capture = self.make_capture(self, self.window)
             if self.capture is not None and (why := self.capture.start()):
                 self._record("skipped", why=why)
@@ -266,7 +265,7 @@ class Windows:
             self.probe.window = SETTLE
             self.settle = 0 if self.hurried else self._settle_steps()
             self.resettled = self.hurried
-            if self.hurried:  # a step that is left out would cost more than the wait
+            if self.hurried:  # excluding a step would cost more than the wait
                 while self.capture and self.capture.slow_start and not self.capture.ready():
                     time.sleep(LOOK_EVERY_S)
                 self._try_to_begin(now_ns())
@@ -275,23 +274,23 @@ class Windows:
         self.finish("complete")
 
     def _look_at_ranks(self) -> None:
-        """The process group may have been made since torch was imported, or since the last look."""
+        """The process group may have been created since torch was imported, or since the last
+        check."""
         rank, ranks, _ = facts.ranks()
         if ranks <= self.probe.ranks:
             return
         self.probe.ranks, self.probe.rank = ranks, rank
-        # Where programs take turns, each rank is held.
+        # If programs take turns, each rank is held.
         self.probe.leads = rank == 0 or self.probe.config.get("plan") == TURNS
         facts.write_role(self.probe)
         self.probe.guard(arrive)(self.probe)
 
     def _settle_steps(self) -> int:
-        """After a pause, and a window whose profiler slowed the loop, the loaders' queues may be
-        fuller than they would be: use that up, and the first step after any change (cold caches).
+        """Number of steps to exclude after a pause, or after a window whose profiler slowed the
+        loop: fuller loader queues are used up, and the first step (cold caches) is skipped.
 
-        A loop that waits gets its batches at the pace of its clean steps, so no more came than fit
-        into the time since, or into that before the first step; where it does not wait, its queues
-        are full as ever.
+        A loop that waits gets its batches at the pace of its clean steps, so no more batches came
+        than fit into the time since then or before the first step. Otherwise queues stay full.
         """
         queued = max(self.queue.values(), default=0)
         if self.step_ns:
@@ -302,17 +301,18 @@ class Windows:
         return min(MOST_SETTLE, 1 + queued)
 
     def _try_to_begin(self, now: int) -> None:
-        """Begin the window once the queues are as ever and its profiler is really on."""
+        """Begin the window once the queues are in their usual state and its profiler is really
+        on."""
         assert self.window is not None
         if self.settle > 0 and not self.boundary.starved:
-            return  # an empty queue holds nothing that came meanwhile
+            return  # an empty queue holds no extra batches
         if self.capture is not None and not self.capture.ready():
             return
         if self.capture is not None and self.capture.slow_start and not self.resettled:
-            self.resettled = True  # attaching held the process up
+            self.resettled = True  # attaching paused the process
             self.settle = self._settle_steps()
             return
-        if done := accelerator.synchronised():  # what is launched belongs to the steps before
+        if done := accelerator.synchronised():  # work launched so far belongs to earlier steps
             now, self.changed = done, True
         self.probe.window = self.window.name
         self.began_step, self.began_ns = self.probe.step, now
@@ -324,8 +324,8 @@ class Windows:
         self._record("begin")
 
     def _end(self, look: bool = True) -> None:
-        """Close the window in progress; one that had not begun leaves nothing. ``look``: at a step
-        boundary, and not while the program ends."""
+        """Close the window in progress; one that had not begun records nothing. ``look``: at a step
+        boundary, not while the program ends."""
         capture, self.capture = self.capture, None
         begun = self.window is not None and self.probe.window == self.window.name
         if begun and self.probe.window != WARMUP:
@@ -352,15 +352,15 @@ class Windows:
             self.probe.guard(self.inspection.look)(self.probe.window)
 
     def _drained(self) -> int | None:
-        """Wait for the device, and say for how long after the last step (ns); None without one. A
-        thousand launches may be queued, so that steps without a synchronisation take as long as
-        their launching: only with this their mean is what they take."""
+        """Wait for the device and return how long after the last step that took (ns); None without
+        a device. A thousand launches may be queued, so steps without a synchronisation take only as
+        long as their launching: the mean is right only with this wait included."""
         done = accelerator.synchronised()
         return done - self.probe.marks.start if done else None
 
     def _lengths(self, drained: int) -> dict[str, Any]:
-        """Of a window on a device: its mean step; after a trace also how much longer that is than
-        before it (a share of the clean step)."""
+        """For a window on a device: its mean step; after a trace also how much longer that is than
+        before the trace (a share of the clean step)."""
         assert self.began_ns is not None
         steps = self.probe.step - self.began_step
         mean = (self.probe.marks.start + drained - self.began_ns) / max(1, steps)
@@ -374,7 +374,7 @@ class Windows:
     def _measure_dispatch(self) -> None:
         if torch._C._current_graph_task_id() != -1:
             return  # inside a backward hook
-        self.boundary.backward_depth += 1  # our own backward is no step of the user's
+        self.boundary.backward_depth += 1  # tdiag's own backward is not a user step
         try:
             self.probe.recorder.write("dispatch", **facts.measure_dispatch())
         finally:

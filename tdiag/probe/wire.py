@@ -1,4 +1,4 @@
-"""What the probe and the rest of tdiag must agree on: names, codes and the table of windows.
+"""What the probe and the rest of tdiag share: names, codes and the table of windows.
 
 The probe (inside the user's process) imports this file relatively, everything else as
 ``tdiag.probe.wire``. Standard library only. ``docs/run-directory.md`` describes the contents.
@@ -16,16 +16,16 @@ from typing import Literal, NamedTuple
 
 
 class WindowRow(NamedTuple):
-    """One stretch of steps in which the run is measured in one way. Its capture has the same key in
+    """A stretch of steps in which the run is measured in one way. Its capture has the same key in
     ``probe/capture/__init__.py``, its evidence in ``evidence/from_run/capture.py``."""
 
     name: str
     tool: str  # in the legends of charts
     color: int  # in charts and on terminals, of the 256 colours of a terminal
-    doing: str  # on the terminal while it lasts
-    absent: str  # begins the reason why something is missing: "<absent>: the run ended before it"
+    doing: str  # shown on the terminal while it lasts
+    absent: str  # start of the reason for missing evidence: "<absent>: the run ended before it"
     profiled: bool = True  # its tool slows the steps down
-    standard: bool = True  # part of every run; else only on request
+    standard: bool = True  # part of every run; otherwise on request
 
 
 _ROWS = (
@@ -43,7 +43,7 @@ _ROWS = (
     # strace stops the program at every system call.
     WindowRow("syscalls", "strace", 66, "counting system calls with strace",
               "system calls were not counted", standard=False),
-    # Of a run on a device: what the trace leaves behind, since CUPTI stays attached.
+    # For a run on a device: the slowdown that a trace leaves behind, because CUPTI stays attached.
     WindowRow("residue", "after the trace", 101, "timing steps after the trace",
               "steps after the trace were not timed", profiled=False, standard=False),
 )  # fmt: skip
@@ -52,16 +52,16 @@ WARMUP, BASELINE, SAMPLE, TRACE, CALLS, OPS, SYSCALLS, RESIDUE = WINDOWS
 STANDARD = tuple(row.name for row in _ROWS if row.standard)
 PROFILED = tuple(row.name for row in _ROWS if row.profiled)
 
-# A step that lies in no window is one of these.
+# A step outside all windows has one of these names.
 SETTLE = "settle"  # after a pause that tdiag caused, or while a profiler is being switched on
 FOLLOW = "follow"  # another rank leads through the windows
-COLD = "cold"  # the first of a turn, with the caches that the other program left
+COLD = "cold"  # the first step of a turn: the caches hold the other program's data
 DONE = "done"
-LATE = "late"  # of a late window, in records of their own
+LATE = "late"  # a late window, with its own record kind
 
 # Which windows a run goes through (probe/plan.py).
 DIAGNOSE, TURNS, COUNTS = "diagnose", "turns", "counts"
-# From this length on, no window of the first pass holds two steps.
+# From this step time on, no window of the first pass holds two steps.
 LONG_STEP_NS = 4_000_000_000
 
 # --- events/<pid>.jsonl ---------------------------------------------------------------------------
@@ -75,16 +75,16 @@ RecordKind = Literal[
     "forced", "sampler", "saver", "failure", "died", "unstopped", "trial", "compiled", "late",
 ]  # fmt: skip
 
-# The record of steps in a row, as JSON: the general encoder takes three times as long for the one
-# record with many numbers.
+# The record of consecutive steps, as JSON: the general encoder takes three times as long for this
+# one record with many numbers.
 STEPS = '{"kind":"steps","i":%d,"n":%d,"s":%d,"t":%d,"w":"%s","m":%s}'
-# Its `i`, `n` and `t`: a display has no use for the marks.
+# Its `i`, `n` and `t`: a display does not need the marks.
 STEPS_HEAD = re.compile(
     rb'\{"kind": ?"steps", ?"i": ?(\d+), ?"n": ?(\d+), ?"s": ?\d+, ?"t": ?(\d+)'
 )
 _KIND = re.compile(rb'\{"kind": ?"(\w+)"')
 
-# Marks: code, time, argument. An even code opens a pair, the code after it closes it.
+# Marks: code, time, argument. An even code opens a pair, the next code closes it.
 NEXT_BEGIN, NEXT_END = 0, 1
 FORWARD_BEGIN, FORWARD_END = 2, 3
 BACKWARD_BEGIN, BACKWARD_END = 4, 5
@@ -92,19 +92,19 @@ OPTIMIZER_BEGIN, OPTIMIZER_END = 6, 7
 SAVE_BEGIN, SAVE_END = 8, 9
 GC_BEGIN, GC_END = 10, 11
 STEP_END = 12
-ON_CPU = 13  # in place of the time: on-CPU ns of the training thread since the step began
+ON_CPU = 13  # instead of a time: on-CPU ns of the training thread since the step began
 COMM_BEGIN, COMM_END = 14, 15
 
-ITERATOR_MADE = -2  # argument of NEXT_END where the pair is ``iter(loader)``
+ITERATOR_MADE = -2  # argument of NEXT_END if the pair is ``iter(loader)``
 MADE = "made"  # value of a setting that is an object, or a call without arguments
 TRAINING_MODE, GRAD_ON = 1, 2  # bits of FORWARD_BEGIN's argument
-MODULE_SHIFT = 2  # the module's number lies above them
+MODULE_SHIFT = 2  # the module's number is in the higher bits
 
 # What ends a step: `source` of the record `boundary`. The first three, weakest first.
 BY_BATCH, BY_BACKWARD, BY_OPTIMIZER = "batch", "backward", "optimizer"
 BY_CLOSURE, BY_MICRO_BATCH = "closure", "micro-batch"
 
-# How far the nodes of a graph are counted.
+# Up to how many nodes of a graph are counted.
 MOST_GRAPH_NODES = 20_000
 
 # --- the run directory ----------------------------------------------------------------------------
@@ -114,14 +114,14 @@ CONFIG, RUN = "config.json", "run.json"
 EVENTS, CONTROL, TENSORBOARD = "events", "control", "tensorboard"
 PROBE_ERROR = "probe-error.txt"
 CPROFILE = "cprofile.pstats"
-DIGEST = "digest.msgpack"  # of the ranks, by tdiag.evidence.from_run.digest
-ROOF = "roof.json"  # what the machine reaches, by tdiag.launch.measured_roof
-CELLS = "cells"  # the sources of a notebook's cells
-KERNEL = "kernel"  # of the configuration: watches a cell in a process that goes on afterwards
-PY_SPY, IN_PROCESS, OFF = "py-spy", "in-process", "off"  # `sampler` of the configuration
+DIGEST = "digest.msgpack"  # of the ranks, from tdiag.evidence.from_run.digest
+ROOF = "roof.json"  # rates of the machine, from tdiag.launch.measured_roof
+CELLS = "cells"  # sources of notebook cells
+KERNEL = "kernel"  # in the configuration: watches a cell in a process that continues afterwards
+PY_SPY, IN_PROCESS, OFF = "py-spy", "in-process", "off"  # `sampler` in the configuration
 
 
-NODES = "nodes"  # a run directory for each machine that joined the run, beside the first's
+NODES = "nodes"  # one run directory per machine that joined the run, next to the first machine's
 
 
 def parts(run_dir: str | os.PathLike[str]) -> list[str]:
@@ -135,7 +135,7 @@ def events_file(pid: int) -> str:
 
 
 class EventsFile:
-    """What one process has written down, read once or while it writes."""
+    """The records of one process, read once or while the process writes them."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -144,8 +144,8 @@ class EventsFile:
         self.read_bytes = 0
 
     def read(self, most_bytes: int = -1, last: bool = False) -> list[tuple[str, bytes]]:
-        """Kind and text of the lines written since the last call; the kind of what begins as no
-        record does is empty. A line without its end waits for the next call, unless this is the
+        """Kind and text of the lines written since the last call. The kind of a line that does not
+        begin like a record is empty. An incomplete line waits for the next call, unless this is the
         ``last``. Raises OSError."""
         with open(self.path, "rb") as file:
             file.seek(self.read_bytes)
@@ -165,11 +165,11 @@ def events_files(run_dir: str | os.PathLike[str]) -> list[EventsFile]:
 
 
 def stacks_file(pid: int | str) -> str:
-    """``*`` in place of the process's number finds all."""
+    """The file name; ``*`` instead of a process id matches all."""
     return f"stacks-{pid}.speedscope.json"
 
 
-FIRST_LATE_PASS = 101  # of window `sample`: what the windows of the plan do not reach
+FIRST_LATE_PASS = 101  # pass of window `sample`: above the passes of the plan's windows
 
 
 def late_stacks_file(pid: int | str, number: int | str) -> str:
@@ -184,12 +184,12 @@ def syscalls_file(pid: int | str) -> str:
 
 FINISH = "finish"  # the parent asks the probe to stop at the next step
 OVER = "over"  # a notebook's cell has ended: for workers that outlive it
-RANK = "rank-"  # and its number: this rank sees the run directory
+RANK = "rank-"  # plus its number: this rank sees the run directory
 STOP_AT = "stop-at"  # the step at which all ranks stop
 TRACE_AT = "trace-at"  # the steps that all ranks trace
 TURNS_OWNER, TURNS_HOLD, TURNS_DONE = "turns.owner", "turns.hold", "turns.done"
 
-# A tool that the probe asks for, `<window>-<pid>-<pass>` with one of these behind it.
+# A tool that the probe requests: `<window>-<pid>-<pass>` followed by one of these.
 WANT, STATE, STOP = ".want", ".state", ".stop"
 ATTACHED, REFUSED = "attached", "refused: "  # what `.state` says
 # py-spy reads the symbols of a large process in 1–3 s.
@@ -207,7 +207,7 @@ def request(window: str, pid: int, number: int) -> str:
 
 # --- debugging ----------------------------------------------------------------------------------
 
-# Variables that make every launch, collective or allocation slower → values that do not.
+# Variables that slow down every launch, collective or allocation → values that do not.
 DEBUGGING = {
     "CUDA_LAUNCH_BLOCKING": ("", "0"),
     "HIP_LAUNCH_BLOCKING": ("", "0"),
@@ -220,7 +220,8 @@ DEBUGGING = {
 
 _LIBRARY = re.compile(
     r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|/tdiag/probe/|/tdiag_probe/"
-    # What inductor generates: a file named by the hash of its code (torch/_inductor/codecache.py).
+    # Inductor's generated code: a file named by the hash of its content
+    # (torch/_inductor/codecache.py).
     r"|/([a-z2-7]{2})/c\3[a-z2-7]{49}\.py$"
 )
 

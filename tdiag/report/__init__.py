@@ -1,8 +1,7 @@
-"""Reports: one :class:`~tdiag.report.document.Document`, one file a format.
+"""Reports: one :class:`~tdiag.report.document.Document`, one file per format.
 
-Each format is ``render(document, page) -> str`` and renders every document; adding one is its file
-and its line in ``FORMATS``.
-"""
+Each format is ``render(document, page) -> str`` and renders every document. A new format is a file
+and a line in ``FORMATS``."""
 
 from __future__ import annotations
 
@@ -26,12 +25,13 @@ FORMATS: dict[str, Callable[[Document, Page], str]] = {
 
 
 def check_format(name: str) -> None:
-    """Raises :class:`UsageError` for a format that there is not."""
+    """Raises :class:`UsageError` if the format does not exist."""
     if name not in FORMATS:
         raise UsageError(f"no report format {name!r}", f"there are: {', '.join(FORMATS)}")
 
 
 def render(format: str, document: Document, page: Page | None = None) -> str:
-    """The document in one of ``FORMATS``, ending with a newline. Raises UsageError for others."""
+    """The document in one of ``FORMATS``, ending with a newline. Raises UsageError for other
+    names."""
     check_format(format)
     return FORMATS[format](document, page or Page())

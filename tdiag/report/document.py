@@ -1,8 +1,8 @@
-"""The one report document: what a diagnosis, a check, a comparison or a history says.
+"""The report document: the result of a diagnosis, a check, a comparison or a history.
 
-Built once (``of_diagnosis``, ``of_comparison``, ``gate.document``), rendered once by each format. A
-text may hold code between backticks. Names from the run are as they were given: each format makes
-them harmless for its reader.
+It is built once (``of_diagnosis``, ``of_comparison``, ``gate.document``) and rendered by each
+format. A text may hold code between backticks. Names from the run are unchanged: each format
+escapes them for its reader.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Level = Literal["error", "warning", "note", "skipped", "passed"]
 
 @dataclass(frozen=True)
 class Line:
-    """A sentence. ``label``: shown before it (``Not sure``). ``minor``: shown with ``--all`` only.
-    ``place``: the line of code that it is about; ``gain``: what the change there saves."""
+    """A sentence. ``label``: shown before it (``Not sure``). ``minor``: shown only with ``--all``.
+    ``place``: the line of code that it is about; ``gain``: what a change there saves."""
 
     text: str
     label: str = ""
@@ -39,7 +39,7 @@ class Line:
 
     @property
     def at(self) -> Place | None:
-        """``place``, unless the text names it already."""
+        """``place``, unless the text already names it."""
         place = self.place
         named = place is not None and f"{PurePath(place.file).name}:{place.line}" in self.text
         return None if named else place
@@ -47,9 +47,9 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """``share``: how much of the step. ``aside``: how sure. ``sign``: one character for ``tone``.
-    ``level``: of the verdict in a log of CI; ``rule``: what it is a result of, where a log of
-    results has it. ``brief``: the whole on one line."""
+    """``share``: of the step. ``aside``: how sure. ``sign``: one character for ``tone``. ``level``:
+    the verdict's level in a CI log; ``rule``: the rule of this result in formats that list results
+    by rule. ``brief``: everything on one line."""
 
     title: str
     share: str = ""
@@ -63,8 +63,8 @@ class Headline:
 
 
 class Cell(NamedTuple):
-    """``text`` is shown; ``value`` (None for a text) is what it is sorted by. A ``place`` is shown
-    instead of the text."""
+    """``text`` is shown; ``value`` (None for a text) is the sort key. A ``place`` is shown instead
+    of the text."""
 
     text: str
     value: float | None = None
@@ -73,7 +73,8 @@ class Cell(NamedTuple):
 
 class Column(NamedTuple):
     """``kind``: a number is never cut; a text is cut at its ``start`` or ``end``, a ``kernel``'s
-    name in its middle. ``wide``: shown on wide pages only; another column says the same."""
+    name in its middle. ``wide``: shown only on wide pages, because another column has the same
+    facts."""
 
     title: str
     kind: Literal["number", "start", "end", "kernel"] = "number"
@@ -83,9 +84,9 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """``first``: rows shown unless all are asked for, ``what`` one of them is. ``note``: what its
-    numbers are parts of. Without rows, ``absent`` says why, and how to get them. ``minor``: shown
-    with ``--all`` only."""
+    """``first``: number of rows shown without ``--all``; ``what``: the name of one row. ``note``:
+    what the shares refer to. ``absent``: without rows, why there are none and how to get them.
+    ``minor``: shown only with ``--all``."""
 
     title: str
     columns: tuple[Column, ...]
@@ -101,16 +102,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of the step, largest first, what is not a named activity last."""
+    """The parts of the step: largest first, those that are no named activity last."""
 
     parts: tuple[Component, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """A finding as it is read: the change and its ``gain``, then the rule and the place, then what
-    was measured. ``number``: its rank, None for an advisory. ``change``: the fix in whole
-    sentences, "" where ``action`` says it all. ``code``: lines to paste."""
+    """A finding as shown: the change and its ``gain``, then the rule and the place, then the
+    evidence. ``number``: its rank, None for an advisory. ``change``: the fix in full sentences, ""
+    if ``action`` already says everything. ``code``: lines to paste."""
 
     number: int | None
     action: str
@@ -129,21 +130,21 @@ class Item:
 
 @dataclass(frozen=True)
 class Facts:
-    """Labelled lines, aligned."""
+    """Aligned lines with labels."""
 
     rows: tuple[Line, ...]
 
 
 @dataclass(frozen=True)
 class Code:
-    """Lines of code, as they are. ``language``: as Markdown names it."""
+    """Verbatim lines of code. ``language``: Markdown's name for it."""
 
     text: str
     language: str
 
 
 class Point(NamedTuple):
-    """One check of a history. Times in ns; ``low`` and ``high``: its interval."""
+    """One check of a history. Times in ns; ``low`` and ``high``: its confidence interval."""
 
     label: str
     day: str
@@ -159,8 +160,8 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """Checks by time on one scale, ns. ``shifts``: index → what changed there for good, and by how
-    much (share); ``levels``: medians of the stretches between shifts."""
+    """Checks over time on one scale, in ns. ``shifts``: index → a lasting change and its size
+    (share). ``levels``: medians of the stretches between shifts."""
 
     id: str
     title: str
@@ -177,9 +178,9 @@ Block: TypeAlias = Line | Facts | Table | Parts | Item | Code | Trend | Timeline
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """``first``: items shown unless all are asked for, ``what`` (one, many) names them. ``folded``:
-    opened on request. ``page_only``: too long for a terminal or a comment. ``beside``: its tables
-    are narrow enough to stand side by side on a wide page."""
+    """``first``: number of items shown without ``--all``; ``what``: their name (one, many).
+    ``folded``: opened on request. ``page_only``: too long for a terminal or a comment. ``beside``:
+    its tables are narrow enough to be shown side by side on a wide page."""
 
     id: str
     title: str
@@ -194,7 +195,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotationRule:
-    """What an annotation is an instance of. ``explained``: its documentation in Markdown."""
+    """The rule that an annotation belongs to. ``explained``: its documentation in Markdown."""
 
     id: str
     name: str
@@ -205,9 +206,9 @@ class AnnotationRule:
 
 @dataclass(frozen=True, kw_only=True)
 class Annotation:
-    """A message for programs, at a line of the user's. ``level``: ``skipped`` could not be checked,
-    ``passed`` is only counted. ``title``: one line; ``lines``: more. ``places``: each with a
-    text of its own. ``share``: of the step, what the fix saves. ``edits``: a patch for it."""
+    """A message for programs, at one of the user's lines. ``level``: ``skipped`` was not checked,
+    ``passed`` is only counted. ``title``: one line; ``lines``: more. ``places``: each with its own
+    text. ``share``: the share of the step that the fix saves. ``edits``: a patch for it."""
 
     rule: AnnotationRule
     level: Level
@@ -223,9 +224,9 @@ class Annotation:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """``name``: of the tool and its command. ``title``: what it is about; ``about``: where that
-    ran. ``data``: what the json format dumps. ``evidence`` and ``excerpts``: what a page draws its
-    charts and source lines from."""
+    """``name``: the tool and its command. ``title``: the subject; ``about``: where it ran.
+    ``data``: what the json format dumps. ``evidence`` and ``excerpts``: data for a page's charts
+    and source lines."""
 
     name: str
     title: str

@@ -12,7 +12,7 @@ LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
 def render(document: Document, page: Page) -> str:
-    """One line a place; GitHub shows the first ten of each level."""
+    """One line per place; GitHub shows the first ten of each level."""
     lines = []
     if head := document.headline:
         title = ": ".join(filter(None, (document.name, head.title, head.share)))
@@ -38,7 +38,7 @@ def _commands(annotation: Annotation, page: Page) -> Iterator[str]:
 
 
 def command(level: str, properties: dict[str, str], message: str) -> str:
-    """Escaped as the runner unescapes it; a name can neither end the command nor add a property."""
+    """A workflow command, escaped so that a name can neither end it nor add a property."""
     shown = ",".join(
         f"{key}={_escape(inert(value)).replace(':', '%3A').replace(',', '%2C')}"
         for key, value in properties.items()

@@ -1,4 +1,4 @@
-"""What a document was built of, as JSON: the shape that other programs rely on.
+"""The data of a document as JSON: the format that other programs rely on.
 
 A diagnosis has ``diagnosis.schema.json``, a comparison ``comparison.schema.json``, a scaling
 ``scaling.schema.json``.
@@ -23,9 +23,9 @@ def render(document: Document, page: Page) -> str:
 def encode(value: Any) -> str:
     """Indented JSON: fields in the model's order, mappings of a struct sorted by key.
 
-    What is in no field of the model and no JSON type (a path in ``environment``) becomes text;
-    bytes of a file name that are not UTF-8 become ``\\udcNN`` in it, and so does a number that is
-    none (``"nan"``), for JSON would make it null: unmeasured.
+    A value that is neither a model field nor a JSON type (a path in ``environment``) becomes text.
+    Bytes of a file name that are not UTF-8 become ``\\udcNN``. A number that is NaN becomes the
+    text ``"nan"``, because JSON's null would mean "not measured".
     """
     if not isinstance(value, dict):
         value = msgspec.to_builtins(value, order="deterministic", enc_hook=str)
@@ -33,7 +33,7 @@ def encode(value: Any) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """The same value without what JSON cannot hold: lone surrogates, NaN and infinities."""
+    """The same value without what JSON cannot represent: lone surrogates, NaN and infinities."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""JUnit XML: what has a measured cost or regressed is a failure, an unchecked rule is skipped."""
+"""JUnit XML: a finding with a measured cost or a regression fails, an unchecked rule is skipped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tdiag.report.text import inert, spot
 
 
 def render(document: Document, page: Page) -> str:
-    """One test suite; its first case is the verdict. What is only worth knowing does not fail."""
+    """One test suite; its first case is the verdict. Findings worth knowing do not fail."""
     suite = ET.Element("testsuite", name=inert(document.name))
     titles = [document.title]
     if head := document.headline:

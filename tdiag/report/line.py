@@ -10,7 +10,7 @@ from tdiag.report.text import inert, spot
 def render(document: Document, page: Page) -> str:
     """E.g. ``I/O-bound: 62% of the step (50.1 ms); best fix 1.6–2.1× faster at train.py:41``.
 
-    One line whatever it holds; the width is not kept, so that a log can be searched.
+    Always one line; its width is not limited, so that a log can be searched.
     """
     head = document.headline
     if head is None:

@@ -1,4 +1,4 @@
-"""Reading ``diagnosis.json`` back, with a clear message for what cannot be read."""
+"""Reads ``diagnosis.json`` back, with a clear message if it cannot be read."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class _SchemaVersion(msgspec.Struct):
 def load_diagnosis(path: Path) -> Diagnosis:
     """The diagnosis at ``path``: the file itself, or a run directory that holds one.
 
-    Files of every earlier schema version are read. Raises :class:`RunError` (exit code 2) where
-    there is none, where it is broken, and where a newer tdiag wrote it.
+    Reads files of every earlier schema version. Raises :class:`RunError` (exit code 2) if there is
+    none, if it is broken, or if a newer tdiag wrote it.
     """
     file = path / "diagnosis.json" if path.is_dir() else path
     try:
@@ -50,8 +50,8 @@ def load_diagnosis(path: Path) -> Diagnosis:
 
 
 def load_trials(run_dir: Path) -> Trials | None:
-    """What trials of this run's script found; None without any. Raises :class:`RunError` where the
-    file is broken."""
+    """The trials of this run's script; None without any. Raises :class:`RunError` if the file is
+    broken."""
     file = run_dir / TRIALS
     try:
         return msgspec.json.decode(file.read_bytes(), type=Trials)
@@ -64,7 +64,7 @@ def load_trials(run_dir: Path) -> Trials | None:
 
 
 def _from_version_1(found: dict[str, Any]) -> dict[str, Any]:
-    """Captures and notes were texts: ``failed: why``, and a note's sentence alone."""
+    """In version 1 captures and notes were texts: ``failed: why``, and only a note's sentence."""
     captures = {name: _capture(text) for name, text in found.get("capture", {}).items()}
     notes = [_note(text) for text in found.get("notes", ())]
     return {**found, "schema_version": SCHEMA_VERSION, "capture": captures, "notes": notes}

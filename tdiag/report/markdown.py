@@ -28,18 +28,18 @@ from tdiag.report.words import component
 from tdiag.units import duration, percent
 
 _SYNTAX = re.compile(r"([\\`*_\[\]<>|~&$])")
-_BLOCK = re.compile(r"^(\s*\d*)([#+=.)-])(?=[\s=-]|$)")  # what starts a list, heading or rule
+_BLOCK = re.compile(r"^(\s*\d*)([#+=.)-])(?=[\s=-]|$)")  # starts a list, heading or rule
 _MARKS = {"warning": "❔ ", "error": "❌ ", "note": "✅ "}
 
 
 def render(document: Document, page: Page) -> str:
-    """GitHub-flavoured Markdown; names from the run are escaped and mention nobody."""
+    """GitHub-flavoured Markdown; names from the run are escaped and notify nobody."""
     texts = ("\n".join(lines) for _, lines in sections(document, page))
     return "\n\n".join(texts) + "\n"
 
 
 def sections(document: Document, page: Page) -> Iterator[tuple[str, list[str]]]:
-    """The report's parts, each with a plain title: the verdict, each finding, what follows."""
+    """The report's parts, each with a plain title: the verdict, each finding, the rest."""
     if head := document.headline:
         yield "verdict", [*_headline(document, head, page)]
     for section in document.sections:
@@ -65,7 +65,7 @@ def _headline(document: Document, head: Headline, page: Page) -> Iterator[str]:
 
 
 def _parts(section: Section, page: Page) -> Iterator[tuple[str, list[str]]]:
-    """A ranked finding is a part of its own; all else of a section is one."""
+    """Each ranked finding is a part; everything else in a section is one part."""
     if section.page_only:
         return
     rest: list[str] = []
@@ -98,7 +98,7 @@ def _block(block: Block, page: Page) -> Iterator[str]:
     elif isinstance(block, Facts):
         for row in block.rows:
             if not row.minor:
-                more = f"  {prose(row.text)}"  # of the row before
+                more = f"  {prose(row.text)}"  # continues the row before
                 yield f"- {plain(row.label)}: {prose(row.text)}" if row.label else more
     elif isinstance(block, Table):
         yield from _table(block, page)
@@ -114,12 +114,12 @@ def _block(block: Block, page: Page) -> Iterator[str]:
         yield from _fenced(block.text, block.language)
     elif isinstance(block, Trend):
         yield from _trend(block)
-    else:  # what is drawn along time is for a terminal and a page
+    else:  # drawings over time are only for a terminal and a page
         assert isinstance(block, Timeline | SystemHistory)
 
 
 def _item(item: Item, page: Page) -> Iterator[str]:
-    """The change and its gain; the rule and the place; then what was measured."""
+    """The change and its gain; the rule and the place; then the evidence."""
     gain = f" · {plain(item.gain)}" if item.gain else ""
     yield f"**{item.number}. {prose(item.action)}**{gain}"
     at = f" at {code_span(spot(item.place, page.base_dir))}" if item.place else ""
@@ -136,7 +136,7 @@ def _item(item: Item, page: Page) -> Iterator[str]:
 
 
 def _fenced(code: str, language: str = "python") -> list[str]:
-    """A fence longer than any run of backticks within."""
+    """A code block whose fence is longer than any run of backticks within."""
     if not code:
         return []
     lines = [inert(line, 1200) for line in code.splitlines()]
@@ -187,7 +187,7 @@ def _trend(found: Trend) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """Plain text in Markdown: no syntax, and no ``@name`` that would notify somebody."""
+    """Plain text in Markdown: no syntax, and no ``@name`` that would notify anyone."""
     escaped = _BLOCK.sub(r"\1\\\2", _SYNTAX.sub(r"\\\1", inert(text)))
     return escaped.replace("@", "@\u200b")
 
@@ -201,7 +201,7 @@ def code_span(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """A rule's sentence: what it put between backticks stays code."""
+    """A rule's sentence; text between backticks stays code."""
     parts = inert(" ".join(text.split()), 1200).split("`")
     if len(parts) % 2 == 0:
         return plain(text)

@@ -1,4 +1,4 @@
-"""Time versus money: what a step costs now, with each fix, and on a bigger machine."""
+"""Time versus money: what steps cost now, with each fix, and on a bigger machine."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tdiag.report.document import Cell, Column, Table
 from tdiag.report.summary import ranked
 from tdiag.units import between, duration, only_from_below, significant
 
-STEPS = 1_000_000  # costs are said for so many: one step costs too little to be read
+STEPS = 1_000_000  # costs are shown per million steps, because one step costs too little
 FIRST = 3  # fixes shown
-# The next larger machine of a price list has twice as much of everything, for twice the price. It
-# shortens what waits for the larger part, and nothing else (Amdahl).
+# The next larger machine in a price list has twice as much of everything, for twice the price. It
+# shortens only what waits for the larger part (Amdahl).
 BIGGER = 2
 _ON_DEVICE = (
     ("a device twice as fast", ("compute",)),
@@ -29,8 +29,9 @@ _ON_CPU = (
 
 
 def money(diagnosis: Diagnosis, price: float | None) -> Table | None:
-    """A row an option: its step, what so many steps cost, and the hourly price up to which it is
-    cheaper than the machine as it is. None without a step or a price (an hour, any currency)."""
+    """One row per option: its step time, the cost of a million steps, and the hourly price below
+    which it is cheaper than the present machine. None without a step or a price (per hour, any
+    currency)."""
     if price is None or diagnosis.step is None or diagnosis.step.mean_ns <= 0:
         return None
     step = diagnosis.step.mean_ns
@@ -69,7 +70,7 @@ def _fixed(finding: Finding, step: int, price: float) -> tuple[str, str]:
 
 
 def _cost(low_ns: float, high_ns: float, hourly: float) -> str:
-    """Of ``STEPS`` steps, in the currency of ``hourly``."""
+    """The cost of ``STEPS`` steps, in the currency of ``hourly``."""
     low, high = (significant(ns / 3.6e12 * STEPS * hourly) for ns in (low_ns, high_ns))
     return low if low == high else f"{low}–{high}"
 

@@ -11,11 +11,11 @@ from tdiag.report.document import Block, Cell, Column, Document, Headline, Line,
 from tdiag.report.words import component, verdict_class
 from tdiag.units import MANIFOLD_FRAC, change, count, duration, scale_for, size
 
-FIRST = 8  # rows of a table, unless all are asked for
+FIRST = 8  # rows of a table without --all
 
 
 def document(comparison: Comparison) -> Document:
-    """Each table, largest change first. The notes are those of the trace before."""
+    """Each table with the largest change first. The notes are those of the earlier trace."""
     before, now = map(verdict_class, (comparison.verdict_before, comparison.verdict_after))
     lines = [Line(f"verdict before: {before}, now: {now}")]
     if step := comparison.step:
@@ -52,8 +52,8 @@ def _blocks(comparison: Comparison) -> Iterator[Block]:
 
 
 def change_table(table: ChangeTable, longest_ns: float) -> Table:
-    """``longest_ns``: the longer step, by which one unit is chosen for times. Of a budget the rows
-    are components."""
+    """``longest_ns``: the longer step, which determines the unit of times. In a budget's table the
+    rows are components."""
     unit, decimals, ns_per_digit = scale_for(longest_ns)
     timed = table.rows[0].unit == "ns"
     titles = (f"{table.title}, {unit}" if timed else table.title, "before", "now", "change", "")
@@ -85,7 +85,7 @@ def _row(row: Difference, ns_per_digit: int, decimals: int, named: bool) -> tupl
 
 
 def relative(row: Difference) -> str:
-    """The change as a share of what was before, a factor where that reads better."""
+    """The change as a share of the value before, or as a factor where that is clearer."""
     if row.at_most:
         return "at least"
     if not row.before:

@@ -1,4 +1,4 @@
-"""What torch.compile did, for a run's report."""
+"""The section on torch.compile in a run's report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _EMPTY = Cell("")
 
 
 def blocks(found: CompileReport) -> Iterator[Block]:
-    """How long compiling took and what of the step it covers, then functions, breaks, guards."""
+    """How long compiling took and how much of the step is compiled; then functions, breaks,
+    guards."""
     again = f", {count(found.recompiles)} of them again" if found.recompiles else ""
     within = "none within them"
     if found.clean_ns:
@@ -51,7 +52,7 @@ def blocks(found: CompileReport) -> Iterator[Block]:
             Column("why", "end"),
         ),
         rows=tuple(_rows(found)),
-        note="break: a graph ended before its function did. again: this guard failed."
+        note="break: a graph ended before its function did. again: the guard that failed."
         " gap: host time from the end of one graph to the next, per traced step. compiling: of the"
         " last 64 compilations, without backward graphs compiled when backward first ran.",
         what="row",

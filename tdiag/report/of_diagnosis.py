@@ -48,12 +48,12 @@ from tdiag.report.summary import (
 from tdiag.report.words import component
 from tdiag.units import count, disturbance, duration, faster, percent, plural
 
-LAST = ("other", "unattributed")  # what is not a named activity closes the budget
-FIRST_FINDINGS = 5  # shown in full unless all are asked for; nobody acts on more at a time
+LAST = ("other", "unattributed")  # components that are no named activity come last in the budget
+FIRST_FINDINGS = 5  # shown without --all; nobody acts on more at a time
 FIRST_ADVISORIES = 3
 FIRST_PARTS = 5
 _SOURCES = {"baseline": "no profiler running", "trace": "traced: the profiler slows the host"}
-_ALWAYS = ("kernels", "ops", "functions")  # on a device those say what to change
+_ALWAYS = ("kernels", "ops", "functions")  # on a device these say what to change
 _TOPS = {
     "kernels": "kernels and copies",
     "ops": "ops by device time",
@@ -71,9 +71,10 @@ def document(
     evidence: Evidence | None = None,
     began_unix_ns: int | None = None,
 ) -> Document:
-    """``hourly_cost``: what the machine costs, in any currency, for the table of time and money.
-    ``explained``: a rule's documentation (Markdown) by its code. ``evidence``: what a page draws
-    besides; ``began_unix_ns``: when the run began, to tell whether its files have changed since.
+    """``hourly_cost``: the machine's price per hour, in any currency, for the table of time and
+    money. ``explained``: each rule's documentation (Markdown) by its code. ``evidence``: data for a
+    page's charts and tables; ``began_unix_ns``: start of the run, to tell whether its files have
+    changed.
     """
     env = diagnosis.environment
     explanations = explained or {}
@@ -104,7 +105,7 @@ def document(
 
 
 def _headline(diagnosis: Diagnosis) -> Headline:
-    """What it is, how much of the step, what the best fix can win, and where."""
+    """The class, its share of the step, what the best fix gains, and where."""
     verdict = diagnosis.verdict
     title, share = headline(diagnosis)
     lines = [Line(verdict.summary)]
@@ -123,7 +124,7 @@ def _headline(diagnosis: Diagnosis) -> Headline:
         lines.append(Line(of_watched.NEXT, "Next", tone="quiet"))
     tone, sign = ("good", "✓") if verdict.healthy else ("bad", "●")
     if verdict.cls == "compute" and not verdict.healthy and fix is None:
-        tone = "accent"  # nothing is wrong that was seen
+        tone = "accent"  # nothing wrong was found
     aside = ""
     if verdict.cls in NO_SHARE:
         tone, sign = "unsure", "?"
@@ -145,7 +146,8 @@ def _headline(diagnosis: Diagnosis) -> Headline:
 
 
 def _brief(diagnosis: Diagnosis, title: str, share: str) -> str:
-    """``I/O-bound: 62% of the step (50.1 ms); best fix 1.6–2.1× faster``; the place follows."""
+    """``I/O-bound: 62% of the step (50.1 ms); best fix 1.6–2.1× faster``; the format adds the
+    place."""
     if not share or diagnosis.step is None:
         return f"{title}: {diagnosis.verdict.summary}"
     line = f"{title}: {share} ({duration(diagnosis.step.mean_ns)})"
@@ -155,7 +157,8 @@ def _brief(diagnosis: Diagnosis, title: str, share: str) -> str:
 
 
 def _what_to_do(diagnosis: Diagnosis) -> Iterator[Line]:
-    """Without a verdict: what was missing, and the next thing to try, but for the summary."""
+    """Without a verdict: what was missing and what to do next, unless the summary already says
+    so."""
     said = diagnosis.verdict.summary
     yield from (Line(note.text) for note in diagnosis.notes if note.text != said)
     for reason, sources in failed(diagnosis).items():
@@ -170,7 +173,7 @@ def _what_to_do(diagnosis: Diagnosis) -> Iterator[Line]:
 
 
 def _nothing_checked(diagnosis: Diagnosis) -> bool:
-    """Whether no rule could be checked, all for one reason: then a line says it."""
+    """Whether no rule could be checked, all for the same reason: then one line says so."""
     nothing = diagnosis.step is None and not diagnosis.findings
     return nothing and len(unchecked(diagnosis)) == 1
 
@@ -205,7 +208,7 @@ def _sections(
             if any(fix.measured for fix in fixes):
                 said += ", predicted"
             blocks.append(Line(f"{said}: overlapping savings are counted once.", tone="quiet"))
-        yield Section(id="findings", title="What to change", aside="largest win first",
+        yield Section(id="findings", title="What to change", aside="largest gain first",
                       blocks=tuple(blocks), first=FIRST_FINDINGS,
                       what=("finding", "findings"))  # fmt: skip
     if diagnosis.trials:
@@ -218,7 +221,7 @@ def _sections(
         yield Section(
             id="advisories",
             title="Worth knowing",
-            aside="little or nothing to win" if healthy else "no measured cost",
+            aside="little or nothing to gain" if healthy else "no measured cost",
             blocks=tuple(item(f, None, diagnosis, explained.get(f.code, "")) for f in minor),
             first=FIRST_ADVISORIES,
             what=("advisory", "advisories"),
@@ -296,8 +299,8 @@ def _lost_to_scaling(ranks: tuple[RankStep, ...]) -> str:
 
 
 def _ranks(ranks: tuple[RankStep, ...]) -> Table:
-    """Each rank's budget side by side; ``all comm``: overlapped or not; the straggler has
-    the least."""
+    """Each rank's budget side by side. ``all comm``: communication, overlapped or not; the
+    straggler has the least."""
     largest: dict[str, float] = {}
     for rank in ranks:
         for part in rank.components:
@@ -363,14 +366,14 @@ def _measured(diagnosis: Diagnosis) -> Iterator[Line]:
             yield Line(f"{source}: {capture.why}", "in part")
     if captured := by_state.get("captured"):
         yield Line(", ".join(captured), "captured")
-    if diagnosis.verdict.cls != "unknown":  # whose headline says these
+    if diagnosis.verdict.cls != "unknown":  # its headline already names these
         for reason, sources in failed(diagnosis).items():
             yield Line(f"{', '.join(sources)}: {reason}", "failed", "unsure")
     if skipped := by_state.get("not requested"):
         yield Line(", ".join(skipped), "not asked", minor=True)
     if slowed := diagnosis.perturbation:
         parts = (f"{name} {disturbance(frac)}" for name, frac in slowed.items())
-        text = f"{', '.join(parts)} on the steps they watched; the times above are without them"
+        text = f"{', '.join(parts)} on the steps they watched; the times above exclude this"
         yield Line(text, "profilers")
     if env := _machine(diagnosis.environment):
         yield Line(env, "machine")
@@ -384,7 +387,7 @@ def _measured(diagnosis: Diagnosis) -> Iterator[Line]:
 
 
 def _machine(env: dict[str, Any]) -> str:
-    """The machine in one line; what is not known is left out."""
+    """The machine in one line; unknown facts are left out."""
     parts = [f"{name} {env[name]}" for name in ("torch", "python", "tdiag") if env.get(name)]
     if framework := env.get("framework"):
         parts.insert(1, " ".join(framework))

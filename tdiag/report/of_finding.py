@@ -1,4 +1,4 @@
-"""A finding for a person to read, and its annotation for programs."""
+"""A finding for a reader, and its annotation for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SENTENCE_END = re.compile(r"\.(?=\s|$)|\n")
 
 
 def action(finding: Finding) -> str:
-    """The change in one line: the fix's own, else the first sentence of its text."""
+    """The change in one line: the fix's own ``action``, else the first sentence of its text."""
     fix = finding.fix
     return fix.action or _SENTENCE_END.split(fix.text.strip(), maxsplit=1)[0]
 
@@ -25,7 +25,7 @@ def item(
     diagnosis: Diagnosis | None = None,
     explained: str = "",
 ) -> Item:
-    """``number``: its rank, None for an advisory; ``diagnosis``: the one it is ranked in."""
+    """``number``: its rank, None for an advisory; ``diagnosis``: the diagnosis that ranks it."""
     said = action(finding)
     change = finding.fix.text.strip()
     return Item(
@@ -48,7 +48,7 @@ def item(
 def finding_annotation(
     finding: Finding, diagnosis: Diagnosis | None, explained: str = ""
 ) -> Annotation:
-    """A finding for the user's line: the change and its gain first, then what was measured."""
+    """A finding at the user's line: the change and its gain first, then the evidence."""
     gain = gain_words(finding)
     fix = finding.fix
     lines = [finding.summary, f"Fix: {fix.text}", *fix.code.splitlines()]
@@ -83,7 +83,7 @@ def finding_annotation(
 
 
 def _edits(finding: Finding, diagnosis: Diagnosis) -> tuple[Edit, ...]:
-    """The patch that was proven, at the first of the findings that it fixes: it is one."""
+    """The edits of the proven patch, only on the first finding that it fixes."""
     patch = diagnosis.trials.patch if diagnosis.trials else None
     if patch is None:
         return ()

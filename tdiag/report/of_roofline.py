@@ -1,4 +1,4 @@
-"""The step against the machine's rates, for a run's report."""
+"""The section that compares the step with the machine's rates, for a run's report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tdiag.units import count, duration, percent, plural
 
 
 def blocks(found: Roofline) -> Iterator[Block]:
-    """The step against the machine's rates, then its heaviest ops."""
+    """The step compared with the machine's rates, then its heaviest ops."""
     used = "" if found.threads is None else f" with {plural(found.threads, 'thread')}"
     yield Facts(
         (

@@ -25,11 +25,11 @@ from tdiag.report.document import (
 )
 from tdiag.units import count, duration, plural, size
 
-SMALL_MEMORY_FRAC = 0.05  # heuristic: below this a difference of memory is not worth a line
+SMALL_MEMORY_FRAC = 0.05  # heuristic: a smaller difference of memory is not worth a line
 
 
 def document(trials: Trials) -> Document:
-    """The best change, every trial with its numbers, then the details of each."""
+    """The best change, every trial with its numbers, then details of each trial."""
     return Document(
         name="tdiag try",
         title=trials.command,
@@ -42,7 +42,8 @@ def document(trials: Trials) -> Document:
 
 
 def section(trials: Trials) -> Section:
-    """The same in a run's report: what each change won, and what the parts of the step cost."""
+    """The section of a run's report: what each change gained, and what the parts of the step
+    cost."""
     blocks: list[Block] = []
     for part in _sections(trials):
         blocks += (replace(b, title=part.title) if isinstance(b, Table) else b for b in part.blocks)
@@ -62,15 +63,15 @@ def _headline(trials: Trials) -> Headline:
     changes = best.change.count(" + ") + 1
     title = f"{ratio(best)} with {plural(changes, 'change')}, measured"
     text = f"{best.change}: {best.step} step {times(best)}"
-    training = best.losses or "losses were not compared: none was seen"
+    training = best.losses or "losses were not compared, because none were seen"
     lines = Line(text), Line(f"{best.safety}; {training}", label="Training")
     return Headline(title=title, sign="✓", tone="good", lines=lines,
                     brief=f"{title}: {text}")  # fmt: skip
 
 
 def best_of(trials: Trials) -> Tried | None:
-    """The largest gain of a change that can be kept; of several together only where that is the
-    most."""
+    """The largest gain of a change that can be kept; the gain of several together only if it is the
+    largest."""
     won = [one for one in trials.all if one.answer == "faster" and not one.ceiling]
     return max(won, key=lambda one: one.speedup, default=None)
 
@@ -109,7 +110,7 @@ def _sections(trials: Trials) -> Iterator[Section]:
 
 
 def patch_section(trials: Trials) -> Iterator[Section]:
-    """What won as a patch, or why there is none."""
+    """What won as a patch, or why there is no patch."""
     if trials.patch:
         yield Section(id="patch", title="Patch", blocks=tuple(_patch(trials.patch)),
                       aside="what won, in your own files" if trials.patch.diff else "")  # fmt: skip
@@ -153,7 +154,7 @@ def _part_row(one: Tried) -> tuple[Cell, ...]:
 
 
 def result(one: Tried) -> str:
-    """The answer, and of which step where that is not the typical one."""
+    """The answer, and which step it refers to if not the typical one."""
     return f"{one.answer} (mean)" if one.step == "mean" else one.answer
 
 
@@ -186,7 +187,7 @@ def _notes(trials: Trials) -> Iterator[str]:
             " speedup is of the typical (median) step unless the mean step is named"
         )
     if trials.untried:
-        yield f"not tried, out of time: {', '.join(trials.untried)} (raise it)"
+        yield f"not tried because the time was up: {', '.join(trials.untried)} (raise it)"
     yield from trials.notes
 
 

@@ -1,4 +1,4 @@
-"""What a report says of a process that was watched from outside, in place of its step."""
+"""The part of a report about a process watched from outside, instead of its step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEXT = "for step times, findings and gains: `tdiag run SCRIPT --profiling`."
 
 
 def sections(watched: Watched) -> Iterator[Section]:
-    """What the training thread did, and the processes and the device that it waits for."""
+    """What the training thread did; the fetching processes; the device."""
     aside = f"{plural(watched.samples, 'sample')} in {watched.seconds:.0f} s"
     if not watched.activities:
         return
@@ -91,6 +91,6 @@ def _ranks(watched: Watched) -> Table:
     return Table(
         title="", columns=tuple(Column(title) for title in titles), rows=tuple(rows), first=64,
         what="rank",
-        note="◄ the verdict is of this rank: it spends least time in backward and communication,"
-        " in which ranks wait for each other",
+        note="◄ the verdict is for this rank: it spends least time in backward and communication,"
+        " where ranks wait for each other",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a format gets besides the document, and the console that it prints to."""
+"""A format's settings apart from the document, and the console that it prints to."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rich.console import Console, RenderableType
 
 from tdiag.report.text import GLUE
 
-#: From here on two columns stand side by side: each then has what a narrow terminal gives one.
+#: From this width on two columns are side by side: each is then as wide as a narrow terminal.
 WIDE = 110
 
 
 @dataclass(frozen=True)
 class Page:
-    """``width`` in cells; ``base_dir``: locations below it are shown relative to it.
-    ``latest``: whether ``run_dir`` is the run that ``tdiag report`` shows by default.
-    ``all_findings``: every finding, reason and row."""
+    """``width``: in characters; ``base_dir``: places below it are shown relative to it. ``latest``:
+    whether ``run_dir`` is the run that ``tdiag report`` shows by default. ``all_findings``: show
+    every finding, reason and row."""
 
     width: int = 80
     color: bool = False
@@ -32,10 +32,10 @@ class Page:
         return self.width >= WIDE
 
     def draw(self, *parts: RenderableType) -> str:
-        """The parts below each other, as text of at most ``width`` cells a line.
+        """The parts one below the other, as text of at most ``width`` characters per line.
 
-        Every setting that Rich would take from the process (terminal, size, NO_COLOR, Jupyter)
-        is given, so that the same diagnosis always gives the same text.
+        Sets everything that Rich would otherwise take from the process (terminal, size, NO_COLOR,
+        Jupyter), so that the same diagnosis always gives the same text.
         """
         out = StringIO()
         console = Console(

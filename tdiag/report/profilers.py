@@ -1,7 +1,7 @@
 """The profilers' own tables: ops, calls, hot lines, system calls, and the machine over the run.
 
-``TABLES`` are the options of ``tdiag report``; a page shows all of them, and more. Times are per
-step under that profiler. A new table is its function and its line in ``TABLES``.
+``TABLES`` holds the options of ``tdiag report``; a page shows these tables and others. Times are
+per step under that profiler. A new table is a function and its line in ``TABLES``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tdiag.report.document import Block, Cell, Column, Line, Section, Table
 from tdiag.report.words import NOTHING, component
 from tdiag.units import count, disturbance, duration, percent, plural
 
-# As cProfile names what is written in C.
+# cProfile's names of functions written in C.
 _METHOD = re.compile(r"<method '(.+)' of '(.+)' objects>")
 _FUNCTION = re.compile(r"<built-in method (.+)>")
 
 
 def sections(names: Iterable[str], evidence: Evidence) -> tuple[Section, ...]:
-    """These of ``TABLES``; one without evidence is a sentence why."""
+    """These of ``TABLES``; a table without evidence becomes a sentence that says why."""
     found: list[Section] = []
     for name in names:
         for block in TABLES[name](evidence):
@@ -46,7 +46,7 @@ def sections(names: Iterable[str], evidence: Evidence) -> tuple[Section, ...]:
 
 
 def every_table(evidence: Evidence) -> list[Table]:
-    """What a page shows: those with rows, then why there are no others."""
+    """The tables of a page: those with rows, then the reasons why others are missing."""
     every = [
         *_lines(evidence), *_ops(evidence), *_parts(evidence), *_op_lines(evidence),
         *_calls(evidence), *_syscalls(evidence),
@@ -56,8 +56,8 @@ def every_table(evidence: Evidence) -> list[Table]:
 
 
 def _lines(evidence: Evidence) -> Iterator[Block]:
-    """The user's innermost lines by share of the samples: of the training thread and, apart, of the
-    workers while they fetched."""
+    """The user's innermost lines by their share of the samples: of the training thread and,
+    separately, of the workers while they fetched."""
     stacks = evidence.get(Stacks)
     if stacks is None:
         yield _absent("lines-training", "Hot lines", "sampled lines", Stacks, evidence,
@@ -67,14 +67,14 @@ def _lines(evidence: Evidence) -> Iterator[Block]:
     unseen = "It cannot see DataLoader workers."
     if stacks.source == "py-spy":
         unseen = (
-            "Of the workers the samples count in which they fetched a batch."
+            "Only the workers' samples in which they fetched a batch count."
             if stacks.worker_samples
             else "No DataLoader worker was seen to fetch."
         )
     note = (
         f"Sampled {'by' if stacks.source == 'py-spy' else 'from'} {stacks.source}"
         f" ({_cost('sample', evidence)}). Waiting counts like work. {unseen} The rest, up to"
-        " 100%, was under no line of yours."
+        " 100%, was in no line of yours."
     )
     workers = bool(stacks.worker_samples)
     yield _line_table("lines-training", "Training process", stacks.training, stacks.samples,
@@ -90,7 +90,7 @@ def _line_table(id: str, title: str, lines: Sequence[StackLine], samples: int, n
         Column("function", "end", wide=True),
         Column("mostly in", "end", "what it was waiting for"),
         Column("phase", "end"),
-        Column("share", hint="of these samples"),
+        Column("share", hint="of the samples"),
     )
     rows = tuple(
         (Cell("", place=line.at), Cell(line.at.function), Cell(_leaf(line)), _phase(line.phase),
@@ -102,14 +102,14 @@ def _line_table(id: str, title: str, lines: Sequence[StackLine], samples: int, n
 
 
 def _leaf(line: StackLine) -> str:
-    """What the line mostly called, as ``decode (PIL/Image.py)``."""
+    """The function that the line mostly called, as ``decode (PIL/Image.py)``."""
     own = f"{line.at.function} ({'/'.join(Path(line.at.file).parts[-2:])})"
     return "the line itself" if line.leaf == own else line.leaf
 
 
 def _ops(evidence: Evidence) -> Iterator[Block]:
-    """torch.profiler's host ops by name, as its ``key_averages().table()`` has them. Device time is
-    the sum of the kernels and copies that the op itself launched."""
+    """torch.profiler's host ops by name, as in ``key_averages().table()``. Device time is the sum
+    of the kernels and copies that the op itself launched."""
     ops, steps = evidence.get(HostOps), evidence.get(TracedSteps)
     if ops is None or steps is None:
         yield _absent("host-ops", "Host ops", "host ops", HostOps, evidence,
@@ -141,14 +141,14 @@ def _ops(evidence: Evidence) -> Iterator[Block]:
         id="host-ops",
         aside=f"{plural(steps.count, 'traced step')}, {duration(steps.mean_ns)} each",
         note="Own CPU time is without the ops called inside. Shares are of the traced step. All"
-        f" times include what torch.profiler adds ({_cost('trace', evidence)})."
-        + (" Device time is of what the op itself launched." if device else ""),
+        f" times include the time that torch.profiler adds ({_cost('trace', evidence)})."
+        + (" Device time: kernels and copies that the op itself launched." if device else ""),
         what="op",
     )
 
 
 def _parts(evidence: Evidence) -> Iterator[Table]:
-    """Device time by kernel, op, module and function; on pages."""
+    """Device time by kernel, op, module and function, for pages."""
     device, steps = evidence.get(DeviceParts), evidence.get(TracedSteps)
     if device is None:
         return
@@ -167,7 +167,7 @@ def _part_table(id: str, title: str, parts: Sequence[DevicePart], step_ns: float
     columns = (
         Column("name", "kernel"), Column("count", hint="per traced step"),
         Column("device time", hint="per traced step"),
-        Column("share", hint="of the traced step; what ran at once counts twice"),
+        Column("share", hint="of the traced step; concurrent work counts twice"),
         Column("mean", hint="each"),
     )  # fmt: skip
     rows = tuple(
@@ -180,7 +180,7 @@ def _part_table(id: str, title: str, parts: Sequence[DevicePart], step_ns: float
 
 
 def _op_lines(evidence: Evidence) -> Iterator[Table]:
-    """torch calls by the user's line, counted; on pages."""
+    """Torch calls by the user's line, counted, for pages."""
     found = evidence.get(Ops)
     if found is None:
         yield _absent("op-lines", "Torch calls by your line", "torch calls by line", Ops, evidence)
@@ -234,7 +234,7 @@ def _calls(evidence: Evidence) -> Iterator[Block]:
 
 
 def _function(row: CallRow) -> str:
-    """``TensorBase.item``, where cProfile says ``<method 'item' of …>``."""
+    """``TensorBase.item`` instead of cProfile's ``<method 'item' of …>``."""
     name = row.at.function
     if row.at.file:
         return name
@@ -263,14 +263,14 @@ def _syscalls(evidence: Evidence) -> Iterator[Block]:
     yield Table(
         title="System calls, per step", columns=columns, rows=rows, id="syscalls",
         aside=f"{plural(found.steps, 'step')} in strace", what="call",
-        note="Times are by the clock, of every thread and worker, waiting included: futex, poll"
+        note="Times are wall time of all threads and workers, waiting included: futex, poll"
         " and epoll_wait are idle threads. strace stops the program at every call"
         f" ({_cost('syscalls', evidence)}): compare these times with each other.",
     )  # fmt: skip
 
 
 def _system(evidence: Evidence) -> Iterator[Block]:
-    """A strip over the whole run for each thing that may be used up."""
+    """One strip over the whole run for each resource."""
     history = evidence.get(SystemHistory)
     if history is None:
         yield _absent("system", "System", "system samples", SystemHistory, evidence,
@@ -304,7 +304,7 @@ def _absent(
 
 
 def _cost(window: str, evidence: Evidence) -> str:
-    """``cost to the steps it watched: +38%``, of the profiler of this window."""
+    """``cost to the steps it watched: +38%``, for the profiler of this window."""
     frac = evidence.perturbation.get(window)
     return f"cost to the steps it watched: {'unknown' if frac is None else disturbance(frac)}"
 

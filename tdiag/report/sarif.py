@@ -1,4 +1,4 @@
-"""SARIF 2.1.0 (OASIS): each annotation as a result at the user's own lines."""
+"""SARIF 2.1.0 (OASIS): each annotation is a result at the user's own lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEVELS = ("error", "warning", "note")
 
 
 def render(document: Document, page: Page) -> str:
-    """One run; its rules are those that found something, ``rank`` is what they win, % of a step."""
+    """One run. Its rules are those with findings; ``rank`` is the gain in percent of the step."""
     found = [*_verdict(document), *(x for x in document.annotations if x.level in LEVELS)]
     rules = list({x.rule.id: x.rule for x in found}.values())
     order = {rule.id: i for i, rule in enumerate(rules)}
@@ -46,7 +46,7 @@ def _verdict(document: Document) -> Iterator[Annotation]:
 
 
 def _rule(rule: AnnotationRule) -> dict[str, Any]:
-    """``explained`` is documentation of tdiag's own, which needs no escaping."""
+    """``explained`` is tdiag's own documentation, which needs no escaping."""
     result: dict[str, Any] = {
         "id": inert(rule.id),
         "name": inert(rule.name),
@@ -101,7 +101,7 @@ def _fix(found: Annotation, page: Page) -> dict[str, Any]:
 
 
 def _replacement(edit: Edit) -> dict[str, Any]:
-    """A region without columns is of whole lines but for the last one's end."""
+    """A region without columns means whole lines, except for the end of the last line."""
     if edit.lines:
         region = {"startLine": edit.line, "endLine": edit.line + edit.lines - 1}
         text = edit.text.removesuffix("\n").removesuffix("\r")
@@ -118,7 +118,8 @@ def _inert(value: Any) -> Any:
 
 
 def physical(file: str, line: int, page: Page) -> dict[str, Any]:
-    """Relative to the repository root where the file lies below it, as code scanning wants it."""
+    """The path relative to the repository root if the file is below it, as code scanning
+    expects."""
     shown = relative(file, page.base_dir)
     if Path(shown).is_absolute():
         location: dict[str, Any] = {"artifactLocation": {"uri": Path(shown).as_uri()}}

@@ -1,4 +1,4 @@
-"""What every format says of a diagnosis, decided in one place."""
+"""What every format says about a diagnosis, decided in one place."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tdiag.units import (
     quantity,
 )
 
-NO_SHARE = ("unknown", "no_device_activity")  # verdicts of which a share of the step says nothing
+NO_SHARE = ("unknown", "no_device_activity")  # verdicts without a meaningful share of the step
 _INPUT = {"io", "cpu", "input", "loader"}  # kinds of waiting for data
-# As the verdict's own line between a moderate bottleneck and none (docs/verdict.md): 5 %.
+# The verdict's own limit between a moderate bottleneck and none (docs/verdict.md): 5 %.
 _WORTH_NAMING = 1.05
-LOW_CONFIDENCE = 0.5  # below it the verdict is rather wrong than right
-_FEW_STEPS = 20  # with fewer no two steps lie beyond the ninth decile (evidence.from_run.clean)
-_MUCH_FRAC = 0.1  # of the step, unattributed: as much as a verdict's own class may be
+LOW_CONFIDENCE = 0.5  # below it the verdict is more likely wrong than right
+_FEW_STEPS = 20  # with fewer, fewer than two steps exceed the 90th percentile
+_MUCH_FRAC = 0.1  # of the step, unattributed: as much as a verdict's class may have
 _UNIT_SUFFIXES = ("_ns", "_bytes", "_frac")
 
 
@@ -36,7 +36,7 @@ def headline(diagnosis: Diagnosis) -> tuple[str, str]:
 
 
 def ranked(diagnosis: Diagnosis) -> list[Finding]:
-    """The findings with a measured cost, in the order of the diagnosis (largest win first)."""
+    """The findings with a measured cost, in the order of the diagnosis (largest gain first)."""
     return [f for f in diagnosis.findings if not f.advisory]
 
 
@@ -45,11 +45,11 @@ def advisories(diagnosis: Diagnosis) -> list[Finding]:
 
 
 def best(diagnosis: Diagnosis) -> Finding | None:
-    """The finding to act on first: the top of the ranking that predicts a gain.
+    """The finding to act on first: the best-ranked one that predicts a gain.
 
-    A verdict that names a waste is answered by a fix for that waste, or by none; the rest of the
-    ranking follows below. Beside any other verdict, a fix must be worth the headline. None is
-    that is as likely to cost as to win.
+    If the verdict names a waste, only a fix for that waste qualifies; the rest of the ranking
+    follows below. With any other verdict the gain must be worth the headline. A fix that is as
+    likely to cost as to gain never qualifies.
     """
     verdict = diagnosis.verdict
     family = _INPUT if verdict.cls in _INPUT else {verdict.cls}
@@ -64,7 +64,7 @@ def best(diagnosis: Diagnosis) -> Finding | None:
 
 
 def gain_words(finding: Finding) -> str:
-    """``1.85× faster, measured`` or the predicted range; "" where there is neither."""
+    """``1.85× faster, measured`` or the predicted range; "" without either."""
     if found := finding.measured:
         won = f"{found.speedup:.2f}× faster" if found.answer == "faster" else found.answer
         return f"{won}, measured"
@@ -72,8 +72,8 @@ def gain_words(finding: Finding) -> str:
 
 
 def why(finding: Finding, diagnosis: Diagnosis) -> str:
-    """The predicted gain in time per step and where the prediction comes from; what a trial
-    measured, and what was predicted before; "" without either."""
+    """The predicted gain in time per step and the basis of the prediction; or what a trial
+    measured, with the earlier prediction; "" without either."""
     if found := finding.measured:
         ratio = f"{found.speedup:.2f}× [{found.low:.2f}, {found.high:.2f}]"
         said = (
@@ -88,7 +88,7 @@ def why(finding: Finding, diagnosis: Diagnosis) -> str:
         return ""
     saved, costs = f"about {duration(finding.recoverable_ns)}", ""
     if diagnosis.step:
-        # Step time now ÷ then is the speed-up, so this is the time that it takes off.
+        # Step time now ÷ step time then is the speed-up, so this is the time that the fix removes.
         ends = finding.speedup.low, finding.speedup.high
         low, high = (diagnosis.step.mean_ns * (1 - 1 / x) for x in ends)
         saved = between(low, high) if ends[0] >= NO_GAIN else f"up to {duration(high)}"
@@ -100,12 +100,12 @@ def why(finding: Finding, diagnosis: Diagnosis) -> str:
 
 
 def doubtful(verdict: Verdict) -> bool:
-    """Whether the verdict is one of little confidence."""
+    """Whether the verdict has low confidence."""
     return verdict.cls not in NO_SHARE and verdict.confidence < LOW_CONFIDENCE
 
 
 def doubts(diagnosis: Diagnosis) -> str:
-    """In words, what lowers the confidence."""
+    """What lowers the confidence, in words."""
     found = [note.text for note in diagnosis.notes if note.code == "crowded-machine"]
     if diagnosis.step and diagnosis.step.count < _FEW_STEPS:
         found.append(f"only {plural(diagnosis.step.count, 'clean step')}")
@@ -120,7 +120,7 @@ def doubts(diagnosis: Diagnosis) -> str:
 
 
 def measure_name(measure: Measure) -> str:
-    """What was measured, without the unit that its value already shows."""
+    """The name of a measurement, without the unit that its value already shows."""
     name = measure.name
     for suffix in _UNIT_SUFFIXES:
         if name.endswith(suffix):
@@ -129,13 +129,13 @@ def measure_name(measure: Measure) -> str:
 
 
 def measure_value(measure: Measure) -> str:
-    if isinstance(measure.value, str):  # a setting of the script's that was left alone is None
+    if isinstance(measure.value, str):  # a setting that the script did not set is None
         return "not set" if measure.value == "None" else inert(measure.value)
     return inert(" ".join(quantity(measure.value, measure.unit))).strip().replace(" %", "%")
 
 
 def failed(diagnosis: Diagnosis) -> dict[str, list[str]]:
-    """Why evidence is missing → the sources that it is missing from."""
+    """Why evidence is missing → the sources that are missing for this reason."""
     reasons: dict[str, list[str]] = {}
     for source, capture in diagnosis.capture.items():
         if capture.state == "failed":
@@ -144,14 +144,14 @@ def failed(diagnosis: Diagnosis) -> dict[str, list[str]]:
 
 
 def what_to_do(diagnosis: Diagnosis) -> str:
-    """The next try for a run without steps; "" for others, and where the program itself failed."""
+    """What to do about a run without steps; "" for others, and if the program itself failed."""
     if diagnosis.step or diagnosis.watched or diagnosis.environment.get("exit_code"):
         return ""
     return "let the script run at least a dozen training steps, then run it again."
 
 
 def unchecked(diagnosis: Diagnosis) -> list[tuple[str, list[str]]]:
-    """What evidence was lacking and the codes of the rules that needed it, commonest first."""
+    """The missing evidence and the codes of the rules that needed it, most frequent first."""
     groups: dict[str, list[str]] = {}
     for rule in diagnosis.abstained:
         groups.setdefault(rule.missing, []).append(inert(rule.code, 12))

@@ -1,4 +1,4 @@
-"""A document in a terminal: the headline, then its sections, each block below the last."""
+"""A document in a terminal: the headline, then its sections, one block below the other."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ STYLES: dict[Tone, str] = {
 }  # fmt: skip
 _ACTION_CELLS = 110
 _NAME_CELLS = 60
-_WORD_CELLS = 12  # a longer text gets a line of its own, or it would push the numbers apart
+_WORD_CELLS = 12  # a longer text gets its own line; otherwise it would push the numbers apart
 _LABEL_CELLS = 9
 _INDENT = 4
 
 
 def render(document: Document, page: Page) -> str:
-    """The whole report as text, each line at most ``page.width`` cells."""
+    """The whole report as text, each line at most ``page.width`` characters."""
     return page.draw(*_parts(document, page), Text())
 
 
@@ -75,7 +75,7 @@ def _parts(document: Document, page: Page) -> Iterator[RenderableType]:
 
 
 class _Barred:
-    """What it holds, with a coloured bar along its left side."""
+    """Its content, with a coloured bar along the left side."""
 
     def __init__(self, body: RenderableType, color: str) -> None:
         self.body = body
@@ -137,7 +137,7 @@ def _section(section: Section, page: Page) -> Iterator[RenderableType]:
 
 
 def _first(section: Section, page: Page) -> tuple[list[Block], int]:
-    """The blocks to show, and how many items are left out. What closes the section stays."""
+    """The blocks to show, and how many items are hidden. Closing lines of the section stay."""
     if page.all_findings:
         return list(section.blocks), 0
     if section.first is None:
@@ -149,7 +149,7 @@ def _first(section: Section, page: Page) -> tuple[list[Block], int]:
 
 
 def _belongs(last: Block, block: Block) -> bool:
-    """Whether a block stands directly below the last one."""
+    """Whether a block comes directly below the last one."""
     brief = all(isinstance(x, Item) and x.number is None for x in (last, block))
     pasted = isinstance(last, Item) and bool(last.code)
     return (brief and not pasted) or (isinstance(last, Line) and isinstance(block, Line | Table))
@@ -184,7 +184,7 @@ def _block(block: Block, section: Section, page: Page) -> RenderableType:
     raise TypeError(type(block))
 
 
-# What is drawn by a file of its own.
+# Blocks drawn by their own files.
 _DRAWN: dict[type, Callable[[Any, Page], Iterable[RenderableType]]] = {
     Table: table,
     Parts: budget,
@@ -216,7 +216,7 @@ def _facts(rows: Sequence[Line]) -> RenderableType:
 
 
 def _lines(block: Code) -> RenderableType:
-    """Of a diff the lines taken out and put in with their colours."""
+    """Colour a diff's removed and added lines."""
     styles = {"+": GOOD, "-": BAD, "@": QUIET} if block.language == "diff" else {}
     shown = [inert(line.rstrip("\r").expandtabs(4), 1200) for line in block.text.split("\n")]
     text = Text("\n", overflow="fold").join(Text(x, styles.get(x[:1], "")) for x in shown)
@@ -235,7 +235,7 @@ def _closing(document: Document, page: Page) -> Iterator[Line]:
 
 
 def _item(item: Item, page: Page) -> RenderableType:
-    """The change and its gain; the rule and the place; then what was measured."""
+    """The change and its gain; the rule and the place; then the evidence."""
     room = (page.width - 10) // 2 if page.wide else page.width - _INDENT - 2
     measures = item.evidence if page.all_findings else item.evidence[:FIRST_MEASURES]
     facts = [*_evidence(measures)]
@@ -243,7 +243,7 @@ def _item(item: Item, page: Page) -> RenderableType:
         facts.append(Text(f"… {plural(hidden, 'more number')} with --all", QUIET))
     what = [_identity(item, page, room), code(item.summary, CODE)]
     if not item.change and cell_len(inert(item.action, 1200)) > _room(item, page):
-        item = replace(item, change=item.action)  # the title has no room for all of it
+        item = replace(item, change=item.action)  # the title is too long for its line
     change, why = _change(item), [code(item.why, CODE, QUIET)] if item.why else []
     if not page.wide:
         parts = (
@@ -258,12 +258,12 @@ def _item(item: Item, page: Page) -> RenderableType:
     columns.add_column(width=room, overflow="fold")
     columns.add_column(overflow="fold")
     columns.add_row(Group(*what, *change, *why), Group(*facts))
-    body = Group(columns, *_pasted(item))  # below both: a line of code must not be folded
+    body = Group(columns, *_pasted(item))  # below both columns: a line of code must not be wrapped
     return Group(_title(item, page), Padding(body, (0, 1, 0, _INDENT)))
 
 
 def _room(item: Item, page: Page) -> int:
-    """For the action, beside the rank and the gain."""
+    """Characters for the action between the rank and the gain."""
     return page.width - _INDENT - len(item.gain) - 3
 
 
@@ -286,7 +286,7 @@ def _identity(item: Item, page: Page, room: int) -> Text:
 
 
 def _change(item: Item) -> Iterator[RenderableType]:
-    """The change in whole sentences, a line for each line of it."""
+    """The change in full sentences, one line for each of its lines."""
     if lines := [line for line in item.change.splitlines() if line.strip()]:
         grid = Grid.grid()
         grid.add_column()
@@ -303,7 +303,7 @@ def _pasted(item: Item, below: int = 0) -> Iterator[RenderableType]:
 
 
 def _brief(item: Item, page: Page) -> RenderableType:
-    """An advisory: the change, the rule and the place, then what was measured."""
+    """An advisory: the change, the rule and the place, then the evidence."""
     text = code(item.action, CODE, HEAD)
     text.append(f" {inert(item.rule, 12)}", QUIET)
     if place := Line(item.summary, place=item.place).at:
@@ -316,8 +316,8 @@ def _brief(item: Item, page: Page) -> RenderableType:
 
 
 def _evidence(measures: Sequence[Measure]) -> Iterable[RenderableType]:
-    """Numbers aligned at their unit and words with them, then longer texts, each with which
-    profiler said so."""
+    """First numbers aligned at their units and short words with them, then longer texts; each with
+    the profiler that measured it."""
     units = [quantity(m.value, m.unit)[1] for m in measures if not isinstance(m.value, str)]
     unit_cells = max(map(len, units), default=0)
     grid = Grid.grid(padding=(0, 2, 0, 0))

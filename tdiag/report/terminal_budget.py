@@ -17,19 +17,19 @@ from tdiag.units import apportion, percent, scale_for
 
 _FILLS = "█▓▒░"
 _LABEL_CELLS = 22
-_NUMBER_CELLS = 32  # swatch, time and share with their gaps
+_NUMBER_CELLS = 32  # colour sample, time and share with their gaps
 _MEANING_CELLS = 30
 
 
 def budget(found: Parts, page: Page) -> Iterable[RenderableType]:
-    """The stacked bar above its table."""
+    """The stacked bar, then its table."""
     yield _bar(found.parts, page)
     yield Text()
     yield _table(found.parts, page)
 
 
 def _fill(index: int, page: Page) -> str:
-    """Without colour neighbours must differ by their pattern."""
+    """Without colour, neighbouring parts need different patterns."""
     return "█" if page.color else _FILLS[index % len(_FILLS)]
 
 
@@ -44,7 +44,7 @@ def _bar(parts: Sequence[Component], page: Page) -> Text:
 
 
 def _segment(fill: str, cells: int, words: Words, share: str, page: Page) -> Text:
-    """One component's piece, with its name and share inside as far as they fit."""
+    """One component's part of the bar, with its name and share inside if they fit."""
     label = next((x for x in (f" {words.label} {share} ", f" {share} ") if len(x) + 2 <= cells), "")
     label = inert(label)
     left = (cells - len(label)) // 2
@@ -56,7 +56,7 @@ def _segment(fill: str, cells: int, words: Words, share: str, page: Page) -> Tex
 
 
 def _table(parts: Sequence[Component], page: Page) -> Table:
-    """A row a component, those too small to matter in one, then the step: the sum of all."""
+    """One row per component, one row for all that are too small, then the step: the sum of all."""
     total = sum(c.ns for c in parts)
     unit, decimals, ns_per_digit = scale_for(total)
     whole = round(total / ns_per_digit)
@@ -86,7 +86,7 @@ def _table(parts: Sequence[Component], page: Page) -> Table:
 
 
 def _grid(page: Page) -> Table:
-    # The explanations take what the numbers leave; shrinking all alike would cut the numbers.
+    # The explanations get the remaining width; shrinking all columns equally would cut the numbers.
     grid = Table.grid(padding=(0, 2, 0, 0), expand=_explained(page))
     for column in ("swatch", "label", "time", "share"):
         number = column in ("time", "share")
@@ -97,7 +97,7 @@ def _grid(page: Page) -> Table:
 
 
 def _explained(page: Page) -> bool:
-    """Where a meaning would be cut to less than half, the numbers need the room more."""
+    """False where a meaning would be cut to less than half: then the numbers get the width."""
     return page.width >= _NUMBER_CELLS + _LABEL_CELLS + _MEANING_CELLS // 2
 
 

@@ -1,4 +1,4 @@
-"""The machine over the run: a strip for each thing that may be used up."""
+"""The machine over the run: one strip for each resource."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Floats = npt.NDArray[np.float64]
 
 
 def strips(history: SystemHistory, page: Page) -> Iterable[RenderableType]:
-    """Time goes from left to right over the whole run, each cell the mean of its time. A full bar
-    is the limit, where there is none the most that was seen; a blank was not measured."""
+    """Time goes from left to right over the whole run; each cell is the mean of its time. A full
+    bar is the limit, or the maximum if there is none; a blank was not measured."""
     rows = [(strip.name, *_numbers(strip, history.t_ns)) for strip in history.strips]
     widths = [
         max([cell_len(title), *(cell_len(row[i]) for row in rows)])
@@ -47,7 +47,7 @@ def strips(history: SystemHistory, page: Page) -> Iterable[RenderableType]:
 
 
 def means(values: Sequence[float | None], t_ns: Sequence[int], cells: int) -> Floats:
-    """The mean of each of so many equal parts of the time; NaN where nothing was measured."""
+    """The mean of each of ``cells`` equal parts of the time; NaN where nothing was measured."""
     t = np.array([moment - t_ns[0] for moment in t_ns], np.float64)
     value = np.array([np.nan if v is None else v for v in values], np.float64)
     known = ~np.isnan(value)
@@ -58,12 +58,12 @@ def means(values: Sequence[float | None], t_ns: Sequence[int], cells: int) -> Fl
     part = np.diff(np.interp(edges, t, amount))
     weight = np.diff(np.interp(edges, t, measured))
     result = np.full(cells, np.nan)
-    np.divide(part, weight, out=result, where=weight > 1e-6 * edges[1])  # no more than rounding
+    np.divide(part, weight, out=result, where=weight > 1e-6 * edges[1])  # less is rounding
     return result
 
 
 def bars(values: Floats, top: float) -> str:
-    """One character a value: the lowest bar is next to nothing, the highest ``top`` and more."""
+    """One character per value: the lowest bar is almost zero, the highest ``top`` or more."""
     levels = (len(BARS) * value / top for value in values.tolist())
     return "".join(" " if x != x else BARS[min(len(BARS) - 1, max(0, int(x)))] for x in levels)
 
@@ -73,7 +73,7 @@ def _top(strip: Strip) -> float:
 
 
 def _numbers(strip: Strip, t_ns: Sequence[int]) -> list[str]:
-    """Least, mean (by time) and most of the intervals, the limit, and the unit of them all."""
+    """Minimum, time-weighted mean and maximum of the intervals, the limit, and their unit."""
     known = [v for v in strip.values if v is not None]
     if not known:
         return ["–", "–", "–", "", "not measured"]
@@ -84,7 +84,7 @@ def _numbers(strip: Strip, t_ns: Sequence[int]) -> list[str]:
 
 
 def _unit(strip: Strip, most: float) -> tuple[str, float]:
-    """The unit in which the limit reads best, or else the most seen, and what it holds."""
+    """The unit that suits the limit, or else the maximum, and its size."""
     if strip.unit == "cores":
         return "cores", 1.0
     if strip.unit == "frac":

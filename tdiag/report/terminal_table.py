@@ -29,14 +29,14 @@ from tdiag.report.text import (
 from tdiag.report.words import ACCENT, CODE, QUIET
 from tdiag.units import plural
 
-GAP, LEFT, RIGHT = 2, 2, 1  # cells between columns and beside the table
-_LEAST_NAME = 12  # cells; with less a name says nothing, and the last numbers give way
+GAP, LEFT, RIGHT = 2, 2, 1  # cells between columns and next to the table
+_LEAST_NAME = 12  # with fewer characters a name is useless, so the last number columns are dropped
 _NAME_CHARS = 2000  # a trace's names are cut at 1,000; escapes make them longer
 _LIBRARY = re.compile(r".*/(?:(?:site|dist)-packages|lib(?:64)?/python3[^/]*)/", re.DOTALL)
 
 
 def table(found: Table, page: Page) -> Iterator[RenderableType]:
-    """Its rows, how many are left out, and the note; without rows the reason."""
+    """Its rows, how many are hidden, and the note; without rows the reason."""
     if found.absent:
         yield Padding(code(prose(found.absent), CODE), (1, 1, 0, 1))
         return
@@ -65,9 +65,9 @@ def _grid(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], page: Page)
 def _widths(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell]], page: Page
 ) -> tuple[list[int], dict[int, int]]:
-    """The columns that there is room for, and their widths. Numbers get what they need, the last
-    ones none where no name would be left. Texts share the rest, places the larger part of it; what
-    a short one leaves a long one gets."""
+    """The columns that fit, and their widths. Numbers get the width they need; the last ones are
+    dropped if no name would fit. Texts share the rest, places the larger part; width that a short
+    text does not need goes to a long one."""
     kept = [i for i, column in enumerate(columns) if page.wide or not column.wide]
     needs = {
         i: max([cell_len(columns[i].title), *(cell_len(_plain(row[i], page)) for row in rows)])
@@ -100,7 +100,7 @@ def _plain(cell: Cell, page: Page) -> str:
 
 
 def _file(place: Place, page: Page) -> str:
-    """Relative to the base; a library's from its package on: ``torch/optim/adam.py``."""
+    """Relative to the base; a library's file from its package on: ``torch/optim/adam.py``."""
     library = _LIBRARY.match(place.file)
     return place.file[library.end() :] if library else relative(place.file, page.base_dir)
 

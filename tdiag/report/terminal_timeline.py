@@ -1,4 +1,4 @@
-"""One median step along time: a row for the host and one for each kind of device work."""
+"""One median step over time: a row for the host and one for each kind of device work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tdiag.units import percent, scale_for
 
 HOST = "host"
 _ROWS = {"compute": "compute", "comm": "comm", "h2d": "H2D copy", "d2h": "D2H copy"}
-_FILLS = "█▓▒░▚▞▖▝"  # without colour; a further kind of host activity looks like the last
+_FILLS = "█▓▒░▚▞▖▝"  # without colour; any further kinds of host activity look like the last
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
 _NOTHING = "·"
 _LABEL_CELLS = 8
@@ -26,7 +26,7 @@ _TICKS = 4
 
 
 def timeline(found: Timeline, page: Page) -> Iterable[RenderableType]:
-    """A column shows what the host did for most of it, and how much of it the device worked."""
+    """Each column shows what the host mostly did in it, and how much of it the device worked."""
     width = max(_TICKS, page.width - _LABEL_CELLS - _SHARE_CELLS - 7)
     rows: list[RenderableType] = []
     legend: list[RenderableType] = []
@@ -42,7 +42,7 @@ def timeline(found: Timeline, page: Page) -> Iterable[RenderableType]:
 
 
 def _device(spans: Sequence[Span], step_ns: int, width: int) -> Iterator[Text]:
-    """A row for each kind, its height the share of the column."""
+    """One row per kind; the height is the share of the column."""
     for kind in dict.fromkeys(span.kind for span in spans):
         mine = [span for span in spans if span.kind == kind]
         busy = sum(span.end_ns - span.begin_ns for span in mine) / step_ns
@@ -71,12 +71,12 @@ def _covered(spans: Iterable[Span], step_ns: int, width: int) -> list[float]:
 
 
 def _height(share: float) -> str:
-    """An eighth at least for what is not nothing."""
+    """At least an eighth for anything above zero."""
     return _HEIGHTS[max(min(round(share * 8), 8), share > 0)]
 
 
 def _states(spans: Sequence[Span], step_ns: int, width: int) -> list[str]:
-    """What lasted longest in each column; "" where that is nothing named."""
+    """What lasted longest in each column; "" if that has no name."""
     kinds = list(dict.fromkeys(span.kind for span in spans))
     shares = [_covered([s for s in spans if s.kind == kind], step_ns, width) for kind in kinds]
     columns = []
@@ -87,7 +87,7 @@ def _states(spans: Sequence[Span], step_ns: int, width: int) -> list[str]:
 
 
 def _fills(columns: Sequence[str], page: Page) -> dict[str, tuple[str, str]]:
-    """Kind → character and style, the kind of most columns first, "" last."""
+    """Kind → character and style; the kind with most columns first, "" last."""
     kinds = Counter(kind for kind in columns if kind)
     fills = {}
     for number, (kind, _) in enumerate(kinds.most_common()):
@@ -97,7 +97,7 @@ def _fills(columns: Sequence[str], page: Page) -> dict[str, tuple[str, str]]:
 
 
 def _axis(step_ns: int, width: int) -> Text:
-    """Times at equal distances, the unit at the last."""
+    """Times at equal distances, with the unit at the last."""
     unit, decimals, ns_per_digit = scale_for(step_ns)
     digits = max(0, decimals - 1)
     line = [" "] * width

@@ -1,4 +1,4 @@
-"""A history in a terminal: a check a line, its step time and interval drawn on one scale."""
+"""A history in a terminal: one line per check, with step time and interval on one scale."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tdiag.report.words import BAD, GOOD, HEAD, QUIET, WARN
 from tdiag.units import duration
 
 STYLES: dict[Tone, str] = {"good": GOOD, "bad": BAD, "unsure": WARN}
-LABEL, DAY, TIME = 11, 10, 9  # cells of the columns before the drawing
-SUBJECT = 16  # cells of the commit's subject, at least
+LABEL, DAY, TIME = 11, 10, 9  # widths of the columns before the drawing
+SUBJECT = 16  # least width of the commit's subject
 
 
 def trend(found: Trend, page: Page) -> Iterator[RenderableType]:
-    """A line a check; what changed for good stands above the check that it began with."""
+    """One line per check; a lasting change is shown above the check that it began with."""
     left = 2 + LABEL + 1 + DAY + 1 + TIME + 2
     width = max(8, min(60, page.width - left - 2 - SUBJECT))
     for index, point in enumerate(found.points):
@@ -45,14 +45,14 @@ def _row(point: Point, found: Trend, width: int, page: Page) -> Text:
 
 def _drawn(point: Point, found: Trend, width: int) -> str:
     def at(ns: float) -> int:
-        """The cell of a time; what lies beyond is at the edge."""
+        """The cell of a time; a time beyond the scale is at its edge."""
         share = (ns - found.low) / (found.high - found.low)
         return round(min(1.0, max(0.0, share)) * (width - 1))
 
     cells = [" "] * width
     low, high = at(point.low), at(point.high)
     cells[low : high + 1] = "─" * (high + 1 - low)
-    if point.low < found.low:  # an interval that the scale cuts off says so
+    if point.low < found.low:  # mark an interval that goes beyond the scale
         cells[low] = "‹"
     if point.high > found.high:
         cells[high] = "›"

@@ -1,4 +1,4 @@
-"""What others named, made harmless and fitted to a line: paths, messages, values."""
+"""Makes names from elsewhere harmless and fits them to a line: paths, messages, values."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rich.text import Text
 from tdiag.model.place import Place
 from tdiag.probe.wire import CELLS
 
-#: Stands for a space at which no line may break. Private use, so :func:`inert` lets none in.
+#: Stands for a space at which no line may break. Private use, so :func:`inert` removes any other.
 GLUE = "\ue000"
 
 # Control, format (bidirectional overrides, zero width), surrogate, private, unassigned, line and
-# paragraph separators: everything that could move the cursor, hide or reorder what is shown.
+# paragraph separators: everything that could move the cursor, or hide or reorder text.
 _ACTIVE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 _VALUE_AND_UNIT = re.compile(r"(?<=\d) (?=(?:ns|µs|us|ms|s|B|[KMGT]i?B|GB/s|%|×|per)(?!\w))")
-# Calls with their arguments, and keyword arguments, that a rule wrote without backticks.
+# Calls with their arguments, and keyword arguments, written without backticks.
 _CODE = re.compile(r"[A-Za-z_][\w.]*\((?:[^()]|\([^()]*\))*\)|\b[A-Za-z_]\w*=[\w.\"'-]*\w")
-# What many kernels have in common: namespaces, ATen's wrapper around the element's function, and
-# the sizes of its unrolling. Only for a name that is cut anyway they are worth their cells.
+# Parts that many kernel names share: namespaces, ATen's wrapper around the element's function, and
+# the sizes of its unrolling. They are removed only from a name that is too long.
 _COMMON = re.compile(
     r"^void |at::native::|at::|\(anonymous namespace\)::|gpu_kernel_impl(_nocast)?<|(?<=<)(\d+, )+"
 )
@@ -37,9 +37,9 @@ def _escaped(char: str) -> str:
 
 
 def inert(text: object, limit: int = 400) -> str:
-    """``text`` as one line that a terminal shows and does not obey, at most ``limit`` characters.
+    """``text`` as one line without active control characters, at most ``limit`` characters.
 
-    Control characters and their like become visible escapes (``\\x1b``, ``\\n``).
+    Control and similar characters become visible escapes (``\\x1b``, ``\\n``).
     """
     plain = "".join(map(_escaped, str(text)[: limit + 1]))
     return plain if len(plain) <= limit else plain[: limit - 1] + "…"
@@ -51,10 +51,10 @@ def prose(text: object, limit: int = 1200) -> str:
 
 
 def code(text: str, style: str, base: str = "") -> Text:
-    """Prose in ``base``; what stands between backticks, or reads as code, is in ``style``."""
+    """Prose in style ``base``; text between backticks, or that reads as code, in ``style``."""
     shown = prose(text)
     parts = shown.split("`")
-    if len(parts) % 2 == 0:  # an unpaired backtick is just a character
+    if len(parts) % 2 == 0:  # an unpaired backtick is an ordinary character
         parts = [shown]
     result = Text.assemble(*[(p, style if i % 2 else base) for i, p in enumerate(parts)])
     if len(parts) == 1:
@@ -63,12 +63,12 @@ def code(text: str, style: str, base: str = "") -> Text:
 
 
 def clip(text: str, width: int) -> str:
-    """``text`` cut at its end to ``width`` cells."""
+    """``text`` cut at its end to ``width`` characters."""
     return text if cell_len(text) <= width else set_cell_size(text, max(1, width) - 1) + "…"
 
 
 def clip_head(text: str, width: int) -> str:
-    """``text`` cut at its start to ``width`` cells: the end of a path says most."""
+    """``text`` cut at its start to ``width`` characters: the end of a path matters most."""
     if cell_len(text) <= width:
         return text
     kept = text[-max(1, width) :]
@@ -78,8 +78,8 @@ def clip_head(text: str, width: int) -> str:
 
 
 def clip_middle(text: str, width: int) -> str:
-    """``text`` without its middle, in ``width`` cells: of a kernel's name both ends tell something,
-    the first most."""
+    """``text`` without its middle, ``width`` characters: both ends of a kernel's name matter, the
+    first most."""
     if cell_len(text) <= width:
         return text
     tail = clip_head(text, max(1, width // 3))
@@ -87,21 +87,21 @@ def clip_middle(text: str, width: int) -> str:
 
 
 def kernel_name(name: str, room: int) -> str:
-    """A name too long for ``room`` without what says least: the argument list of a C++ function,
-    and what many kernels share."""
+    """A name too long for ``room`` without its least useful parts: a C++ function's argument list,
+    and the parts that many kernels share."""
     if len(name) <= room:
         return name
     depth = 0
     for at, char in enumerate(shorter := _COMMON.sub("", name)):
         depth += (char == "<") - (char == ">")
-        # "Memcpy HtoD (Pinned -> Device)" holds none.
+        # "Memcpy HtoD (Pinned -> Device)" has no argument list.
         if char == "(" and depth <= 0 and shorter[at - 1 : at].strip():
             return shorter[:at]
     return shorter
 
 
 def relative(file: str, base: Path | None) -> str:
-    """``file`` as seen from ``base``; unchanged where it does not lie below it."""
+    """``file`` relative to ``base``; unchanged if it is not below it."""
     path = Path(file)
     if path.parent.name == CELLS:
         return path.stem  # In[5]
@@ -109,15 +109,15 @@ def relative(file: str, base: Path | None) -> str:
 
 
 def spot(place: Place, base: Path | None) -> str:
-    """``train.py:41`` in one harmless line; line 0 stands for an unknown one and is left out."""
+    """``train.py:41`` as one harmless line; line 0 means unknown and is left out."""
     line = f":{place.line}" if place.line > 0 else ""
     return inert(relative(place.file, base)) + line
 
 
 def location(place: Place, base: Path | None, width: int, style: str) -> Text:
-    """``train.py:41``, at most ``width`` cells, linked to the file (OSC 8, shown in colour only).
+    """``train.py:41``, at most ``width`` characters, linked to the file (OSC 8, only with colour).
 
-    Line 0 stands for an unknown line and is left out.
+    Line 0 means unknown and is left out.
     """
     return linked(relative(place.file, base), place, width, style)
 
@@ -128,5 +128,5 @@ def linked(name: str, place: Place, width: int, style: str) -> Text:
     shown = clip_head(inert(name), width - len(line)) + line
     path = Path(place.file)
     link = path.as_uri() if path.is_absolute() else None
-    # The base style stays plain: Rich would draw the link on through the padding after it.
+    # The base style stays plain; otherwise Rich would extend the link through the padding.
     return Text.assemble((shown, Style.parse(style) + Style(link=link)), no_wrap=True)

@@ -1,7 +1,7 @@
 """The report's vocabulary: classes and components in plain words, and their colours.
 
-Colours are fixed entries of the 256-colour palette with a contrast of at least 3.2:1 on white
-and on #1e1e1e alike (WCAG's bound for graphics is 3:1), so that no theme hides them.
+Colours are fixed entries of the 256-colour palette with a contrast of at least 3.2:1 on white and
+on #1e1e1e (WCAG requires 3:1 for graphics), so that every theme shows them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ GOOD, WARN, BAD, ACCENT = "color(29)", "color(166)", "color(167)", "color(32)"
 QUIET = "color(244)"
 CODE = f"bold {ACCENT}"
 HEAD = "bold"
-NOTHING = "–"  # for what was not measured
+NOTHING = "–"  # not measured
 
-#: verdict class → what is said of the run
+#: verdict class → its title in the report
 CLASSES = {
     "io": "I/O-bound",
     "cpu": "Preprocessing-bound",
@@ -78,7 +78,7 @@ SAFETY = {
 
 
 def component(name: str) -> Words:
-    """The words for a component; one that this version does not know keeps its own name."""
+    """The words for a component; a component unknown to this version keeps its own name."""
     return COMPONENTS.get(name) or Words(name.replace("_", " "), "", "color(102)")
 
 

@@ -1,11 +1,11 @@
-"""What a rule returns, the numbers that it shows, and the helpers that all rules share.
+"""What a rule returns, how its numbers are shown, and the helpers that all rules share.
 
 A rule is a module ``tdnnn_pattern.py`` with a docstring under the headings of
 :data:`tdiag.rules.catalogue.HEADINGS`, the constants ``CODE``, ``NAME`` and ``CLASS``, its
 thresholds, ``check`` (whose parameters name the evidence it needs), and the examples ``fires`` and
 ``clear``. ``AFTER``, optional: the rules to act on first, each with the reason in words; the report
 says so if both find something. ``UNTRIED``: why no change of `tdiag try` measures the gain of its
-example; without it the example's fix names one.
+example; without it the example's fix names a change.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def where(at: Place | None) -> str:
 
 
 def same_function(one: Place, other: Place) -> bool:
-    """Both are in one function; a sampler may say ``Net.forward``, the probe ``forward``. A
-    comprehension belongs to the function around it, where its name tells that."""
+    """Whether both are in one function; a sampler may say ``Net.forward``, the probe ``forward``. A
+    comprehension belongs to the function around it, if its name shows that."""
     return one.file == other.file and _function(one) == _function(other)
 
 

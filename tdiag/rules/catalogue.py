@@ -32,8 +32,8 @@ _RULE_FILE = re.compile(r"td\d{3}_\w+")
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule file. ``only_if``: "clear" where it is kept only if no other
-    finding matters, "healthy" where the verdict has to be healthy besides, else "".
+    """One rule file. ``only_if``: "clear" if the finding is kept only if no other finding matters,
+    "healthy" if the verdict must also be healthy, else "".
     ``after``: codes of rules to act on first, each with the reason. ``untried``: why no change of
     `tdiag try` measures the gain, at least not in its own example."""
 
@@ -51,7 +51,7 @@ class Rule:
 
     @property
     def source(self) -> str:
-        """Read on demand: a report does not need it."""
+        """The file's source, read only when needed: a report does not need it."""
         return inspect.getsource(self.module)
 
     @property
@@ -60,7 +60,7 @@ class Rule:
 
     @property
     def predicts(self) -> bool:
-        """The rule can predict a gain; without one it is an advisory or a statement."""
+        """Whether the rule can predict a gain; otherwise it is an advisory or a statement."""
         return "gain=" in self.source or example(self).gain is not None
 
     def sections(self) -> dict[str, str]:
@@ -171,8 +171,8 @@ def index() -> str:
     lines = [
         "# Rules",
         "",
-        "The last column is what `tdiag try` can switch on to measure the rule's gain, or why"
-        " nothing can be: then `tdiag try --diff FILE` measures a patch of yours. Rules without an"
+        "The last column is the change of `tdiag try` that measures the rule's gain, or why"
+        " there is none: then `tdiag try --diff FILE` measures your own patch. Rules without an"
         " entry predict no gain.",
         "",
         "| code | name | class | pattern | measured by |",

@@ -15,21 +15,21 @@ from tdiag.rules.base import Gain, bytes_, count, held, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 
 # Budget components in which the device is idle while the host issues work. Waiting for data and
-# idling in the loss have rules of their own.
+# idle time in the loss have their own rules.
 ISSUING = ("launch", "optimizer", "other")
 # Their names in the replay of a trace (tdiag.evidence.replay).
 ISSUING_TAGS = ("call", *(f"host {state}" for state in ISSUING))
 
 
 def starved_ns(budget: Budget, device: DeviceTime) -> float:
-    """Device idle before kernels that start the moment they are launched, ns per clean step; at
-    most what the budget holds of issuing work."""
+    """Device idle time before kernels that start the moment they are launched, ns per clean step;
+    at most the budget's time for issuing work."""
     return min(device.launch_starved_ns * budget.step_ns / device.step_ns, held(budget, *ISSUING))
 
 
 def issuing_cuts(budget: Budget, starved: float, left: float) -> dict[str, float]:
-    """What a replay cuts of the host's issuing where ``left`` stays of the ``starved`` ns: the rest
-    of the time in which the host issues work is no launching and stays whole."""
+    """The factors of a replay in which ``left`` remains of the ``starved`` ns. The rest of the time
+    in which the host issues work is not launching and stays whole."""
     share = starved / max(starved, held(budget, *ISSUING))
     return dict.fromkeys(ISSUING_TAGS, 1 - share * (1 - left))
 
@@ -54,7 +54,7 @@ def merged(copies: Sequence[Copy]) -> Copy:
 
 
 def copy_measures(copy: Copy, host: bool = False) -> tuple[Measure, ...]:
-    """``host``: with the time that the host is blocked."""
+    """``host``: include the time that the host is blocked."""
     measures = [
         ns("copies not overlapped by compute", copy.exposed_ns, "trace"),
         ns("copies, device time", copy.device_ns, "trace"),
@@ -71,9 +71,9 @@ def copy_measures(copy: Copy, host: bool = False) -> tuple[Measure, ...]:
 
 @dataclass(frozen=True)
 class Drains:
-    """Synchronisations after which the device idles. ``frac``: the part of them that the fix
-    removes. ``names``: all calls that would go with it, those without idle time too. ``scale``:
-    clean step ÷ traced step, since traced steps are longer.
+    """Synchronisations after which the device idles. ``frac``: the share of them that the fix
+    removes. ``names``: all calls that would go with it, also those without idle time. ``scale``:
+    clean step ÷ traced step, because traced steps are longer.
     """
 
     syncs: Sequence[Sync]
@@ -92,7 +92,8 @@ class Drains:
         return self.frac * self.scale * sum(sync.idle_after_ns for sync in self.syncs)
 
     def gain(self) -> Gain:
-        """Low end: half of the host's waiting, all there is to gain if launches are slow."""
+        """Low end: half of the host's waiting, which is all there is to gain if launches are
+        slow."""
         waiting = sum(min(sync.idle_after_ns, sync.host_ns) for sync in self.syncs)
         return Gain(
             self.frac * self.scale * waiting * (1 - LOW_END_FRAC),
@@ -121,8 +122,8 @@ def drains(
     at: Place | None = None,
     frac: float = 1.0,
 ) -> Drains | None:
-    """Those of ``syncs`` that leave the device idle; None if none does. ``at``: their place if the
-    trace does not know it."""
+    """The ``syncs`` that leave the device idle; None if none does. ``at``: their place if the trace
+    does not know it."""
     draining = [sync for sync in syncs if sync.idle_after_ns > 0]
     if not draining:
         return None
@@ -139,7 +140,7 @@ def waits(syncs: Syncs) -> list[Sync]:
 
 
 def asked_for(sync: Sync) -> bool:
-    """The script itself synchronised the whole device."""
+    """Whether the script itself synchronised the whole device."""
     return sync.name.endswith(("DeviceSynchronize", "CtxSynchronize"))
 
 

@@ -1,4 +1,4 @@
-"""The kind of training (one objective, an agent, models against each other), and its evaluation."""
+"""The kind of training (one objective, an agent, adversarial models), and its evaluation."""
 
 from __future__ import annotations
 
@@ -28,31 +28,32 @@ DRAWS_A_STEP = Threshold(
     " draws an epoch's indices at once does so in one step of many.",
 )
 
-SEEN_ONCE = "nothing, since one was seen and it may be rare"  # of a gain's low end
+SEEN_ONCE = "nothing, because only one was seen and it may be rare"  # of a gain's low end
 
 
 def fits_data(
     flags: Flags | None, calls: Calls | None, optimizers: Optimizers | None, phases: Phases | None
 ) -> bool:
-    """The training fits one objective to given data. False for an agent, which gathers its own
-    data, and for models trained against each other, whose targets keep moving."""
+    """Whether the training fits one objective to given data. False for an agent, which gathers its
+    own data, and for models trained against each other, whose targets keep moving."""
     return not (acts(flags, calls) or adversarial(optimizers, phases))
 
 
 def acts(flags: Flags | None, calls: Calls | None) -> bool:
-    """An agent is trained: actions are drawn, or a library of environments is imported."""
+    """Whether an agent is trained: actions are drawn, or a library of environments is imported."""
     return bool(flags and flags.agent_library) or drawn(calls) >= DRAWS_A_STEP
 
 
 def adversarial(optimizers: Optimizers | None, phases: Phases | None) -> bool:
-    """Several optimizers, each with a backward of its own, as in a GAN. Several optimizers for the
-    parameters of one model follow the same backward."""
+    """Whether there are several optimizers, each with its own backward, as in a GAN. Several
+    optimizers for the parameters of one model follow the same backward."""
     several = len(optimizers.optimizers) if optimizers else 0
     return several > 1 and phases is not None and phases.counts.get("backward", 0.0) >= several
 
 
 def evaluation_place(loaders: Loaders | None, modules: Modules | None) -> Place | None:
-    """Where its DataLoader is created; without one, the line that calls the largest model."""
+    """Where the evaluation's DataLoader is created; without one, the line that calls the largest
+    model."""
     for loader in loaders.loaders if loaders else ():
         if loader.role == "eval":
             return loader.created_at
@@ -68,9 +69,9 @@ def over(place: Place | None, loaders: Loaders | None) -> str:
 
 
 def gathers(phases: Phases | None, calls: Calls | None, trees: CallTrees | None) -> bool:
-    """What looks like an evaluation is a rollout: it draws actions or tokens to train on, and has
-    no loader and no loss. Window ``calls`` watches a few steps, and many agents gather once in
-    dozens of steps: draws that only the sampled stacks saw count as well."""
+    """Whether what looks like an evaluation is a rollout: it draws actions or tokens to train on,
+    and has no loader and no loss. Window ``calls`` watches a few steps, and many agents gather once
+    in dozens of steps, so draws that only the sampled stacks saw count too."""
     if phases is None or phases.eval_evident:
         return False
     return drawn(calls) > 0 or drawing_frac(trees) > 0
@@ -108,8 +109,8 @@ def drawing_frac(trees: CallTrees | None) -> float:
 
 
 def abstain_unless_epoch_ended(history: StepHistory | None, what: str) -> None:
-    """Without any ``what`` in the clean steps, only the end of an epoch among them says that there
-    is none: most programs evaluate and save there. Raises Abstain."""
+    """If the clean steps have no ``what``, only the end of an epoch among them shows that there is
+    none, because most programs evaluate and save there. Raises Abstain."""
     clean = clean_span(history)
     if history is None or clean is None:
         return
@@ -118,8 +119,8 @@ def abstain_unless_epoch_ended(history: StepHistory | None, what: str) -> None:
 
 
 def seen_once(phase: str, phases: Phases, steps: Steps | None, history: StepHistory | None) -> bool:
-    """It happened once in the clean steps, and no epoch began among them: how often it happens is
-    not known. A second time tells, and so does an epoch, to which it belongs."""
+    """Whether it happened once in the clean steps and no epoch began among them: then its frequency
+    is unknown. A second occurrence would show it, and so would an epoch, to which it belongs."""
     if steps is None or round(phases.counts.get(phase, 0.0) * steps.count) != 1:
         return False
     clean = clean_span(history)

@@ -110,7 +110,7 @@ def flags(**changes: Any) -> Flags:
 
 
 def device_holds(allocated: int) -> DeviceMemory:
-    """So much of 80 GB is allocated at the peak, and nothing else is cached."""
+    """A peak of ``allocated`` bytes of 80 GB, and nothing else is cached."""
     return DeviceMemory(
         peak_allocated_bytes=allocated, peak_reserved_bytes=allocated, capacity_bytes=80 * GB
     )
@@ -197,7 +197,7 @@ def matrix_op(name: str, *dims: tuple[int, ...], **changes: Any) -> MatrixOp:
 
 
 def roofline(best_ms: float) -> tuple[Roof, Work]:
-    """A machine's rates, and products whose arithmetic takes so long at them."""
+    """A machine's rates, and products whose arithmetic takes this long at them."""
     roof = Roof(
         flops_per_s={"float32": 1e9}, bytes_per_s=((1 << 30, 1e10),), source="measured",
         op_ns=1500, threads=2,

@@ -48,7 +48,7 @@ HANDOVER_HIGH_NS = Threshold(
     700_000,
     "ns per batch",
     "Measured on one slow core, torch 2.13: taking a batch of 4 kB from a worker cost the training"
-    " thread 0.6 to 0.7 ms; 1.2 to 1.3 ms beside busy neighbours, where a plain torch.add took 1.7"
+    " thread 0.6 to 0.7 ms; 1.2 to 1.3 ms next to busy neighbours, where a plain torch.add took 1.7"
     " times as long (benchmarks/rule_constants.py feed.HANDOVER).",
 )
 HANDOVER_LOW_NS = Threshold(
@@ -57,8 +57,8 @@ HANDOVER_LOW_NS = Threshold(
 HANDOVER_NS_PER_BYTE = Threshold(
     0.18,
     "ns per byte",
-    "Measured with HANDOVER_HIGH_NS, a batch of 10 MB beside one of 4 kB: 0.18; 0.34 to 0.42 beside"
-    " busy neighbours (benchmarks/rule_constants.py feed.HANDOVER).",
+    "Measured with HANDOVER_HIGH_NS, a batch of 10 MB compared with one of 4 kB: 0.18; 0.34 to 0.42"
+    " with busy neighbours (benchmarks/rule_constants.py feed.HANDOVER).",
 )
 COPY_BYTES_PER_S = Threshold(
     2e9,
@@ -104,7 +104,7 @@ class Feed:
     wall: float
     cpu: float
     queued: float  # ready to run, waiting for a core
-    blocked: float  # for nothing of its own process
+    blocked: float  # blocked outside its own process
     collate: float  # CPU time: waiting for a core is not the collate function's
 
     @property
@@ -229,7 +229,7 @@ class Feed:
 
 
 def share_of_stream(loader: Loader) -> str:
-    """What workers need before they may read a stream of the user's: each would repeat all of it.
+    """What workers need before they can share the user's stream: each would repeat all of it.
     Empty where its file asks for the worker's number."""
     at = loader.dataset_at
     if (

@@ -33,7 +33,7 @@ from tdiag.rules.feed import Feed
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 
-FETCH_SAMPLES = "fetch samples"  # begins the name of such a measure
+FETCH_SAMPLES = "fetch samples"  # the beginning of these measures' names
 # A comprehension, lambda or inner function, in the name of its frame.
 _INNER = re.compile(r"\.<locals>.*")
 # While torch's code fetches, the user's innermost line is the loop over the loader.
@@ -73,7 +73,7 @@ def fetch_lines(loader: Loader, stacks: Stacks | None) -> list[StackLine]:
 
     Samples of workers are shares of fetching; in the training process, samples during the data
     wait are taken as shares of that wait. If the user's innermost line only takes batches, a
-    library's dataset does the work: the line that creates the loader stands for it, and torch's own
+    library's dataset does the work: the line that creates the loader represents it, and torch's own
     indexing and collating is left out.
     """
     if stacks is None:
@@ -89,15 +89,15 @@ def fetch_lines(loader: Loader, stacks: Stacks | None) -> list[StackLine]:
 
 
 def main_line(fed: Feed | None, stacks: Stacks) -> StackLine | None:
-    """The line that surely takes most of the fetch's work; none where a library's dataset does it,
-    or storage, or the handing over of what lies in memory."""
+    """The line that certainly takes most of the fetch's work; None if a library's dataset does the
+    work, or storage, or the handover of data in memory."""
     lines = _working(fed, stacks)
     return lines[0] if fed and lines and _most(lines[:1], fed, stacks) else None
 
 
 def main_function(fed: Feed | None, stacks: Stacks) -> list[StackLine]:
-    """The lines, largest first, of the function that surely takes most of the fetch's work, where
-    no line of its own does."""
+    """The lines, largest first, of the function that certainly takes most of the fetch's work, if
+    no single line of it does."""
     largest = largest_function(_working(fed, stacks))
     if fed is None or main_line(fed, stacks) or not _most(largest, fed, stacks):
         return []
@@ -105,8 +105,8 @@ def main_function(fed: Feed | None, stacks: Stacks) -> list[StackLine]:
 
 
 def largest_function(lines: Sequence[StackLine]) -> list[StackLine]:
-    """Those of the function with most samples, in their order. A comprehension is its function's,
-    where its frame has the name."""
+    """The lines of the function with most samples, in their order. A comprehension belongs to its
+    function, if its frame's name shows it."""
     functions: dict[tuple[str, str], list[StackLine]] = defaultdict(list)
     for line in lines:
         functions[line.at.file, function_of(line)].append(line)
@@ -191,7 +191,7 @@ def fetch_measure(line: StackLine) -> Measure:
 
 
 def fetch_samples(fed: Feed, stacks: Stacks) -> int:
-    """The number of samples behind those shares."""
+    """The number of samples that the shares refer to."""
     if fed.loader.num_workers:
         return stacks.worker_samples
     waiting = sum(line.self_frac for line in stacks.training if line.phase == "data_wait")
@@ -208,8 +208,8 @@ def _of_dataset(line: StackLine, loader: Loader, stacks: Stacks) -> StackLine | 
 
 
 def takes_batches(at: Place, loader: Loader | None, training: Sequence[Place]) -> bool:
-    """The line asks the loader for batches: its function also has one of the ``training`` lines,
-    or its text is a loop or ``next()``."""
+    """Whether the line asks the loader for batches: its function also has one of the ``training``
+    lines, or its text is a loop or ``next()``."""
     dataset = loader.dataset_at if loader else None
     if dataset is not None and same_function(at, dataset):
         return False

@@ -1,4 +1,4 @@
-"""The torch calls in forward and backward: their fixed cost, and their work at best."""
+"""The torch calls in forward and backward: their fixed cost, and the least time for their work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIXED_COST_FACTOR = Threshold(
     6,
     "times a torch.add with gradients",
     "Measured with torch 2.13 on a CPU: forward and backward of Linear, Conv2d, LayerNorm,"
-    " BatchNorm2d, ReLU, GELU and Softmax on one element took 1.8 to 6.2 times as long, beside busy"
+    " BatchNorm2d, ReLU, GELU and Softmax on one element took 1.8 to 6.2 times as long, with busy"
     " neighbours 1.9 to 9.3, their median 6.1; up to this factor they can be fixed cost alone"
     " (benchmarks/rule_constants.py fixed_cost.FIXED_COST_FACTOR).",
 )
@@ -87,7 +87,7 @@ def fixed_cost(
 def fixed_cost_of_small(
     phases: Phases, ops: Ops, dispatch: Dispatch, apart: Collection[OpLine] = ()
 ) -> FixedCost:
-    """The same for lines whose calls may be fixed cost alone: beside a few large calls, the
+    """The same for lines whose calls may be fixed cost alone: next to a few large calls, the
     average over all lines would hide a loop of small ones."""
     small = [
         line
@@ -124,7 +124,7 @@ def most_of_backward(share: float) -> float:
 
 
 def part_of_phases(phases: Phases, ops: Ops, part: Callable[[OpLine], float]) -> dict[str, float]:
-    """Of training's phases before backward, the clean time × this part of the time of their calls,
+    """For each training phase before backward: its clean time × this part of the time of its calls,
     ns per step; phases without any are left out."""
     found = {}
     for phase in ("prepare", "forward", "loss"):

@@ -2,8 +2,8 @@
 it runs before the forward or after the step.
 
 The order is that of the source: in a function that leads to the forward and to the optimizer's
-step, what stands below both comes after the step, what stands above both comes before it. Which
-function calls which is read from the sampled stacks.
+step, lines below both run after the step, and lines above both run before it. The sampled stacks
+show which function calls which.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check_samples(stacks: Stacks) -> None:
 
 
 def phase_of(line: StackLine, ops: Ops | None) -> str:
-    """Where its samples show no phase: that of most time in the line's torch calls; else ""."""
+    """The phase of most time in the line's torch calls, if its samples show no phase; else ""."""
     if line.phase or ops is None:
         return line.phase
     here = [x for x in ops.lines if x.at.spot == line.at.spot]
@@ -58,7 +58,7 @@ def reads_value(line: StackLine, ops: Ops | None) -> bool:
 
 
 def main_line(phase: str, stacks: Stacks | None, ops: Ops | None) -> StackLine | None:
-    """The line with most of the phase's samples; None where no line has more than half of them, or
+    """The line with most of the phase's samples; None if no line has more than half of them, or if
     too few samples were taken."""
     if stacks is None or stacks.samples < MIN_SAMPLES:
         return None
@@ -92,7 +92,7 @@ def logging_spots(stacks: Stacks | None) -> set[tuple[str, int]]:
 
 
 def writes(line: StackLine) -> bool:
-    """The line's own text writes, no library on its behalf."""
+    """Whether the line's own text writes, not a library on its behalf."""
     return bool(WRITES.search(linecache.getline(*line.at.spot)))
 
 
@@ -100,7 +100,7 @@ def beside_the_step(
     side: str, stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
 ) -> list[StackLine]:
     """The training thread's lines that run ``BEFORE`` the forward or ``AFTER`` the step, most
-    samples first. Of a loop that a framework runs, those whose torch calls show the phase."""
+    samples first. If a framework runs the loop, those whose torch calls show the phase."""
     if stacks is None or ops is None:
         return []
     frames = trees.training if trees else ()
@@ -125,8 +125,8 @@ def between_epochs(
 
 
 def made_for_logs(stacks: Stacks, ops: Ops | None, trees: CallTrees | None) -> list[StackLine]:
-    """Lines after the step that write nothing, in functions that spend most of their time there on
-    writing: whoever logs less often runs them less often, too."""
+    """Lines after the step that write nothing themselves, in functions that spend most of their
+    time there on writing: logging less often also runs them less often."""
     functions: dict[tuple[str, str], list[StackLine]] = defaultdict(list)
     for line in beside_the_step(AFTER, stacks, ops, trees):
         functions[line.at.file, line.at.function].append(line)
@@ -155,7 +155,7 @@ def _side(
 
 
 def _spans(ops: Ops, frames: Sequence[CallFrame]) -> dict[_Function, tuple[int, int]]:
-    """Of each function that leads to the forward and to the update: the first and the last of the
+    """For each function that leads to the forward and to the update: the first and the last of its
     lines that do."""
     leads: dict[str, dict[_Function, set[int]]] = {x: defaultdict(set) for x in (BEFORE, AFTER)}
     called = {x.at.spot: x.phase for x in ops.lines}
@@ -177,7 +177,7 @@ def _spans(ops: Ops, frames: Sequence[CallFrame]) -> dict[_Function, tuple[int, 
 
 
 def _chain(line: StackLine, frames: Sequence[CallFrame]) -> Iterator[tuple[_Function, int]]:
-    """The line itself, then those that call it, innermost first, in the stack with most samples."""
+    """The line itself, then its callers, innermost first, in the stack with most samples."""
     mine = [
         number for number, frame in enumerate(frames) if (frame.file, frame.line) == line.at.spot
     ]
@@ -188,7 +188,7 @@ def _chain(line: StackLine, frames: Sequence[CallFrame]) -> Iterator[tuple[_Func
 
 
 def _up(number: int, frames: Sequence[CallFrame]) -> Iterator[tuple[_Function, int]]:
-    """The user's functions of one stack from this frame on, and their lines."""
+    """The user's functions of one stack from this frame up, and their lines."""
     while number >= 0:
         frame = frames[number]
         if frame.user:

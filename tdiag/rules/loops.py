@@ -19,9 +19,9 @@ from tdiag.rules.base import where
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 MODULE_FILE = "torch/nn/modules/module.py"
-# Conversions that read no value: the host knows a tensor's shape.
+# Conversions that do not read a value: the host knows a tensor's shape.
 NOT_VALUES = ("len",)
-# Calls with weights of their own, as torch.nn.functional names them: a loop over layers.
+# Calls with their own weights, as torch.nn.functional names them: a loop over layers.
 LAYERS = {
     "linear", "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
     "conv_transpose3d", "batch_norm", "layer_norm", "group_norm", "instance_norm", "embedding",
@@ -48,7 +48,7 @@ SMALL_CALL = Threshold(
 PLAIN_CALL_NS = Threshold(
     1500,
     "ns",
-    "A plain torch.add in the measurement of SMALL_CALL, 2,100 to 2,800 ns beside busy"
+    "A plain torch.add in the measurement of SMALL_CALL, 2,100 to 2,800 ns next to busy"
     " neighbours; used where this machine's own call cost was not measured"
     " (benchmarks/rule_constants.py loops.PLAIN_CALL_NS).",
 )
@@ -76,7 +76,7 @@ class LoopTime:
 
 
 def in_loss(line: OpLine, modules: Modules | None) -> bool:
-    """The line ran in the loss region, or in the ``forward`` of a module that is a loss."""
+    """Whether the line ran in the loss region, or in the ``forward`` of a loss module."""
     if line.phase != "forward" or modules is None:
         return line.phase == "loss"
     before = [
@@ -89,9 +89,9 @@ def in_loss(line: OpLine, modules: Modules | None) -> bool:
 
 
 def hooks_of(trees: CallTrees | None) -> set[tuple[str, str]]:
-    """The user's functions, as file and name, that torch calls beside a module's ``forward``: its
-    hooks. They observe the pass; no loss is computed there. A function that calls modules itself is
-    none: a ``forward`` by another name."""
+    """The user's functions, as file and name, that torch calls apart from a module's ``forward``:
+    its hooks. They observe the pass and compute no loss. A function that itself calls modules is
+    not a hook but a ``forward`` with another name."""
     frames = trees.training if trees else ()
     called = {n for n, frame in enumerate(frames) if frame.file.endswith(MODULE_FILE)}
     above = {frames[n].parent for n in called}
@@ -148,8 +148,8 @@ def value_loops(
 def python_inside(
     lines: Sequence[OpLine], ops: Ops, stacks: Stacks | None, trees: CallTrees | None
 ) -> Place | None:
-    """Of the user's lines that these call and that issue no torch call themselves, the one with
-    most samples, if such lines have most of the samples of both: the loop's time is Python's."""
+    """The user's line called by these lines that makes no torch call itself and has most samples,
+    if such lines have most of the samples of both: then the loop's time is Python's."""
     if stacks is None or trees is None or stacks.samples < MIN_SAMPLES:
         return None
     mine = {x.at.spot for x in lines}
@@ -169,8 +169,9 @@ def python_inside(
 
 
 def _again_and_again(line: OpLine) -> bool:
-    """One torch function is called often enough for a loop over elements. Many different calls are
-    a library function (``torch.distributions`` checks its arguments) or a long expression."""
+    """Whether one torch function is called often enough for a loop over elements. Many different
+    calls suggest a library function (``torch.distributions`` checks its arguments) or a long
+    expression."""
     return max(line.names.values(), default=line.calls) >= MIN_LINE_CALLS * line.turns
 
 
@@ -216,7 +217,7 @@ def conversions(lines: Sequence[OpLine]) -> dict[str, float]:
 
 
 def _traced_backward(host_ops: HostOps | None) -> dict[str, float]:
-    """Shares of forward and loss in the backward time whose forward op was traced."""
+    """The shares of forward and loss in the backward time whose forward op was traced."""
     ns = host_ops.backward_of if host_ops else {}
     known = {phase: ns[phase] for phase in ("forward", "loss") if phase in ns}
     total = sum(known.values())
@@ -236,14 +237,14 @@ def _share(
 
 @dataclass(frozen=True)
 class _Way:
-    """A vectorised form: in words, and as code to paste."""
+    """A vectorised form: its description, and code to paste."""
 
     text: str
     code: str
 
 
-# What a line of a loop does to one element or pair, and the form for all of them. ``name``: the
-# variable that the line assigns.
+# What a line in a loop does to one element or pair, and the form that does it for all. ``name``:
+# the variable that the line assigns.
 _FORMS = (
     (
         r"(?P<x>[\w.]+)\[(?P<i>\w+)\] - (?P=x)\[(?P<j>\w+)\]",
@@ -273,7 +274,7 @@ _FORMS = (
         "{name} = {x}.flatten(1).{f}(dim=1)",
     ),
 )
-# The built-in for a loop's text where no form fits; the first that fits.
+# The built-in function for a loop whose text matches no form; the first match is used.
 _BUILT_IN = (
     (
         r"cosine",
@@ -378,7 +379,7 @@ def _ways(lines: Sequence[OpLine], conversions: set[str]) -> list[_Way]:
 
 
 def _over_parameters(places: Sequence[tuple[str, int]]) -> bool:
-    """The loop of each of these lines goes over a model's parameters: on the line itself, or on the
+    """Whether each of these lines loops over a model's parameters: on the line itself, or on the
     line above it."""
     return bool(places) and all(
         any(_PARAMETERS.search(linecache.getline(file, n)) for n in (line, line - 1))

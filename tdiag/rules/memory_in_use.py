@@ -1,4 +1,4 @@
-"""Memory in use and in total, where the tensors lie."""
+"""Memory in use and in total, on the device or host that holds the tensors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from tdiag.evidence.machine import Environment, System
 from tdiag.evidence.memory import DeviceMemory
 from tdiag.rules.base import Abstain
 
-# Named in the evidence of each rule that reads it. What torch has cached and what other programs
-# have on the device is not in it: NVML counts both as used.
+# The measure's name in each rule that reads it. It excludes torch's cache and other programs on the
+# device: NVML counts both as used.
 PEAK = "device memory allocated, peak"
 
 
@@ -22,7 +22,7 @@ def device_memory(memory: DeviceMemory | None) -> tuple[int, int]:
 
 
 def in_use(system: System | None, environment: Environment, memory: DeviceMemory | None) -> int:
-    """Bytes at the peak where the tensors lie: on the device; without one, of this program."""
+    """Bytes at the peak where the tensors are: on the device, or without one in this program."""
     if environment.device_count:
         return device_memory(memory)[0]
     if system is None or not system.rss_bytes:
@@ -33,7 +33,8 @@ def in_use(system: System | None, environment: Environment, memory: DeviceMemory
 def memory(
     system: System | None, environment: Environment, allocated: DeviceMemory | None
 ) -> tuple[int, int]:
-    """Of the device; without one, of this program and what it may still allocate."""
+    """(used, total) bytes of the device; without one, of this program and what it may still
+    allocate."""
     if environment.device_count:
         return device_memory(allocated)
     used = in_use(system, environment, allocated)

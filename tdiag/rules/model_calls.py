@@ -1,4 +1,4 @@
-"""A model, or a layer of it, that is called in a loop before one backward."""
+"""A model, or one of its layers, that is called in a loop before one backward."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ModelLoop:
 
 
 def model_loop(modules: Modules | None, phases: Phases | None, ops: Ops | None) -> ModelLoop | None:
-    """The outermost module called in a loop; else the layer that is."""
+    """The outermost module if it is called in a loop; else the layer that is."""
     if phases is None:
         return None
     lines = [x for x in ops.lines if x.phase in ("forward", "loss")] if ops else []

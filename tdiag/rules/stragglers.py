@@ -14,7 +14,7 @@ from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.rules.base import COMPUTE, Abstain
 from tdiag.units import count, duration, percent, significant, size
 
-# Components that say nothing about a rank's own work: communication is what ranks are compared by.
+# Components that do not reflect a rank's own work: communication is what ranks are compared by.
 NOT_ITS_OWN = ("comm", "unattributed")
 # "it spends 40 ms more ..."; the phases of a run on the CPU come after those of a device's budget.
 _WORDS = {
@@ -41,8 +41,8 @@ class Straggler:
     """``cause``: the budget component in which ``rank`` exceeds the median of the ``others`` most,
     by ``longer_ns`` per step. ``waited_ns``: the time the others wait for it, per step.
 
-    ``why``: it gets more data, has more work with as much data, or takes longer for the same work;
-    "" where that is unknown. ``because``: that in a sentence with its numbers."""
+    ``why``: it gets more data, has more work for as much data, or takes longer for the same work;
+    "" if unknown. ``because``: that reason as a sentence with numbers."""
 
     rank: RankTime
     others: tuple[RankTime, ...]
@@ -79,17 +79,17 @@ class Straggler:
 
 
 def abstain_unless_alone(environment: Environment | None, lacking: str) -> None:
-    """Abstain for what is ``lacking``, unless the job is known to have a single rank."""
+    """Abstain because ``lacking`` is missing, unless the job is known to have a single rank."""
     if environment is None or environment.world_size != 1:
         raise Abstain(lacking)
 
 
 def straggler_of(ranks: Ranks, about: LateRank | None = None) -> Straggler | None:
-    """None if no rank waits noticeably. ``about``: what the late rank has to do, where known.
+    """None if no rank waits noticeably. ``about``: the late rank's work, if known.
 
-    Abstains where communication was not measured, and where the rank's own extra work does not
-    explain most of the others' wait: then traces may begin at different times, or ranks do
-    different work by design.
+    Abstains if communication was not measured, and if the rank's own extra work does not explain
+    most of the others' wait: then traces may begin at different times, or ranks do different work
+    by design.
     """
     if ranks.slowest is None or ranks.waited_ns is None:
         raise Abstain("the communication of fewer than two ranks was measured")
@@ -124,8 +124,8 @@ def straggler_of(ranks: Ranks, about: LateRank | None = None) -> Straggler | Non
 def _why(
     about: LateRank, cause: str, longer_ns: float, usual_ns: float, alike: bool
 ) -> tuple[Why, str]:
-    """Why its own work takes ``longer_ns`` more per step than theirs, ``usual_ns``; and that in a
-    sentence. ``alike``: all parts of its computing are slower alike."""
+    """Why its own work takes ``longer_ns`` more per step than the others' ``usual_ns``, and a
+    sentence on it. ``alike``: all parts of its computing are slower to the same degree."""
     data = [x for x in (about.samples, about.batch_bytes) if x and x.others]
     if _explains(data, longer_ns, usual_ns):  # work grows with the data
         return "data", _more_data(about)
@@ -146,14 +146,14 @@ def _why(
 
 
 def _explains(more: Sequence[Beside], longer_ns: float, usual_ns: float) -> bool:
-    """Whether so much more of these explains most of the time, if time grows with them."""
+    """Whether this additional amount explains most of the time, if time grows in proportion."""
     largest = max((x.own / x.others for x in more if x.others and _more(x)), default=1.0)
     return longer_ns > 0 and (largest - 1) * usual_ns >= MAJORITY_FRAC * longer_ns
 
 
 def _slower_alike(late: RankTime, others: tuple[RankTime, ...]) -> bool:
     """Whether all noticeable parts of the late rank's computing are slower, each by at least half
-    as much as computing as a whole: a slow machine slows all of them, a slow line one."""
+    as much as computing as a whole: a slow machine slows all of them, a slow line only one."""
     own = {name: ns for name, ns in late.components_ns.items() if name in COMPUTE}
     usual = {name: _median(others, name) for name in own}
     slower = sum(own.values()) / (sum(usual.values()) or math.inf) - 1
@@ -187,8 +187,8 @@ def _same(x: Beside) -> bool:
 
 
 def changing_waits(ranks: Ranks, step_ns: float) -> str:
-    """How long the ranks wait for a different rank from step to step, in a sentence; empty if that
-    is unknown, or not noticeable beside the device's step."""
+    """A sentence on how long the ranks wait for a different rank from step to step; empty if that
+    is unknown, or not noticeable in the device's step."""
     waits = ranks.changing_ns
     if waits is None or waits < NOTICEABLE_FRAC * step_ns:
         return ""

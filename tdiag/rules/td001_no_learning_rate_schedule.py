@@ -16,9 +16,9 @@ test finds its maximum.
 No gain is predicted: the number of steps may fall, the time of one does not.
 
 ## When this advice is wrong
-A rate that the script sets once an epoch does not show in a run shorter than an epoch. Not
-reported: optimizers that choose their own rate (Adafactor, Prodigy, schedule-free ones), agents and
-GANs, which usually train at constant rates.
+A rate that the script sets once an epoch does not show in a run shorter than an epoch. The rule
+does not report optimizers that choose their own rate (Adafactor, Prodigy, schedule-free ones),
+agents and GANs, which usually train at constant rates.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def check(
     if not looked:
         raise Abstain("the learning rate was recorded fewer than two times")
     if history is not None and len(history.epochs_ns) == 1:
-        raise Abstain("no second epoch was seen: a rate that is set once an epoch had no occasion")
+        raise Abstain(
+            "no second epoch was seen, so a rate that is set once an epoch would not have changed"
+        )
     one = looked[0]
     seen = f" in {steps.total_steps_seen} steps" if steps else ""
     return Found(

@@ -32,7 +32,7 @@ CLASS = "compute"
 
 
 def check(optimizers: Optimizers) -> Found | None:
-    # A class of another maker with this name may decay in its own way: torch's has a fused form.
+    # Another maker's class with this name may decay differently; torch's has a fused form.
     coupled = [
         x for x in optimizers.optimizers if x.name == "Adam" and x.has_fused and _decay(x) > 0
     ]

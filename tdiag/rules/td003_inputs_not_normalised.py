@@ -17,10 +17,10 @@ Subtract the mean and divide by the standard deviation of each channel, on the d
 No gain is predicted: the number of steps may fall, the time of one does not.
 
 ## When this advice is wrong
-Models that begin with a normalisation layer, and pretrained ones that expect another range, need
-their own; those with a `Normalize` module and torchvision's detectors are not reported.
-Probabilities stay as they are. Agents are left out: they normalise observations as they go. A few
-batches are a small sample.
+Models that begin with a normalisation layer do not need it, and pretrained models may expect
+another range; models with a `Normalize` module and torchvision's detectors are not reported.
+Probabilities need no normalisation. Agents are left out, because they normalise observations as
+they go. A few batches are a small sample.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OFF_SCALE = Threshold(
     " draws initial weights for a scale of one, and ten times off is another order of magnitude.",
 )
 WITH_BATCH = Threshold(
-    2, "dimensions", "By definition: a batch has one dimension for its samples and one for values."
+    2, "dimensions", "By definition: a batch has a dimension for samples and one for values."
 )
 WHOLE_FROM = Threshold(
     1000, "and more", "By format: larger numbers are printed without decimals or an exponent."
@@ -113,18 +113,18 @@ def _off(mean: float, std: float) -> bool:
 
 
 def _shown(value: float) -> str:
-    """Three significant digits; large values whole, as data sheets give them."""
+    """Three significant digits; large values without decimals."""
     return f"{value:,.0f}" if abs(value) >= WHOLE_FROM else f"{value:.3g}"
 
 
 def _listed(values: tuple[float, ...]) -> str:
-    """The first few of them."""
+    """The first few channels."""
     shown = ", ".join(map(_shown, values[:3]))
     return f"({shown}, …)" if len(values) > 3 else f"({shown})" if len(values) > 1 else shown
 
 
 def fires() -> Evidence:
-    """Pixels of 0 to 255, made floats."""
+    """Pixels of 0 to 255 as floats."""
     return _taking((123.7, 116.3, 103.5), (58.4, 57.1, 57.4), 0.0, 255.0)
 
 

@@ -6,7 +6,7 @@ last batch.
 
 ## Why it is slow
 No step time is claimed. The few samples of the last batch weigh as much in their step as a whole
-batch, and batch norm takes its statistics from them alone. Their shape is new: compiled graphs,
+batch, and batch norm takes its statistics from them alone. Their shape is new, so compiled graphs,
 captured graphs and autotuned convolutions are made again for it.
 
 ## What to do
@@ -90,5 +90,5 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """The rest is dropped."""
+    """The last batch is dropped."""
     return Evidence().add(loaders(drop_last=True))

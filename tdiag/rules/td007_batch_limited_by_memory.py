@@ -16,8 +16,8 @@ not. Raise the learning rate with the effective batch, after a warm-up.
 No gain is predicted: convergence may improve, the time per sample does not.
 
 ## When this advice is wrong
-Many trainings converge as well, or better, with small batches. Batch norm's statistics are of one
-backward pass; accumulation does not improve them.
+Many trainings converge as well, or better, with small batches. Batch norm takes its statistics from
+one backward pass; accumulation does not improve them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Gradients explode
 
 ## What it measures
-The total gradient norm at the optimizer's step, in a few steps: the largest against the median, and
-norms that are not finite. Norms before the first usual one belong to the start of training and are
-left out.
+The total gradient norm at the optimizer's step, in a few steps: the largest compared with the
+median, and norms that are not finite. High norms at the start of training are left out, up to the
+first that is at most the median.
 
 ## Why it is slow
 No step time is claimed. One step along a gradient ten times the usual length can undo thousands of
@@ -16,8 +16,8 @@ Clip the norm with `torch.nn.utils.clip_grad_norm_` between backward and step, a
 No gain is predicted: convergence may improve, the time of one step does not.
 
 ## When this advice is wrong
-The norm of a loss that is a sum over the batch grows with the number of samples. The norms of
-agents and GANs vary by design: of these, only norms that are not finite are reported.
+If the loss is a sum over the batch, the norm grows with the number of samples. Agents and GANs have
+norms that vary by design: for these, only norms that are not finite are reported.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ## What it measures
 The training thread waits for batches, and most of the fetch time is neither on a core nor queueing
 for one: the fetching thread is blocked. Bytes read from storage (page-cache misses), or samples of
-the fetch, show on what.
+the fetch, show what it waits for.
 
 ## Why it is slow
 Storage answers one request after the other while cores and device idle. Reads from the page cache
@@ -19,10 +19,10 @@ second epoch on. Low end otherwise: storage is no faster with more requests, and
 process's own computation is hidden.
 
 ## When this advice is wrong
-The first epoch always reads cold data; if it then stays in the page cache, a longer run does not
-wait. A fetch that waits for a lock or for a remote service is blocked too, and so is one of the
-training process that waits for threads of its own: the sampled line shows which. A worker's threads
-count as its CPU time.
+The first epoch always reads cold data; if the data then stays in the page cache, a longer run does
+not wait. A fetch that waits for a lock or a remote service is blocked too, and so is a training
+process that waits for its own threads: the sampled line shows which. A worker's threads count as
+its CPU time.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def check(
     low, high, why = _gain(fed, workers, cached is not None, system)
     if _reads_once(fed.loader, cached is not None, history):
         low, why = 0.0, f"{why.split('; low end:')[0]}; low end: from the second epoch on the page"
-        why += " cache serves the files in any case."
+        why += " cache may serve the files anyway."
     return Found(
         summary=(
             f"{percent(fed.wait / fed.step)} of the step waits for data, and fetching it"
@@ -105,8 +105,8 @@ def check(
 
 
 def _reads_once(loader: Loader, fits: bool, history: StepHistory | None) -> bool:
-    """What is read from storage fits into memory, and most of the clean steps are of the first
-    epoch: nothing shows that a later one reads it again."""
+    """Whether what is read from storage fits into memory and most of the clean steps are in the
+    first epoch: then nothing shows that a later epoch reads it again."""
     clean = clean_span(history)
     if history is None or clean is None or not fits or (loader.read_bytes or 0.0) < MIN_READ_BYTES:
         return False
@@ -144,7 +144,7 @@ def _bytes_read(loader: Loader) -> float:
 
 
 def _reads(loader: Loader) -> bool:
-    """Files are read; fewer bytes come from the queues between processes."""
+    """Whether files are read; smaller amounts come from the queues between processes."""
     return _bytes_read(loader) >= MIN_READ_BYTES
 
 
@@ -161,7 +161,7 @@ def _gain(fed: Feed, workers: int, cache: bool, system: System) -> tuple[float, 
 
 
 def _fix(fed: Feed, workers: int, cached: float | None, lines: list[StackLine]) -> Fix:
-    """The first way is the action."""
+    """The first option becomes the action."""
     name, place = fed.loader.dataset_class, where(fetch_place(fed, lines))
     ways: dict[str, str] = {}
     if cached is not None:
@@ -179,8 +179,8 @@ def _fix(fed: Feed, workers: int, cached: float | None, lines: list[StackLine]) 
         )
     else:
         ways["Shorten what the fetch waits for"] = (
-            f"shorten the wait{place}: no file is read, so it may be a service, a lock, or threads"
-            " of its own"
+            f"shorten the wait{place}: no file is read, so it may be a service, a lock, or the"
+            " process's own threads"
         )
     text = ". Or ".join(ways.values()) + "."
     return Fix(

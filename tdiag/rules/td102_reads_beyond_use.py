@@ -40,7 +40,7 @@ from tdiag.units import significant, size
 CODE = "TD102"
 NAME = "reads-beyond-use"
 CLASS = "io"
-UNTRIED = "the data has to be stored in another way; `ceiling.data` bounds the gain"
+UNTRIED = "the data must be stored in another form; `ceiling.data` bounds the gain"
 
 FAST_COPY_BYTES_PER_S = Threshold(
     10e9,

@@ -4,15 +4,16 @@
 Files that Python opens during fetches, by folder, and the mean size of a few of them.
 
 ## Why it is slow
-Opening a file looks up its name, its rights and its place; what is not cached waits for the disk or
-the server. Many small files are read at a fraction of the speed of one large file.
+Opening a file looks up its name, its permissions and its location; if these are not cached, it
+waits for the disk or the server. Many small files are read at a fraction of the speed of one large
+file.
 
 ## What to do
 Pack them: tar shards (WebDataset), LMDB, Parquet, one memory-mapped array. Or read all of them into
 memory once, if they fit.
 
 ## How the gain is computed
-Low end: opening and closing cached files. High end: fetches no longer block either, since the
+Low end: opening and closing cached files. High end: fetches no longer block either, because the
 system reads ahead in one large file.
 
 ## When this advice is wrong
@@ -38,7 +39,7 @@ from tdiag.units import duration, plural, size
 CODE = "TD103"
 NAME = "many-small-files"
 CLASS = "io"
-UNTRIED = "the files have to be packed first; `ceiling.data` bounds the gain"
+UNTRIED = "the files must be packed first; `ceiling.data` bounds the gain"
 
 SMALL_BYTES = Threshold(
     1 << 20,

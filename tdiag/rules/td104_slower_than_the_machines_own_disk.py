@@ -13,7 +13,7 @@ Copy the data to the local disk before training if it fits. Otherwise pack it in
 that fewer requests are made.
 
 ## How the gain is computed
-From the blocked time of fetches and the ratio of the two trials. Low end: half of that, since
+From the blocked time of fetches and the ratio of the two trials. Low end: half of that, because
 several workers share the disk.
 
 ## When this advice is wrong
@@ -39,7 +39,7 @@ from tdiag.units import duration, significant, size
 CODE = "TD104"
 NAME = "slower-than-the-machines-own-disk"
 CLASS = "io"
-UNTRIED = "the data has to be copied first; `ceiling.data` bounds the gain"
+UNTRIED = "the data must be copied first; `ceiling.data` bounds the gain"
 AFTER = {
     "TD102": "a faster disk still reads the bytes that are not used",
 }
@@ -63,7 +63,7 @@ def check(
     if fed is None or not fed.blocked_mostly:
         return None
     if storage is None:
-        raise Abstain("the storage of the data was not tried: no opened data files were seen")
+        raise Abstain("the data's storage was not timed: no opened data files were seen")
     if storage.ns is None or not storage.local_ns or not storage.files:
         return None  # no other disk
     if storage.ns < SLOWER_FACTOR * storage.local_ns:
@@ -91,8 +91,8 @@ def check(
         gain=Gain(
             fed.gain_of_saving(saved * LOW_END_FRAC),
             fed.gain_of_saving(saved),
-            "high end: waits shrink as much as the trial's reads did; low end: half of that, since"
-            " several workers share the disk.",
+            "high end: waits shrink as much as the trial's reads did; low end: half of that,"
+            " because several workers share the disk.",
             DATA_WAIT,
         ),
         at=at,

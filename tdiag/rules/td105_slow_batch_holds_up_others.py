@@ -3,7 +3,6 @@
 ## What it measures
 Single fetches of a loader that returns batches in order: a few take several times the median, and
 the waits for data fall into about as few steps, while the other workers are fast enough.
-
 ## Why it is slow
 With `in_order=True`, torch's default, batches that are ready wait for the slow one before them, and
 so does the training thread.
@@ -102,7 +101,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """No batch takes much longer than the next."""
+    """No batch takes much longer than another."""
     return _fetches(slow_ms=60)
 
 

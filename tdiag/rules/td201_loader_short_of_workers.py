@@ -20,9 +20,9 @@ of taking batches from another process is subtracted.
 
 ## When this advice is wrong
 Datasets that hold CUDA tensors, open database handles or a lock do not survive a fork. Each worker
-has its own copy of what the dataset holds, and reads the whole of a stream unless that is divided.
-Batches of less than about a millisecond may cost more to hand over than to make. Tensors in memory
-are better indexed a batch at a time (TD213).
+has its own copy of the dataset's contents, and reads the whole of a stream unless that is divided.
+Batches that take less than about a millisecond may cost more to hand over than to make. Tensors in
+memory are better indexed a batch at a time (TD213).
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ def check(
         gain=Gain(
             low,
             high,
-            f"high end: workers fetch ({duration(fed.wall)}) beside the rest of the step"
-            f" ({duration(fed.rest)}), on {system.cores_allowed:g} cores; low end: a further core"
-            " adds little.",
+            f"high end: workers fetch ({duration(fed.wall)}) in parallel with the rest of the"
+            f" step ({duration(fed.rest)}), on {system.cores_allowed:g} cores; low end: another"
+            " core adds little.",
             DATA_WAIT,
         ),
         at=fed.loader.created_at,
@@ -111,7 +111,7 @@ def check(
 
 
 def _advice(fed: Feed, workers: int, system: System) -> str:
-    """What to write, then why this number."""
+    """What to write, and why this number."""
     loader = fed.loader
     text = (
         f"DataLoader(..., num_workers={workers}){where(loader.created_at)}. A batch takes"

@@ -46,7 +46,7 @@ from tdiag.units import duration, percent, plural
 CODE = "TD202"
 NAME = "preprocessing-saturates-cores"
 CLASS = "cpu"
-UNTRIED = "the results have to be stored first; `loader.cache` bounds the gain"
+UNTRIED = "the results must be stored first; `loader.cache` bounds the gain"
 AFTER = {
     "TD217": "without pools of threads the same work needs fewer cores",
     "TD206": "a faster collate_fn needs no offline copy",

@@ -2,15 +2,16 @@
 
 ## What it measures
 How often the training loader starts its workers, and the time that takes per step: the time inside
-`iter(loader)`, and what the first and the last batch of an epoch wait beyond the usual.
+`iter(loader)`, and how much longer than usual the first and the last batch of an epoch are waited
+for.
 
 ## Why it is slow
 Each epoch forks or spawns every worker, imports what it needs and fills the queue from empty, while
 the training waits. At the end of the epoch it waits again until all workers have ended.
 
 ## What to do
-Keep the workers between epochs: `persistent_workers=True`. A DataLoader that each epoch makes again
-starts new workers all the same: make it once, before the loop.
+Keep the workers between epochs: `persistent_workers=True`. A DataLoader that is made again in each
+epoch starts new workers anyway: make it once, before the loop.
 
 ## How the gain is computed
 High end: workers start once, and an epoch waits only for its first fetch, or for what the workers
@@ -76,7 +77,7 @@ def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
         gain=Gain(
             starting * REFILL_FRAC,
             max(starting, held(budget, *DATA_WAIT) - _unavoidable(loader, budget, phases)),
-            "high end: workers start only once; low end: half of that, since each epoch still"
+            "high end: workers start only once; low end: half of that, because each epoch still"
             " begins with an empty queue.",
             DATA_WAIT,
         ),
@@ -102,7 +103,8 @@ def _fix(loader: Loader) -> Fix:
 
 
 def _unavoidable(loader: Loader, budget: Budget, phases: Phases) -> float:
-    """The wait that persistent workers leave, ns per step; all where fetches were not timed."""
+    """The wait that remains with persistent workers, ns per step; all of it if fetches were not
+    timed."""
     waiting = held(budget, *DATA_WAIT)
     if loader.load_ns is None:
         return waiting

@@ -9,11 +9,11 @@ The queue holds `num_workers × prefetch_factor` batches. If some batches take m
 mean, a short queue is empty before they arrive.
 
 ## What to do
-Use a longer queue: raise `prefetch_factor`, with the memory that it takes.
+Use a longer queue: raise `prefetch_factor`, at the cost of memory.
 
 ## How the gain is computed
-High end: the queue never runs empty, all waiting is gone. Low end: nothing, if slow batches come
-close together.
+High end: the queue never runs empty, and all waiting is gone. Low end: nothing, if slow batches
+come close together.
 
 ## When this advice is wrong
 With a mean rate that is too low, a longer queue only runs empty later: more workers or cheaper
@@ -113,7 +113,7 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """All waits are alike: the workers are too slow, the queue is long enough."""
+    """All waits are alike: the workers are too slow, but the queue is long enough."""
     even = replace(phases(data_wait=9, forward=21), waits_ns=(9 * MS,) * 100)
     step = budget(data_wait_cpu=9, forward=21)
     return Evidence().add(step, loaders(num_workers=2), even, system(cores_used=2.0))

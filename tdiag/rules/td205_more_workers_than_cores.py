@@ -9,14 +9,14 @@ Workers beyond the cores do not fetch faster: they compete with each other and w
 thread, and each holds its own memory and batches in flight.
 
 ## What to do
-Use at most as many workers as available cores, less those that training keeps busy.
+Use at most as many workers as available cores, minus the cores that training keeps busy.
 
 ## How the gain is computed
 No gain is claimed: the cost for the training thread was not measured.
 
 ## When this advice is wrong
-Workers that mostly wait for storage need no core. More workers than cores are then right, and not
-reported.
+Workers that mostly wait for storage need no core. More workers than cores are then right and are
+not reported.
 """
 
 from __future__ import annotations

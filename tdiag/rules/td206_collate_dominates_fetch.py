@@ -41,7 +41,7 @@ from tdiag.units import duration, percent
 CODE = "TD206"
 NAME = "collate-dominates-fetch"
 CLASS = "cpu"
-UNTRIED = "needs another collate function; `--freeze` of the present one bounds the gain"
+UNTRIED = "needs another collate function; `--freeze` of the current one bounds the gain"
 
 MIN_COLLATE_FRAC = Threshold(
     0.25, "of the fetch time", "Heuristic: below a quarter, loading samples is the place to start."

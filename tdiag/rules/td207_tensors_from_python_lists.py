@@ -14,8 +14,8 @@ Keep data as arrays or tensors from the start: `torch.from_numpy(array)`, `torch
 or fill a tensor that is created once.
 
 ## How the gain is computed
-The time in the calls, or of the samples on their lines, whichever is more. Low end: three
-quarters of the lesser, since gathering the values into an array takes time, too.
+The time in the calls, or of the samples on their lines, whichever is more. Low end: three quarters
+of the smaller of the two, because gathering the values into an array takes time, too.
 
 ## When this advice is wrong
 `from_numpy` shares memory: a later write to the array changes the tensor. Conversions by torch's
@@ -99,8 +99,8 @@ def _sampled(lines: list[OpLine], stacks: Stacks | None) -> float:
 
 
 def _constructing(ops: Ops, loaders: Loaders | None) -> list[OpLine]:
-    """Lines that mostly build tensors. Left out: the line that takes batches, where torch's own
-    collate_fn converts what the dataset returns."""
+    """Lines that mostly build tensors, except the line that takes batches, where torch's own
+    collate_fn converts the dataset's samples."""
     loader = loaders.train() if loaders else None
     training = [line.at for line in ops.lines if line.phase != "data_wait"]
     return [
@@ -152,7 +152,7 @@ def _in_workers(
     lines = [
         line
         for line in top_fetch_lines(fed.loader, stacks)
-        if line.at != fed.loader.created_at  # that line stands for a library's dataset
+        if line.at != fed.loader.created_at  # that line represents a library's dataset
         and CONSTRUCTS.search(linecache.getline(*line.at.spot))
     ]
     if not lines:

@@ -15,7 +15,7 @@ smallest type that fits for masks and indices. Class labels of a few bytes may s
 
 ## How the gain is computed
 High end: the saved bytes are neither collated, at 2 GB/s, nor copied to the device. Low end:
-nothing, if other work hides them.
+nothing, if other work hides that time.
 
 ## When this advice is wrong
 Embeddings and `cross_entropy` need `int64` indices: convert on the device. Some numerics need
@@ -42,7 +42,7 @@ from tdiag.units import percent, size
 CODE = "TD208"
 NAME = "values-wider-than-needed"
 CLASS = "cpu"
-UNTRIED = "the conversion has to move from the dataset to the device"
+UNTRIED = "the conversion must move from the dataset to the device"
 
 SAVED_FRAC = Threshold(
     0.25, "of the batch", "By arithmetic: half of the batch in types twice as wide saves a quarter."
@@ -60,7 +60,7 @@ WHOLE = (
 
 @dataclass(frozen=True)
 class _Narrowed:
-    """One tensor of the batch, or all of one dtype, and the narrower type that is enough."""
+    """A tensor of the batch, or all of one dtype, and the narrower type that is enough."""
 
     name: str  # "" = all of this dtype
     dtype: str
@@ -92,7 +92,7 @@ def check(
     if not wide or saved < SAVED_FRAC * total:
         return None
     fed = feed_of(budget, loaders, phases, system)
-    # Beyond copying, a collate function costs as much per sample, however narrow.
+    # Apart from copying, a collate function costs the same per sample, however narrow the type.
     collating = fed.gain_of_saving(min(fed.collate, fed.copying)) if fed else 0.0
     copying = held(budget, "h2d") if transfers else 0.0
     at = dataset_place(loader)

@@ -6,7 +6,7 @@ preprocessed dataset in memory.
 
 ## Why it is slow
 Without random numbers, decoding, resizing or tokenising a sample gives the same result in every
-epoch. It is done once per epoch, and once in all is enough.
+epoch. The work repeats in every epoch, but doing it once is enough.
 
 ## What to do
 Make the samples once, before training, and keep the results: in memory if they fit, else on disk.
@@ -19,9 +19,9 @@ else fetches wait for, if that is less than their time on a core. Low end: two t
 of three epochs; nothing if the results only fit on disk, which may be no faster.
 
 ## When this advice is wrong
-A training of one epoch repeats nothing: a run that ended within its first one is not reported, and
-of one that tdiag ended the number of epochs is not known. A generator that is created again for
-each sample is not seen. Samples of at most 10 µs are not reported: keeping them saves nothing.
+A training of one epoch repeats nothing: a run that ended within its first epoch is not reported. If
+tdiag ended the run, the number of epochs is unknown. A generator that is created again for each
+sample is not seen. Samples of at most 10 µs are not reported, because keeping them saves nothing.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _fix(loader: Loader, whole: float, free: float, fits: bool, place: str) -> F
     return Fix(
         f"{once} in memory ({size(whole)} of {size(free)} free).{before}",
         "review",
-        # Each worker would keep samples of its own.
+        # Each worker would keep its own samples.
         "loader.cache" + ("+loader.num_workers=0" if loader.num_workers else ""),
         action="Keep the preprocessed samples in memory",
         code=samples_in_memory(name),

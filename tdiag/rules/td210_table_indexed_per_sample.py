@@ -5,15 +5,15 @@ Samples of the fetch whose line calls into a table library (pandas, polars, pyar
 
 ## Why it is slow
 Taking a row of a DataFrame looks up labels, checks dtypes and builds a Series in Python: about a
-hundred microseconds, where a tensor takes three. A table of Python objects also grows in each
+hundred microseconds, while a tensor takes three. A table of Python objects also grows in each
 worker as reference counts are written (copy-on-write).
 
 ## What to do
 Convert each needed column to a tensor once, in the dataset's constructor, and index the tensors.
 
 ## How the gain is computed
-From the time sampled in the library during fetches. High end: all but what indexing a tensor takes.
-Low end: three quarters of it.
+From the time sampled in the library during fetches. High end: all except the time of indexing a
+tensor. Low end: three quarters of it.
 
 ## When this advice is wrong
 Columns that do not fit into memory as tensors, or text that is tokenised per sample: convert the

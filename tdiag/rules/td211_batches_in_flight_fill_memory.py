@@ -5,7 +5,7 @@ Workers × `prefetch_factor` × the bytes of a batch, against the lowest free me
 cgroup's limit counts).
 
 ## Why it is slow
-It is not slow until memory runs out. Then the page cache shrinks, so that data is read from storage
+It is not slow until memory runs out. Then the page cache shrinks, so data is read from storage
 again; after that the kernel kills a worker.
 
 ## What to do
@@ -16,7 +16,7 @@ No gain is predicted: the run did not reach the limit.
 
 ## When this advice is wrong
 If the queue was never full, less memory was in use. Workers also copy the Python objects that the
-dataset touches; that memory comes on top.
+dataset touches; this needs additional memory.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ The time from the start of the program to the end of its first step, by part, ag
 
 ## Why it is slow
 Imports, reading an index of the data, starting workers, the first batch, and compilation,
-autotuning and allocation in the first step are paid once per run. A search of many short runs pays
-little else.
+autotuning and allocation in the first step are paid once per run. In a search of many short runs
+they are most of the cost.
 
 ## What to do
 Keep what the largest part computes: a file list or tokenised data on disk, compiled kernels in a

@@ -12,15 +12,15 @@ batch of 256 pays that 256 times to copy a few kilobytes.
 ## What to do
 Index whole batches: a `BatchSampler` as the *sampler*, and `batch_size=None`. `TensorDataset` then
 gets a list of indices and answers with one call per tensor. Batches keep their order and values.
-Your own `__getitem__` gets that list: tensors and arrays take it like a number. Arithmetic on the
+Your own `__getitem__` gets that list: tensors and arrays accept it like a number. Arithmetic on the
 index needs an array: windows `self.data[i : i + 96]` become
 `self.data[np.asarray(i)[:, None] + np.arange(96)]`. Convert a Python list to a tensor once.
 
 ## How the gain is computed
 From the fetch's CPU time beyond copying the batch. In measurements, whole batches saved 42 % of it
-(batches of 16) to 96 % (batches of 256); with a class of your own nothing (batches of 16) to 87 %.
-The same shares apply to garbage collections during the fetch. High end: 96 %, all
-collections, and as much less queueing for a core.
+(batches of 16) to 96 % (batches of 256); with a class of one's own nothing (batches of 16) to 87 %.
+The same shares apply to garbage collections during the fetch. High end: 96 %, all collections, and
+proportionally less queueing for a core.
 
 ## When this advice is wrong
 Large samples, such as images of 100 kB, are bound by copying, and are not reported. Your own
@@ -75,7 +75,7 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
     if not fed.singly:
         return None
     samples = fed.loader.batch_size or 0
-    # Each sample is a handful of objects; whole batches leave the collector nothing to do.
+    # Each sample is a few objects; whole batches leave the collector nothing to do.
     collected = phases.gc_in_wait_ns if phases and not fed.loader.num_workers else 0.0
     least = OWN_SAVING_LOW_FRAC if fed.loader.dataset_at else SAVING_LOW_FRAC
     return Found(
@@ -89,7 +89,11 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
             count("samples in a batch", samples, "probe"),
             bytes_("batch", batch, "fetch"),
             ns("fetch time on a core, beyond copying", fed.singly, "fetch"),
-            *((ns("garbage collection meanwhile", collected, "baseline"),) if collected else ()),
+            *(
+                (ns("garbage collection during fetches", collected, "baseline"),)
+                if collected
+                else ()
+            ),
         ),
         fix=_fix(fed.loader),
         gain=Gain(
@@ -111,7 +115,7 @@ def _fix(loader: Loader) -> Fix:
     if loader.dataset_at is not None:
         mine = (
             f" {loader.dataset_at.function}{where(loader.dataset_at)} then gets a list of indices:"
-            " tensors and arrays take it like a number, arithmetic on it needs np.asarray, and a"
+            " tensors and arrays accept it like a number, arithmetic on it needs np.asarray, and a"
             " Python list must become a tensor once."
         )
     return Fix(
@@ -125,9 +129,9 @@ def _fix(loader: Loader) -> Fix:
 
 
 def _code(loader: Loader) -> str:
-    """With the samples that the loader chooses now: a sampler of several ranks gives each its own
-    share."""
-    if loader.sampler_len is None:  # a batch sampler of the user's own
+    """The code keeps the loader's present order of samples: a sampler for several ranks gives each
+    its own share."""
+    if loader.sampler_len is None:  # the user's own batch sampler
         return (
             "from torch.utils.data import DataLoader\n\n"
             "# batches: the loader's batch_sampler\n"

@@ -17,9 +17,9 @@ Let a DataLoader with workers make the batches: the generator becomes the `__ite
 `IterableDataset`, or the work on one sample the `__getitem__` of a `Dataset`.
 
 ## How the gain is computed
-High end: workers make batches on cores of their own while the step trains, so the step is the
-longer of the two. Low end: nothing, if a further core adds little, or if the time between steps is
-not spent on batches.
+High end: workers make batches on their own cores while the step trains, so the step is the longer
+of the two. Low end: nothing, if a further core adds little, or if the time between steps is not
+spent on batches.
 
 ## When this advice is wrong
 Batches indexed from memory in less than about a millisecond cost more to hand over than to make.
@@ -52,7 +52,7 @@ from tdiag.units import duration, per_step, percent, plural
 CODE = "TD214"
 NAME = "batches-made-in-the-loop"
 CLASS = "cpu"
-UNTRIED = "the loop's own code has to become a dataset"
+UNTRIED = "the loop's own code must become a dataset"
 AFTER = {
     "TD207": "workers hide work that need not be done",
     "TD219": "workers spread the work of one function and still do it",
@@ -85,7 +85,7 @@ def check(
     if cpu <= MAJORITY_FRAC * (making if budget.has_device else wall) and not beside:
         return None  # it waits
     if system.cores_allowed < 2 or cores_full(system):
-        return None  # no core is left to make batches meanwhile
+        return None  # no core is free to make batches during the step
     rest = budget.step_ns - making
     if beside:  # it makes batches all the time, not only while the loop waits
         making = max(making, phases.beside_ns or 0.0)
@@ -96,7 +96,7 @@ def check(
         summary=(
             f"A thread makes the batches, most of it{where(at)}, in {duration(making)} of CPU time"
             f" a step. The loop waits for it in {percent(wall / budget.step_ns)} of the step:"
-            " threads of Python run one at a time."
+            " Python threads run one at a time."
             if beside
             else f"Making batches in the loop, most of it{where(at) or ' between steps'}, takes"
             f" {per_step(making, budget.step_ns)}{_meanwhile(budget, cpu / wall)}"
@@ -129,8 +129,9 @@ def check(
         gain=Gain(
             0.0,
             max(0.0, budget.step_ns - max(rest, making / workers)),
-            f"high end: {plural(workers, 'worker')} make the batches ({duration(making)}) beside"
-            f" {duration(rest)} of training; low end: nothing, if a further core adds little.",
+            f"high end: {plural(workers, 'worker')} make the batches ({duration(making)}) in"
+            f" parallel with {duration(rest)} of training; low end: nothing, if another core adds"
+            " little.",
             ("prepare",),
         ),
         at=at,

@@ -2,12 +2,12 @@
 
 ## What it measures
 In a trace alone: device idle time while the loop asks a `DataLoader` for its next batch. The name
-of torch's iterator says whether the loader has workers (`_SingleProcessDataLoaderIter`: none). If
-the trace has stacks, they say which function the time goes to.
+of torch's iterator shows whether the loader has workers (`_SingleProcessDataLoaderIter`: none). If
+the trace has stacks, they show which function the time goes to.
 
 ## Why it is slow
 With `num_workers=0` the training process makes every batch, so the step is the *sum* of fetching
-and computing. Workers that are too few, or too slow, are waited for.
+and computing. If workers are too few or too slow, the loop waits for them.
 
 ## What to do
 Without workers: set `num_workers`. With them: `tdiag run` measures what their fetches do (reading,
@@ -15,8 +15,8 @@ decoding, collating) and how many are needed; a trace of the training process do
 
 ## How the gain is computed
 High end: no batch is waited for. Low end, without workers: one worker, which makes a batch while
-the rest of the step runs; half of that, since the profiler slows Python down. With workers: nothing
-is known, so 0.
+the rest of the step runs; half of that, because the profiler slows Python down. With workers:
+nothing is known, so 0.
 
 ## When this advice is wrong
 Datasets that hold CUDA tensors, open database handles or a lock do not survive a fork. A recording
@@ -49,7 +49,7 @@ def check(budget: Budget, fetches: TracedFetches, loaders: Loaders | None) -> Fo
     rest = budget.step_ns - waiting
     workers = math.ceil(waiting / rest) if rest > 0 else 1
     part = fetches.parts[0] if fetches.parts and fetches.workers is False else None
-    low, why = 0.0, "nothing, since a trace does not show what the workers do"
+    low, why = 0.0, "nothing, because a trace does not show what the workers do"
     makes = "batches"
     if fetches.workers is False:
         makes = "batches that the training process makes itself (num_workers=0)"
@@ -103,5 +103,5 @@ def fires() -> Evidence:
 
 
 def clear() -> Evidence:
-    """The same requests, but the device computes meanwhile."""
+    """The same requests, but the device computes during them."""
     return Evidence().add(budget(device=True, compute=89, data_wait=1), traced_fetches())

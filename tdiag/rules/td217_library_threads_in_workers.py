@@ -1,8 +1,8 @@
-"""Workers' libraries start threads of their own, more than there are cores
+"""Workers' libraries start their own threads, more than there are cores
 
 ## What it measures
-In each worker's fetches: CPU time of all its threads against that of the thread that fetches, and
-how many threads it has that Python did not start; with the number of workers and of cores.
+In each worker's fetches: the CPU time of all its threads compared with that of the fetching thread,
+and how many threads it has that Python did not start; and the numbers of workers and of cores.
 
 ## Why it is slow
 torch limits its own threads to one in each worker. OpenCV, NumPy's OpenBLAS, MKL and numexpr do not
@@ -13,13 +13,13 @@ share the cores, and a call ends only with its last thread; meanwhile the others
 Give every library one thread in each worker: the workers already use all cores.
 
 ## How the gain is computed
-From the data wait. High end: all of it, since how little one thread would need cannot be seen from
-threads that spin. Low end: half of the pools' share of the workers' CPU time.
+From the data wait. High end: all of it, because the time that one thread would need cannot be seen
+while threads spin. Low end: half of the pools' share of the workers' CPU time.
 
 ## When this advice is wrong
-With few workers on many cores, pools may use cores that would idle: reported only if the threads
-together outnumber the cores. Your own threads that wait for a service use no CPU time: they do not
-count.
+With few workers on many cores, pools may use cores that would idle: the rule reports only if the
+threads together outnumber the cores. Your own threads that wait for a service use no CPU time and
+do not count.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ## What it measures
 Samples of the workers while they fetch (without workers: of the data wait), by the user's line; and
 the time of a fetch on a core. Reported if one line has more than half of the samples, with their
-sampling error, and cores are left. On full cores TD202 says so.
+sampling error, and cores are left. On full cores TD202 reports it.
 
 ## Why it is slow
 Every sample of every epoch pays for this line, in each worker. More workers spread the work over
@@ -18,8 +18,8 @@ The line's share of the samples as time of the fetch. With workers the step shri
 the fetch. High end: without the line. Low end: the line at half its cost.
 
 ## When this advice is wrong
-Work that must be done for each sample in each epoch, by the fastest library there is, is only
-spread: then workers are the answer.
+Work that must be done for each sample in each epoch and already uses the fastest library can only
+be spread: then more workers are the answer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tdiag.rules.fetch_lines import expensive_fetch, main_line
 CODE = "TD218"
 NAME = "one-line-dominates-fetch"
 CLASS = "cpu"
-UNTRIED = "what the line is to be replaced by is unknown; `ceiling.data` bounds the gain"
+UNTRIED = "what can replace the line is unknown; `ceiling.data` bounds the gain"
 AFTER = {
     "TD102": "reading only what is used may make the line cheap",
     "TD207": "tensors from arrays instead of lists may make the line cheap",

@@ -4,24 +4,24 @@
 Samples of the workers while they fetch (without workers: of the data wait), by the user's line; and
 the time of a fetch on a core. Reported if the lines of one function together have more than half of
 the samples, with their sampling error, none of them alone has (TD218), and cores are left. On full
-cores TD202 says so. Where the loop makes its batches itself, without a DataLoader: samples of the
-lines before the forward, and the time between steps; one line is enough there.
+cores TD202 reports it. If the loop makes its batches itself, without a DataLoader: samples of the
+lines before the forward, and the time between steps; there one line is enough.
 
 ## Why it is slow
 Every sample of every epoch pays for this function, in each worker.
 
 ## What to do
-If cores are free and a DataLoader makes the batches, let workers run it beside the training. Then
-make it cheaper, beginning with the line that is named, its most expensive one: do it once and keep
-the result if it does not change, on smaller inputs, or on whole batches.
+If cores are free and a DataLoader makes the batches, let workers run it while the training
+computes. Then make it cheaper, beginning with its most expensive line, which the finding names: do
+it once and keep the result if it does not change, on smaller inputs, or on whole batches.
 
 ## How the gain is computed
 The function's share of the samples as time of the fetch. With workers the step shrinks in
 proportion to the fetch. High end: without the function. Low end: the function at half its cost.
 
 ## When this advice is wrong
-Work that must be done for each sample in each epoch, by the fastest library there is, is only
-spread: then workers are the answer.
+Work that must be done for each sample in each epoch and already uses the fastest library can only
+be spread: then more workers are the answer.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ from tdiag.units import duration, percent
 CODE = "TD219"
 NAME = "one-function-dominates-fetch"
 CLASS = "cpu"
-UNTRIED = "what the function is to be replaced by is unknown; `--freeze` of it bounds the gain"
+UNTRIED = "what can replace the function is unknown; `--freeze` of it bounds the gain"
 AFTER = {
     "TD102": "reading only what is used may make the function cheap",
-    "TD201": "workers run the function beside the training",
+    "TD201": "workers run the function while the training computes",
     "TD207": "tensors from arrays instead of lists may make the function cheap",
     "TD209": "a cache runs the function once",
     "TD210": "a tensor instead of the table makes the function cheap",
@@ -115,9 +115,9 @@ def _by_hand(
     stacks: Stacks,
     ops: Ops | None,
 ) -> Found | None:
-    """Batches that the script makes at the lines ``found``: the loop does that, or waits for it, in
-    ``wall`` ns per step. A single line is enough."""
-    # Samples of libraries' threads and the like belong to no line.
+    """Batches that the script makes at the lines ``found``: the loop makes them, or waits for them,
+    in ``wall`` ns per step. A single line is enough."""
+    # Samples of libraries' threads and similar belong to no line.
     whole = max(sum(line.self_frac for line in found), wall / budget.step_ns)
     lines = largest_function(found)
     share = sum(line.self_frac for line in lines) / whole if whole else 0.0
@@ -158,8 +158,8 @@ def _by_hand(
 
 
 def _named_elsewhere(lines: Sequence[StackLine], ops: Ops | None) -> bool:
-    """The function is the training loop itself, or most of its samples are in one line of Python
-    between torch calls, which TD709 reports."""
+    """Whether the function is the training loop itself, or most of its samples are in one line of
+    Python between torch calls, which TD709 reports."""
     if ops is None:
         return False
     top = lines[0]

@@ -13,7 +13,7 @@ Let the loader return pinned batches, and copy them with `non_blocking=True`.
 
 ## How the gain is computed
 From the copy time that no compute overlaps. High end: compute hides all of it. Low end: half of it,
-since pinned copies have about twice the bandwidth.
+because pinned copies have about twice the bandwidth.
 
 ## When this advice is wrong
 Pinned memory cannot be swapped: with little free RAM, or huge batches, it slows the whole machine.
@@ -44,8 +44,8 @@ AFTER = {
 PINNED_SPEEDUP_LOW = Threshold(
     2,
     "times",
-    'NVIDIA, "How to Optimize Data Transfers in CUDA C/C++": pinned against pageable bandwidth is'
-    " 5.7 against 2.3 and 6.2 against 3.1 GB/s.",
+    'NVIDIA, "How to Optimize Data Transfers in CUDA C/C++": pinned and pageable bandwidths are'
+    " 5.7 and 2.3, and 6.2 and 3.1 GB/s.",
 )
 
 
@@ -89,7 +89,7 @@ def _advice(loader: Loader | None, at: Place | None) -> str:
         return f"Pin the tensors once with tensor.pin_memory(), and copy them with {move}."
     if loader.pin_memory:
         return (
-            "The loader pins its batches, so these copies are of other tensors: a custom batch type"
+            "The loader pins its batches, so these copies are other tensors: a custom batch type"
             " without pin_memory(), or tensors created later. Give the batch type a pin_memory()"
             f" method, which the loader's own thread calls; then {move}. Pinning in the loop itself"
             " takes as long as the copy."

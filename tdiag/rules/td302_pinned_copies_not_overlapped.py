@@ -5,7 +5,7 @@ Host-to-device copies from pinned memory: their time without concurrent compute.
 
 ## Why it is slow
 A copy in the compute stream waits for the compute, and the compute waits for it. Without
-`non_blocking=True` the host waits as well and cannot launch the next step.
+`non_blocking=True` the host also waits and cannot launch the next step.
 
 ## What to do
 Copy with `non_blocking=True`, and copy the next batch on a side stream during the compute.

@@ -15,7 +15,7 @@ module.
 
 ## How the gain is computed
 High end: the copies' blocking time × these tensors' share of the copies by number. Low end:
-nothing, since these may be the smaller ones.
+nothing, because these may be the smaller ones.
 
 ## When this advice is wrong
 Values that are new on the host in each step (a schedule, a random crop) must be copied: send them
@@ -37,11 +37,11 @@ from tdiag.units import per_step, plural
 CODE = "TD303"
 NAME = "host-tensors-moved-in-step"
 CLASS = "h2d"
-UNTRIED = "the line that makes the tensor has to make it on the device"
+UNTRIED = "the line that makes the tensor must make it on the device"
 
 # Phases of Ops in which the batch has already arrived on the device.
 INSIDE_STEP = ("forward", "loss", "optimizer")
-# Torch calls that make a tensor, on the host by default, and those that move one.
+# Torch calls that make a tensor (on the host by default), and calls that move one.
 FACTORIES = (
     "zeros", "ones", "full", "empty", "eye", "arange", "linspace", "rand", "randn", "randint",
     "randperm", "normal",
@@ -88,7 +88,7 @@ def check(budget: Budget, transfers: Transfers, ops: Ops, device: DeviceTime) ->
 
 def _made(line: OpLine) -> float:
     """Tensors per step that this line makes on the host: from Python data, or empty ones that it
-    moves itself."""
+    then moves."""
     new = sum(line.names.get(name, 0.0) for name in FACTORIES)
     moved = sum(line.names.get(name, 0.0) for name in MOVES)
     return line.constructions + min(new, max(0.0, moved - line.constructions))

@@ -6,13 +6,13 @@ Synchronisations in the step (`.item()`, `.cpu()`, `.numpy()`, `print(loss)`, `f
 each.
 
 ## Why it is slow
-While the host waits it launches nothing. When the device is done its queue is empty, and it idles
+While the host waits, it launches nothing. When the device is done, its queue is empty, and it idles
 until the host has launched more work. A synchronisation without idle time after it costs nothing
 and is not reported.
 
 ## What to do
 Keep running sums on the device, and read and log them every N steps. Copy with `non_blocking=True`.
-Use `torch.where` in place of branches on values and of shapes that depend on them.
+Use `torch.where` instead of branches on values and shapes that depend on values.
 
 ## How the gain is computed
 High end: all idle time that follows. Low end: half of the time that the host waits, if every other

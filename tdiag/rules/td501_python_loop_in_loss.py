@@ -4,8 +4,8 @@
 User lines in the loss, or lines of the forward pass that convert tensors to Python values, that
 repeat small torch calls or conversions (`.item()`, `bool(tensor)`, `.tolist()`) within one step.
 Calls are counted exactly by line. Their cost is the clean time of the loss and of the matching part
-of backward. Where samples put more of it into Python functions that the loop calls and that issue
-no torch call, the finding stands at their line.
+of backward. If samples put more of it into Python functions that the loop calls and that make no
+torch call, the finding names their line.
 
 ## Why it is slow
 Every torch call costs a few microseconds even on little data, and every call that records gradients
@@ -56,12 +56,12 @@ from tdiag.units import duration, percent
 CODE = "TD501"
 NAME = "python-loop-in-loss"
 CLASS = "python_loss"
-UNTRIED = "the loop has to be rewritten; `ceiling.loss` bounds the gain"
+UNTRIED = "the loop must be rewritten; `ceiling.loss` bounds the gain"
 
 NEARLY_ALL_FRAC = Threshold(
     0.9,
     "of the loss time",
-    "Heuristic: the last tenth of such a loss only prepares the loop or stacks its results.",
+    "Heuristic: the last tenth of a looping loss only prepares the loop or stacks its results.",
 )
 
 
@@ -106,7 +106,7 @@ def check(
             most.forward_ns + most.backward_ns,
             f"high end: {'the whole loss' if nearly_all else 'the loop'}"
             f" ({duration(most.forward_ns)}) and its backward ({duration(most.backward_ns)}); low"
-            f" end: {'half of the loop' if small else 'nothing, since its calls do work'}.",
+            f" end: {'half of the loop' if small else 'nothing, because its calls do work'}.",
             ("loss", "python_loss", "forward", "backward", "sync", "launch"),
         ),
         at=at,

@@ -1,9 +1,9 @@
 """The loss is made of many small calls
 
 ## What it measures
-Lines of the loss that do not loop but issue many torch calls per step, each of little more than the
-fixed cost of a call; their clean time and that of their backward. Beside compiled graphs, where
-calls cannot be counted by line, the calls of the whole loss in the trace.
+Lines of the loss that do not loop but make many torch calls per step, each of little more than the
+fixed cost of a call; their clean time and that of their backward. With compiled graphs, where calls
+cannot be counted by line: the calls of the whole loss in the trace.
 
 ## Why it is slow
 Every call pays dispatch, and on a device a launch, and reads and writes its data once. A chain of
@@ -85,7 +85,7 @@ def _beside_compiled(
     host_ops: HostOps | None,
     stacks: Stacks | None,
 ) -> Found | None:
-    """A loss that is not compiled, as its model is: a compiled one makes few calls."""
+    """For a loss that is not compiled although its model is: a compiled loss makes few calls."""
     if host_ops is None or not host_ops.calls_of:
         raise Abstain("torch calls were not counted: compiled graphs are alive, and no trace")
     of_loss = host_ops.backward_of.get("loss", 0.0) / (sum(host_ops.backward_of.values()) or 1.0)
@@ -112,7 +112,7 @@ def _loss_place(modules: Modules | None, stacks: Stacks | None) -> Place | None:
 
 
 def _intervention(at: Place | None) -> str | None:
-    """A function by its name, a method where its class is known."""
+    """The trial's change: a function by its name, or a method if its class is known."""
     if at is None or not at.file.endswith(".py") or at.function in ("forward", "__call__"):
         return None
     named = all(part.isidentifier() for part in at.function.split("."))

@@ -18,7 +18,7 @@ matrix units in use on this device; otherwise nothing.
 
 ## When this advice is wrong
 Devices older than Volta (NVIDIA, compute capability 7.0) or MI100 (AMD) have no matrix units: for
-NVIDIA's the rule is silent. Without a known capability the fix names both. Reductions over very
+NVIDIA's the rule is silent. If the capability is unknown, the fix names both. Reductions over very
 long axes and losses with large exponents need float32: autocast keeps the ones it knows.
 """
 
@@ -103,7 +103,7 @@ def check(
             cost * (1 - 1 / FASTER_LOW) if units else 0.0,
             cost * (1 - 1 / FASTER_HIGH),
             "high end: three times as fast on matrix units; low end: "
-            + ("1.5 times." if units else "nothing, since none were seen in use."),
+            + ("1.5 times." if units else "nothing, because none were seen in use."),
             ("compute",),
             {f"{family} float32": 1 / FASTER_LOW for family in MATRIX if units},
             {f"{family} float32": 1 / FASTER_HIGH for family in MATRIX},
@@ -117,7 +117,7 @@ def _product(op: OpWork) -> bool:
 
 
 def _kept_at(settings: Settings | None) -> Place | None:
-    """The line that keeps matrix products in full float32; None where that is torch's default."""
+    """The line that keeps matrix products in full float32; None if that is torch's default."""
     found = [settings.last(name, value) for name, value in _FULL] if settings else []
     return next((setting.at for setting in found if setting is not None), None)
 
@@ -126,7 +126,7 @@ def _fix(matrix: Sequence[KernelFamily], major: int | None, torch: str) -> Fix:
     if major is not None and major < BFLOAT16:
         return Fix(
             "Run forward and loss under torch.autocast with float16, and scale the loss with a"
-            " GradScaler: this device's matrix units know neither bfloat16 nor TF32.",
+            " GradScaler: this device's matrix units support neither bfloat16 nor TF32.",
             "review",
             "torch.autocast=float16",
             action="Run matrix products in float16 with a GradScaler",
@@ -150,7 +150,7 @@ def _fix(matrix: Sequence[KernelFamily], major: int | None, torch: str) -> Fix:
 
 
 def _tf32(matrix: Sequence[KernelFamily], torch: str) -> str:
-    """The switches that allow TF32 in the kernels seen: convolutions have one of their own."""
+    """The switches that allow TF32 in the kernels seen; convolutions have their own."""
     slow = {family.family for family in matrix if _float32((family,)) > 0}
     switches = []
     if slow - {"conv"}:

@@ -17,8 +17,8 @@ try` measures it.
 
 ## When this advice is wrong
 Shapes that change from step to step (variable image sizes) are tuned again each time: the rule is
-silent if most convolutions have shapes that not every traced step has. Results may differ in the
-last bits from run to run.
+silent if most convolutions have shapes that do not occur in every traced step. Results may differ
+in the last bits from run to run.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def check(
 
 
 def _repeating(matrices: MatrixOps, steps: TracedSteps) -> float:
-    """Share of the convolutions, 0..1, whose shape comes at least once in each step."""
+    """Share of the convolutions, 0..1, whose shape occurs at least once in each step."""
     mine = [op for op in matrices.ops if "conv" in op.name and op.dims]
     if steps.count <= 1 or not mine:
         raise Abstain("whether the convolutions' shapes repeat is unknown: one step was traced, or"

@@ -2,7 +2,7 @@
 
 ## What it measures
 Device time of kernels that only convert between NCHW and NHWC, in a model whose convolutions are
-not in channels-last layout yet.
+not yet in channels-last layout.
 
 ## Why it is slow
 Tensor-core convolutions work in channels-last layout. A model in the default layout converts the

@@ -12,8 +12,8 @@ the data of one fused kernel.
 Fuse chains with `torch.compile(model)`, or use the fused form of a module where torch has one.
 
 ## How the gain is computed
-From the element-wise kernels' time. High end: chains of four become one kernel. Low end:
-nothing, since kernels between matrix products may have no neighbour to fuse with.
+From the element-wise kernels' time. High end: chains of four become one kernel. Low end: nothing,
+because kernels between matrix products may have no neighbour to fuse with.
 
 ## When this advice is wrong
 Compiling takes seconds to minutes at the start and for every new shape.

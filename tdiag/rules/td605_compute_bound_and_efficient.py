@@ -1,4 +1,4 @@
-"""The step is spent computing, and efficiently
+"""The step is spent computing, efficiently
 
 ## What it measures
 With a device: the share of the step in which it runs compute kernels. On a CPU: the share of the
@@ -18,7 +18,7 @@ No gain is claimed.
 
 ## When this advice is wrong
 It is reported only if no rule found 5 % of the step to save, and if the step's work reaches 40 % of
-what the machine can do (docs/roofline.md). A rule that could not be checked may still have found
+what the machine can do (docs/roofline.md). A rule that could not be checked might have found
 something.
 """
 

@@ -1,8 +1,8 @@
 """The batch is small and device memory is free
 
 ## What it measures
-What torch had allocated on the device at its peak against the device's total, and its idle time
-before kernels that start the moment they are launched.
+The peak of torch's allocated device memory compared with the device's total, and the device's idle
+time before kernels that start the moment they are launched.
 
 ## Why it is slow
 Launching a kernel costs the host the same for few samples as for many. If a batch keeps the device
@@ -13,7 +13,7 @@ Use a larger batch, and adjust the learning rate.
 
 ## How the gain is computed
 No gain is claimed here: the rule for launch-bound steps claims the launch time. The largest batch
-that fits follows from memory: what is allocated grows at most in proportion to the batch, since
+that fits follows from memory: allocated memory grows at most in proportion to the batch, because
 weights and optimizer state stay the same.
 
 ## When this advice is wrong

@@ -6,8 +6,8 @@ norm) in training mode. Calls are followed in the counted steps.
 
 ## Why it is slow
 The norm subtracts each channel's mean, and the bias with it, so the bias changes nothing. Its
-addition and its gradient (a sum over the batch) are computed all the same, and the optimizer keeps
-state for it.
+addition and its gradient (a sum over the batch) are computed anyway, and the optimizer keeps state
+for it.
 
 ## What to do
 Set `bias=False` in the layer. The norm has its own bias.

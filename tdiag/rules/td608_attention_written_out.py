@@ -3,8 +3,8 @@
 ## What it measures
 Softmaxes of a matrix product whose result is multiplied with another matrix, followed from call to
 call in counted steps, and the time of these ops in a traced step; and calls of `MultiheadAttention`
-that return the attention weights, as it does by default. Scores that are not a product (a
-graph network's sums) and softmaxes that weight nothing (contrastive losses) do not count.
+that return the attention weights, which is its default. Scores that are not a product (a graph
+network's sums) and softmaxes that weight nothing (contrastive losses) do not count.
 
 ## Why it is slow
 The score matrix (n² numbers per head for a sequence of length n) is written to memory, read by the
@@ -17,11 +17,11 @@ with `need_weights=False`.
 ## How the gain is computed
 On a CPU, from the time of these ops: the fused form was 1.03 to 1.7 times as fast in measurements.
 On a device, from the time of the kernels that these ops launch: high end a third of it is left, low
-end nothing is gained. Without the launches' ops no gain is claimed there.
+end nothing is gained. If the ops' launches are unknown, no gain is claimed.
 
 ## When this advice is wrong
 The fused form does not return attention weights, so code that reads or changes them after the
-softmax needs the written form. A bare trace does not show what a softmax is taken of: the rule
+softmax needs the written form. A bare trace does not show the input of a softmax, so the rule
 abstains there.
 """
 
@@ -42,13 +42,13 @@ from tdiag.rules.examples import MS, at, budget, host_op, host_ops, ops, traced
 CODE = "TD608"
 NAME = "attention-written-out"
 CLASS = "compute"
-UNTRIED = "the lines that compute attention have to be replaced"
+UNTRIED = "the lines that compute attention must be replaced"
 
 FUSED_HIGH_FRAC = Threshold(
     0.42,
     "of the time",
     "Measured, written out against fused, forward and backward, one core, torch 2.13, five shapes"
-    " with sequences of 64 to 1,024 and heads of 32 and 64: 1.06× to 1.23×, another time 1.17× to"
+    " with sequences of 64 to 1,024 and heads of 32 and 64: 1.06× to 1.23×, in another run 1.17× to"
     " 1.72×; 1 − 1 ÷ 1.72 = 0.42 (benchmarks/rule_constants.py td608).",
 )
 FUSED_LOW_FRAC = Threshold(

@@ -50,7 +50,7 @@ LEAST_SIZE = Threshold(
     "By arithmetic: padding a larger size adds at most an eighth of the work (7 to 64); smaller"
     " products are bound by memory or fit one tile.",
 )
-# 16-bit types, and the products whose shapes tell all, by torch's names in a trace.
+# 16-bit types, and the products whose shapes are fully recorded, by torch's names in a trace.
 NARROW = ("c10::Half", "c10::BFloat16")
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 # Name prefixes of NVIDIA devices with matrix units; newer names all begin with the first.
@@ -93,9 +93,9 @@ def check(
 
 
 def _off(op: MatrixOp) -> bool:
-    """The row length of the result, which is contiguous, is not divisible by the multiple.
+    """Whether the row length of the result, which is contiguous, is not divisible by the multiple.
 
-    Whether the other sizes matter depends on the operands' strides, which a trace does not hold.
+    Whether the other sizes matter depends on the operands' strides, which a trace does not record.
     """
     if op.name not in PRODUCTS or len(op.dims) < 2 or len(op.dtypes) != len(op.dims):
         return False

@@ -11,20 +11,21 @@ looked up. Making it writes the whole table, and the optimizer does so again for
 moments. This time grows with the vocabulary or the number of users, not with the batch.
 
 ## What to do
-Use `nn.Embedding(..., sparse=True)` with an optimizer that takes sparse gradients: `SparseAdam` for
-the table in place of `Adam`, with a second optimizer for the rest; `SGD` and `Adagrad` as they are.
+Use `nn.Embedding(..., sparse=True)` with an optimizer that accepts sparse gradients: `SparseAdam`
+for the table instead of `Adam`, with a second optimizer for the rest; `SGD` and `Adagrad` as they
+are.
 
 ## How the gain is computed
 From the table's share of the optimizer's time. Low end: minus seven times the share of the rows
-looked up, and minus a millisecond (the most a sparse update cost in measurements). High end: minus
-the share of the rows looked up, plus the time of making and freeing the dense gradient. On a device
-nothing was measured, and no gain is claimed.
+looked up, and minus a millisecond (the most that a sparse update cost in measurements). High end:
+minus the share of the rows looked up, plus the time of making and freeing the dense gradient. On a
+device nothing was measured, and no gain is claimed.
 
 ## When this advice is wrong
 A table shared with the output layer gets a dense gradient there; the rule detects such uses and
-stays silent. With Adam's moments, rows that are not looked up stay still instead of drifting on, so
-results differ. `weight_decay`, `clip_grad_norm_`, `fused=True` and DistributedDataParallel over
-NCCL do not accept sparse gradients.
+stays silent. With Adam, rows that are not looked up do not move, while a dense update still moves
+them by their moments, so results differ. `weight_decay`, `clip_grad_norm_`, `fused=True` and
+DistributedDataParallel over NCCL do not accept sparse gradients.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ from tdiag.units import per_step
 CODE = "TD611"
 NAME = "embedding-updated-whole"
 CLASS = "compute"
-UNTRIED = "the table needs an optimizer of its own"
+UNTRIED = "the table needs its own optimizer"
 
-# Optimizer → the one that takes sparse gradients in its place.
+# Optimizer → the optimizer that accepts sparse gradients instead.
 TAKES_SPARSE = {"Adam": "SparseAdam", "AdamW": "SparseAdam", "SGD": "SGD", "Adagrad": "Adagrad"}
 SPARSE_ROW_FACTOR = Threshold(
     7.0,
@@ -101,7 +102,7 @@ def check(
     high = (updating + making + freeing) * (1 - touched)
     if low <= 0 or updating < NOTICEABLE_FRAC * budget.step_ns:
         return None
-    others = f" (and {len(whole) - 1} more such)" if whole[1:] else ""
+    others = f" (and {len(whole) - 1} more like it)" if whole[1:] else ""
     return Found(
         summary=(
             f"A step looks up {counted(largest.looked_up)} of the {counted(largest.rows)} rows of"
@@ -125,7 +126,7 @@ def check(
 
 def _gain(low: float, high: float) -> Gain:
     why = (
-        "low end: a sparse update of a row costs seven dense ones, plus 1 ms in all; high end: it"
+        "low end: a sparse update of a row costs seven dense ones, plus 1 ms in total; high end: it"
         " costs one, and no dense gradient is made or freed."
     )
     return Gain(low, high, why, HELD_IN)
@@ -140,7 +141,7 @@ def _updating(budget: Budget, kernels: Kernels | None) -> float:
 
 
 def _few(table: EmbeddingTable) -> bool:
-    """So few rows are looked up that a sparse update is cheaper in any case."""
+    """Whether so few rows are looked up that a sparse update is cheaper in any case."""
     return 0 < SPARSE_ROW_FACTOR * table.looked_up < table.rows
 
 

@@ -1,9 +1,9 @@
 """The device's clocks are reduced by heat or a power fault
 
 ## What it measures
-Twice a second the driver (NVML) reports the clock of the device's processors and what holds it
-down. Heat and power supply faults count. The device's own power limit does not: every device under
-full load reaches it.
+Twice a second the driver (NVML) reports the clock of the device's processors and what reduces it.
+Heat and power supply faults count. The device's own power limit does not: every device under full
+load reaches it.
 
 ## Why it is slow
 A device that gets too hot or too little power lowers its clocks. All arithmetic takes longer,
@@ -15,12 +15,12 @@ machine. Return a rented device. No change of the script helps.
 
 ## How the gain is computed
 High end: in the share of readings with a reduced clock, compute kernels speed up as the clock rises
-to its maximum. Low end: nothing, since kernels that wait for memory do not follow the processor
+to its maximum. Low end: nothing, because kernels that wait for memory do not follow the processor
 clock, and the power limit may not allow the maximum.
 
 ## When this advice is wrong
-Some drivers report a slowdown that costs almost nothing. The clock decides: it is compared with the
-device's maximum.
+Some drivers report a slowdown that costs almost nothing. So the rule also compares the clock with
+the device's maximum.
 """
 
 from __future__ import annotations

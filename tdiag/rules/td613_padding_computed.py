@@ -2,8 +2,8 @@
 
 ## What it measures
 Tokens that counted steps look up in embedding tables: the length of each sequence, of the longest
-one of its batch, and the length that all were padded to. Padding is known by a mask of the same
-shape, or by the table's `padding_idx`; a token that merely repeats is not counted.
+one in its batch, and the length that all were padded to. Padding is recognised by a mask of the
+same shape, or by the table's `padding_idx`; a token that only repeats does not count as padding.
 
 ## Why it is slow
 Embeddings, linear layers and recurrent cells compute every position of the batch, and attention
@@ -11,14 +11,14 @@ every pair of positions. A mask only keeps padding out of the result.
 
 ## What to do
 Pad each batch to its own longest sequence, not to a fixed length. Then put sequences of similar
-length into one batch: sort pools of some 50 shuffled batches by length, and shuffle the batches. Or
-pack several sequences into one row, with a mask that keeps them apart.
+length into one batch: sort pools of about 50 shuffled batches by length, and shuffle the batches.
+Or pack several sequences into one row, with a mask that keeps them apart.
 
 ## How the gain is computed
-From the time of forward, loss and backward, less the dispatch overhead of their calls, where that
-was measured. High end: no padding is left; the attention kernels' share falls with the square of
-the length, the rest in proportion. Low end: half of what padding only to the longest sequence
-saves, or of what sorted pools save where that is more.
+From the time of forward, loss and backward, minus the dispatch overhead of their calls if that was
+measured. High end: no padding is left; the attention kernels' share falls with the square of the
+length, the rest in proportion. Low end: half of what padding only to the longest sequence saves, or
+of what sorted pools save if that is more.
 
 ## When this advice is wrong
 Sorting by length makes batches less random, and static shapes (a compiled model, CUDA graphs, TPUs)
@@ -44,9 +44,9 @@ from tdiag.units import percent
 CODE = "TD613"
 NAME = "padding-computed"
 CLASS = "compute"
-UNTRIED = "needs another sampler, which has to know the lengths"
+UNTRIED = "needs another sampler, which must know the lengths"
 
-# Where positions are computed: of a run on the CPU, and on a device.
+# Where positions are computed, in a run on the CPU and on a device.
 COMPUTED = ("forward", "loss", "backward", "compute")
 LEFT_BY_POOLS_FRAC = Threshold(
     0.1,
@@ -116,15 +116,15 @@ def _sums(lookups: tuple[PaddedLookup, ...]) -> tuple[int, int, int, int]:
 
 
 def _fixed_cost(budget: Budget, ops: Ops | None, dispatch: Dispatch | None) -> float:
-    """Dispatch overhead, which does not fall with the length, ns per step. Included only on the
-    CPU: on a device the host's calls are no part of its computing."""
+    """Dispatch overhead, which does not fall with the length, ns per step. It counts only on the
+    CPU: on a device the host's calls are not part of its computing."""
     if ops is None or dispatch is None or budget.has_device:
         return 0.0
     return dispatch.least_ns(line for line in ops.lines if line.phase in COMPUTED)
 
 
 def _attention_frac(host_ops: HostOps | None) -> float:
-    """Attention's kernels ÷ all ops, in the trace; 0 where there is none."""
+    """Attention's kernels ÷ all ops, in the trace; 0 if there are none."""
     ops = host_ops.ops if host_ops else ()
     whole = sum(op.self_ns for op in ops)
     mine = sum(op.self_ns for op in ops if any(name in op.name for name in ATTENTION))
@@ -132,7 +132,7 @@ def _attention_frac(host_ops: HostOps | None) -> float:
 
 
 def _place(lookups: tuple[PaddedLookup, ...], loader: Loader | None) -> Place | None:
-    """Where batches are padded, as far as that is known; else where they are looked up."""
+    """Where batches are padded, if that is known; else where they are looked up."""
     if loader is not None and (place := collate_place(loader)):
         return place
     return max(lookups, key=lambda x: x.positions - x.tokens).at

@@ -1,4 +1,4 @@
-"""scaled_dot_product_attention takes its slow form, without a fused kernel
+"""scaled_dot_product_attention uses its slow form, without a fused kernel
 
 ## What it measures
 How many calls of `scaled_dot_product_attention` ran as matmul, softmax, matmul
@@ -7,8 +7,8 @@ ops.
 
 ## Why it is slow
 The slow form stores the score matrix (n² numbers per head for a sequence of length n), and reads it
-again for the softmax, dropout, and backward. It is chosen silently where a fused kernel cannot do
-what is asked for.
+again for the softmax, dropout, and backward. torch chooses it silently if a fused kernel does not
+support the inputs.
 
 ## What to do
 Pass four dimensions (batch, heads, sequence, size), values as wide as the keys, and a mask that
@@ -16,13 +16,13 @@ needs no gradient. On a CPU, dropout on the attention weights alone forces the s
 switch the fused backends off (`sdpa_kernel(SDPBackend.MATH)`, `enable_flash_sdp(False)`).
 
 ## How the gain is computed
-On a CPU, from the time of these calls, and of their backward in the step's own proportion. Low end:
-the fused kernel was at least 1.14 times as fast. High end: 2.3 times, or 3.56 times where dropout
-has to go for it. On a device, from the time of the kernels that these ops launch: high end a third
-of it is left, low end nothing is gained.
+On a CPU, from the time of these calls, and of their backward in proportion to the step's. Low end:
+the fused kernel was at least 1.14 times as fast. High end: 2.3 times, or 3.56 times if dropout has
+to be removed for it. On a device, from the time of the kernels that these ops launch: high end a
+third of it is left, low end nothing is gained.
 
 ## When this advice is wrong
-Dropout on attention weights regularises; training without it is another training (dropout after the
+Dropout on attention weights regularises; training without it gives other results (dropout after the
 layers stays). Under double backward (gradient penalties) only the slow form works.
 """
 
@@ -45,7 +45,7 @@ from tdiag.units import plural
 CODE = "TD614"
 NAME = "attention-without-fused-kernel"
 CLASS = "compute"
-UNTRIED = "the arguments of the call have to change"
+UNTRIED = "the arguments of the call must change"
 
 _MEASURED = (
     "Measured, CPU time of forward and backward on one core, torch 2.13, eight shapes with"
@@ -126,7 +126,7 @@ def _gain(budget: Budget, inside: float, on_device: float, most: Threshold) -> G
 
 
 def _cures(budget: Budget) -> dict[str, str]:
-    """Why no fused kernel was taken → what to do, a sentence."""
+    """Why no fused kernel was used → what to do, as a sentence."""
     cures = {
         "dimensions": "Give query, key and value four dimensions (unsqueeze(1) for one head).",
         "sizes": "Make the head size of the values that of the keys.",
@@ -154,8 +154,8 @@ def _fix(budget: Budget, place: Place | None, why: list[str]) -> Fix:
 
 
 def _call(ops: Ops | None) -> FusedAttention | None:
-    """The call made most often, first of all of those with a reason. Those that return weights do
-    not call scaled_dot_product_attention: TD608."""
+    """The call made most often; calls with a reason come first. Calls that return weights do not
+    use scaled_dot_product_attention: TD608."""
     calls = [x for x in ops.fused_attention if "weights" not in x.unfused] if ops else []
     return max(calls, key=lambda call: (bool(call.unfused), call.per_step), default=None)
 

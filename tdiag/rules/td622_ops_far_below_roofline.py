@@ -12,7 +12,7 @@ Conv1d reached 19 GFLOP/s with 10 channels and 71 with 64; a dilation of 128 hal
 
 ## What to do
 For products and convolutions: fewer and wider layers; 16 channels instead of 10 took 1.3 times as
-long for 2.6 times the arithmetic. For everything else: measure what the compiler wins, with `tdiag
+long for 2.6 times the arithmetic. For everything else: measure the gain of the compiler with `tdiag
 try --set torch.compile`. It cannot make the library's products faster.
 
 ## How the gain is computed

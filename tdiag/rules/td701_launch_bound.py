@@ -2,7 +2,7 @@
 
 ## What it measures
 Device: idle time before kernels that start the moment they are launched, so launching is the limit.
-Only time between ordinary launches counts. Before the first device work, or where the next launch
+Only time between ordinary launches counts. Before the first device work, or if the next launch
 takes over ten times as long as usual, the host does something else: it preprocesses, creates the
 context, loads a module, or captures a graph.
 CPU: the time of forward and backward against the fixed cost of their torch calls, counted exactly

@@ -15,12 +15,12 @@ Set `fused=True` in the optimizer's constructor.
 ## How the gain is computed
 CPU: from the optimizer's time and the measured gain of `fused=True`: SGD 1.5 to 4.2 times, Adam and
 AdamW 2.75 to 7.2 times, Adagrad 2.7 to 5.8 times (large tensors least, small ones most). Device: at
-best all of its idle time during the optimizer, and of the optimizer's kernels what fewer passes
-over memory save (replayed where the trace allows it); at worst nothing.
+best all of its idle time during the optimizer, and the part of the optimizer's kernels that fewer
+passes over memory save (replayed if the trace allows it); at worst nothing.
 
 ## When this advice is wrong
-Torch before 2.4 has no fused form on a CPU, and before 2.3 none of SGD. Results differ in the last
-bits. Optimizers without such a switch are TD710's. Those of sparse gradients are left out: no
+Torch before 2.4 has no fused form on a CPU, and before 2.3 none for SGD. Results differ in the last
+bits. TD710 covers optimizers without this switch. Optimizers of sparse gradients are left out: no
 fused form accepts them.
 """
 
@@ -85,7 +85,7 @@ SGD_PASSES = Threshold(
 )
 # Optimizers of torch with a fused form.
 FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
-# Adagrad's fused form is for the CPU alone (torch.optim.Adagrad's documentation).
+# Adagrad's fused form is only for the CPU (torch.optim.Adagrad's documentation).
 FUSED_ONLY_ON_CPU = ("Adagrad",)
 FUSED_ON_CPU_SINCE = Threshold(
     4,
@@ -118,7 +118,7 @@ def check(
     low, high = _faster(largest.name)
     gain = (updating * (1 - 1 / low), updating * (1 - 1 / high))
     cuts: dict[str, float] = {}
-    if budget.has_device:  # foreach is the default there, and the device may idle for other reasons
+    if budget.has_device:  # foreach is its default, and the device may idle for other reasons
         fewer = SGD_PASSES if largest.name == "SGD" else ADAM_PASSES
         gain = (0.0, updating + fewer * working)
         cuts = {"host optimizer": 0.0, "optimizer": 1 - fewer}
@@ -175,7 +175,7 @@ def _sparse(tables: EmbeddingTables | None, optimizers: Optimizers) -> bool:
 
 
 def _faster(name: str) -> tuple[Threshold, Threshold]:
-    """The least and the most that its fused form gained, times as fast."""
+    """The smallest and the largest gain of its fused form, times as fast."""
     if name == "SGD":
         return SGD_LOW, SGD_HIGH
     return (ADAGRAD_LOW, ADAGRAD_HIGH) if name == "Adagrad" else (ADAM_LOW, ADAM_HIGH)

@@ -1,7 +1,7 @@
 """Gradients are filled with zeros
 
 ## What it measures
-Calls of `zero_` in a traced step inside the optimizer's `zero_grad`, and their time. Where no
+Calls of `zero_` in a traced step inside the optimizer's `zero_grad`, and their time. If no
 optimizer's `zero_grad` was called: about as many `zero_` calls as the optimizer has tensors.
 
 ## Why it is slow
@@ -103,7 +103,7 @@ def check(
             0.0 if budget.has_device else cost * LOW_END_FRAC,
             cost * WITH_ADDING,
             "high end: no zeroing, and backward stores instead of adding; low end: half of the"
-            " zeroing, or nothing where device work hides it.",
+            " zeroing, or nothing if device work hides it.",
             ("optimizer", "loss", "prepare", "backward", "other", "launch", "unattributed"),
         ),
         at=at,
@@ -111,13 +111,13 @@ def check(
 
 
 def _zeroes(line: OpLine) -> bool:
-    """Most calls of the line fill with zeros."""
+    """Whether most calls of the line fill with zeros."""
     zeroing = sum(line.names.get(name, 0.0) for name in ZEROING_CALLS)
     return zeroing > MAJORITY_FRAC * sum(line.names.values())
 
 
 def _by_their_number(host_ops: HostOps, tensors: int) -> HostOp | None:
-    """The zeroing where no optimizer's ``zero_grad`` was seen, perhaps by ``model.zero_grad``."""
+    """The zeroing if no optimizer's ``zero_grad`` was seen; perhaps ``model.zero_grad`` does it."""
     ops = {op.name: op for op in host_ops.ops if op.name in ZEROING}
     single = ops["aten::zero_"].count if "aten::zero_" in ops else 0.0
     fewest, most = round(FEWEST_CALLS * tensors), round(MOST_CALLS * tensors)

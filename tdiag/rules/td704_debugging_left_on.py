@@ -4,22 +4,21 @@
 Switches that are on at a step boundary: autograd's anomaly detection, a torch profiler, cProfile, a
 debugger or coverage run by the script, deterministic algorithms; and the line that switched each
 on. For anomaly detection also its cost, from the calls that record gradients; for the torch
-profiler, the samples in its own functions, and what recording one torch call takes longer here; for
-debuggers, the samples inside them. What cProfile costs is not measured.
+profiler, the samples in its own functions, and the time that recording adds to one torch call; for
+debuggers, the samples inside them. The cost of cProfile is not measured.
 
 ## Why it is slow
 Anomaly detection formats a Python stack for every call that records gradients and checks for NaN
 after every backward function. Profilers and tracers do work for every call or line.
 
 ## What to do
-Put such switches behind an option, and use them only in a run that looks for an error.
+Put such switches behind an option, and use them only in a run that searches for an error.
 
 ## How the gain is computed
 Anomaly detection: calls that record gradients × its cost per call, measured in the process and as
 multiples of this machine's own call cost, plus the NaN check of each parameter's gradient, by
 number and size. The torch profiler: its share of the samples, plus the torch calls × the measured
-time to record one. Debuggers: their share of the samples. Where no cost was measured, none is
-claimed.
+time to record one. Debuggers: their share of the samples. If no cost was measured, none is claimed.
 
 ## When this advice is wrong
 Deterministic algorithms may be required, for example for a published result.
@@ -77,7 +76,7 @@ CHECK_NS_HIGH = Threshold(
     4.5,
     "ns per number",
     f"{_MEASURED} 3 to 4.5 ns per number (50 and 400 parameters of 64 to 65,536 numbers); 4.8 to"
-    " 6.3 beside busy neighbours, where a plain torch.add took 1.7 times as long"
+    " 6.3 next to busy neighbours, where a plain torch.add took 1.7 times as long"
     " (benchmarks/rule_constants.py td704).",
 )
 # Innermost frames of torch's profilers while they start, stop and read their events.
@@ -93,7 +92,7 @@ EVENTS_OF_A_CALL = Threshold(
     "Counted in traces of three small trainings with torch 2.13: 4.3 to 5.7 ops, nested ones"
     " included, for each one that Python or backward called.",
 )
-# Where they take their time: all of the step but waiting.
+# The budget components in which they take their time: the whole step except waiting.
 COMPONENTS = (
     "prepare", "forward", "loss", "backward", "optimizer", "launch", "other", "unattributed",
 )  # fmt: skip
@@ -101,9 +100,9 @@ COMPONENTS = (
 
 @dataclass(frozen=True)
 class _Switch:
-    """Something that is on. ``off``: how to switch it off. ``low_ns``, ``high_ns``: what it costs a
-    step, and ``why``; both 0 where that was not measured. ``change``: what switches it off in a
-    trial, "" for nothing."""
+    """A switch that is on. ``off``: how to switch it off. ``low_ns``, ``high_ns``: its cost per
+    step, and ``why``; both 0 if that was not measured. ``change``: the change that switches it off
+    in a trial, "" for none."""
 
     name: str
     off: str
@@ -139,7 +138,7 @@ def check(
         return None
     on.sort(key=lambda switch: -switch.high_ns)
     low, high = sum(switch.low_ns for switch in on), sum(switch.high_ns for switch in on)
-    unknown = "" if high else " What that costs was not measured."
+    unknown = "" if high else " Its cost was not measured."
     return Found(
         summary=(
             f"Left on during training: {', '.join(f'{x.name}{where(x.at)}' for x in on)}.{unknown}"
@@ -209,7 +208,7 @@ def _profiler(
     dispatch: Dispatch | None,
     stacks: Stacks | None,
 ) -> _Switch:
-    """A torch profiler: it is started and stopped, and it records every call meanwhile."""
+    """A torch profiler: it is started and stopped, and it records every call while it runs."""
     made = [found for name in PROFILERS if (found := settings.last(name)) is not None]
     at = made[0].at if made else None
     inside, evidence = 0.0, []
@@ -247,7 +246,7 @@ def _in_torchs_profiler(line: StackLine) -> bool:
 
 
 def _tracer(name: str, settings: Settings, budget: Budget, stacks: Stacks | None) -> _Switch:
-    """cProfile, which samples do not show, or a debugger written in Python, which they do."""
+    """cProfile, which samples do not show, or a debugger written in Python, which they show."""
     made = settings.last("cProfile.Profile") if name == "cProfile" else None
     at = made.at if made else None
     switch = _Switch(

@@ -13,13 +13,13 @@ the clipped norm is not the norm of the whole gradient.
 Clip all parameters in one call and leave `foreach` at its default.
 
 ## How the gain is computed
-From its share of the optimizer's time. High end: of calls made once per parameter, all but one; of
-`foreach=False`, what foreach gained on small tensors in measurements; on a device, its idle time
-meanwhile. Low end: nothing.
+From its share of the optimizer's time. High end: for calls made once per parameter, all but one;
+for `foreach=False`, what foreach gained on small tensors in measurements; on a device, its idle
+time during clipping. Low end: nothing.
 
 ## When this advice is wrong
 With large tensors (100,000 numbers and more) on a CPU, `foreach=True` gained nothing or lost.
-Clipping each parameter on its own is another method and may be intended.
+Clipping each parameter separately is another method and may be intended.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from tdiag.units import per_step
 CODE = "TD705"
 NAME = "gradients-clipped-one-by-one"
 CLASS = "overhead"
-UNTRIED = "one call clips another norm than a loop; `foreach=False` alone: `optimizer.clip_foreach`"
+UNTRIED = (
+    "one call clips a different norm than a loop; `foreach=False` alone: `optimizer.clip_foreach`"
+)
 
 FOREACH_WINS = Threshold(
     1.3,

@@ -2,7 +2,7 @@
 
 ## What it measures
 Torch's intra-op threads, summed over all training processes of the run on this machine (and loader
-workers where known), against the cores available to them: affinity and cgroup quota, minus what
+workers if known), compared with the cores available to them: affinity and cgroup quota, minus what
 other trainings on the machine need. Too many threads follow from the numbers alone. Too few are
 reported only if cores idled and calls were large enough to be split.
 
@@ -51,12 +51,12 @@ CLASS = "overhead"
 
 # Phases in which torch's intra-op threads work.
 PARALLEL = ("forward", "loss", "backward", "optimizer", "evaluation")
-# Those whose calls are counted one by one.
+# Phases whose calls are counted individually.
 COUNTED = ("forward", "loss", "evaluation")
 LARGE_CALL_NS = Threshold(
     200_000,
     "ns",
-    "PyTorch splits element-wise work into grains of 32,768 (at::internal::GRAIN_SIZE), some tens"
+    "PyTorch splits element-wise work into grains of 32,768 (at::internal::GRAIN_SIZE), tens"
     " of µs on one core; only calls well above that can use a second thread.",
 )
 IDLE_CORES_FRAC = Threshold(
@@ -137,7 +137,7 @@ def _training(budget: Budget, threads: Threads, system: System, cores: int, shar
 
 
 def _changed(threads: Threads, cores: int) -> str:
-    """The fix at what set the number: the user's line, else the environment."""
+    """The fix where the number was set: the user's line, else the environment."""
     call = f"Call torch.set_num_threads({cores})"
     if threads.set_at is not None:
         return f"{call}{where(threads.set_at)}."
@@ -150,7 +150,8 @@ def _changed(threads: Threads, cores: int) -> str:
 
 
 def _left(system: System, trainings: Sequence[Busy]) -> float:
-    """Cores left to the run's processes, if other trainings first take what the run may not use."""
+    """Cores left to the run's processes after other trainings have taken cores that the run may not
+    use."""
     elsewhere = system.cores_machine - system.cores_allowed
     taken = max(0.0, sum(training.wants for training in trainings) - elsewhere)
     return system.cores_allowed - taken
@@ -261,9 +262,9 @@ def _cores_idle(system: System) -> bool:
 
 
 def _saved_by_more(threads: Threads, system: System, roof: Roof | None, work: Work | None) -> float:
-    """Share of the computing time, at most, that one thread on each available core saves: as
-    measured after the run, by the step's own ops. Where that is unknown, threads beyond the
-    physical cores save nothing: they share arithmetic units."""
+    """The largest share of the computing time that one thread on each available core saves: as
+    measured after the run, for the step's own ops. If that is unknown, threads beyond the physical
+    cores save nothing, because they share arithmetic units."""
     if roof and roof.in_force and work and roof.certainty >= MAJORITY_FRAC:
         now = sum(roof.in_force.best_ns(op) for op in work.ops)
         return 1 - sum(map(roof.best_ns, work.ops)) / now if now else 1.0
@@ -280,7 +281,7 @@ def _share_at_stake(ops: Ops | None) -> float:
 def _large_share(ops: Ops | None) -> float:
     """Share of the calls' time in calls large enough to be split; 0 if they were not counted.
 
-    Of forward and loss: `backward()` is one call, however small the calls inside it are.
+    Only for forward and loss: `backward()` is one call, however small the calls inside it are.
     """
     lines = [x for x in ops.lines if x.calls and x.phase in COUNTED] if ops else []
     total = sum(line.elapsed_ns for line in lines)

@@ -2,7 +2,7 @@
 
 ## What it measures
 Time inside Python's cyclic garbage collector on the training thread, per step; and the line that
-asks for most of the collections with `gc.collect()`, if one does.
+calls for most of the collections with `gc.collect()`, if one does.
 
 ## Why it is slow
 A full collection visits every live container object. A dataset held as Python lists or dicts of
@@ -66,7 +66,7 @@ def check(budget: Budget, phases: Phases, settings: Settings | None) -> Found | 
 
 
 def _fix(called: Setting | None) -> Fix:
-    """``called``: the line that asks for most of the collections."""
+    """``called``: the line that causes most of the collections."""
     if called is not None:
         return Fix(
             f"Remove gc.collect(){where(called.at)} from the training loop: Python collects when it"

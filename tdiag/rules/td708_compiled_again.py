@@ -19,7 +19,7 @@ High end: the time spent compiling in the clean steps. Low end: nothing, if reco
 every shape was seen.
 
 ## When this advice is wrong
-In the first epoch of a long run, shapes are new that later repeat. Dynamic shapes make kernels
+In the first epoch of a long run, shapes are new that will repeat later. Dynamic shapes make kernels
 somewhat slower than fixed ones.
 """
 
@@ -42,7 +42,7 @@ NAME = "compiled-again"
 CLASS = "overhead"
 
 # The host compiles while it runs the model, forward or backward; with a device, the device idles
-# meanwhile.
+# during that time.
 COMPILING = ("forward", "loss", "backward", "launch", "other")
 
 
@@ -90,10 +90,10 @@ def _fix(worst: Recompiled | None, at: Place | None) -> Fix:
             code="model = torch.compile(model, dynamic=True)",
         )
     return Fix(
-        f"Do not change what the code compiled{where(at)} takes as constant: hand a number that"
-        f" changes over as a tensor, and keep modes, types and objects the same.{because}",
+        f"Do not change what the code compiled{where(at)} treats as constant: pass a number that"
+        f" changes as a tensor, and keep modes, types and objects the same.{because}",
         "review",
-        action="Keep what the compiled code takes as constant",
+        action="Keep what the compiled code treats as constant",
         code="rate = torch.tensor(rate)  # compiled once for every value",
     )
 

@@ -78,7 +78,7 @@ def check(
     budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None, phases: Phases | None
 ) -> Found | None:
     check_samples(stacks)
-    others = beside_the_step(AFTER_THE_STEP, stacks, ops, trees)  # of TD713
+    others = beside_the_step(AFTER_THE_STEP, stacks, ops, trees)  # TD713 reports these
     if phases is not None and phases.prepare_waits:  # a line that waits runs no Python
         others += beside_the_step(BEFORE, stacks, ops, trees)
     mine = [x for x in stacks.training if _own(x) and not logs(x) and x not in others]
@@ -101,7 +101,7 @@ def check(
         raise Abstain("torch calls took more than twice as long while sampled as while counted")
     if not lines and unseen:
         raise Abstain(
-            "the counted steps held no evaluation, and a line of one cannot be told apart"
+            "the counted steps had no evaluation, so a line of an evaluation cannot be recognised"
         )
     if not lines:
         return None
@@ -150,14 +150,14 @@ def _with(line: StackLine, others: Sequence[StackLine]) -> bool:
 
 
 def _own(line: StackLine) -> bool:
-    """Samples end in this line itself: it calls nothing written in Python."""
+    """Whether samples end in this line itself: it calls nothing written in Python."""
     parts = [part for part in line.at.file.split("/") if part]
     return not line.phase and line.leaf == f"{line.at.function} ({'/'.join(parts[-2:])})"
 
 
 def _missed_evaluation(budget: Budget, ops: Ops) -> bool:
-    """Evaluations or rollouts take time, but the few steps whose torch calls were counted held
-    none: a line without counted calls may consist of them."""
+    """Whether evaluations or rollouts take time but the few steps with counted torch calls had
+    none: then a line without counted calls may belong to them."""
     evaluates = budget.share("evaluation") >= NOTICEABLE_FRAC
     return evaluates and not any(line.phase == "evaluation" for line in ops.lines)
 
@@ -187,9 +187,9 @@ def _longer(line: StackLine, budget: Budget, stacks: Stacks, ops: Ops) -> float:
 
 
 def _added(line: StackLine, stacks: Stacks, budget: Budget) -> float:
-    """Time that the sampler may have added to this line, at most, ns per clean step. A sampled step
-    is 1 + slowed times a clean one, and all of that may lie in this line:
-    share − ((1 + slowed) × share − slowed)."""
+    """The most time that the sampler may have added to this line, ns per clean step. A sampled step
+    is 1 + slowed times a clean one, and all of the difference may be in this line: share − ((1 +
+    slowed) × share − slowed)."""
     return max(0.0, stacks.slowed_frac * (1.0 - line.own_frac)) * budget.step_ns
 
 

@@ -19,7 +19,7 @@ small tensors, 1.45 to 3.46 times. Device: at best all of its idle time during t
 worst nothing.
 
 ## When this advice is wrong
-On a CPU, `foreach` is slower for tensors of 100,000 numbers and more, since each pass covers all
+On a CPU, `foreach` is slower for tensors of 100,000 numbers and more, because each pass covers all
 tensors before the next begins. There the calls do work, and this rule stays silent. `foreach` holds
 intermediate results for all tensors at once.
 """
@@ -42,7 +42,7 @@ from tdiag.units import duration, percent
 CODE = "TD710"
 NAME = "optimizer-loops-over-tensors"
 CLASS = "overhead"
-UNTRIED = "the loop has to be rewritten; for torch's own optimizers: `optimizer.foreach`"
+UNTRIED = "the loop must be rewritten; for torch's own optimizers: `optimizer.foreach`"
 
 MIN_CALLS = Threshold(
     48,
@@ -113,7 +113,7 @@ def check(
 
 
 def _inside(line: OpLine) -> bool:
-    """The line makes one call, and the loop is inside the optimizer it calls."""
+    """Whether the line makes one call, and the loop is inside the optimizer that it calls."""
     return not line.in_loop and line.calls >= MIN_CALLS * line.turns
 
 

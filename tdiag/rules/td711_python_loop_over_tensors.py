@@ -3,15 +3,15 @@
 ## What it measures
 User lines before the forward pass, in a module's hooks, in the optimizer or after the step that
 repeat torch calls and conversions (`.item()`, `bool(tensor)`) within one step. Calls are counted
-exactly by line; their clean time is limited by the samples of their functions, where there are any.
+exactly by line; their clean time is limited by the samples of their functions, if there are any.
 
 ## Why it is slow
 Every torch call and every conversion costs a few microseconds even on little data. On a device,
 each conversion also waits for the device to finish.
 
 ## What to do
-Write the loop as one expression over whole tensors. If it only observes training, run it every so
-many steps.
+Write the loop as one expression over whole tensors. If it only observes training, run it every few
+dozen steps.
 
 ## How the gain is computed
 The phase's clean time × these lines' share of its calls' time, at most what samples show of their
@@ -50,7 +50,7 @@ from tdiag.units import duration, percent
 CODE = "TD711"
 NAME = "python-loop-over-tensors"
 CLASS = "overhead"
-UNTRIED = "the loop has to be rewritten; `--freeze` of its function bounds the gain"
+UNTRIED = "the loop must be rewritten; `--freeze` of its function bounds the gain"
 
 # Phases of user code that is neither the model nor its loss, and their budget components.
 PHASES = {
@@ -58,7 +58,7 @@ PHASES = {
     "optimizer": "optimizer",
     "after_step": "other",
     "unattributed": "unattributed",
-    "forward": "forward",  # of it, the modules' hooks
+    "forward": "forward",  # only the modules' hooks in it
 }
 # The budget components of device idle time caused by such a loop.
 WITH_DEVICE = ("launch", "sync")

@@ -21,12 +21,12 @@ module for whole sequences (`nn.LSTM`) instead of a cell (`nn.LSTMCell`); step s
 ## How the gain is computed
 The gain depends on how many calls become one (the batch, the sequence, or the number of
 environments you choose) and on how much of a call is fixed cost, of which only the minimum is
-measured: the cost of as many empty torch calls. So the low end is what is known: half of that
-minimum where calls wait for values read from the previous one (as with two environments), else all
-of it but one call's share (device: of the idle time); for cells, the smallest measured gain. High
-end: all but one of the calls' time; where calls do work, and for cells, the largest measured gain.
-To measure it, time a step with two, four and eight at once: the time saved is 1/2, 3/4 and 7/8 of
-the fixed cost.
+measured: the cost of as many empty torch calls. So the low end is certain: half of that minimum if
+calls wait for values read from the previous one (as with two environments), else all of it except
+one call's share (device: of the idle time); for cells, the smallest measured gain. High end: the
+time of all calls but one; if calls do work, and for cells, the largest measured gain. To measure
+it, time a step with two, four and eight at once: the time saved is 1/2, 3/4 and 7/8 of the fixed
+cost.
 
 ## When this advice is wrong
 A recurrence over one sequence cannot be stacked: compile it. Stepping several environments or
@@ -57,7 +57,7 @@ from tdiag.units import duration, percent
 CODE = "TD712"
 NAME = "model-called-in-a-loop"
 CLASS = "overhead"
-UNTRIED = "what each call takes may depend on the call before it"
+UNTRIED = "a call's input may depend on the call before it"
 
 WORKING_HIGH = Threshold(
     17.3,
@@ -77,7 +77,7 @@ CELL_HIGH = Threshold(
     "The same measurement: the most, an LSTM of 64 units, 40 steps of 16"
     " (benchmarks/rule_constants.py td712).",
 )
-# Phases of the loop's lines: a criterion called in it is loss.
+# Phases of the loop's lines: a criterion called in it belongs to the loss.
 PHASES = ("forward", "loss")
 
 
@@ -137,8 +137,8 @@ def check(
 
 @dataclass(frozen=True)
 class _Cost:
-    """Per step, ns: the calls' cost and the minimum of it that is fixed cost; ``most_frac``: the
-    share of it that one call on everything can save."""
+    """Per step, ns: the calls' cost, and the part of it that is certainly fixed cost;
+    ``most_frac``: the share of it that a single call on everything can save."""
 
     spent_ns: float
     least_ns: float
@@ -189,7 +189,8 @@ def _on_cpu(
 
 
 def _waits(loop: ModelLoop) -> bool:
-    """Each call waits for a value read from the previous one (an agent's action, a token)."""
+    """Whether each call waits for a value read from the previous one (an agent's action, a
+    token)."""
     read = sum(conversions(loop.lines).values())
     return bool(read) and read >= MAJORITY_FRAC * loop.counted
 
@@ -224,7 +225,7 @@ def _fix(loop: ModelLoop, place: str) -> Fix:
 
 
 def fires() -> Evidence:
-    """An agent: every call waits for the action that the one before chose."""
+    """An agent: every call waits for the action that the previous one chose."""
     policy = module("Policy", 22, calls_per_step=120.0, trained_at=at(41, "act"))
     lines = ops(
         op_line(24, "forward", 600, grad_calls=600.0, turns=120.0, repeated=120.0, one_row=True),

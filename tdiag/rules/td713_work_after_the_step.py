@@ -17,8 +17,8 @@ once, before the first epoch, what each epoch makes again: data sets, loaders, t
 
 ## How the gain is computed
 The lines' share of the samples as time of the step, within the sampling error. Low end: a quarter
-as often. High end: one step in fifty. With a device the low end is nothing, because it may work
-meanwhile.
+as often. High end: one step in fifty. With a device the low end is nothing, because it may work at
+the same time.
 
 ## When this advice is wrong
 What must happen every step, such as an average of the weights, cannot happen less often.

@@ -2,33 +2,32 @@
 
 ## What it measures
 The time of each phase over the steps that ran without a profiler: its slope with the step number
-(Theil-Sen, with its 95 % interval), of the shortest times of groups of steps. Reported if both
+(Theil-Sen, with its 95 % interval), from the shortest times of groups of steps. Reported if both
 halves of the run grow, if the phase does not fall back (as with each epoch), if it grows more than
-the computing beside it, and if what grew is noticeable. Of a minute beside busy programs nothing is
-reported.
+the computing around it, and if the growth is noticeable. Nothing is reported for a minute with busy
+neighbours.
 
-A run without `--profiling` goes on after its profiled windows, which take a minute at most. Eight
-steps are then timed whenever the run has lasted a twentieth longer, and stacks are sampled again
-whenever it has lasted twice as long. From eight such late windows on they alone are judged. The
-line is the one that holds most of the phase's samples, the last ones or else the first, if growth
-made up most of the phase when they were taken; where there is none, the phase alone is named. With
-a device nothing is said of late windows: any phase of the host may wait for it. A run with
-`--profiling` ends with its windows: the steps in them are judged, and only if one line holds most
-of the phase's samples.
+A run without `--profiling` goes on after its profiled windows, which take a minute at most. Then
+eight steps are timed whenever the run has lasted a twentieth longer, and stacks are sampled again
+whenever it has lasted twice as long. With eight or more such late windows only they are judged. The
+rule names the line with most of the phase's samples, from the last sampling or else the first, if
+growth was most of the phase at that time; otherwise it names only the phase. With a device, late
+windows are not judged: any phase of the host may wait for the device. A run with `--profiling`
+ends with its windows: their steps are judged, and only if one line has most of the phase's samples.
 
 ## Why it is slow
 A line that goes over everything since the start, such as the mean of a growing list of losses, or a
-backward through the graphs of all earlier steps, costs more with each step. Over a long run it
-comes to dominate, however cheap it is at first.
+backward through the graphs of all earlier steps, costs more with each step. In a long run it
+dominates in the end, however cheap it is at first.
 
 ## What to do
 Keep a running sum and a count, or the last N values, instead of the whole list. Detach what is kept
-from its graph. Where the line is not named, run `tdiag attach PID` once the steps are slow: it
-samples them as they are then.
+from its graph. If the line is not named, run `tdiag attach PID` once the steps are slow: it samples
+them then.
 
 ## How the gain is computed
-The slope's interval × the steps until the clean ones: what the phase had grown by when these were
-timed. The gain grows with the run. Where the clean steps held none of it yet, no gain is given.
+The slope's interval × the steps until the clean ones: how much the phase had grown when these were
+timed. The gain grows with the run. If the clean steps had no growth yet, no gain is given.
 
 ## When this advice is wrong
 Inputs that grow on purpose (a curriculum of longer sequences) make steps longer as well.
@@ -68,7 +67,7 @@ NAME = "steps-slow-down"
 CLASS = "overhead"
 UNTRIED = "a trial is too short to see steps slow down"
 
-# Phase → the budget components that may hold it, where the names differ.
+# Phase → the budget components that may contain it, if the names differ.
 _COMPONENTS = {
     "data_wait": DATA_WAIT, "after_step": ("other",), "prepare": ("prepare", "other"),
 }  # fmt: skip
@@ -86,7 +85,7 @@ _WORDS = {
     "unattributed": "a part of the step without a name",
 }
 LATER = Threshold(
-    10_000, "steps", "Heuristic: an example of what it comes to; a few epochs take as many."
+    10_000, "steps", "Heuristic: an example of the later cost; a few epochs take as many steps."
 )
 
 
@@ -105,12 +104,12 @@ def check(
         raise Abstain("other programs kept the cores busy: steps may take longer because of them")
     timed = slowing.last_step - slowing.first_step
     for phase in slowing.phases:
-        # Waiting for another rank is that rank's: TD902.
+        # Time spent waiting for another rank belongs to TD902.
         if phase.phase == "comm" or phase.least_ns * timed < NOTICEABLE_FRAC * budget.step_ns:
             continue
         if slowing.late and budget.has_device:
             raise Abstain(
-                f"each step took {duration(phase.slope_ns)} longer than the one before, but what"
+                f"each step took {duration(phase.slope_ns)} longer than the previous one, but what"
                 " the device did so late was not recorded: run `tdiag attach PID` while it is slow"
             )
         place = None
@@ -125,7 +124,8 @@ def check(
 
 
 def _grew_by_then(phase: PhaseGrowth, memory: MemoryGrowth | None) -> bool:
-    """In the windows growth was most of the phase already; or a graph that grows was counted."""
+    """Whether growth already was most of the phase in the windows, or a growing graph was
+    counted."""
     graphs = phase.phase == "backward" and memory is not None and bool(memory.graphs)
     return graphs or _mostly(phase.grown_frac)
 
@@ -135,7 +135,7 @@ def _mostly(frac: float | None) -> bool:
 
 
 def _named(phase: PhaseGrowth, ops: Ops | None) -> str:
-    """The phase in words, with the line that it begins behind where that is known."""
+    """The phase in words, with the line after which it begins if that is known."""
     updates = [x for x in ops.lines if x.phase == "optimizer"] if ops else []
     behind = max(updates, key=lambda x: x.elapsed_ns, default=None)
     spot = where(behind.at) if behind and phase.phase == "after_step" else ""
@@ -150,7 +150,7 @@ def _found(
     memory = slowing.memory_bytes
     return Found(
         summary=(
-            f"Each step takes {duration(phase.slope_ns)} longer than the one before"
+            f"Each step takes {duration(phase.slope_ns)} longer than the previous one"
             f" ({each}), {named}: {_comes_to(phase, slowing)}."
             + (f" The process's memory grows by {size(memory)} a step." if memory else "")
         ),
@@ -161,7 +161,7 @@ def _found(
             count("first step timed", slowing.first_step, source),
             count("last step timed", slowing.last_step, source),
             *([bytes_("memory grows with each step", memory, source)] if memory else []),
-            *([count("compiled again meanwhile", slowing.compiled, source)]
+            *([count("compiled again during the run", slowing.compiled, source)]
               if slowing.compiled else []),
         ),
         fix=_fix(at),
@@ -192,7 +192,7 @@ def _fix(at: Place | None) -> Fix:
 
 
 def _gain(phase: PhaseGrowth, slowing: SlowingDown, budget: Budget) -> Gain | None:
-    """None where the budget's steps held none of it yet, or too little to be shown."""
+    """None if the budget's steps had no growth yet, or too little to show."""
     steps = slowing.clean_step if slowing.late else slowing.last_step
     components = _COMPONENTS.get(phase.phase, (phase.phase,))
     seen = min(phase.most_ns * steps, held(budget, *components))
@@ -213,7 +213,7 @@ def _place(
     trees: CallTrees | None,
     memory: MemoryGrowth | None,
 ) -> Place | None:
-    """The line that takes most of the phase; of backward, the one whose graph grows."""
+    """The line that takes most of the phase; for backward, the line whose graph grows."""
     if phase.phase == "backward" and memory is not None and memory.graphs:
         return memory.graphs[0].at
     sides = {"after_step": (AFTER_THE_STEP,), "prepare": (AFTER_THE_STEP, BEFORE)}

@@ -1,27 +1,27 @@
-"""Environment variables of debugging are set
+"""Debugging environment variables are set
 
 ## What it measures
-Variables in the process's environment that make torch, CUDA or Python check or wait at every call:
-`CUDA_LAUNCH_BLOCKING`, `HIP_LAUNCH_BLOCKING` and `AMD_SERIALIZE_KERNEL` where the training uses a
-device, `TORCH_DISTRIBUTED_DEBUG=DETAIL` where it has several ranks, `PYTHONMALLOC=debug` and
-Python's development mode (`PYTHONDEVMODE`, `-X dev`).
+Environment variables that make torch, CUDA or Python check or wait at every call:
+`CUDA_LAUNCH_BLOCKING`, `HIP_LAUNCH_BLOCKING` and `AMD_SERIALIZE_KERNEL` if the training uses a
+device, `TORCH_DISTRIBUTED_DEBUG=DETAIL` if it has several ranks, `PYTHONMALLOC=debug` and Python's
+development mode (`PYTHONDEVMODE`, `-X dev`).
 
 ## Why it is slow
-With blocking launches the host waits for each kernel before it issues the next one, so that the
-device idles in between. `DETAIL` compares the shapes of all ranks before each collective. Python's
+With blocking launches the host waits for each kernel before it issues the next one, so the device
+idles between kernels. `DETAIL` compares the shapes of all ranks before each collective. Python's
 debug allocator fills and checks every block of memory.
 
 ## What to do
-Unset them, also in job scripts and container images; set them only for the run that looks for an
+Unset them, also in job scripts and container images; set them only for a run that searches for an
 error.
 
 ## How the gain is computed
-For Python's debug allocator, from the time of Python's own work: making batches, and what is
-outside the model. High end: it was 1.8 times as fast without. Low end: nothing, since calls of
-torch were hardly slower. The other variables' cost was not measured: no gain is claimed.
+For Python's debug allocator, from the time of Python's own work: making batches, and work outside
+the model. High end: it was 1.8 times as fast without. Low end: nothing, because torch calls were
+hardly slower. The other variables' cost was not measured: no gain is claimed.
 
 ## When this advice is wrong
-If this run is the one that looks for an error.
+If this run is the one that searches for an error.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ def check(
         0.0,
         held(budget, *OF_PYTHON) * (1 - 1 / ALLOCATOR_TIMES),
         f"high end: Python's own work takes {ALLOCATOR_TIMES} times as long with the debug"
-        " allocator; low end: nothing, since torch itself is hardly slower.",
+        " allocator; low end: nothing, because torch itself is hardly slower.",
         OF_PYTHON,
     )
     return Found(
         summary=f"Set in the environment during training: {', '.join(said)}.",
         evidence=tuple(text("set in the environment", one, "probe") for one in said),
         fix=Fix(
-            f"Unset {', '.join(on)} for runs that do not look for an error, also in job scripts and"
-            " container images.",
+            f"Unset {', '.join(on)} for runs that do not search for an error, also in job scripts"
+            " and container images.",
             "safe",
             "process.debugging=off",
             action=f"Unset {next(iter(on))}",
@@ -83,7 +83,7 @@ def check(
 
 
 def fires() -> Evidence:
-    """Left over from the search for an illegal memory access."""
+    """Left from the search for an illegal memory access."""
     variables = DebugVariables(values={"CUDA_LAUNCH_BLOCKING": "1"})
     return Evidence().add(budget(device=True, compute=60, launch=40), variables, environment())
 

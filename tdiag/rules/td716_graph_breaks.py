@@ -6,8 +6,8 @@ continued after each, and the host's time from the end of one graph to the start
 
 ## Why it is slow
 Between two graphs the function runs as plain Python, op by op. Nothing is fused across the break,
-every part has guards of its own to check, and `.item()` or a branch on a tensor's value also waits
-for the device.
+every part has its own guards to check, and `.item()` or a branch on a tensor's value also waits for
+the device.
 
 ## What to do
 Move printing, logging and conversions to Python numbers out of the compiled function. Replace
@@ -15,8 +15,8 @@ branches on values by `torch.where`. `torch.compile(..., fullgraph=True)` raises
 first break that is left.
 
 ## How the gain is computed
-High end: the time between the graphs, as traced, scaled to the clean step. Low end: nothing, since
-what runs there may have to run anyway.
+High end: the time between the graphs, as traced, scaled to the clean step. Low end: nothing,
+because the code that runs there may be needed.
 
 ## When this advice is wrong
 The work between the graphs may be needed and have no form that torch.compile understands, such as
@@ -43,7 +43,7 @@ from tdiag.units import per_step, plural
 CODE = "TD716"
 NAME = "graph-breaks"
 CLASS = "overhead"
-UNTRIED = "the code that breaks the graph has to be rewritten"
+UNTRIED = "the code that breaks the graph must be rewritten"
 
 WAITS = ("forward", "loss", "python_loss", "sync", "launch", "other")
 

@@ -2,8 +2,8 @@
 
 ## What it measures
 Parameters that have a gradient at the end of a step, belong to no optimizer, and do not change
-between two checks: a teacher, a perceptual loss or a backbone that is meant to be frozen.
-Parameters of 16 bits are left out, since an optimizer may have copies of them.
+between two checks: a teacher, a perceptual loss or a backbone that is meant to be frozen. 16-bit
+parameters are left out, because an optimizer may hold copies of them.
 
 ## Why it is slow
 Backward computes these gradients in every step, and the forward pass keeps the activations that
@@ -11,17 +11,17 @@ they need.
 
 ## What to do
 Freeze what is not trained: `module.requires_grad_(False)`, once before training. Gradients still
-flow through it to what lies before it. If nothing trained lies before it, call it under
-`torch.no_grad()`, which also saves its graph. If it is meant to be trained, its parameters are
-missing in the optimizer: add them.
+flow through it to earlier layers. If no earlier layer is trained, call it under `torch.no_grad()`,
+which also saves its graph. If it is meant to be trained, its parameters are missing in the
+optimizer: add them.
 
 ## How the gain is computed
-High end: of the time of backward, the share of these parameters in all parameters of the models
-that are called. It is an estimate: a convolution computes more with each parameter than a dense
-layer. Low end: nothing.
+High end: these parameters' share of all parameters of the models that are called, times the time of
+backward. This is an estimate: a convolution computes more per parameter than a dense layer. Low
+end: nothing.
 
 ## When this advice is wrong
-The gradients are read by the script itself, for a saliency map or to be logged.
+The script itself reads the gradients, for a saliency map or a log.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def check(budget: Budget, modules: Modules) -> Found | None:
             ns("backward", backward, "budget"),
         ),
         fix=Fix(
-            f"If {most.name}{where(at)} is not to be trained, freeze it once before training:"
-            " requires_grad_(False); and if nothing trained lies before it, call it under"
-            " torch.no_grad(). If it is to be trained, add its parameters to the optimizer.",
+            f"If {most.name}{where(at)} should not be trained, freeze it once before training:"
+            " requires_grad_(False); and if no earlier layer is trained, call it under"
+            " torch.no_grad(). If it should be trained, add its parameters to the optimizer.",
             "review",
             "model.unused_gradients=off",
             action=f"Freeze {most.name}, or add its parameters to the optimizer",

@@ -7,7 +7,7 @@ followed from call to call in the counted steps.
 
 ## Why it is slow
 If a sample reaches the frozen layers unchanged in every epoch, they compute the same features for
-it each time. The first epoch's would be enough.
+it each time. Computing them once is enough.
 
 ## What to do
 Compute the features once, before training, with the frozen layers in evaluation mode, and train on
@@ -20,9 +20,9 @@ batch norm is active among these layers, or if the features do not fit into memo
 loading is not counted.
 
 ## When this advice is wrong
-If inputs are augmented at random: such runs are not reported where the random numbers can be seen
-(drawn in a fetch, or by torch or `random` in the loop). If the frozen layers are to be trained
-later (gradual unfreezing).
+If inputs are augmented at random: the rule does not report runs in which it can see the random
+numbers (drawn in a fetch, or by torch or `random` in the loop). If the frozen layers will be
+trained later (gradual unfreezing).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tdiag.units import duration, percent, size
 CODE = "TD718"
 NAME = "frozen-layers-recomputed"
 CLASS = "compute"
-UNTRIED = "features instead of samples are another data set, and another training"
+UNTRIED = "training on features instead of samples needs another data set and script"
 
 
 def check(

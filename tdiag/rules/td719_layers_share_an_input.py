@@ -7,13 +7,14 @@ of their backward is compared with the work that their shapes need on this machi
 
 ## Why it is slow
 Each call costs a few microseconds of Python and dispatch, again in the backward pass, and the
-optimizer updates each layer's parameters apart. Narrow matrices leave most of the processor idle.
+optimizer updates each layer's parameters separately. Narrow matrices leave most of the processor
+idle.
 
 ## What to do
 Make one layer as wide as all of them together, call it once, and split its result.
 
 ## How the gain is computed
-Of the calls' time with their backward: low end the least and high end the most that one layer
+From the calls' time with their backward: low end the least and high end the most that one layer
 instead of many saved in measurements (16 to 256 linear layers). The high end includes the updates
 of their parameters, by their share in the optimizer's tensors. Low end 0 if the calls do much work.
 
@@ -39,7 +40,7 @@ from tdiag.units import duration, percent
 CODE = "TD719"
 NAME = "layers-share-an-input"
 CLASS = "overhead"
-UNTRIED = "the layers have to be written as one"
+UNTRIED = "the layers must be written as one"
 
 MERGED_LOW = Threshold(
     1.85,
@@ -65,7 +66,7 @@ def check(
 ) -> Found | None:
     lines = [x for x in ops.lines if x.phase == "forward" and x.shared >= MIN_LINE_CALLS]
     if not lines or budget.has_device:
-        return None  # on a device its own idle time tells (TD701)
+        return None  # on a device its own idle time shows this (TD701)
     if dispatch is None:
         raise Abstain("the fixed cost of a call was not measured on this machine")
     cost = cost_of(lines, phases, ops, dispatch)

@@ -2,19 +2,19 @@
 
 ## What it measures
 Calls before and in the forward pass and in the loss that take only constants: buffers, frozen
-weights, tensors that the step before was given unchanged, and what the same calls with the same
-numbers made of these. Calls of one counted step are compared with those of an earlier one.
+weights, tensors that were passed unchanged in the previous step, and results of the same calls with
+the same numbers on these. Calls of one counted step are compared with those of an earlier one.
 
 ## Why it is slow
-A mask, an encoding of positions or a normalised adjacency matrix is the same in every step. It is
-computed again each time, and once is enough.
+A mask, a positional encoding or a normalised adjacency matrix is the same in every step. It is
+computed again each time, although once is enough.
 
 ## What to do
 Compute it once, where the module is made, and keep it as a buffer (`register_buffer`).
 
 ## How the gain is computed
 The time of each phase × these calls' share of the time of its calls. High end: all of it. Low end:
-three quarters, since a part of the calls may have to stay.
+three quarters, because some of the calls may have to stay.
 
 ## When this advice is wrong
 If the result depends on the size of the batch or of the sequence, and that changes during training:
@@ -38,7 +38,7 @@ from tdiag.units import duration, percent
 CODE = "TD720"
 NAME = "constants-recomputed"
 CLASS = "compute"
-UNTRIED = "the value has to be computed where the module is made"
+UNTRIED = "the value must be computed where the module is made"
 
 
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:

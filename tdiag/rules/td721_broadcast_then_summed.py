@@ -1,4 +1,4 @@
-"""A large tensor is made by broadcasting, and summed right away
+"""A large tensor is made by broadcasting and then summed
 
 ## What it measures
 Products and differences of two tensors whose result is at least eight times as large as both, and
@@ -7,11 +7,11 @@ that are summed over a dimension by a later call: `(x[:, :, None] * w).sum(1)`,
 
 ## Why it is slow
 The large tensor is written to memory and read again, forward and backward. A matrix product never
-makes it, and works in the processor's caches.
+makes it and works in the processor's caches.
 
 ## What to do
-A product that is summed is `x @ w` or `torch.einsum`; differences that are squared and summed are
-`torch.cdist(x, y).square()`.
+Write a product that is summed as `x @ w` or `torch.einsum`, and differences that are squared and
+summed as `torch.cdist(x, y).square()`.
 
 ## How the gain is computed
 Of the calls' time with their backward (at the high end up to four times as long as that of other
@@ -19,8 +19,8 @@ calls): low end the least and high end the most that one call instead saved in m
 65,536 to 8 million elements.
 
 ## When this advice is wrong
-If the large tensor is used elsewhere, too. Distances of one point to itself: the gradient of the
-root is infinite there; use the squared form.
+If the large tensor is used elsewhere, too. For distances of a point to itself the gradient of the
+root is infinite: use the squared form.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tdiag.units import duration, percent
 CODE = "TD721"
 NAME = "broadcast-then-summed"
 CLASS = "compute"
-UNTRIED = "the expression has to be rewritten"
+UNTRIED = "the expression must be rewritten"
 
 CONTRACTED_LOW = Threshold(
     2,
@@ -67,7 +67,7 @@ ONE_CALL = {
 def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
     lines = [line for line in ops.lines if line.contraction in ONE_CALL]
     if budget.has_device or not lines:
-        return None  # the host's clock does not tell what the calls take on a device
+        return None  # the host's clock does not show the calls' time on a device
     spent = part_of_phases(phases, ops, lambda line: line.contracted_ns)
     if not spent:
         return None
@@ -107,7 +107,8 @@ def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
 
 
 def _recorded(lines: list[OpLine], ops: Ops) -> float:
-    """The share of backward that these calls cause, by the time of what records gradients."""
+    """The share of backward that these calls cause, by the time of the calls that record
+    gradients."""
     recorded = sum(line.recording_ns for line in ops.lines)
     mine = sum(min(line.contracted_ns, line.recording_ns) for line in lines)
     return mine / recorded if recorded else 0.0

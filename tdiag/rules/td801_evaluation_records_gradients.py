@@ -13,7 +13,8 @@ Evaluate under `torch.no_grad()` or `torch.inference_mode()`.
 
 ## How the gain is computed
 Evaluation time with recording on × the measured cost of recording: nothing for an LSTM, up to two
-fifths for a small network. If that is too little time to report, the advice stands for its memory.
+fifths for a small network. If that is too little time to report, the finding is an advisory about
+memory.
 
 ## When this advice is wrong
 Evaluations that need gradients (adversarial examples, saliency maps) must record them.
@@ -74,7 +75,7 @@ def check(
         recording * RECORDING_LOW_FRAC,
         recording * RECORDING_HIGH_FRAC,
         f"recording cost between nothing (LSTM) and {percent(RECORDING_HIGH_FRAC)} (small MLP) of a"
-        " forward pass in measurements; the saved memory comes on top.",
+        " forward pass in measurements; memory is saved in addition.",
         ("evaluation",),
     )
     return Found(

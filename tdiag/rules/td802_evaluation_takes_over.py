@@ -4,21 +4,21 @@
 Evaluation time per training step: forward passes that no backward follows, with their data.
 
 ## Why it is slow
-Evaluating every few steps, or on a large validation set, costs as much as training on it minus the
-backward pass.
+Evaluating every few steps, or on a large validation set, costs as much as training on it without
+the backward pass.
 
 ## What to do
-Evaluate less often, or on a fixed part of the validation set. Use a larger batch there, since no
+Evaluate less often, or on a fixed part of the validation set. Use a larger batch there, because no
 gradients take memory.
 
 ## How the gain is computed
-Low end: a quarter as many evaluations; nothing, if one was seen and no end of an epoch: it may be
-rare. High end: so few that they take five percent of the time.
+Low end: a quarter as many evaluations; nothing, if only one evaluation and no end of an epoch was
+seen: it may be rare. High end: so few that they take five percent of the time.
 
 ## When this advice is wrong
-An agent's rollouts, and generation, which gather training data, are not evaluation: where actions
-or tokens are drawn, TD810 applies; otherwise the advice mentions both. Early stopping and schedules
-that watch the validation loss need it as often as they decide.
+An agent's rollouts, and generation, gather training data and are not evaluation: if actions or
+tokens are drawn, TD810 applies; otherwise the advice mentions both. Early stopping and schedules
+that watch the validation loss need it for each decision.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from tdiag.units import duration, percent, plural
 CODE = "TD802"
 NAME = "evaluation-takes-over"
 CLASS = "eval"
-UNTRIED = "how rarely is the user's choice; `ceiling.evaluation` bounds the gain"
+UNTRIED = "how often is the user's choice; `ceiling.evaluation` bounds the gain"
 AFTER = {"TD801": "without gradients an evaluation takes less time, and rarer ones hide their cost"}
 
 USUAL_FRAC = Threshold(
@@ -111,7 +111,7 @@ def check(
 
 
 def _caution(phases: Phases) -> str:
-    """Nothing shows that it is an evaluation except that no gradients are recorded."""
+    """A warning if only the missing gradients suggest that this is an evaluation."""
     if phases.eval_evident or not phases.eval_train_mode_frac:
         return ""
     return " If it gathers training data, step more environments or sequences at once."

@@ -14,12 +14,12 @@ weights to a thread that writes while training continues. `torch.distributed.che
 does that.
 
 ## How the gain is computed
-High end: saving runs beside training. Low end: a quarter as many checkpoints; nothing, if one was
-seen and no end of an epoch: it may be rare.
+High end: saving runs in the background. Low end: a quarter as many checkpoints; nothing, if only
+one checkpoint and no end of an epoch was seen: it may be rare.
 
 ## When this advice is wrong
-In a short run one checkpoint weighs more than in the full one: compare the time of one checkpoint
-with the time between two.
+In a short run one checkpoint costs a larger share than in a full run: compare the time of one
+checkpoint with the time between two.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tdiag.units import duration, percent
 CODE = "TD803"
 NAME = "checkpoint-blocks-training"
 CLASS = "checkpoint"
-UNTRIED = "how rarely is the user's choice; `ceiling.checkpoint` bounds the gain"
+UNTRIED = "how often is the user's choice; `ceiling.checkpoint` bounds the gain"
 
 _SAVES = re.compile(r"\bsave\w*\(")  # not `trainer.fit(`, within which a framework saves
 DISTRIBUTED = "torch.distributed.checkpoint."
@@ -92,7 +92,7 @@ def check(
             0.0 if once else saving * RARER_LOW_FRAC,
             saving,
             f"low end: {SEEN_ONCE if once else 'a quarter as many checkpoints'}; high end: they are"
-            " written beside training.",
+            " written in the background.",
             ("checkpoint",),
         ),
         at=at,
@@ -108,7 +108,11 @@ def _fix(step_ns: float, each: float | None, at: Place | None, names: tuple[str,
     )
     if any(name.startswith(DISTRIBUTED) for name in names):
         own = f"{DISTRIBUTED}async_save"
-        other = "" if own in names else f" Or call {own}, which only copies the state meanwhile."
+        other = (
+            ""
+            if own in names
+            else f" Or call {own}, which only copies the state on the training thread."
+        )
         return Fix(
             f"{less}{other}",
             "manual",
@@ -131,7 +135,7 @@ saving = torch.distributed.checkpoint.async_save(state, checkpoint_id=folder)"""
 
 
 def _place(stacks: Stacks | None, savers: tuple[Saver, ...]) -> Place | None:
-    """The line that saves, from samples; else the first that was seen to."""
+    """The line that saves, from samples; else the first line seen saving."""
     lines = [line for line in stacks.training if line.phase == "checkpoint"] if stacks else []
     if lines:
         return max(lines, key=lambda line: line.self_frac).at

@@ -16,8 +16,8 @@ Log every N steps, collect values and write them together, or leave writing to a
 
 ## How the gain is computed
 The lines' share of the samples as time of the step, within the sampling error. Low end: a quarter
-as much logging; with a device nothing, because it may work meanwhile. High end: one step in fifty
-logs, and what its function does beside writing is rarer, too.
+as much logging; with a device nothing, because it may work at the same time. High end: one step in
+fifty logs, and other work of the same function becomes as rare.
 
 ## When this advice is wrong
 The cost of a slow terminal (over ssh, in a notebook) disappears when output goes to a file.
@@ -49,7 +49,7 @@ from tdiag.units import duration, percent
 CODE = "TD804"
 NAME = "logging-blocks-training"
 CLASS = "logging"
-UNTRIED = "how rarely is the user's choice; `ceiling.logging` bounds the gain"
+UNTRIED = "how often is the user's choice; `ceiling.logging` bounds the gain"
 
 
 def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | None) -> Found | None:

@@ -11,16 +11,16 @@ Memory grows each step until the run fails, and a total with a growing graph mak
 longer.
 
 ## What to do
-Keep the number, not the tensor: `loss.item()` on a CPU or every so many steps, `loss.detach()` on a
-device.
+Keep the number, not the tensor: `loss.item()` on a CPU or every few dozen steps, `loss.detach()` on
+a device.
 
 ## How the gain is computed
 No gain per step is claimed. The report gives the growth and the number of steps until free memory
 is full.
 
 ## When this advice is wrong
-Some memory is meant to grow: a replay buffer, features kept for an epoch. Truncated backpropagation
-keeps the state of the last steps on purpose.
+Some memory is meant to grow: a replay buffer, features stored for an epoch. Truncated
+backpropagation keeps the state of the last steps on purpose.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _what(growth: MemoryGrowth, graphs: list[Kept]) -> str:
 def _free(
     system: System | None, environment: Environment, memory: DeviceMemory | None
 ) -> int | None:
-    """Free bytes where the tensors lie; None if unknown."""
+    """Free bytes of the memory that holds the tensors; None if unknown."""
     if not environment.device_count:
         return system.ram_available_bytes if system else None
     try:

@@ -1,8 +1,8 @@
 """Device memory is nearly full and is reallocated in the step
 
 ## What it measures
-What torch had allocated on the device at its peak against the device's total, and its idle time
-while the host allocates or frees memory (`cudaMalloc`, `cudaFree`) in a step.
+The peak of torch's allocated device memory compared with the device's total, and the device's idle
+time while the host allocates or frees memory (`cudaMalloc`, `cudaFree`) in a step.
 
 ## Why it is slow
 Torch caches what it has allocated, so a warm step allocates nothing. Without free memory it must
@@ -38,7 +38,7 @@ from tdiag.units import duration, percent, plural, size
 CODE = "TD806"
 NAME = "device-memory-full"
 CLASS = "memory"
-UNTRIED = "steps of another batch size do not compare"
+UNTRIED = "steps with another batch size cannot be compared"
 AFTER = {"TD805": "with less in memory, it only takes longer until the kept tensors fill it"}
 
 
@@ -93,7 +93,8 @@ def check(
 
 
 def _smaller_batch(loaders: Loaders | None, modules: Modules | None, used: int) -> str:
-    """And what it frees at most: activations scale with the batch, weights and gradients do not."""
+    """The advice, and the most it frees: activations scale with the batch, weights and gradients do
+    not."""
     loader = loaders.train() if loaders else None
     text = "Halve the batch and accumulate gradients over twice as many"
     if loader is not None and loader.batch_size:

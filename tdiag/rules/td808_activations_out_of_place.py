@@ -1,11 +1,11 @@
-"""Activations are stored beside their inputs
+"""Activations are stored in addition to their inputs
 
 ## What it measures
 Calls of ReLU-like functions that are not in place, by line, and the bytes of their inputs that are
 still in memory when backward begins although nothing needs them: what `inplace` would free.
 
 ## Why it is slow
-It costs memory, not time: each input is held from forward to backward beside the result, and only
+It costs memory, not time: each input is held from forward to backward next to the result, but only
 the result is needed.
 
 ## What to do

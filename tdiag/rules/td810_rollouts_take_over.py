@@ -52,7 +52,7 @@ from tdiag.units import duration, percent, plural
 CODE = "TD810"
 NAME = "rollouts-take-over"
 CLASS = "rollout"
-UNTRIED = "the script has to make several environments"
+UNTRIED = "the script must make several environments"
 
 EIGHT_AT_ONCE = Threshold(
     7.0,

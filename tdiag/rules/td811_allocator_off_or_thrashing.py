@@ -9,18 +9,18 @@ Torch caches device memory, so a warm step makes none of these calls. Each takes
 microseconds to milliseconds, and freeing waits until the device has nothing to do.
 
 ## What to do
-If nearly every kernel has a call of its own, the cache is off: unset
-`PYTORCH_NO_CUDA_MEMORY_CACHING`, and remove any custom allocator. If allocations fail and are
-tried again after the cache was emptied, memory is short or in pieces: use a smaller batch, or
+If nearly every kernel has its own call, the cache is off: unset `PYTORCH_NO_CUDA_MEMORY_CACHING`,
+and remove any custom allocator. If allocations fail and are retried after the cache was emptied,
+memory is short or fragmented: use a smaller batch, or
 `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. If memory is only freed, something empties the
 cache: remove `torch.cuda.empty_cache()` from the loop.
 
 ## How the gain is computed
 High end: all idle time of these calls. Low end: half of it if the cache is off, and nothing
-otherwise, since sizes that no step had before have to be allocated once.
+otherwise, because sizes that no step had before must be allocated once.
 
 ## When this advice is wrong
-In the first steps the cache fills up. The cache is rightly off under `compute-sanitizer`.
+In the first steps the cache fills up. Under `compute-sanitizer` the cache is off on purpose.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tdiag.units import percent, plural
 CODE = "TD811"
 NAME = "allocator-off-or-thrashing"
 CLASS = "memory"
-UNTRIED = "the variable has to be unset where the run is started; else: `torch.empty_cache`"
+UNTRIED = "the variable must be unset where the run is started; else: `torch.empty_cache`"
 
 MIN_FREES = Threshold(
     10, "calls per step", "Heuristic: a warm step frees nothing, and a new context frees once."
@@ -72,10 +72,10 @@ def check(
         cause = "Allocations fail and are tried again after the cache was emptied"
         fix = Fix(
             "Use a smaller batch, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True so that"
-            " free memory is not left in pieces.",
+            " free memory is not fragmented.",
             "review",
             "process.expandable_segments",
-            action="Leave the allocator memory to spare",
+            action="Leave the allocator spare memory",
         )
     elif system is not None:
         return None  # a run knows how much memory was free: TD806, TD809
@@ -95,7 +95,7 @@ def check(
         evidence=(
             count("allocating calls", calls.mallocs, "trace", "per_step"),
             count("freeing calls", calls.frees, "trace", "per_step"),
-            count("allocations tried again", calls.retries, "trace", "per_step"),
+            count("retried allocations", calls.retries, "trace", "per_step"),
             count("kernels", device.kernels_per_step, "trace", "per_step"),
             ns("host in these calls", calls.host_ns, "trace"),
             ns("device idle during these calls", stalled, "budget"),

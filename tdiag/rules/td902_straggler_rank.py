@@ -7,29 +7,28 @@ communication beyond its own. The cause is the work in which this rank exceeds t
 others most. On CPUs `tdiag run` compares the clean steps of all ranks on the machine: backward, in
 which gradients are summed, ends for all at once, so its part beyond the shortest one is waiting.
 
-Why it is late is known from three comparisons with the median of the others. Its batches: samples
-and bytes, padding included, as its DataLoader fetched them. Its work: torch calls and
-floating-point operations in the traces of the same steps. Its lines: stacks that py-spy took of all
-ranks of the machine (up to 8) at once. A rank with more work at the same data is reported with the
-line in which it spends most time beyond the others; one with the same data and the same work is
-reported as slower.
+Three comparisons with the median of the others show why it is late. Its batches: samples and bytes,
+padding included, as its DataLoader fetched them. Its work: torch calls and floating-point
+operations in the traces of the same steps. Its lines: stacks that py-spy sampled on all ranks of
+the machine (up to 8) at once. A rank with more work for the same data is reported with the line
+whose extra time is largest; a rank with the same data and the same work is reported as slower.
 
 ## Why it is slow
 Every step ends when the last rank arrives. All other devices idle in the collective until then.
 
 ## What to do
-Where it gets more data, deal the data out evenly. Where it does the same work and takes longer,
-look at its machine: other programs on its cores, its device's clock. Else fix what takes this rank
+If it gets more data, distribute the data evenly. If it does the same work but takes longer, look at
+its machine: other programs on its cores, its device's clock. Otherwise fix what takes this rank
 longer: its storage, or work that only this rank does. The fix names the first of this rank's own
-findings that is about the same part of the step.
+findings about the same part of the step.
 
 ## How the gain is computed
 No gain is claimed here: the waiting time equals the time that the cause takes on this rank, and the
-report's step and findings are about that rank.
+report's step and findings are this rank's.
 
 ## When this advice is wrong
 Ranks that do different work by design (pipeline stages, parameter servers) arrive at different
-times. It is reported only if one kind of work explains most of the waiting; even so, a few traced
+times. The rule reports only if one kind of work explains most of the waiting; even so, a few traced
 steps may have caught a rank at a slow moment.
 """
 
@@ -69,7 +68,7 @@ _ADVICE = {
     ),
     "checkpoint": (
         "Save checkpoints asynchronously",
-        "save in a thread beside training (torch.distributed.checkpoint.async_save), or less often",
+        "save in a background thread (torch.distributed.checkpoint.async_save), or less often",
     ),
     "forward": (
         "Give the late rank no more work than the others",
@@ -98,12 +97,12 @@ _ADVICE = {
 _WHY = {
     "work": (
         "Give the late rank no more work than the others",
-        "let all ranks compute the same, or balance what is dealt out (sequence lengths, experts,"
+        "let all ranks compute the same, or balance what is distributed (sequence lengths, experts,"
         " parts of the model)",
     ),
     "data": (
         "Give every rank as much data",
-        "use one batch size on all ranks, and deal out samples by their length (tokens, not"
+        "use one batch size on all ranks, and distribute samples by their length (tokens, not"
         " sequences, per batch)",
     ),
     "speed": (
@@ -179,7 +178,7 @@ def _place(
     loaders: Loaders | None,
     stacks: Stacks | None,
 ) -> Place | None:
-    """The line that costs most of it; the evidence beside the ranks is the late rank's own."""
+    """The line that costs most of it; the evidence other than ``ranks`` is the late rank's own."""
     cause = straggler.cause
     if straggler.why == "speed":
         return None

@@ -13,13 +13,13 @@ after that makes every rank idle.
 ## What to do
 Overlap more (`gradient_as_bucket_view=True`, `bucket_cap_mb`), reduce less often (`no_sync()` while
 accumulating) or send less (a compression hook: bf16 on devices, fp16 on a CPU, where DDP refuses
-bf16). That is for DistributedDataParallel; sharded parameters (FSDP), all-to-all (experts, sharded
-embeddings) and pipelines have advice of their own, by the collective that takes most of the time.
-For your own collectives: `async_op=True` before work that does not need the result, one call
-for many tensors.
+bf16). This applies to DistributedDataParallel; sharded parameters (FSDP), all-to-all (experts,
+sharded embeddings) and pipelines get their own advice, by the collective that takes most of the
+time. For your own collectives: `async_op=True` before work that does not need the result, and one
+call for many tensors.
 
 ## How the gain is computed
-High end: all exposed communication. Where the time of all ranks is known, only the duration on the
+High end: all exposed communication. If the time of all ranks is known, only the duration on the
 rank that comes last to each collective (CPU: to each step's collectives). Low end: nothing, if the
 time is waiting for a slower rank.
 
@@ -58,7 +58,7 @@ _ASYNC = (
     "...  # work that does not need the result\n"
     "work.wait()"
 )
-# What sends it, where DistributedDataParallel does not: (action, text).
+# The collective, if DistributedDataParallel does not send it: (action, text).
 _OWN_WORDS = {
     "all_gather": (
         "Gather parameters before they are needed",
@@ -77,7 +77,8 @@ _OWN_WORDS = {
         "Overlap the all-to-all with other work",
         "An all-to-all (experts, sharded embedding tables, sequence parallelism) sends tokens or"
         " rows where their weights are: let the dense part of the model, a shared expert or another"
-        " micro-batch run meanwhile, send narrower types, and balance what each rank receives.",
+        " micro-batch run at the same time, send narrower types, and balance what each rank"
+        " receives.",
     ),
     "send_recv": (
         "Fill the pipeline",
@@ -136,7 +137,7 @@ def _on_device(
 
 
 def _advice(communication: Communication, ddp: Ddp | None, steps: Steps | None) -> Fix:
-    """A run knows whether there is a DistributedDataParallel; a trace may show one at work."""
+    """A run shows whether there is a DistributedDataParallel; a trace may show one at work."""
     if ddp is not None or (steps is None and communication.ddp and _of_ddp(communication)):
         return Fix(
             "Set gradient_as_bucket_view=True and try smaller and larger bucket_cap_mb; use"
@@ -159,7 +160,7 @@ def _intervention(ddp: Ddp | None) -> str | None:
 
 
 def _of_ddp(communication: Communication) -> bool:
-    """It reduces gradients; what else ranks send one another is not its."""
+    """Whether DDP sends it: DDP reduces gradients and sends nothing else between ranks."""
     return communication.most in ("all_reduce", "")
 
 

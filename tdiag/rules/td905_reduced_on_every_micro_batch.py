@@ -5,8 +5,8 @@ Backward passes per step under DistributedDataParallel, and how many of them red
 among the ranks (window `ops`).
 
 ## Why it is slow
-While gradients accumulate, only their sum matters. Reduced after each micro-batch, all gradients
-cross the network once per micro-batch, and every rank waits for the slowest each time.
+While gradients accumulate, only their sum matters. If they are reduced after each micro-batch, all
+gradients cross the network once per micro-batch, and every rank waits for the slowest each time.
 
 ## What to do
 Run forward and backward of all micro-batches but the last under `with model.no_sync():`.
@@ -85,7 +85,7 @@ def check(
 
 
 def _called_at(modules: Modules | None) -> Place | None:
-    """The line that calls the model: its forward and backward are to run under no_sync()."""
+    """The line that calls the model: its forward and backward should run under no_sync()."""
     models = [m for m in modules.modules if m.name == REDUCER] if modules else []
     return models[0].trained_at if models else None
 

@@ -3,9 +3,9 @@
 ## What it measures
 The same collectives in the traces of all ranks; on a CPU, each rank's waiting time in the
 collectives of each clean step. A collective ends for all ranks at once, so it is shortest on the
-rank that came last; what it lasts longer on another rank is waiting. Reported is the waiting time
-per step, without computation beside it, of the rank that waits least: it is late at some steps
-itself, and others are late at others (TD902 is about a rank that is late overall).
+rank that came last; its longer duration on another rank is waiting. The finding reports the waiting
+time per step, without concurrent computation, of the rank that waits least: it is late itself at
+some steps, and others are late at other steps (TD902 is about a rank that is late overall).
 
 ## Why it is slow
 Every step takes as long as its slowest rank: the mean of the maximum, not the maximum of the means.

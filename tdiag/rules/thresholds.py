@@ -1,4 +1,4 @@
-"""Thresholds that several rules share. A threshold of one rule stands in that rule's file."""
+"""Thresholds that several rules share. A threshold of one rule is in that rule's file."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ USABLE_MEMORY_FRAC = Threshold(
 LOW_END_FRAC = Threshold(
     0.5,
     "of the gain at best",
-    "Heuristic: where no measurement says how much of the cost the fix leaves, the low end assumes"
-    " half of it.",
+    "Heuristic: if no measurement shows how much of the cost remains after the fix, the low end"
+    " assumes half of it.",
 )
 REPLACED_LOW_FRAC = Threshold(
     0.75,

@@ -1,10 +1,10 @@
 """Tools that attach to a process when the probe asks through ``control/`` (docs/run-directory.md).
 
-Attached, never as the program's parent: that would lose its exit code. Each request
-``<prefix>-<pid>-<pass>.want`` gets one process of the tool, which lives until ``.stop`` appears or
-the program ends; the file holds the process to attach to, if that is another one (an ancestor).
-``attached`` is answered only when the tool says that it watches, since until then a window would
-hold nothing.
+Tools are attached, not the program's parent, which would lose its exit code. Each request
+``<prefix>-<pid>-<pass>.want`` gets one process of the tool, which runs until ``.stop`` appears or
+the program ends; the file names the process to attach to, if that is another one (an ancestor).
+``attached`` is answered only when the tool says that it watches, because until then a window would
+record nothing.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from pathlib import Path
 from tdiag.children import end_with_this_process
 from tdiag.probe.wire import ATTACHED, CONTROL, REFUSED, STATE, STOP, WANT
 
-# Writing what was seen takes a tool well under a second; more means that it hangs.
+# A tool writes its data in well under a second; if it takes longer, it hangs.
 STOP_WITHIN_S = 10.0
-# A tool stops a process for milliseconds at a time. One that is killed in such a stop may stay in
-# it (py-spy 0.4: about 1 in 150), and a process waiting for its end waits until the tool lets go.
+# A tool stops a process for milliseconds at a time. If a process is killed during such a stop, it
+# may stay stopped (py-spy 0.4: about 1 in 150), and a process that waits for its end waits until
+# the tool ends.
 HELD_AFTER_S = 2.0
 
 
 def _before_exec() -> Callable[[], None]:
-    """tdiag waits for signals with all of them blocked, and a mask survives exec. A tool whose
-    tdiag was killed would watch for ever: it is interrupted then, and lets go of the program."""
+    """tdiag waits for signals with all of them blocked, and the mask survives exec. If tdiag is
+    killed, its tool would watch for ever; so the tool is interrupted then and releases the
+    program."""
     tie = end_with_this_process(signal.SIGINT)
 
     def prepare() -> None:
@@ -40,7 +42,8 @@ def _before_exec() -> Callable[[], None]:
 
 
 class Attached:
-    """One process of a tool. Raises OSError where it or its log cannot be started or written."""
+    """One process of a tool. Raises OSError if it cannot be started or its log cannot be
+    written."""
 
     def __init__(self, command: list[str], pid: int, output: Path) -> None:
         self.pid = pid
@@ -65,14 +68,14 @@ class Attached:
         return self.process.poll() is not None
 
     def holds(self) -> bool:
-        """The process has been stopped or dead, and not run once, for ``HELD_AFTER_S``."""
+        """Whether the process was stopped or dead, and did not run once, for ``HELD_AFTER_S``."""
         state, now = _scheduled(self.pid), time.monotonic()
         if state != self.last_seen[0] or not state.startswith(("t", "Z")):
             self.last_seen = (state, now)
         return now - self.last_seen[1] >= HELD_AFTER_S
 
     def stop(self) -> None:
-        """Ask for the file; the tools write it on SIGINT. Asked again, end one that hangs."""
+        """Ask for the file, which tools write on SIGINT. The second time, end a tool that hangs."""
         if self.ended():
             return
         if self.stopped_at is None:
@@ -82,7 +85,7 @@ class Attached:
             self.process.kill()
 
     def wait(self) -> None:
-        """Until the file is written, or the tool has proved to hang."""
+        """Wait until the file is written, or the tool has proved to hang."""
         try:
             self.process.wait(STOP_WITHIN_S)
         except subprocess.TimeoutExpired:
@@ -91,10 +94,10 @@ class Attached:
 
 
 class Attacher(ABC):
-    """Answers the probe's requests; ``tick`` is called some twenty times a second.
+    """Answers the probe's requests; ``tick`` is called about twenty times a second.
 
-    A tool says how it is called and read: ``name``, ``prefix`` of its requests, ``suffix`` of its
-    output, ``absent`` where it is not installed, ``command``, ``watching``, ``refusal``, ``final``.
+    A tool defines ``name``, ``prefix`` of its requests, ``suffix`` of its output, ``absent`` (the
+    message if it is not installed), ``command``, ``watching``, ``refusal``, ``final``.
     """
 
     name = prefix = suffix = absent = ""
@@ -113,7 +116,7 @@ class Attacher(ABC):
 
     @abstractmethod
     def watching(self, log: str) -> bool:
-        """What the tool has said so far means that it watches the process."""
+        """Whether the tool's log says that it watches the process."""
 
     @abstractmethod
     def refusal(self, log: str, code: int) -> str:
@@ -124,7 +127,7 @@ class Attacher(ABC):
         """Where readers look for the output of this request."""
 
     def tick(self) -> None:
-        """Start what is asked for, answer what has become clear, stop what is over."""
+        """Start what was requested, answer what has become clear, stop what is over."""
         with contextlib.suppress(OSError):
             for want in self.control.glob(f"{self.prefix}-*{WANT}"):
                 if want.stem not in self.seen:
@@ -168,12 +171,12 @@ class Attacher(ABC):
     def _answer(self, name: str, state: str) -> None:
         self.answered.add(name)
         part = self.control / f"{name}{STATE}.part"
-        with contextlib.suppress(OSError):  # the probe goes on by itself when nobody answers
+        with contextlib.suppress(OSError):  # without an answer the probe continues on its own
             part.write_text(state + "\n")
             part.replace(self.control / f"{name}{STATE}")
 
     def _keep(self, name: str) -> None:
-        """Move the output to where readers look; of two passes the one that saw more stays."""
+        """Move the output to where readers look; of two passes the one with more data stays."""
         output, final = self.live.pop(name).output, self.final(name)
         with contextlib.suppress(OSError):
             if not final.exists() or output.stat().st_size >= final.stat().st_size:

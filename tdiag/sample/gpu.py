@@ -1,10 +1,11 @@
-"""NVIDIA GPUs through NVML: use, memory, clocks, and why clocks are held down.
+"""NVIDIA GPUs through NVML: use, memory, clocks, and why clocks are reduced.
 
-Everything is guarded: without the library, a driver or a device, ``missing`` says why and
-samples are None. A single value that a device does not give (MIG, older drivers) is None.
+Everything is guarded: without the library, a driver or a device, ``missing`` says why and samples
+are None. A value that a device does not report (MIG, older drivers) is None.
 
-NVML counts devices by their place on the bus, CUDA may count them otherwise. So what is watched may
-be more than what the program uses; the `uuid` tells which, as the probe reports it, too.
+NVML numbers devices by their place on the bus; CUDA may number them differently. So tdiag may watch
+more devices than the program uses; the `uuid`, which the probe reports too, identifies the right
+one.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-# nvmlClocksEventReasons bits (nvml.h) that mean slower than the device could be; idle and
-# application-set clocks are choices, not throttling.
+# nvmlClocksEventReasons bits (nvml.h) that mean slower than possible; idle and application-set
+# clocks are choices, not throttling.
 THROTTLE = {
     0x04: "power cap",
     0x08: "hardware slowdown",
@@ -25,8 +26,8 @@ THROTTLE = {
 
 
 class _Handle(NamedTuple):
-    """A device, or an instance of one that is divided (MIG). ``whole``: the undivided device, whose
-    clocks they share."""
+    """A device, or an instance of a partitioned one (MIG). ``whole``: the undivided device, whose
+    clocks the instances share."""
 
     number: int
     handle: Any
@@ -58,7 +59,7 @@ class Gpus:
             self.missing = refused or "no visible NVIDIA device"
 
     def describe(self) -> list[dict[str, Any]] | None:
-        """Index, name and limits of each device; None where there is none to look at."""
+        """Index, name and limits of each device; None if there is none."""
         if not self.gpus:
             return None
         return [
@@ -93,8 +94,8 @@ class Gpus:
             self.nvml, self.gpus = None, []
 
     def _allowed(self) -> Iterator[_Handle]:
-        """The devices that this job may ask about. A batch system refuses those of other jobs, one
-        by one. Instances of divided devices are numbered after all devices."""
+        """The devices that this job may query. A batch system refuses other jobs' devices one by
+        one. Instances of partitioned devices are numbered after all devices."""
         count = self.nvml.nvmlDeviceGetCount()
         instances = count
         for index in range(count):
@@ -119,7 +120,7 @@ class Gpus:
                 yield handle
 
     def _visible(self, allowed: list[_Handle]) -> list[_Handle]:
-        """Those of them that CUDA shows to the program; of numbers that may mean others, all."""
+        """The devices that CUDA shows to the program; all of them if the numbers are ambiguous."""
         wanted = self.environment.get("CUDA_VISIBLE_DEVICES")
         if wanted is None:
             return allowed
@@ -137,15 +138,15 @@ class Gpus:
         return [gpu for gpu in allowed if gpu.number in chosen]
 
     def _ordered(self, allowed: list[_Handle]) -> bool:
-        """Whether CUDA counts as NVML does. By default it puts the fastest first, and of a divided
-        device it counts one instance."""
+        """Whether CUDA numbers devices as NVML does. By default it puts the fastest first, and it
+        counts one instance of a partitioned device."""
         if any(gpu.handle is not gpu.whole for gpu in allowed):
             return False
         by_bus = self.environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
         return by_bus or len({self._text("nvmlDeviceGetName", gpu.whole) for gpu in allowed}) == 1
 
     def _named(self, gpu: _Handle, name: str) -> bool:
-        """``GPU-…`` or ``MIG-…``, which may be abbreviated."""
+        """Whether it has this name: ``GPU-…`` or ``MIG-…``, which may be abbreviated."""
         uuid = self._text("nvmlDeviceGetUUID", gpu.handle) or ""
         return name.startswith(("GPU-", "MIG-")) and uuid.startswith(name)
 

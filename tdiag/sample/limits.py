@@ -1,8 +1,8 @@
-"""What the process is allowed: cores by affinity and cgroup quota, memory by cgroup limit.
+"""What the process may use: cores by affinity and cgroup quota, memory by cgroup limit.
 
-``os.cpu_count()`` counts the machine's cores: in a container with two of sixty-four it says 64.
-Both cgroup versions, nested groups (each ancestor's limit binds) and containers that see only
-their own part of the tree are read. ``root`` lets tests show a made-up ``/proc`` and ``/sys``.
+``os.cpu_count()`` counts the machine's cores: in a container with two of sixty-four it returns 64.
+Both cgroup versions, nested groups (each ancestor's limit applies) and containers that see only
+their own part of the tree are supported. ``root`` lets tests use a made-up ``/proc`` and ``/sys``.
 
 Sources: Linux Documentation/admin-guide/cgroup-v2.rst (``cpu.max``, ``memory.max``) and
 cgroup-v1/memory.rst, scheduler/sched-bwc.rst (``cpu.cfs_quota_us``, ``memory.limit_in_bytes``).
@@ -26,7 +26,7 @@ def cores_allowed(pid: int = 0, root: Path = Path("/")) -> float:
 
 
 def cpu_quota(pid: int = 0, root: Path = Path("/")) -> float | None:
-    """The smallest CPU quota of the process's cgroups, in cores; None where there is none."""
+    """The smallest CPU quota of the process's cgroups, in cores; None if there is none."""
     quotas = []
     for group, version in _groups("cpu", pid, root):
         if version == 2:
@@ -41,12 +41,12 @@ def cpu_quota(pid: int = 0, root: Path = Path("/")) -> float | None:
 
 
 def memory_limit(pid: int = 0, root: Path = Path("/")) -> int | None:
-    """The smallest memory limit of the process's cgroups, bytes; None where there is none."""
+    """The smallest memory limit of the process's cgroups, bytes; None if there is none."""
     return min((limit for limit, _ in _memory(pid, root)), default=None)
 
 
 def memory_left(pid: int = 0, root: Path = Path("/")) -> int | None:
-    """Bytes until the tightest limit, page cache that can be dropped not counted as used."""
+    """Bytes until the tightest limit; page cache that can be dropped does not count as used."""
     return min((max(0, limit - used) for limit, used in _memory(pid, root)), default=None)
 
 
@@ -71,8 +71,8 @@ def _memory(pid: int, root: Path) -> Iterator[tuple[int, int]]:
 def _groups(controller: str, pid: int, root: Path) -> Iterator[tuple[Path, int]]:
     """The process's cgroup folders for a controller, innermost first, each with its version.
 
-    On a machine that mounts both versions a controller is in one of them; in the other its
-    files do not exist and read as "no limit".
+    If a machine mounts both versions, a controller is in one of them; in the other its files do not
+    exist and read as "no limit".
     """
     who = str(pid) if pid else "self"
     mounts = list(_mounts(root / "proc" / who / "mountinfo"))
@@ -99,8 +99,8 @@ def _mounts(mountinfo: Path) -> Iterator[tuple[int, set[str], str, str]]:
 
 
 def _upwards(top: Path, mount_root: str, path: str) -> Iterator[Path]:
-    """From the process's group up to the mount point. A container may see only its own part:
-    what lies outside the mount's root, or is not there, is the mount point itself."""
+    """From the process's group up to the mount point. A container may see only its own part: a
+    group outside the mount's root, or one that does not exist, becomes the mount point itself."""
     try:
         inside = PurePosixPath(path).relative_to(mount_root)
     except ValueError:

@@ -1,6 +1,6 @@
 """py-spy, attached by pid (``py-spy record -- python …`` loses the exit code).
 
-It samples once it has read the interpreter's state; until then a window would hold no sample.
+It samples only after it has read the interpreter's state; until then a window would record nothing.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from tdiag.sample.attached import Attacher
 
 RATE_HZ = 100  # py-spy's own default; ±2.5 % on a share after 4 s (√(p(1−p)/n) at worst)
 SAMPLING = "Sampling process"  # printed by `py-spy record` once its sampler is initialised
-# Where all cores are taken, reading the symbols takes several times as long.
+# If all cores are busy, reading the symbols takes several times as long.
 DUMP_WITHIN_S = 5 * ANSWER_WITHIN_S
 PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
 def find_program() -> str | None:
-    """py-spy of our own environment first, then of PATH."""
+    """The py-spy of tdiag's own environment, else of PATH."""
     return shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
 
 
 def allow_hint() -> str:
-    """What to change so that py-spy may attach, as far as this machine tells."""
+    """What to change so that py-spy may attach, as far as this machine shows."""
     ways = ["in a container start it with `--cap-add SYS_PTRACE`"]
     with contextlib.suppress(OSError):
         if PTRACE_SCOPE.read_text().strip() not in ("", "0"):
@@ -45,7 +45,7 @@ def allow_hint() -> str:
 
 
 def refusal(log: str, code: int) -> str:
-    """py-spy's last error in one line, with what to allow where permission is what lacks."""
+    """py-spy's last error in one line, with what to allow if permission is missing."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith(("error", "reason"))]
     why = "; ".join(errors) or (lines[-1] if lines else f"exit code {code}")
@@ -67,8 +67,8 @@ class Frame:
 
 
 def dump(pid: int) -> list[Frame]:
-    """The stack of the process's main thread, innermost frame first; empty where py-spy cannot
-    tell."""
+    """The stack of the process's main thread, innermost frame first; empty if py-spy cannot read
+    it."""
     program = find_program()
     if program is None:
         return []
@@ -83,8 +83,8 @@ def dump(pid: int) -> list[Frame]:
 
 
 def why_refused(program: str, pid: int) -> str:
-    """Why py-spy cannot read the process, in one line; "" where it can: tried, by one look at its
-    stacks."""
+    """Why py-spy cannot read the process, in one line; "" if it can: tested by reading its stacks
+    once."""
     try:
         done = _dump(program, pid, DUMP_WITHIN_S)
     except (OSError, subprocess.SubprocessError) as error:
@@ -103,7 +103,7 @@ class PySpy(Attacher):
     """Samples the process and its descendants, requests ``sample-<pid>-<pass>``."""
 
     name, prefix, suffix = PY_SPY, SAMPLE, ".speedscope.json"
-    absent = "py-spy is not installed beside tdiag"
+    absent = "py-spy is not installed in tdiag's environment"
 
     def __init__(self, run_dir: Path, *, enabled: bool = True, rate_hz: int = RATE_HZ) -> None:
         super().__init__(run_dir, find_program() if enabled else None)

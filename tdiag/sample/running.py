@@ -1,6 +1,6 @@
-"""The training processes among those that already run: found by pid, below a shell or a launcher.
+"""Finds training processes that already run: by pid, or below a shell or a launcher.
 
-Nothing is changed in them; ``/proc`` and psutil tell all of it.
+Nothing is changed in them; everything comes from ``/proc`` and psutil.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import psutil
 
 from tdiag.errors import RunError, UsageError
 
-# By torchrun and accelerate, by Slurm, by Open MPI, by MPICH and its relatives.
+# Set by torchrun and accelerate, by Slurm, by Open MPI, by MPICH and its relatives.
 RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-# Processes that Python and torch start for themselves. They hold torch and train nothing, or what
-# they do is the parent's: DataLoader workers, compilers, trackers.
+# Processes that Python and torch start for themselves. They have loaded torch but do not train, or
+# they work for their parent: DataLoader workers, compilers, trackers.
 _HELPER = re.compile(r"multiprocessing[./](spawn|forkserver|resource_tracker)|_inductor|-fork\b")
 _DEVICE = (b"/dev/nvidia", b"/dev/kfd", b"/dev/dri/render")
 _TORCH = re.compile(rb"(/\S*)/torch/lib/libtorch")
@@ -27,7 +27,7 @@ _TORCH = re.compile(rb"(/\S*)/torch/lib/libtorch")
 
 @dataclass(frozen=True)
 class Running:
-    """A process that has loaded torch. ``rank``: by its environment, None = unknown. ``device``:
+    """A process that has loaded torch. ``rank``: from its environment, None = unknown. ``device``:
     it has opened a GPU."""
 
     pid: int
@@ -50,16 +50,16 @@ class Running:
 def find(pid: int) -> list[Running]:
     """The programs that have loaded torch, ``pid`` or below it, lowest rank first.
 
-    Of a launcher and what it launched, what was launched: a process counts if it is no helper of
-    its parent's, and nothing below it counts. Raises UsageError where there is no such process,
-    RunError where it may not be read.
+    For a launcher, the programs that it launched: a process counts if it is not a helper of its
+    parent and no process below it counts. Raises UsageError if there is no such process, RunError
+    if it may not be read.
     """
     if not Path("/proc/self/maps").exists():
         raise UsageError("tdiag attach needs Linux")
     try:
         asked = psutil.Process(pid)
         if pid == os.getpid():
-            raise UsageError(f"process {pid} is tdiag itself", "name the training's process")
+            raise UsageError(f"process {pid} is tdiag itself", "name the training process")
         if asked.status() == psutil.STATUS_ZOMBIE:
             raise UsageError(f"process {pid} has ended already; its parent has not noticed yet")
         below = asked.children(recursive=True)
@@ -75,7 +75,7 @@ def find(pid: int) -> list[Running]:
         others = f", nor has one of the {len(below)} processes below it" if below else ""
         raise UsageError(
             f"process {pid} ({_name(asked)}) has not loaded torch{others}",
-            "name the training's process, or the launcher's: `pgrep -af python` lists them",
+            "name the training process, or the launcher's: `pgrep -af python` lists them",
         )
     programs = _programs(holding)
     found = [_running(process, maps[process.pid] or b"") for process in programs]
@@ -83,8 +83,8 @@ def find(pid: int) -> list[Running]:
 
 
 def _programs(holding: list[psutil.Process]) -> list[psutil.Process]:
-    """Without helpers, and without those that only launched others of them. The first of all is
-    the one that was asked for, or stands highest below it."""
+    """Without helpers, and without those that only launched others. The first is the one that was
+    asked for, or the highest below it."""
     pids = {process.pid for process in holding}
     own = [p for p in holding if not _helps(p, pids)] or holding[:1]
     above: set[int] = set()
@@ -95,7 +95,7 @@ def _programs(holding: list[psutil.Process]) -> list[psutil.Process]:
 
 
 def _helps(process: psutil.Process, holding: set[int]) -> bool:
-    """Forked (the same words as its parent's), or one of the processes of a library."""
+    """Whether it was forked (same words as its parent), or is one of a library's processes."""
     command = _command(process)
     if _HELPER.search(" ".join(command[:4])):
         return True
@@ -121,7 +121,7 @@ def _running(process: psutil.Process, maps: bytes) -> Running:
 
 
 def _torch_version(pid: int, maps: bytes) -> str:
-    """By the name of the folder that pip made beside torch; "" where there is none."""
+    """From the name of the folder that pip made for torch; "" if there is none."""
     match = _TORCH.search(maps)
     if match is None:
         return ""
@@ -162,7 +162,7 @@ def _unreadable(process: psutil.Process) -> RunError:
 
 
 def _elsewhere(pid: int) -> str:
-    """A process that has this number within its container, if there is one."""
+    """A process that has this number in its container, if there is one."""
     for status in Path("/proc").glob("[0-9]*/status"):
         with contextlib.suppress(OSError):
             numbers = re.search(r"^NSpid:\s+(.+)$", status.read_text(), re.MULTILINE)

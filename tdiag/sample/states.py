@@ -1,8 +1,8 @@
-"""What the main threads of a running program do, as the kernel counts it: on a core, waiting for
+"""What the main threads of a running program do, by the kernel's counters: on a core, waiting for
 one, waiting for a disk.
 
 Sources: Linux Documentation/scheduler/sched-stats.rst (``schedstat``), proc_pid_stat(5) (``D`` =
-waiting in uninterruptible sleep, which is a disk nearly always).
+waiting in uninterruptible sleep, which is nearly always a disk).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class _FirstAndLast:
 
 
 class ThreadStates:
-    """``look`` is called several times a second; ``summary`` has a row for each process that was
-    seen twice."""
+    """``look`` is called several times a second; ``summary`` has a row for each process seen at
+    least twice."""
 
     def __init__(self) -> None:
         self.seen: dict[int, _FirstAndLast] = {}
@@ -47,7 +47,7 @@ class ThreadStates:
         for pid in pids:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 ran, queued, _ = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()
-                # The command in brackets may hold spaces and brackets itself.
+                # The command in brackets may itself contain spaces and brackets.
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
                 process_ns = (int(fields[11]) + int(fields[12])) * _TICK_NS  # utime, stime
                 at = time.perf_counter_ns()

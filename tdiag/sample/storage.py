@@ -1,7 +1,8 @@
-"""The storage that holds the data, compared with a local disk by a short trial after the run.
+"""Compares the storage of the data with a local disk, in a short test after the run.
 
-Some of the files that fetches opened are read cold (their pages dropped from the cache first), then
-copies of them on a local disk. Files, sizes and calls are the same, so the ratio is the storage's.
+Some of the files that fetches opened are read cold (their pages are first dropped from the cache),
+then copies of them on a local disk. Files, sizes and calls are the same, so the ratio is the
+storage's.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ import psutil
 
 from tdiag.probe.wire import events_files
 
-FILES, MOST_BYTES = 24, 1 << 20  # tried, and read of each: a second at 24 MB/s
-WITHIN_S = 3.0  # then those that were read so far have to do
-LISTED = 500  # entries of a folder that are looked at for files
-# Reads over a network do not all count as read from storage.
+FILES, MOST_BYTES = 24, 1 << 20  # number of files, and bytes read of each: a second at 24 MB/s
+WITHIN_S = 3.0  # after this, the files read so far are enough
+LISTED = 500  # entries of a folder that are searched for files
+# Not all reads over a network count as read from storage.
 REMOTE = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "lustre", "gpfs", "beegfs", "virtiofs", "afs")
 NOT_A_DISK = ("tmpfs", "ramfs")
 SCRATCH = ("/var/tmp", tempfile.gettempdir())
@@ -42,10 +43,10 @@ def try_storage(run_dir: Path) -> None:
 
 
 def compare(folder: Path, scratch: Sequence[Path]) -> dict[str, Any] | None:
-    """``folder``'s files against copies of them in the first of ``scratch`` on another disk.
+    """Compare ``folder``'s files with copies of them in the first of ``scratch`` on another disk.
 
-    ``ns`` and ``local_ns`` are the times of reading the same ``files`` files of ``bytes`` in all;
-    without them, no other disk is there to compare with.
+    ``ns`` and ``local_ns`` are the times to read the same ``files`` files with ``bytes`` in total;
+    they are missing if there is no other disk to compare with.
     """
     files = _files(folder)
     if not files:
@@ -86,7 +87,8 @@ def filesystem(path: Path) -> str:
 
 
 def _folder(run_dir: Path) -> Path | None:
-    """The folder that most files were opened in, if fetches read from storage or over a network."""
+    """The folder in which most files were opened, if fetches read from storage or over a
+    network."""
     opened: Counter[str] = Counter()
     read = 0
     for file in events_files(run_dir):
@@ -101,18 +103,18 @@ def _folder(run_dir: Path) -> Path | None:
 
 
 def _count(line: bytes, opened: Counter[str]) -> int:
-    """Add up the folders of a fetch; the bytes that it read from storage."""
+    """Add up the folders of a fetch; returns the bytes that it read from storage."""
     try:
         record = json.loads(line)
         for name, files in record.get("folders") or ():
             opened[str(name)] += int(files)
         return int(record.get("read") or 0)
     except (ValueError, TypeError):
-        return 0  # a torn line
+        return 0  # a truncated line
 
 
 def _files(folder: Path) -> list[Path]:
-    """Some files that are spread over the folder."""
+    """Some files from all over the folder."""
     found: list[Path] = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for number, entry in enumerate(entries):
@@ -131,7 +133,7 @@ def _other_disk(folder: Path, local: Path) -> bool:
 
 
 def _read_cold(file: Path) -> tuple[bytes, int] | None:
-    """The file's beginning, and how long opening and reading it took, ns; None if it is gone."""
+    """The file's beginning, and the time to open and read it, ns; None if it is gone."""
     try:
         _drop(file)
         began = time.perf_counter_ns()
@@ -143,14 +145,14 @@ def _read_cold(file: Path) -> tuple[bytes, int] | None:
 
 
 def _drop(file: Path) -> None:
-    """Take the file's pages out of the cache, where the system can."""
+    """Drop the file's pages from the cache, if the system can."""
     with file.open("rb") as source:
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _copy(file: Path, data: bytes) -> Path:
-    """On disk, not only in the cache."""
+    """Copy to the disk, not only to the cache."""
     with file.open("wb") as target:
         target.write(data)
         target.flush()

@@ -1,7 +1,7 @@
 """strace, attached by pid: system calls of the process and its workers, counted and timed.
 
-``-f`` follows threads and children to come, and takes the threads that are there; children that are
-there (loader workers) are named. ``-w`` times calls by the clock: what they wait is the point.
+``-f`` follows future threads and children, and existing threads; existing children (loader workers)
+are named. ``-w`` measures wall time, because waiting in calls is the point.
 """
 
 from __future__ import annotations

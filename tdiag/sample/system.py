@@ -1,8 +1,9 @@
-"""The machine beside the run: CPU, memory and disk of the program's process tree, and the GPUs.
+"""Samples the machine during the run: CPU, memory and disk of the program's processes, and the
+GPUs.
 
-Writes ``system.jsonl`` (docs/run-directory.md). CPU times and bytes read are *cumulative*
-counters, so a reader gets any interval's use by subtraction, and a late look loses nothing.
-tdiag and py-spy are not descendants of the program and so are not in its tree.
+Writes ``system.jsonl`` (docs/run-directory.md). CPU times and bytes read are *cumulative* counters,
+so a reader gets the use in any interval by subtraction, and a late sample loses nothing. tdiag and
+py-spy are not descendants of the program, so they are not counted.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import psutil
 from tdiag.sample import limits
 from tdiag.sample.gpu import Gpus
 
-# Finding the descendants reads every process of the machine: 10 ms and more on a busy host. It is
-# done as often as costs at most this share of one core.
+# Finding the descendants reads every process of the machine: 10 ms and more on a busy host. So it
+# is done only as often as costs this share of one core.
 SCAN_SHARE = 0.01
 
 
@@ -47,7 +48,7 @@ class SystemSampler:
             self._write(self._sample())
 
     def processes(self) -> list[psutil.Process]:
-        """The program's processes as far as they were seen, its root first."""
+        """The program's processes seen so far, its root first."""
         self._scan()
         return list(self.tree.values())
 
@@ -70,7 +71,7 @@ class SystemSampler:
 
     def _sample(self) -> dict[str, Any]:
         times = psutil.cpu_times()
-        # user and nice already hold guest times (proc(5), /proc/stat).
+        # user and nice already include guest times (proc(5), /proc/stat).
         names = ("user", "nice", "system", "irq", "softirq", "steal")
         free = psutil.virtual_memory().available
         left = limits.memory_left()
@@ -92,7 +93,7 @@ class SystemSampler:
             if not process.is_running():
                 del self.tree[pid]
                 continue
-            # It may have ended just now, or be a set-uid child, whose use then stays unknown.
+            # It may have just ended, or be a set-uid child, whose use stays unknown.
             with contextlib.suppress(psutil.Error), process.oneshot():
                 times, memory = process.cpu_times(), process.memory_info()
                 found[str(pid)] = [_ns(times.user + times.system), memory.rss, _read(process)]
@@ -122,21 +123,21 @@ def _ns(seconds: float) -> int:
 
 
 def _read(process: psutil.Process) -> int | None:
-    """Bytes the process made the kernel fetch from storage; None where that is not counted."""
+    """Bytes that the process made the kernel read from storage; None if not counted."""
     try:
         return int(process.io_counters().read_bytes)
     except (AttributeError, psutil.AccessDenied, NotImplementedError, OSError):
         return None
 
 
-# Of a core, over the seconds between two scans. On a crowded machine a thread that always wants one
-# gets little: a tenth, where ten do. What it wants is sampled.
+# In cores, over the seconds between two scans. On a crowded machine a thread that always wants a
+# core gets little: a tenth, if ten compete. The samples show what it wants.
 BUSY_CORES = 0.1
-MOST_OTHERS = 8  # that are followed; more keep no machine busy that these do not
+MOST_OTHERS = 8  # processes to follow; that is enough to show that a machine is busy
 
 
 class Others:
-    """``scan`` reads every process, which is expensive; ``sample`` only those found busy."""
+    """``scan`` reads every process, which is expensive; ``sample`` reads only the busy ones."""
 
     def __init__(self) -> None:
         self.seen: dict[int, float] = {}  # pid → CPU seconds at the last scan
@@ -144,7 +145,7 @@ class Others:
         self.busy: dict[int, tuple[psutil.Process, bool | None]] = {}
 
     def scan(self, tree: Collection[int]) -> None:
-        """``tree``: pids of the program; tdiag and what it started are left out, too."""
+        """``tree``: pids of the program; tdiag and its children are left out, too."""
         now, used = time.perf_counter(), {}
         own = {os.getpid()}
         with contextlib.suppress(psutil.Error):
@@ -186,7 +187,7 @@ def _has_torch(pid: int) -> bool | None:
 
 def _wanted(pid: int) -> int | None:
     """ns that its threads ran or waited for a core (Documentation/scheduler/sched-stats.rst); None
-    where the kernel does not tell."""
+    if the kernel does not report it."""
     total = None
     for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         with contextlib.suppress(OSError, ValueError):

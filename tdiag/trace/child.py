@@ -1,4 +1,4 @@
-"""Starts :mod:`tdiag.trace.worker`, in the way that is fastest where it is safe."""
+"""Starts :mod:`tdiag.trace.worker`: by forking if that is safe, because it is fastest."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def _fork(path: str | None) -> _Forked:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent reports the interrupt
             for number in (signal.SIGTERM, signal.SIGHUP):  # the parent's handlers are its own
                 signal.signal(number, signal.SIG_DFL)
-            os.close(blocks_in)  # else the child would never see the end of its input
+            os.close(blocks_in)  # otherwise the child would never see the end of its input
             os.close(columns_out)
             serve(os.fdopen(blocks_out, "rb"), os.fdopen(columns_in, "wb"), path)
         finally:
-            os._exit(0)  # the parent's exit handlers and buffers are not this process's
+            os._exit(0)  # the parent's exit handlers and buffers must not run here
     os.close(blocks_out)
     os.close(columns_in)
     return _Forked(pid, os.fdopen(blocks_in, "wb"), os.fdopen(columns_out, "rb"))

@@ -47,7 +47,7 @@ class Growing:
 
 @dataclass
 class Damage:
-    """What of the file could not be read. Offsets are bytes of the uncompressed file.
+    """The parts of the file that could not be read. Offsets are bytes of the uncompressed file.
 
     ``lost``: events that are missing; ``repaired``: events with broken JSON whose fields could
     still be distinguished; ``truncated_at``: where the file breaks off, None if it is whole.
@@ -63,7 +63,7 @@ class Damage:
         return bool(self.lost or self.repaired or self.truncated_at is not None)
 
     def describe(self) -> str:
-        """One sentence for the report; empty if the file is flawless."""
+        """One sentence for the report; empty if the file is intact."""
         parts = []
         if self.truncated_at is not None:
             parts.append(f"it breaks off at byte {self.truncated_at:,} ({self.reason})")

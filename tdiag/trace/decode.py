@@ -17,7 +17,7 @@ from tdiag.trace.events import ABSENT, Args, Events, Value, events_in
 T = TypeVar("T", bound=Hashable)
 Ints = npt.NDArray[np.int64]
 
-TEXT_LIMIT = 1000  # of names and call stacks; kernel names reach 5,000 and differ long before
+TEXT_LIMIT = 1000  # of names and call stacks; kernel names reach 5,000 but differ much earlier
 MAX_US = 4e15  # the year 2096; twice this in ns still fits int64, base and duration included
 INT32_MAX = (1 << 31) - 1
 
@@ -47,8 +47,8 @@ class Block(NamedTuple):
     counts: Counter[tuple[str, str]]
 
 
-# Ops whose shapes and dtypes the evidence reads, and of these the ones that touch no data: views,
-# and memory that is taken but not written. The text of all others is never kept.
+# Ops whose shapes and dtypes the evidence needs, and among these the ones that touch no data:
+# views, and memory that is allocated but not written. The text of all others is not kept.
 SHAPED = re.compile(r"aten::|mkldnn::")
 UNTOUCHED = re.compile(
     r"::(view|_?reshape(_alias)?|_unsafe_view|t|transpose|permute|expand|as_strided|squeeze|"
@@ -61,7 +61,7 @@ MEMORY_COLUMNS = ("ts_ns", "bytes", "allocated", "reserved", "device_type", "dev
 
 
 def decode(block: bytes) -> Block | None:
-    """Columns of the comma-separated events in ``block``; None if it is not flawless JSON."""
+    """Columns of the comma-separated events in ``block``; None if it is not valid JSON."""
     try:
         return columns_of(events_in(block))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Implausible):
@@ -69,14 +69,14 @@ def decode(block: bytes) -> Block | None:
 
 
 class Implausible(ValueError):
-    """A time that no trace can hold: not finite, or centuries away."""
+    """A time that no trace can contain: not finite, or centuries away."""
 
 
 def columns_of(events: Events) -> Block:
     """Raises Implausible."""
     spans, others = events
     args = [event.args for event in spans]
-    # Few combinations of the four texts occur: one look-up instead of three.
+    # Few combinations of the four texts occur, so one look-up replaces three.
     distinct: Interned[tuple[str, str, Any, Any]] = Interned()
     kind = _array([distinct[e.cat, e.name, e.pid, e.tid] for e in spans], np.int32)
     names: Interned[str] = Interned()
@@ -117,7 +117,7 @@ def columns_of(events: Events) -> Block:
 def _counted(
     kinds: Collection[tuple[str, str]], numbers: npt.NDArray[Any]
 ) -> Counter[tuple[str, str]]:
-    """How often each kind's number is there."""
+    """How often each kind's number occurs."""
     return Counter(
         dict(zip(kinds, np.bincount(numbers, minlength=len(kinds)).tolist(), strict=True))
     )
@@ -126,7 +126,7 @@ def _counted(
 def _rare(
     columns: dict[str, npt.NDArray[Any]], args: list[Args], shaped: list[int]
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """The columns that most events lack are looked up only where there is something to fill."""
+    """Columns that most events lack, looked up only if there is something to fill in."""
     size = len(args)
     rows = [row for row, a in enumerate(args) if a.stream is not None]
     work = [args[row] for row in rows]
@@ -173,7 +173,8 @@ def _memory(others: Sequence[Any]) -> Ints:
 
 
 def _ns(microseconds: list[float]) -> Ints:
-    """Integer nanoseconds; whole and fraction apart, since float64 cannot hold epoch ns.
+    """Integer nanoseconds; whole and fractional parts are converted separately, because float64
+    cannot hold epoch ns.
 
     Raises Implausible."""
     us = _array(microseconds, np.float64)

@@ -11,13 +11,13 @@ import numpy as np
 
 Value = int | float | str | None  # ROCm writes numbers as text, old Kineto null
 
-EXACT_US = float(1 << 43)  # from here on float64 microseconds resolve less than a nanosecond
-SAMPLED_TIMES = 256  # of a block, to tell that: three of four rounded times show a fraction
+EXACT_US = float(1 << 43)  # beyond this, float64 microseconds are coarser than a nanosecond
+SAMPLED_TIMES = 256  # of a block, to detect this: three of four rounded times show a fraction
 ABSENT = -1
 
 
 class Args(msgspec.Struct, gc=False, frozen=True):
-    """The arguments that are used; all others are skipped by the decoder, at no memory."""
+    """The arguments that are used; the decoder skips all others without using memory."""
 
     external: Value = msgspec.field(name="External id", default=ABSENT)
     external_old: Value = msgspec.field(name="external id", default=ABSENT)
@@ -43,7 +43,7 @@ NO_ARGS = Args()
 
 
 class Fields(msgspec.Struct, gc=False):
-    """What an event has besides its phase, in the order in which Kineto writes it."""
+    """The fields of an event apart from its phase, in the order in which Kineto writes them."""
 
     cat: str = ""
     name: str = ""
@@ -55,7 +55,7 @@ class Fields(msgspec.Struct, gc=False):
 
 
 class Event(Fields, gc=False):
-    """Of any phase."""
+    """An event of any phase."""
 
     ph: str = ""
 
@@ -94,8 +94,8 @@ _EXACT = msgspec.json.Decoder(list[ExactEvent])
 
 
 class Events(NamedTuple):
-    """Of one block, in order. All have ``ph``, ``cat`` and ``name``; ``spans``, the complete
-    events (``ph: X``), and what is named ``[memory]`` have all :class:`Fields`."""
+    """The events of one block, in order. All have ``ph``, ``cat`` and ``name``; ``spans``, the
+    complete events (``ph: X``), and events named ``[memory]`` have all :class:`Fields`."""
 
     spans: Sequence[Any]
     others: Sequence[Any]
@@ -107,7 +107,7 @@ def events_in(block: bytes) -> Events:
     text = b"[" + block + b"]"
     try:
         events = _BY_PHASE.decode(text)
-    except msgspec.ValidationError:  # a phase is missing, or one that nobody has heard of
+    except msgspec.ValidationError:  # a phase is missing or unknown
         found = split(_ANY_PHASE.decode(text))
     else:
         spans = [event for event in events if type(event) is Complete]
@@ -122,7 +122,7 @@ def split(events: Iterable[Event]) -> Events:
 
 
 def _rounded(spans: Sequence[Any]) -> bool:
-    """Whether float64 could not hold these times to the nanosecond."""
+    """Whether float64 cannot hold these times to the nanosecond."""
     some = spans[:: max(1, len(spans) // SAMPLED_TIMES)]
     ts = np.array([event.ts for event in some])
     return bool(some and ts.max() >= EXACT_US and (ts % 1).any())

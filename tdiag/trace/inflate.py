@@ -19,24 +19,24 @@ fast_zlib: ModuleType = zlib
 with suppress(ImportError):  # no wheel for this machine: zlib gives the same bytes, slower
     from isal import isal_zlib as fast_zlib
 
-# isal has an exception class of its own, which zlib.error does not cover.
+# isal has its own exception class, which zlib.error does not cover.
 BROKEN: tuple[type[Exception], ...] = (zlib.error, fast_zlib.error)
 
 Progress = Callable[[int, int], None]  # bytes of the file read so far, size of the file
 
 BLOCK_BYTES = 1 << 20  # measured: larger blocks leave the cache, smaller ones cost calls
-READ_BYTES = 1 << 14  # compressed bytes at a time: all that damaged data can take with it
+READ_BYTES = 1 << 14  # compressed bytes at a time: the most that damaged data can destroy
 WRITER_WITHIN_S = 10.0  # until a pipe has its first byte: zcat takes milliseconds
 GZIP_MAGIC = b"\x1f\x8b"
 
 
 def packed(file: BufferedReader) -> bool:
-    """Whether gzip begins where ``file`` stands."""
+    """Whether gzip data begins at the position of ``file``."""
     return file.peek(2)[:2] == GZIP_MAGIC
 
 
 def _opened(path: Path) -> BufferedReader:
-    """The file; of a named pipe once somebody writes to it. Raises OSError where nobody does."""
+    """Open the file; a named pipe once something is written to it. Raises OSError if nothing is."""
     if not stat.S_ISFIFO(path.stat().st_mode):
         return path.open("rb")
     pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a plain open would wait for ever
@@ -50,8 +50,8 @@ def _opened(path: Path) -> BufferedReader:
 class Blocks:
     """Iterates the uncompressed bytes of ``path``; gzip is recognised by its magic number.
 
-    ``broken`` is None, or why reading ended early (truncated or damaged gzip): what could be
-    inflated before that was given out.
+    ``broken`` is None, or why reading ended early (truncated or damaged gzip); everything inflated
+    before that was yielded.
     """
 
     def __init__(self, path: Path, progress: Progress | None = None) -> None:
@@ -102,7 +102,7 @@ class Blocks:
                 try:
                     plain = member.decompress(waiting, BLOCK_BYTES)
                 except BROKEN as error:
-                    # Trailing rubbish after a complete member harms nothing.
+                    # Trailing bytes after a complete member are harmless.
                     self.broken = f"damaged gzip data ({error})" if fed else None
                     return
                 fed = True

@@ -1,4 +1,4 @@
-"""Decoding the blocks of one large file in several processes."""
+"""Decodes the blocks of one large file in several processes."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from tdiag.trace.decode import Block, decode
 from tdiag.trace.inflate import packed
 from tdiag.trace.worker import NUMBER_BYTES, READY
 
-# Starting a program takes as long as decoding some 40 MB here, while this one decodes already; a
-# fork is worth it from 15 MB on (15 to 80 MB, interleaved: 0.61 to 0.91 of the time; 9 MB: 1.1).
+# Starting a program takes as long as decoding about 40 MB here, while this process already decodes;
+# a fork is worth it from 15 MB on (15 to 80 MB, interleaved: 0.61 to 0.91 of the time; 9 MB: 1.1).
 PARALLEL_BYTES = (12 if child.FORKS else 48) << 20
-PACKED = 20  # traces pack to a twentieth
+PACKED = 20  # traces compress to a twentieth
 MAX_PROCESSES = 8  # beyond that the one inflating process is the limit
-# Blocks in flight per process: one is decoded, the others wait, since the thread that sends the
-# next may get the interpreter's lock only after 5 ms. With 2, a child was idle a fifth of the time;
-# with 8, this process was.
+# Blocks in flight per process: one is decoded, the others wait, because the thread that sends the
+# next one may get the interpreter's lock only after 5 ms. With 2, a child was idle a fifth of the
+# time; with 8, this process was.
 IN_FLIGHT = 4
-# Linux lets anybody have a pipe of so many (pipe-max-size); a block's columns take half of it.
+# Linux lets any user have a pipe of this size (pipe-max-size); a block's columns take half of it.
 PIPE_BYTES = 1 << 20
 # Results per process that may wait for an earlier block: enough that this process never waits, a
-# few megabytes in all.
+# few megabytes in total.
 AHEAD = 8
 
 
 def pays_off(path: Path) -> bool:
-    """Whether the file is large enough, and this machine has cores, to use processes."""
-    if cores() == 1 or not path.is_file():  # a pipe can be opened but once
+    """Whether the file is large enough, and this machine has enough cores, to use processes."""
+    if cores() == 1 or not path.is_file():  # a pipe can be opened only once
         return False
     try:
         with path.open("rb") as file:
@@ -48,8 +48,8 @@ def pays_off(path: Path) -> bool:
 def in_processes(
     path: Path, blocks: Iterable[tuple[int, bytes]]
 ) -> Iterator[tuple[int, bytes, Block | None]]:
-    """``(offset, block, its columns)`` of the blocks of ``path``, in order. This process decodes,
-    too: whatever finds the others busy, or not yet started.
+    """``(offset, block, its columns)`` of the blocks of ``path``, in order. This process decodes
+    too, whenever the others are busy or not yet started.
     """
     others = min(cores(), MAX_PROCESSES) - 1
     waiting: deque[tuple[int, bytes, Future[Block | None] | Block | None]] = deque()
@@ -120,7 +120,7 @@ class _Worker:
                 self._places.put(self)
 
     def _give(self, offset: int, block: bytes) -> None:
-        with suppress(OSError):  # the child is gone, which the other thread sees
+        with suppress(OSError):  # the child is gone; the other thread notices
             for number in (offset, len(block)):
                 self._send.write(number.to_bytes(NUMBER_BYTES, "little"))
             if not self._path:
@@ -145,14 +145,14 @@ class _Worker:
         self._sending.shutdown()
         self._receiving.shutdown()
         for pipe in (self._send, self._receive):
-            with suppress(OSError):  # what it was not given any more
+            with suppress(OSError):  # blocks that it did not get
                 pipe.close()
         self._process.wait()
 
 
 def _widen(pipe: IO[bytes]) -> None:
     """A pipe large enough that the child never waits for its reader."""
-    with suppress(ImportError, AttributeError, OSError):  # other systems; a lower limit
+    with suppress(ImportError, AttributeError, OSError):  # other systems, or a lower limit
         import fcntl
 
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

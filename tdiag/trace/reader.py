@@ -20,7 +20,7 @@ from tdiag.trace.parallel import in_processes, pays_off
 from tdiag.trace.recover import recover, salvage_last
 from tdiag.trace.split import NOT_A_TRACE_HINT, Splitter, parse_metadata
 
-# No trace lasts longer; an event further from the others has a damaged time.
+# No trace lasts longer; an event further away from the others has a damaged time.
 LONGEST_NS = 24 * 3600 * 10**9
 TAIL_LIMIT = 64 << 20  # of metadata after the events
 
@@ -29,9 +29,9 @@ def read_trace(path: Path | str, progress: Progress | None = None, *, alone: boo
     """Read a torch.profiler trace, plain or gzipped, list or object; a large one in several
     processes, unless others are read at the same time (``alone`` false).
 
-    Memory: about 100 bytes an event, whatever the length of its arguments. A truncated or broken
-    file gives what can be read, and says the rest in ``trace.damage``. Raises RunError (exit
-    code 2) for what is missing, unreadable or no trace at all.
+    Memory: about 100 bytes per event, whatever the length of its arguments. A truncated or broken
+    file gives the readable events and describes the rest in ``trace.damage``. Raises RunError (exit
+    code 2) if the file is missing, unreadable or not a trace.
     """
     path = Path(path)
     if path.is_dir():
@@ -42,8 +42,8 @@ def read_trace(path: Path | str, progress: Progress | None = None, *, alone: boo
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without Python's garbage collector: events make no cycles, and looking for some among
-    millions of them would take a quarter of the time."""
+    """Without Python's garbage collector: events make no cycles, and searching millions of them
+    would take a quarter of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -131,7 +131,7 @@ def _in_this_process(
 
 
 class _Merged:
-    """Blocks' columns put together, texts numbered again."""
+    """The blocks' columns together, with texts renumbered."""
 
     def __init__(self) -> None:
         self.names: Interned[str] = Interned()
@@ -161,7 +161,7 @@ class _Merged:
         self.counts.update(block.counts)
 
     def is_trace(self, whole: bool) -> bool:
-        """Whether anything had a phase; an empty list that is whole is a trace, too."""
+        """Whether anything had a phase; a complete empty list is a trace, too."""
         return any(ph for ph, _ in self.counts) if self.counts else whole
 
     def trace(self, path: Path, metadata: dict[str, Any], damage: Damage) -> Trace:

@@ -1,4 +1,4 @@
-"""The slow path: a block that is not flawless JSON, event by event."""
+"""The slow path: reads a block that is not valid JSON event by event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tdiag.trace.events import Event, ExactEvent
 from tdiag.trace.split import BOUNDARY, EVENT_LIMIT
 
 SKIPPED = re.compile(r"[\s,]*")
-# Windows paths and the like: a backslash that begins no JSON escape.
+# Windows paths and similar: a backslash that begins no JSON escape.
 LONE_BACKSLASH = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 BACKSLASH = re.compile(r'\\(?!")')
 BARE_NUMBER = re.compile(r":\s*[-+]?(?:inf|nan)\b", re.IGNORECASE)  # what C++ prints, not JSON
@@ -60,7 +60,7 @@ def recover(block: bytes) -> Recovered:
         if text[at] == "]":
             return found._replace(repaired=repaired, end=at)
         event, until = _next_event(block, text, at)
-        if event is None and until > at:  # sound JSON, but no event
+        if event is None and until > at:  # valid JSON, but not an event
             found.lost.append(at)
         elif event is None:
             boundary = BOUNDARY.search(block, at)
@@ -93,7 +93,7 @@ def _next_event(block: bytes, text: str, at: int) -> tuple[Event | None, int]:
 
 
 def salvage_last(piece: bytes) -> tuple[Event | None, int | None]:
-    """The event that a truncated or broken end leaves, and where the list's ``]`` follows it."""
+    """The event left at a truncated or broken end, and the offset of the list's ``]`` after it."""
     if len(piece) > EVENT_LIMIT:
         return None, None
     closed = re.search(rb"\}\s*(?=\])", piece)
@@ -118,7 +118,7 @@ def _repaired(piece: bytes) -> Event | None:
 
 
 def _lenient(value: Any) -> Event | None:
-    """An event of which some field has an unexpected type: that field is left at its default."""
+    """An event with a field of an unexpected type: that field gets its default."""
     if not isinstance(value, dict):
         return None
     args = value.get("args")
@@ -141,6 +141,6 @@ def _plain(value: Any) -> bool:
 
 
 def _plausible(event: Event) -> bool:
-    """Both times finite, and of a century that traces are from."""
+    """Whether both times are finite and in a century that traces come from."""
     times = (event.ts, event.dur)
     return all(math.isfinite(time) and abs(time) < MAX_US for time in times)

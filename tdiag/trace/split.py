@@ -11,15 +11,16 @@ from typing import Any
 
 from tdiag.errors import RunError
 
-# Between two events. Inside a string its quote would be escaped, so only lists of objects in
-# an event's arguments can match as well; a block cut there does not decode, and is recovered.
+# The boundary between two events. Inside a string its quote would be escaped, so only lists of
+# objects in an event's arguments can match as well; a block cut there does not decode, and is
+# recovered.
 BOUNDARY = re.compile(rb'\}(\s*,\s*)\{\s*"')
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 WHITESPACE = b" \t\r\n"
 BOM = b"\xef\xbb\xbf"
 
 HEAD_LIMIT = 64 << 20  # no known trace has a megabyte before its events
-EVENT_LIMIT = 64 << 20  # nor an event of that size: what has no boundary by then is no trace
+EVENT_LIMIT = 64 << 20  # nor an event of that size: without a boundary until then it is not a trace
 SEARCH_WINDOWS = (1 << 16, 1 << 20)  # events are short: the last boundary is near the end
 
 NOT_A_TRACE_HINT = (
@@ -33,9 +34,9 @@ KNOWN_KEYS = ("schemaVersion", "deviceProperties", "distributedInfo", "baseTimeN
 class Splitter:
     """Iterates ``(offset, block)``: comma-separated whole events and their uncompressed offset.
 
-    ``head`` is what stood before the first event, up to and including its ``[``. The last block
-    still holds the end of the list and whatever follows it. Raises RunError when the stream
-    does not begin like a trace.
+    ``head`` is everything before the first event, up to and including its ``[``. The last block
+    also contains the end of the list and whatever follows it. Raises RunError if the stream does
+    not begin like a trace.
     """
 
     def __init__(self, stream: Iterable[bytes], name: str) -> None:
@@ -63,7 +64,7 @@ class Splitter:
         yield offset, rest
 
     def _skip_head(self) -> bytes:
-        """Find the first event; returns what was already read of the list."""
+        """Find the first event; returns the part of the list that was already read."""
         seen = b""
         for piece in self._stream:
             seen += piece

@@ -1,4 +1,4 @@
-"""The child of :mod:`tdiag.trace.parallel`: blocks come to it, their columns go back."""
+"""The child of :mod:`tdiag.trace.parallel`: receives blocks and returns their columns."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import IO
 from tdiag.trace.decode import decode
 
 NUMBER_BYTES = 8
-READY = b"!"  # the first thing it says
+READY = b"!"  # its first message
 
 
 def serve(source: IO[bytes], sink: IO[bytes], path: str | None) -> None:
-    """Answer every block with ``length, pickled columns``, until ``source`` closes. A block comes
-    as ``offset, length``: of the file ``path``, or followed by its text if there is none."""
+    """Answer every block with ``length, pickled columns``, until ``source`` closes. A block arrives
+    as ``offset, length``: of the file ``path``, or, without one, followed by its text."""
     gc.disable()  # as in the reader
     with ExitStack() as stack:
         file = stack.enter_context(Path(path).open("rb")) if path else None

@@ -1,4 +1,4 @@
-"""What is to be tried: one change or several together, read from the command line."""
+"""What to try: one change or several together, parsed from the command line."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FREEZE = "freeze"
 
 @dataclass(frozen=True)
 class Patched:
-    """The user's program in a copy of its folder with a patch applied. ``outside``: the folder that
-    it must import nothing of; ``files``: those that the patch names."""
+    """The user's program in a copy of its folder with a patch applied. ``outside``: the folder from
+    which it must not import anything; ``files``: those that the patch names."""
 
     name: str
     command: Sequence[str]
@@ -32,7 +32,7 @@ class Patched:
 @dataclass(frozen=True)
 class Candidate:
     """``changes``: (name, text of the value), all in one program. ``patched``: a patch instead.
-    ``sweep``: what it is a value of, where values have an order."""
+    ``sweep``: the sweep that it belongs to, if its values have an order."""
 
     changes: tuple[tuple[str, str], ...]
     patched: Patched | None = None
@@ -50,19 +50,19 @@ class Candidate:
 
     @property
     def ceiling(self) -> bool:
-        """A part of the step is left out: what remains is no training."""
+        """Whether it leaves out a part of the step, so that the training is useless."""
         return any(change.kind == CEILING for change in self.loaded)
 
     @property
     def safety(self) -> str:
-        """Of all changes, each said once; of a patch its files."""
+        """The safety of all changes, each kind once; for a patch its files."""
         if self.patched:
             return f"changes {', '.join(self.patched.files)}"
         return ", ".join(dict.fromkeys(change.safety for change in self.loaded))
 
     def environment(self) -> Mapping[str, str]:
-        """Variables for the start of the program. Raises UsageError where a change cannot be made
-        on this machine."""
+        """Environment variables for the program. Raises UsageError if a change is impossible on
+        this machine."""
         found = dict(self.patched.variables) if self.patched else {}
         try:
             for name, text in self.changes:
@@ -89,7 +89,8 @@ def sweep(text: str) -> list[Candidate]:
 
 
 def freeze(spec: str) -> Candidate:
-    """A function of the user's. Raises UsageError where its file has no such function."""
+    """The candidate that freezes a user's function. Raises UsageError if the file has no such
+    function."""
     found = parse(f"{FREEZE}={spec}")
     file, colon, name = spec.rpartition(":")
     if colon:
@@ -101,15 +102,15 @@ def freeze(spec: str) -> Candidate:
 
 
 def ceilings() -> list[Candidate]:
-    """Every part that can be left out of any script; what each step does first, since a short time
-    budget measures the first ones."""
+    """Every part that can be left out of any script; parts of each step first, because a short time
+    budget measures only the first ones."""
     parts = [load(name) for name in names() if name != FREEZE]
     found = sorted((p for p in parts if p.kind == CEILING), key=lambda part: part.rare)
     return [Candidate(((part.name, ""),)) for part in found]
 
 
 def together(candidates: list[Candidate]) -> Candidate:
-    """All of them at once, best first: of one change that is there twice, the first value."""
+    """All of them at once, best first; if one change occurs twice, its first value."""
     changes: dict[str, str] = {}
     for candidate in candidates:
         for name, text in candidate.changes:

@@ -1,7 +1,7 @@
-"""What each change is in the user's source: a table of edits, made with libcst.
+"""How each change is made in the user's source: a table of edits, made with libcst.
 
-An edit means one node. It finds it by the recorded line and by what the names in it are bound to,
-and refuses wherever that is not plain.
+An edit changes one node. It finds the node by the recorded line and by what its names are bound to,
+and refuses if that is ambiguous.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ ANOMALY = Callee(
 )
 DETECT = Callee("detect_anomaly", r"torch\.autograd\.(anomaly_mode\.)?detect_anomaly")
 BENCHMARK = "torch.backends.cudnn.benchmark"
-# Of torch 2.1 to 2.13, every optimizer's fifth positional argument is still a number of its own.
+# In torch 2.1 to 2.13, every optimizer's fifth positional argument still differs by optimizer.
 MOST_POSITIONAL = 5
-# DataLoader's arguments by position; those that are not here are keywords only.
+# DataLoader's arguments by position; arguments not listed here are keyword-only.
 AT = {"num_workers": 5, "pin_memory": 7, "timeout": 9, "multiprocessing_context": 11}
 DDP_AT = {"bucket_cap_mb": 7, "find_unused_parameters": 8, "gradient_as_bucket_view": 10,
           "static_graph": 11}  # fmt: skip
@@ -80,7 +80,7 @@ def with_argument(
 
 
 def _appended(call: cst.Call, name: str, code: str) -> cst.Call:
-    """With the argument as the last one: on a line of its own where the last two have that."""
+    """With the argument as the last one: on its own line if the last two have their own."""
     new = cst.Arg(
         keyword=cst.Name(name),
         value=cst.parse_expression(code),
@@ -98,7 +98,9 @@ def _appended(call: cst.Call, name: str, code: str) -> cst.Call:
     between: cst.BaseParenthesizableWhitespace = cst.SimpleWhitespace(" ")
     if isinstance(before, cst.ParenthesizedWhitespace):
         between = _newline(before)
-        if isinstance(closing, cst.ParenthesizedWhitespace):  # keeps the comment after the last
+        if isinstance(
+            closing, cst.ParenthesizedWhitespace
+        ):  # keeps the comment after the last argument
             between = closing.with_changes(indent=before.indent, last_line=before.last_line)
             closing = _newline(closing)
     comma = cst.Comma(whitespace_after=between)
@@ -121,7 +123,7 @@ def _argument(
     callee: Callee, name: str, code: str = "{}", position: int | None = None,
     also: Callable[[cst.Call, str], cst.Call] = lambda call, text: call,
 ) -> Edit:  # fmt: skip
-    """``code``: of the value, of the change's own. ``also``: other arguments that must follow."""
+    """``code``: of the value, from the change's own. ``also``: other arguments that must follow."""
 
     def change(text: str, call: cst.CSTNode) -> cst.Call:
         done = with_argument(cast(cst.Call, call), name, code.format(text), position)
@@ -130,7 +132,7 @@ def _argument(
     def edit(source: UserSource, spot: Applied, text: str) -> list[Step]:
         assert spot.at
         call = callee.at(source, spot.at.line)
-        change(text, call)  # or it is refused
+        change(text, call)  # raises Refused if impossible
         return [Step(call, "at", partial(change, text))]
 
     return edit
@@ -144,9 +146,9 @@ def _without_workers(call: cst.Call, text: str) -> cst.Call:
 
 
 def _one_form(call: cst.Call, name: str) -> cst.Call:
-    """Of an optimizer's forms only one may be asked for."""
+    """Set only one of an optimizer's forms."""
     if sum(1 for arg in call.args if not arg.keyword) > MOST_POSITIONAL:
-        raise Refused("which of its positional arguments is which is not known")
+        raise Refused("the meaning of its positional arguments is unknown")
     other = next(form for form in FORMS if form != name)
     return with_argument(call, other, "None", None, add=False)
 
@@ -156,7 +158,7 @@ def _form(name: str) -> Edit:
 
 
 def _anomaly(source: UserSource, spot: Applied, text: str) -> list[Step]:
-    """``detect_anomaly()`` has no argument for it; its twin does."""
+    """``detect_anomaly()`` has no argument for it, but ``set_detect_anomaly()`` has."""
     assert spot.at
     try:
         call = DETECT.at(source, spot.at.line)
@@ -173,8 +175,7 @@ def _anomaly(source: UserSource, spot: Applied, text: str) -> list[Step]:
 
 
 def _setting(callee: Callee, name: str, code: str) -> Edit:
-    """A function of torch's that sets something: its call where the script has one, else a new
-    one."""
+    """A torch function that sets something: its call if the script has one, else a new one."""
 
     def edit(source: UserSource, spot: Applied, text: str) -> list[Step]:
         assert spot.at
@@ -194,12 +195,12 @@ def _benchmark(source: UserSource, spot: Applied, text: str) -> list[Step]:
     if not assigned:
         return [_after_imports(source, f"{BENCHMARK} = True", text)]
     if len(assigned) > 1 or not _literal(assigned[0].value):
-        raise Refused(f"{BENCHMARK} is set there already, and not once to a plain value")
+        raise Refused(f"{BENCHMARK} is already set there, but not once to a plain value")
     return [Step(assigned[0], "at", lambda old: old.with_changes(value=cst.Name("True")))]
 
 
 def _after_imports(source: UserSource, code: str, text: str) -> Step:
-    """Below the imports that `import torch` stands among."""
+    """Below the block of imports that contains `import torch`."""
     top = source.module.body
     first = next((i for i, statement in enumerate(top) if _imports_torch(statement)), None)
     if first is None or not source.has_torch():
@@ -224,8 +225,8 @@ def _imports_torch(statement: cst.CSTNode) -> bool:
 
 
 def _on_model(code: str) -> Edit:
-    """A statement in front of the one that calls the model, where it is assigned above: it runs
-    as often as the model is made."""
+    """A statement before the one that calls the model, if the model is assigned above: it runs as
+    often as the model is made."""
 
     def edit(source: UserSource, spot: Applied, text: str) -> list[Step]:
         assert spot.at
@@ -254,7 +255,7 @@ def _on_model(code: str) -> Edit:
 
 
 def _plain_assignment(source: UserSource, made: object) -> cst.CSTNode | None:
-    """Its line where a statement of its own assigns one name."""
+    """The line of the assignment, if it is its own statement and assigns one name."""
     if not isinstance(made, Assignment):
         return None
     target = source.parents.get(made.node)
@@ -264,7 +265,7 @@ def _plain_assignment(source: UserSource, made: object) -> cst.CSTNode | None:
     return line if alone else None
 
 
-# What only training does: a function with it needs gradients.
+# Only training does this: a function that contains it needs gradients.
 _TRAINS = m.Call(func=m.Attribute(attr=m.OneOf(*(
     m.Name(name) for name in ("backward", "step", "zero_grad", "grad", "requires_grad_",
                               "enable_grad", "set_grad_enabled")
@@ -272,7 +273,7 @@ _TRAINS = m.Call(func=m.Attribute(attr=m.OneOf(*(
 
 
 def _evaluation(code: str) -> Edit:
-    """A decorator, where the function switches the model to evaluation itself."""
+    """A decorator, if the function itself switches the model to evaluation."""
 
     def edit(source: UserSource, spot: Applied, text: str) -> list[Step]:
         assert spot.at
@@ -282,10 +283,10 @@ def _evaluation(code: str) -> Edit:
             for f in cast("list[cst.FunctionDef]", list(m.findall(source.module, m.FunctionDef())))
             if source.spans[f].start.line <= line <= source.spans[f].end.line
         ]
-        # The innermost begins last.
+        # The innermost function begins last.
         function = max(around, key=lambda f: source.spans[f].start.line, default=None)
         if function is None or function.name.value != spot.at.function:
-            raise Refused("it is not written in a function of its own")
+            raise Refused("it is not in its own function")
         evaluates = m.Call(func=m.Attribute(attr=m.Name("eval")), args=[])
         if m.findall(function, _TRAINS) or not m.findall(function, evaluates):
             raise Refused(f"{function.name.value}() may be more than an evaluation: it calls no"

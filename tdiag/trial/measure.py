@@ -1,4 +1,4 @@
-"""One candidate against the untouched script, and all candidates within a time budget."""
+"""Measures a candidate against the untouched script, and all candidates within a time budget."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from tdiag.trial.said import BROKEN, Compared, Said, compared, heard
 from tdiag.trial.sweeping import pick
 from tdiag.trial.written import written
 
-# Twice what the check can tell apart (tdiag/gate/against.py): a smaller gain is worth no edit.
+# Twice what the check can detect (tdiag/gate/against.py): a smaller gain is not worth an edit.
 THRESHOLD = 0.03
 # Three looks at equal distances (tdiag/duel/estimate.py). Three groups are the fewest whose
-# interval (two degrees of freedom) is of use for gains as large as those that trials look for.
+# interval (two degrees of freedom) is useful for the large gains that trials look for.
 LOOKS_AT = (3, 6, 9)
-# Starting two programs takes 5 to 10 s; turns that last about as long waste the least.
+# Starting two programs takes 5 to 10 s; turns that last about as long waste least.
 PACE = Pace(turns=20, most_s=4.0)
 CONTROL, TREATMENT = "without", "with"
 SAME_START = {"TDIAG_TRIAL": "1", "PYTHONHASHSEED": "0"}
-FEWEST_ANSWERS = 3  # in all groups; what happens more rarely is met by chance
+FEWEST_ANSWERS = 3  # in all groups; rarer calls happen in a turn only by chance
 
 
 class NotApplied(Exception):
-    """The first pair of processes shows that the change had nothing to change."""
+    """The first pair of processes shows that the change found nothing to change."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOptions:
-    """``folder``: new or empty, for the run directories. ``progress``: a line of progress.
-    ``original``: the user's own file of one that the program ran; ``there``: the way back, of an
-    absolute path."""
+    """``folder``: for the run directories, new or empty. ``progress``: prints a line of progress.
+    ``original``: maps a file that the program ran to the user's own file; ``there``: the inverse,
+    for an absolute path."""
 
     command: Sequence[str]
     cwd: Path
@@ -56,13 +56,13 @@ class TrialOptions:
     there: Callable[[str], str] = lambda path: path
 
     def changes(self, candidate: Candidate) -> tuple[tuple[str, str], ...]:
-        """With ``FILE.py:FUNCTION`` as the program that runs knows it."""
+        """The changes, with ``FILE.py:FUNCTION`` as the running program names it."""
         texts = (text.rpartition(":") for _, text in candidate.changes)
         there = (f"{self.there(file)}{colon}{end}" if colon else end for file, colon, end in texts)
         return tuple((name, text) for (name, _), text in zip(candidate.changes, there, strict=True))
 
     def users(self, one: Applied) -> Applied:
-        """With the place in the user's own file."""
+        """The same, with the place in the user's own file."""
         if one.at is None:
             return one
         return replace(one, at=replace(one.at, file=str(self.original(Path(one.at.file)))))
@@ -71,17 +71,17 @@ class TrialOptions:
 def try_all(candidates: Sequence[Candidate], options: TrialOptions) -> Trials:
     """Try each in turn within the budget, then those that won together.
 
-    Each gets an equal part of the time that is left, but three groups at least. One that would end
-    too late, or leave no time to measure together what won, is not begun. Raises UsageError and
-    ProgramFailed where the untouched script cannot be measured.
+    Each gets an equal share of the remaining time, but at least three groups. A trial that would
+    end too late, or leave no time to measure the winners together, is not started. Raises
+    UsageError and ProgramFailed if the untouched script cannot be measured.
     """
     began_unix_ns = time.time_ns()
     until = monotonic() + options.time_budget_s
     tried: list[Tried] = []
     untried: list[str] = []
     notes: list[str] = []
-    least_s = 0.0  # that a trial takes
-    failed = False  # the script itself
+    least_s = 0.0  # the shortest trial so far
+    failed = False  # whether the script itself failed
     done: list[tuple[Candidate, Tried]] = []
     waiting = list(candidates)
     while waiting:
@@ -98,12 +98,12 @@ def try_all(candidates: Sequence[Candidate], options: TrialOptions) -> Trials:
         if tried and left < more * least_s:
             untried.append(candidate.label)
             continue
-        # One more: those that won together.
+        # Plus one for the trial of those that won together.
         share = max(0.0, left) / (len(waiting) + 1 + (len(candidates) > 1))
         options.progress(f"trying {candidate.label}")
         try:
             one = try_one(candidate, options, f"{len(tried) + 1}", began + share)
-        except TdiagError as error:  # the script itself, which had run before
+        except TdiagError as error:  # the script itself failed, although it ran before
             if not tried:
                 raise
             notes.append(f"stopped at {candidate.label}: {error.message}")
@@ -135,16 +135,16 @@ def _turned(waiting: Sequence[Candidate], done: Sequence[tuple[Candidate, Tried]
     sweep = waiting[0].sweep
     values = ", ".join(one.changes[0][1] for one in waiting if one.sweep == sweep)
     near = ", ".join(one.changes[0][1] for one, _ in done if one.sweep == sweep)
-    return f"{sweep}: of {near} the fastest lies between slower ones: not measured: {values}"
+    return f"{sweep}: the fastest of {near} lies between slower ones, so {values} were not measured"
 
 
 def _combined(
     won: Sequence[tuple[Candidate, Tried]], tried: Sequence[Candidate], options: TrialOptions,
     until_s: float, notes: list[str],
 ) -> Tried | None:  # fmt: skip
-    """Those that won, best first, all at once. Where that fails, or surely wins less than the best
-    of them alone, the last is dropped, and the others are measured while there is time. None where
-    there are no two, and where all at once have been tried before."""
+    """The winners, best first, all at once. If that fails, or certainly gains less than the best of
+    them alone, the last is dropped, and the others are measured while there is time. None if there
+    are fewer than two, or if the combination was already tried."""
     parts = [candidate for candidate, _ in won]
     while True:
         best = together(parts)  # a patch has no changes
@@ -165,7 +165,7 @@ def _combined(
 
 
 def try_one(candidate: Candidate, options: TrialOptions, name: str, until_s: float) -> Tried:
-    """Raises what is wrong with the untouched script, never what is wrong with the change."""
+    """Raises errors of the untouched script, but not errors of the change."""
     control = Program(CONTROL, options.command, options.cwd, SAME_START, trial=())
     changed = {**SAME_START, **candidate.environment()}
     patched = candidate.patched
@@ -223,7 +223,7 @@ def _result(base: Tried, found: Duel, candidate: Candidate, options: TrialOption
     losses = Compared("", "")
     if not candidate.ceiling:
         losses = compared([t.run_dir for t in sides[0]], [t.run_dir for t in sides[1]])
-    if losses.text == BROKEN:  # however fast, it does not train
+    if losses.text == BROKEN:  # it may be fast, but it does not train
         answer, why, losses = "failed", BROKEN, Compared("", "different")
     return replace(
         base,
@@ -239,11 +239,11 @@ def _result(base: Tried, found: Duel, candidate: Candidate, options: TrialOption
 
 
 def judged(ratios: Ratios, threshold: float) -> Estimate:
-    """The typical step's, the less noisy one; the mean step's, which is what a training wins, where
-    that alone is clear, where it is clear and leaves the typical step's gain out, and where their
-    intervals are apart. A median sees neither what only some steps do nor that workers hand over
-    their batches in bursts: 8 of them made the median step 34 times faster, and cannot win more
-    than 8."""
+    """The typical step's estimate, which is less noisy; or the mean step's, which determines a
+    training's time, if only the mean is clear, if it is clear and excludes the typical step's gain,
+    or if their intervals do not overlap. A median misses what only some steps do, and that workers
+    deliver batches in bursts: 8 workers made the median step 34 times faster, but cannot gain more
+    than 8 times."""
     typical, mean = ratios.typical, ratios.mean
     hidden = not _beyond(typical, threshold) and _beyond(mean, threshold)
     outside = not mean.low <= typical.ratio <= mean.high
@@ -271,10 +271,10 @@ def answer_of(estimate: Estimate, threshold: float) -> Answer:
 
 
 def _too_rare(said: Said) -> list[str]:
-    """Calls that were to be answered and hardly came."""
+    """Calls that should be answered but hardly occurred."""
     if said.answers is None or said.answers >= FEWEST_ANSWERS:
         return []
-    return [f"it was called {said.answers} times in the measured steps: too rarely to tell"]
+    return [f"it was called {said.answers} times in the measured steps: too rarely to measure"]
 
 
 def _peak(side: Sequence[Taken]) -> int | None:
@@ -288,6 +288,7 @@ def _last_line(output: str) -> str:
 
 
 def check_usable(candidates: Sequence[Candidate]) -> None:
-    """Raises UsageError for what cannot be tried on this machine, before anything is started."""
+    """Raises UsageError for a change that is impossible on this machine, before anything is
+    started."""
     for candidate in candidates:
         candidate.environment()

@@ -1,4 +1,4 @@
-"""What the probe of a trial wrote down: whether a change applied, and the losses."""
+"""What a trial's probe recorded: whether a change applied, and the losses."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tdiag.probe.trial.change import MOST_SAID
 from tdiag.probe.wire import events_files
 from tdiag.units import plural
 
-# Float32 sums in another order differ by about √n·2⁻²⁴ of their size, some 1e-5 for n = 10⁴, and
-# training makes differences grow. Heuristic: below this share they count as rounding.
+# Float32 sums in another order differ by about √n·2⁻²⁴ of their size, about 1e-5 for n = 10⁴, and
+# training makes differences grow. Heuristic: smaller shares count as rounding.
 ROUNDING = 1e-3
 BROKEN = "losses become NaN or infinite"
-# Heuristic: the largest of three differences against the largest of two, all of the same spread.
+# Heuristic: the largest of three differences ÷ the largest of two, all with the same spread.
 LIKE_ITS_OWN = 2.0
 
 
 @dataclass(frozen=True)
 class Said:
-    """``answers``: calls answered in measured steps; None where the change answers none.
-    ``places``: where it applied, empty where a process had more to say than it may."""
+    """``answers``: calls answered in measured steps; None if the change answers none. ``places``:
+    where it applied, empty if a process had more places than it may report."""
 
     applied: tuple[str, ...]
     refused: tuple[str, ...]
@@ -36,14 +36,14 @@ class Said:
 
 
 class Compared(NamedTuple):
-    """Losses of both sides, in words and in a word."""
+    """The comparison of both sides' losses, as a sentence and as a word."""
 
     text: str
     numbers: Numbers
 
 
 def heard(run_dirs: Sequence[Path]) -> Said:
-    """Of the treatment's processes, in all groups."""
+    """The records of the changed processes, in all groups."""
     runs = [_records(run_dir) for run_dir in run_dirs]
     records = [record for run in runs for record in run]
     answers = [int(r["n"]) for r in records if r["state"] == "answered"]
@@ -57,7 +57,7 @@ def heard(run_dirs: Sequence[Path]) -> Said:
 
 
 def _what(record: dict[str, Any]) -> tuple[str, ...]:
-    """The same for several processes that say the same."""
+    """The texts, without repetitions from several processes."""
     return tuple(str(record.get(name)) for name in ("change", "state", "what", "at"))
 
 
@@ -71,9 +71,9 @@ def _places(records: list[dict[str, Any]]) -> tuple[Applied, ...]:
 
 
 def compared(without: Sequence[Path], with_it: Sequence[Path]) -> Compared:
-    """The losses of both sides, step by step from the same seeds; "" where none was seen.
+    """The losses of both sides, compared step by step from the same seeds; "" if none were seen.
 
-    How much the script's own losses differ from run to run is the measure where they do.
+    If the script's own losses differ from run to run, that difference is the yardstick.
     """
     plain, changed = [_losses(d) for d in without], [_losses(d) for d in with_it]
     pairs = [(a, b) for a, b in zip(plain, changed, strict=True) if a and b]
@@ -99,7 +99,7 @@ def compared(without: Sequence[Path], with_it: Sequence[Path]) -> Compared:
 
 
 def _difference(a: list[float], b: list[float]) -> float:
-    """The largest, as a share of the larger value."""
+    """The largest difference, as a share of the larger value."""
     pairs = [(x, y) for x, y in zip(a, b, strict=False) if math.isfinite(x) and math.isfinite(y)]
     return max((abs(x - y) / max(abs(x), abs(y)) for x, y in pairs if x != y), default=0.0)
 

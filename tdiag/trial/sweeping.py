@@ -1,4 +1,4 @@
-"""Which value of a sweep to measure next, so that the best one is found with few measurements."""
+"""Chooses the next value of a sweep, so that few measurements find the best one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ GOLDEN = 0.382  # (3 − √5) / 2: where golden-section search divides an inter
 
 
 def following(count: int, speedups: Mapping[int, float]) -> int | None:
-    """Of ``count`` values in ascending order, some of them measured: the next one's index; None
-    where the fastest one's neighbours on both sides are measured: there the curve turns, if it has
-    one peak. Of equal ones the smaller value counts as faster."""
+    """Of ``count`` values in ascending order, some of them measured: the next index to measure;
+    None if both neighbours of the fastest one are measured, because a curve with one peak turns
+    there. Of equal values the smaller one counts as faster."""
     if not speedups:
         return int((count - 1) * GOLDEN)
     best = max(speedups, key=lambda i: (speedups[i], -i))
@@ -27,8 +27,8 @@ def following(count: int, speedups: Mapping[int, float]) -> int | None:
 
 
 def pick(left: Sequence[Candidate], tried: Sequence[tuple[Candidate, Tried]]) -> Candidate | None:
-    """The one of ``left`` to try next: the first, or of its sweep the value to measure next. None
-    where that sweep's curve has turned."""
+    """The candidate of ``left`` to try next: the first, or the next value of its sweep. None if
+    that sweep's curve has turned."""
     first = left[0]
     if not first.sweep:
         return first
@@ -44,5 +44,5 @@ def _value(candidate: Candidate) -> float:
 
 
 def _speedup(found: Tried) -> float:
-    """What is as the script has it already is as fast as that."""
+    """A value that the script already has counts as unchanged speed."""
     return 1.0 if found.answer == "not applied" else found.speedup

@@ -1,5 +1,5 @@
 """The user's file as libcst reads it: what its names are bound to, where its calls are, and the
-same file with some nodes replaced. All else stays byte for byte."""
+same file with some nodes replaced. Everything else stays byte for byte."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Refused(Exception):
 
 
 class Step(NamedTuple):
-    """``edit`` makes the new node of the old one; before or after it: the code of a statement."""
+    """``edit`` makes the new node from the old one; ``before``, ``after``: a statement's code."""
 
     node: cst.CSTNode
     where: Literal["at", "before", "after"]
@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
 
 class UserSource:
-    """One file as it is. Raises Refused where libcst cannot give it back byte for byte."""
+    """One file, unchanged. Raises Refused if libcst cannot write it back byte for byte."""
 
     def __init__(self, data: bytes) -> None:
         try:
@@ -56,7 +56,7 @@ class UserSource:
         return cast("list[cst.Call]", list(m.findall(self.module, m.Call())))
 
     def bound_to(self, node: cst.CSTNode) -> set[str]:
-        """Dotted names that this expression may mean by the file's imports."""
+        """Dotted names that this expression may mean, by the file's imports."""
         found = self.names.get(node, set())
         found = found() if callable(found) else found
         return {n.name if n.source is QualifiedNameSource.IMPORT else "" for n in found}
@@ -94,8 +94,8 @@ class _Maker(cst.CSTTransformer):
 
 @dataclass(frozen=True)
 class Callee:
-    """``what``: in messages. ``pattern``: of the dotted name by the file's imports; ``method``: of
-    a method, whose object is not known; ``name``: of a variable."""
+    """``what``: its name in messages. ``pattern``: the dotted name by the file's imports;
+    ``method``: a method of an unknown object; ``name``: a variable."""
 
     what: str
     pattern: str = ""
@@ -111,11 +111,12 @@ class Callee:
         return bool(names) and all(re.fullmatch(self.pattern, name) for name in names)
 
     def at(self, source: UserSource, line: int) -> cst.Call:
-        """Raises Refused unless exactly one call there is this."""
+        """The call. Raises Refused unless exactly one call there matches."""
         found = [
             call
             for call in source.calls
-            # The line of a call is that of its first word, of a method's call that of its name.
+            # A call's line is that of its first word; a method call's line is that of the method's
+            # name.
             if source.spans[call].start.line <= line <= source.spans[call.func].end.line
             and self.is_called(source, call)
         ]

@@ -1,9 +1,9 @@
-"""TensorBoard's own program, with torch-tb-profiler's page made complete without the internet.
+"""Runs TensorBoard with torch-tb-profiler's page made to work without the internet.
 
-That page loads Google Charts and, for its Trace view, a polyfill from the internet; without them
-it shows nothing at all. Here both have a stand-in: ``static/charts.js`` for Google Charts, which
-draws with the plotly package's script, and ``static/custom_elements_v0.js`` for the polyfill. The
-Trace view also uses HTML Imports, which no browser has any more: its page is served in one piece.
+That page loads Google Charts and, for its Trace view, a polyfill from the internet; without them it
+stays empty. Here both are replaced: Google Charts by ``static/charts.js``, which draws with the
+plotly package's script, and the polyfill by ``static/custom_elements_v0.js``. The Trace view also
+uses HTML Imports, which no browser supports any more, so its page is served as one file.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 
 from tdiag.report.html.library import plotly_file
 
-GOOGLE_CHARTS = "--google-charts"  # the option: Google's own, where they can be had
+GOOGLE_CHARTS = "--google-charts"  # the option: Google Charts if they can be loaded
 STATIC = Path(__file__).parent / "static"
 _LOADER = re.compile(rb'<script src="https://[^"]*/charts/loader\.js"></script>')
 _CHARTS = b'<script src="charts.js"></script>'
 _POLYFILL = re.compile(rb'<script src="https://[^"]*/webcomponents\.min\.js"></script>')
-# An import is UTF-8; so the page that takes it in must be.
+# An import is UTF-8, so the page that includes it must be, too.
 _ELEMENTS = b'<meta charset="utf-8"><script src="custom_elements_v0.js"></script>'
 _IMPORT = re.compile(rb'<link rel="import" href="([^"/]+)"[^>]*>')
 
@@ -33,9 +33,9 @@ Change = tuple[re.Pattern[bytes], Callable[[re.Match[bytes]], bytes]]
 
 
 def complete(plugin: Any, google: bool = False) -> None:
-    """Make the plugin (its class) serve its pages so, and the scripts that they then ask for.
+    """Make the plugin (its class) serve the changed pages, and the scripts that they request.
 
-    ``google``: ask for Google Charts first; the stand-in stays where they do not come.
+    ``google``: request Google Charts first; the replacement is used if they do not load.
     """
     static = Path(inspect.getfile(plugin)).parent / "static"
     pages: dict[str, list[Change]] = {
@@ -78,7 +78,7 @@ def main() -> int:
     from tensorboard.main import run_main
     from torch_tb_profiler.plugin import TorchProfilerPlugin
 
-    # tdiag was killed (server.py): end, and with it what the plugin has started.
+    # tdiag was killed (server.py): end, together with the processes that the plugin has started.
     signal.signal(signal.SIGHUP, lambda *_: os.killpg(0, signal.SIGKILL))
     complete(TorchProfilerPlugin, GOOGLE_CHARTS in sys.argv)
     sys.argv = [word for word in sys.argv if word != GOOGLE_CHARTS]

@@ -1,4 +1,4 @@
-"""Chrome trace events: read from a trace a block at a time, and written gzipped."""
+"""Chrome trace events: read from a trace one block at a time, and written gzipped."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _decode = msgspec.json.Decoder(list[Any]).decode
 class Reader:
     """Iterates lists of events as they are in the file, with all phases and arguments.
 
-    ``lost`` counts what is no readable event; a broken or truncated file gives the rest. Memory:
-    one block (a megabyte of text). Raises RunError for what is missing or no trace.
+    ``lost`` counts unreadable events; a broken or truncated file gives the rest. Memory: one block
+    (a megabyte of text). Raises RunError if the file is missing or not a trace.
     """
 
     def __init__(self, path: Path) -> None:
         self._blocks = Splitter(Blocks(path), path.name)
         self._ended = False
-        self._rest = b""  # of an event that its block did not finish
+        self._rest = b""  # the beginning of an event that its block did not finish
         self.lost = 0
 
     def __iter__(self) -> Iterator[list[Event]]:
@@ -52,7 +52,7 @@ class Reader:
         self.lost += bool(self._rest.strip(b" \t\r\n,"))
 
     def _recovered(self, block: bytes) -> Iterator[Any]:
-        """Event by event; the list's end is found here, too: what follows it is no JSON list."""
+        """Read event by event, and find the list's end, after which there is no JSON list."""
         text = block.decode("latin-1")  # one character a byte, so that positions are byte offsets
         at = 0
         while (at := _end(text, at)) < len(text):
@@ -110,13 +110,13 @@ def _encode(value: Any) -> bytes:
 
 
 def is_number(value: Any) -> bool:
-    """What a time must be: JSON of a broken exporter has null, text and NaN there."""
+    """Whether it can be a time: a broken exporter's JSON has null, text and NaN there."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 
 def to_ns(us: float) -> int:
-    """Microseconds as nanoseconds. The fraction apart: 4e12 µs × 1000, what Kineto counts since
-    its base, is beyond where float64 tells nanoseconds apart."""
+    """Microseconds as nanoseconds. The fraction is converted separately: 4e12 µs × 1000, the size
+    of Kineto's times, is too large for float64 to distinguish nanoseconds."""
     whole = int(us)
     return whole * 1000 + round((us - whole) * 1000)
 

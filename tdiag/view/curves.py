@@ -1,4 +1,4 @@
-"""Step times, budget and system as curves for TensorBoard, times in ms; findings as text."""
+"""Step times, budget and system as TensorBoard curves, times in ms; findings as text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Curves = dict[str, list[Scalar]]
 
 _FOLD = re.compile(r"^<details><summary>(.*)</summary>$", re.MULTILINE)
 
-# TensorBoard scales a chart to the middle nine tenths of its points: of two points for each of
+# TensorBoard scales a chart to the middle nine tenths of its points; with two points for each of
 # two runs that would be none.
 LEVEL_POINTS = 50
 
@@ -37,8 +37,8 @@ LEVEL_POINTS = 50
 def of_process(process: Process, lead: Process, offset_ns: int) -> Curves:
     """A rank's steps: ``step/clean`` and ``step/profiled``, and the phases of the clean ones.
 
-    Clean are the steps of the lead's clean windows: while it is profiled, all ranks wait for it.
-    ``offset_ns``: from the events' clock to Unix time. x is the step's number.
+    Clean steps are those in the lead's clean windows: while the lead is profiled, all ranks wait
+    for it. ``offset_ns``: from the events' clock to Unix time. x is the step's number.
     """
     steps = process.steps
     durations = steps.durations.tolist()
@@ -80,7 +80,7 @@ def of_trace(evidence: Evidence) -> Curves:
 
 
 def of_budget(components_ns: Mapping[str, float], steps: Curves) -> Curves:
-    """Each component's mean per step, level over the steps that it was measured in."""
+    """Each component's mean per step, constant over the steps in which it was measured."""
     measured = next(iter(steps.values()), [Scalar(0, 0.0, 0.0)])
     at = measured[:: max(1, len(measured) // LEVEL_POINTS)]
     return {
@@ -90,7 +90,7 @@ def of_budget(components_ns: Mapping[str, float], steps: Curves) -> Curves:
 
 
 def of_system(history: SystemHistory, offset_ns: int) -> Curves:
-    """What the machine did over the whole run. x is in ms since the first sample."""
+    """The machine over the whole run. x is in ms since the first sample."""
     curves: Curves = {}
     for strip in history.strips:
         unit, scale = UNITS.get(strip.unit, (strip.unit, 1.0))
@@ -105,8 +105,8 @@ def of_system(history: SystemHistory, offset_ns: int) -> Curves:
 
 
 def report_texts(diagnosis: Diagnosis) -> dict[str, str]:
-    """The report's parts in Markdown, by tag. TensorBoard shows HTML as it is written, so what is
-    folded elsewhere stands open; it sorts tags by their text, hence the numbers."""
+    """The report's parts in Markdown, by tag. TensorBoard shows HTML as text, so parts that are
+    folded elsewhere are open here; it sorts tags by their text, hence the numbers."""
     texts = {}
     found = sections(document(diagnosis), Page(base_dir=Path.cwd()))
     for number, (title, lines) in enumerate(found):

@@ -1,4 +1,4 @@
-"""A few steps of a trace, for a viewer that takes a minute for each 700,000 events."""
+"""A few steps of a trace, for a viewer that needs a minute per 700,000 events."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _FOR_EVER = 1 << 62
 
 
 class Cut:
-    """The first ``steps`` steps of a trace: what the host began in them, and what the device did
-    for that, whenever it did."""
+    """The first ``steps`` steps of a trace: what the host began in them, and the device work that
+    this caused, whenever it ran."""
 
     def __init__(self, trace: Trace, steps: int) -> None:
         marks = [n for n, name in enumerate(trace.names) if STEP.match(name)]
@@ -43,7 +43,7 @@ class Cut:
         return inside
 
     def holds(self, event: Event, at_ns: int) -> bool:
-        """``at_ns``: when it began, on the trace's own clock."""
+        """Whether the event is kept. ``at_ns``: when it began, on the trace's own clock."""
         if event.get("ph") == "M":
             return True
         if str(event.get("cat")).lower() in DEVICE_CATEGORIES:

@@ -1,4 +1,4 @@
-"""What the probe and the system sampler wrote, as lanes of a Chrome trace: windows, steps and
+"""The records of the probe and the system sampler as lanes of a Chrome trace: windows, steps and
 their phases, fetches, counters."""
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tdiag.evidence.machine import SystemHistory
 from tdiag.probe.wire import BY_BATCH
 from tdiag.view.chrome_events import Event, complete, counter, named
 
-CATEGORY = "tdiag"  # of no tool's own: torch-tb-profiler leaves unknown categories alone
-# Linux gives no process or thread a higher number than 2²² (proc(5), pid_max).
+CATEGORY = "tdiag"  # used by no other tool; torch-tb-profiler ignores unknown categories
+# Linux gives no process or thread a number above 2²² (proc(5), pid_max).
 OWN_PIDS = 1 << 22
 WINDOWS, STEPS, PHASES, FETCHES = range(OWN_PIDS + 1, OWN_PIDS + 5)
 MACHINE = OWN_PIDS + 9
-# Phases of so many steps and no more, or the lanes outgrow the trace: 7 phases, 100 bytes each.
+# Phases of at most this many steps, or the lanes outgrow the trace: 7 phases, 100 bytes each.
 MOST_PHASED_STEPS = 50_000
 
-# A strip's unit → how it is shown, and how many of the one make one of the other.
+# A strip's unit → the unit shown, and the conversion factor between them.
 UNITS = {"cores": ("in use", 1.0), "bytes_per_s": ("MB/s", 1e6), "bytes": ("MB", 1e6),
          "frac": ("%", 0.01)}  # fmt: skip
 
@@ -48,8 +48,8 @@ class Clock:
 
 
 def unix_offset(processes: Iterable[Process]) -> int | None:
-    """Nanoseconds from the events' clock to Unix time. Both are the machine's, so any process's
-    pairing holds for all; None where none was written."""
+    """Nanoseconds from the events' clock to Unix time. Both are the machine's clocks, so the pair
+    from any process is valid for all; None if none was recorded."""
     for process in processes:
         about = process.last(ProcessRecord)
         if about and about.unix_ns:
@@ -146,7 +146,7 @@ def phases_of(process: Process) -> tuple[Slices, Ints]:
 
 
 def _phases(process: Process) -> list[Span]:
-    """Of all steps, or of the traced ones where there are too many."""
+    """The phases of all steps, or only of the traced ones if there are too many."""
     timeline, phases = phases_of(process)
     if len(process.steps) > MOST_PHASED_STEPS:
         return phase_spans(process.steps, timeline, phases)
@@ -154,7 +154,7 @@ def _phases(process: Process) -> list[Span]:
 
 
 def _fetches(process: Process, clock: Clock) -> Iterator[Event]:
-    """Those that were written down (one in 100 ms), each with its loading and its collating."""
+    """The recorded fetches (one in 100 ms), each with its loading and its collating."""
     found = process.all(FetchRecord)
     if not found:
         return

@@ -1,7 +1,7 @@
-"""Spans of one thread that overlap without one holding the other, which no viewer can draw.
+"""Spans of one thread that overlap without nesting, which no viewer can draw.
 
-Kineto's Python tracer and its annotations read the clock one after the other, so that where both
-begin or end together they cross by some microseconds, now and then by one nanosecond.
+Kineto's Python tracer and its annotations read the clock one after the other, so if both begin or
+end together they overlap by a few microseconds, sometimes by one nanosecond.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from tdiag.trace import Trace
 
 
 def clipped(trace: Trace) -> dict[int, int]:
-    """New durations (ns) by row, of the few host spans that have to give way. Kernels stay as they
-    are: those of one stream may really overlap.
+    """New durations (ns) by row, for the few host spans that must be shortened. Kernels are not
+    changed, because those of one stream may really overlap.
 
-    Of two spans that cross, the end of one is moved to where they meet: of the earlier one to the
-    later's begin, or of the later one to the earlier's end, whichever takes less away.
+    Of two spans that overlap, one end is moved to where they meet: the earlier one's end to the
+    later's begin, or the later one's end to the earlier's end, whichever removes less.
     """
     device = [n for n, c in enumerate(trace.categories) if c.lower() in DEVICE_CATEGORIES]
     rows = np.flatnonzero(~np.isin(trace.category, device))

@@ -1,5 +1,5 @@
-"""One merged trace of a run, for Perfetto and chrome://tracing: what torch.profiler recorded, and
-around it, over the whole run, the probe's and the system sampler's lanes."""
+"""One merged trace of a run, for Perfetto and chrome://tracing: torch.profiler's traces and, over
+the whole run, the lanes of the probe and the system sampler."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ OPENING = """
                 or chrome://tracing in Chrome or Chromium, Load (newer ones: first
                 enable internal pages at chrome://chrome-urls)
 """
-# Kineto's name of a process would compete with the name that tdiag's lanes give it.
+# Kineto's name of a process would conflict with the name from tdiag's lanes.
 ABOUT_PROCESS = ("process_name", "process_labels", "process_sort_index")
 
 
 def write(run_dir: Path) -> tuple[Path, list[str]]:
-    """Write ``trace.perfetto.json.gz`` into the run directory, in one step. Returns its path, and
-    what the reader must know: what could not be read. Time 0 is where the first record was written.
+    """Write ``trace.perfetto.json.gz`` into the run directory, atomically. Returns its path, and
+    notes on what could not be read. Time 0 is the first record.
 
-    Raises RunError where nothing was recorded, OSError where the file cannot be written.
+    Raises RunError if nothing was recorded, OSError if the file cannot be written.
     """
     read_run(run_dir)
     processes = read_events(run_dir)
     offset = unix_offset(processes)
     if offset is None:
         hint = "tdiag run SCRIPT --profiling records a run"
-        raise RunError(f"no process of {run_dir} wrote anything down", hint)
+        raise RunError(f"no process of {run_dir} recorded anything", hint)
     path = run_dir / FILE
     part = path.with_name(f"{FILE}.{os.getpid()}.part")
     try:
@@ -84,10 +84,10 @@ def _kineto(
     base = trace.metadata.get("baseTimeNanoseconds")
     shift = clock_shift(trace, record, process)
     if shift is None:
-        notes.append(f"{path.name} is left out: nothing tells how its clock stands to the others")
+        notes.append(f"{path.name} is left out: the offset of its clock is unknown")
         return
     add_ns = (base if isinstance(base, int) else 0) - shift + clock.shift
-    # Rows are matched by their order, which an unreadable row would shift.
+    # Rows are matched by order, which an unreadable row would shift.
     shorter = {} if trace.damage else clipped(trace)
     row = 0
     reader = Reader(path)
@@ -103,7 +103,7 @@ def _kineto(
 
 
 def _moved(event: Event, add_ns: int, replaced: Collection[int]) -> bool:
-    """Set the event's time; whether it is wanted."""
+    """Set the event's time; returns whether the event is wanted."""
     if event.get("ph") == "M":
         event["ts"] = 0
         return not (event.get("name") in ABOUT_PROCESS and event.get("pid") in replaced)

@@ -1,8 +1,8 @@
-"""The copy of a trace that torch-tb-profiler 0.4.3 reads right.
+"""The copy of a trace that torch-tb-profiler 0.4.3 reads correctly.
 
-That plugin, the last release, knows the categories of older Kinetos. Of a trace of today it drops
-every ``user_annotation``, so that it says DataLoader 0, and every ``cuda_runtime``, so that steps
-end without their kernels; one event without a category or a duration makes it drop the file.
+The plugin's last release knows only the categories of older Kinetos. In a current trace it drops
+every ``user_annotation``, so that DataLoader time shows as 0, and every ``cuda_runtime``, so that
+steps end without their kernels; one event without a category or a duration makes it drop the file.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tdiag.trace import Trace
 from tdiag.view.chrome_events import Event, Reader, Writer, is_number, to_ns
 from tdiag.view.cut import STEP, Cut
 
-# Categories whose events the plugin hangs into the tree of a thread, whose id it takes as a number.
+# Categories whose events the plugin puts into the tree of a thread, whose id it reads as a number.
 _IN_TREE = ("cpu_op", "operator", "python_function", "user_annotation", "python")
-SKIPPED = "tdiag_skipped"  # a category that the plugin does not know, and so leaves alone
+SKIPPED = "tdiag_skipped"  # a category that the plugin does not know and so ignores
 
 
 def relabel(
@@ -28,7 +28,7 @@ def relabel(
     """Write the copy, with more ``lanes``, to ``target`` (``.json.gz``); returns how many events
     could not be read. ``trace``: the original, already read; its file is streamed once more and
     never changed. ``cut``: the part to copy. Times start near 0, where float64 microseconds still
-    tell nanoseconds apart.
+    distinguish nanoseconds.
     """
     begin_ns = int(trace.ts_ns.min()) if len(trace) else 0
     base = trace.metadata.get("baseTimeNanoseconds")
@@ -53,9 +53,9 @@ def relabel(
 
 
 def adapt(event: Event, threads: dict[Any, int]) -> bool:
-    """Change the event to what the plugin understands; whether it can be kept at all.
+    """Change the event to what the plugin understands; returns whether it can be kept.
 
-    ``threads``: numbers given to threads that have none, filled here.
+    ``threads``: numbers given to threads without one; extended here.
     """
     event.setdefault("name", "")
     if event.get("ph") == "M":
@@ -75,7 +75,7 @@ def adapt(event: Event, threads: dict[Any, int]) -> bool:
 
 
 def category_for(category: str, name: str) -> str:
-    """The category under which the plugin does what it should with such an event."""
+    """The category under which the plugin handles the event correctly."""
     known = category.lower()
     if name.startswith("ProfilerStep#"):
         # On a device it would be a second step; and the plugin needs a number after the #.

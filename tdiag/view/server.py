@@ -1,4 +1,4 @@
-"""TensorBoard as a child process: on loopback, on a free port, gone with all its own children."""
+"""TensorBoard as a child process: on loopback, on a free port; it ends with all its children."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from tdiag.view.charts import GOOGLE_CHARTS
 
 ADDRESS = "127.0.0.1"
 TICK_S = 0.05
-POINTS = 20_000  # of a curve; a run watched for a minute has fewer steps, if not very short ones
+POINTS = (
+    20_000  # of a curve; a run watched for a minute has fewer steps, unless they are very short
+)
 _URL = re.compile(r"http://\S+?:\d+\S*")
-GRACE_S = 3.0  # to end by itself, which it cannot while the plugin waits for a child of its own
-# The plugin tells every step of its work; pandas and TensorFlow tell what they miss.
+GRACE_S = 3.0  # to end by itself, which it cannot while the plugin waits for its own child
+# The plugin logs every step of its work; pandas and TensorFlow log what they miss.
 QUIET = {"TORCH_PROFILER_LOG_LEVEL": "ERROR", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
@@ -33,7 +35,7 @@ class Server:
         self.url, self._process, self._log = url, process, log
 
     def wait(self) -> None:
-        """Blocks until TensorBoard is stopped. Raises LaunchError when it failed."""
+        """Blocks until TensorBoard is stopped. Raises LaunchError if it failed."""
         code = self._process.wait()
         raise LaunchError(f"TensorBoard ended with exit code {code}", _last(self._log), 1)
 
@@ -42,12 +44,12 @@ class Server:
 def serve(
     logdir: Path, title: str, scratch: Path, port: int = 0, google_charts: bool = False
 ) -> Iterator[Server]:
-    """Start TensorBoard; at the end, however it comes, it and all its children are gone.
+    """Start TensorBoard; whatever happens, it and all its children are gone at the end.
 
     ``port`` 0: a free one. ``google_charts``: see :mod:`tdiag.view.charts`. ``scratch``: a folder
-    of the caller's, for its words and temporary files, some of which it leaves behind. It runs in a
-    session of its own, so that Ctrl-C reaches only us; should tdiag be killed, it ends, too.
-    Raises UsageError where the port is taken, LaunchError where it does not start.
+    for its output and temporary files, some of which it leaves behind. It runs in its own session,
+    so that Ctrl-C reaches only tdiag; if tdiag is killed, it ends, too. Raises UsageError if the
+    port is taken, LaunchError if it does not start.
     """
     _check(port)
     log = scratch / "tensorboard.log"
@@ -70,18 +72,18 @@ def serve(
 
 
 def _check(port: int) -> None:
-    """Report a port in use at once, not after the seconds that TensorBoard takes to start."""
+    """Report a used port at once, not after the seconds that TensorBoard needs to start."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((ADDRESS, port))
         except OSError as error:
-            hint = "leave --port out: a free one is found"
-            raise UsageError(f"port {port} cannot be had: {error.strerror}", hint) from None
+            hint = "leave out --port to use a free one"
+            raise UsageError(f"port {port} cannot be used: {error.strerror}", hint) from None
 
 
 def _listening(process: subprocess.Popen[bytes], log: Path) -> str:
-    """The URL, once TensorBoard has printed it, which it does when it answers there."""
+    """The URL, once TensorBoard has printed it, which means that it answers there."""
     while True:
         ended = process.poll() is not None
         text = log.read_text(errors="replace")
@@ -98,7 +100,7 @@ def _last(log: Path) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the whole session to end, then make it; a second Ctrl-C must not leave it behind."""
+    """Ask the whole session to end, then force it; a second Ctrl-C must not leave it behind."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):

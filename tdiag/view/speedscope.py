@@ -1,4 +1,4 @@
-"""py-spy's stacks as one speedscope file, the training thread first, the workers apart."""
+"""py-spy's stacks as one speedscope file, the training thread first, then the workers."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class _Stacks(msgspec.Struct):
 
 
 def write(run_dir: Path) -> tuple[Path, list[str]]:
-    """Write ``stacks.speedscope.json`` into the run directory, in one step. Returns its path,
-    and what could not be read.
+    """Write ``stacks.speedscope.json`` into the run directory, atomically. Returns its path, and
+    what could not be read.
 
-    Raises RunError where no stacks were sampled, OSError where the file cannot be written.
+    Raises RunError if no stacks were sampled, OSError if the file cannot be written.
     """
     read_run(run_dir)
     files = sorted(p for p in run_dir.glob("stacks-*.speedscope.json"))
@@ -64,10 +64,10 @@ def write(run_dir: Path) -> tuple[Path, list[str]]:
 
 
 def merge(files: list[Path], processes: list[Process]) -> bytes | None:
-    """The samples of all the files in one, as JSON; None where there is none.
+    """The samples of all the files in one, as JSON; None if there are none.
 
-    Each thread is a profile, named for what its process does: training threads come first, then
-    the workers' main threads, then all others. Frames that are the same are written once.
+    Each thread is a profile, named after its process's role: training threads come first, then the
+    workers' main threads, then all others. Equal frames are written once.
     """
     frames: dict[bytes, int] = {}
     found = [profile for path in files for profile in _profiles(path, processes, frames)]
@@ -115,7 +115,7 @@ def _profiles(
 
 
 def _frame(frame: dict[str, Any]) -> dict[str, Any]:
-    """Only what the format has, each of its type."""
+    """Only the fields that the format has, each with its type."""
     kept: dict[str, Any] = {"name": str(frame.get("name") or "?")}
     if isinstance(frame.get("file"), str):
         kept["file"] = frame["file"]
@@ -126,7 +126,7 @@ def _frame(frame: dict[str, Any]) -> dict[str, Any]:
 
 
 def _role(name: str, processes: list[Process]) -> tuple[int, str]:
-    """Where a thread stands among the others, and what it is called."""
+    """A thread's position among the others, and its name."""
     pid, tid = thread_of(name)
     for process in processes:
         if process.pid == pid and process.steps:

@@ -1,8 +1,9 @@
-"""The folder that TensorBoard is started on: relabelled traces, event files.
+"""The folder that TensorBoard is started on: relabelled traces and event files.
 
-A run's is kept in the run directory (``view/<run>/``) and made again when anything that it was
-made from has changed; that of a foreign trace is temporary. One folder is one TensorBoard run, a
-rank of several is one below it; their traces lie together, as the plugin's Distributed view needs.
+A run's folder is kept in the run directory (``view/<run>/``) and made again when any of its inputs
+has changed; the folder of another trace is temporary. One folder is one TensorBoard run, and each
+of several ranks has one below it; their traces are in one place, because the plugin's Distributed
+view needs this.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from tdiag.view.lanes import Clock, counters, lanes, unix_offset
 from tdiag.view.relabel import relabel
 
 FOLDER, STAMP = "view", "made.json"
-_NODE_AND_NUMBER = re.compile(r".+_\d+")  # a worker name of which the plugin makes node and rank
+_NODE_AND_NUMBER = re.compile(r".+_\d+")  # a worker name that the plugin splits into node and rank
 
 
 @dataclass
 class View:
-    """``folder``: one TensorBoard run. ``steps``: how many of a trace's to copy; None = all.
-    ``events``: how many the plugin will have to read. ``notes``: what is missing, and why."""
+    """``folder``: one TensorBoard run. ``steps``: how many of a trace's steps to copy; None = all.
+    ``events``: how many the plugin must read. ``notes``: what is missing, and why."""
 
     folder: Path
     steps: int | None = None
@@ -48,10 +49,10 @@ class View:
 
 
 def of_run(run_dir: Path, diagnosis: Diagnosis, scratch: Path, steps: int | None = None) -> View:
-    """A run's view, kept in the run directory, or in ``scratch`` where that cannot be written.
-    ``steps``: how many of the trace's to copy.
+    """A run's view, kept in the run directory, or in ``scratch`` if that cannot be written.
+    ``steps``: how many of the trace's steps to copy.
 
-    Raises RunError where the run cannot be read, OSError where the view cannot be written.
+    Raises RunError if the run cannot be read, OSError if the view cannot be written.
     """
     read_run(run_dir)
     home = (run_dir if os.access(run_dir, os.W_OK) else scratch) / FOLDER
@@ -64,7 +65,7 @@ def of_run(run_dir: Path, diagnosis: Diagnosis, scratch: Path, steps: int | None
             view.events, view.notes = kept["events"], kept["notes"]
             return view
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # none yet, or a broken one: it is made again
+        pass  # none yet, or a broken one: make it again
     shutil.rmtree(home, ignore_errors=True)
     view.folder.mkdir(parents=True)
     _make_run(run_dir, diagnosis, view)
@@ -74,7 +75,7 @@ def of_run(run_dir: Path, diagnosis: Diagnosis, scratch: Path, steps: int | None
 
 
 def _state(run_dir: Path) -> list[str]:
-    """Everything that the view depends on, so that a change of it shows."""
+    """Everything that the view depends on, to detect changes."""
     parts = ("run.json", "diagnosis.json", "system.jsonl", "events/*", "tensorboard/*")
     files = [path for part in parts for path in sorted(run_dir.glob(part))]
     about = [(str(path.relative_to(run_dir)), path.stat()) for path in files]
@@ -108,7 +109,7 @@ def _write(
 
 
 def _copy_trace(run_dir: Path, process: Process, processes: list[Process], view: View) -> None:
-    """The trace that the diagnosis read: that of most steps, the later one if equal."""
+    """Copy the trace that the diagnosis used: the one with most steps, the later one if equal."""
     records = sorted(process.all(TraceRecord), key=lambda record: (record.steps, record.number))
     for record in reversed(records):
         path = trace_file(run_dir / record.file)
@@ -131,7 +132,7 @@ def _copy_trace(run_dir: Path, process: Process, processes: list[Process], view:
 def _lanes(
     run_dir: Path, processes: list[Process], trace: Trace, shift: int
 ) -> Iterator[list[Event]]:
-    """The run's lanes as far as the trace goes."""
+    """The run's lanes within the time of the trace."""
     begin, end = int(trace.ts_ns.min()), int(trace.ends().max())
     clock, length_us = Clock(shift, begin), (end - begin) / 1e3
     history = make_history(run_dir / "system.jsonl", None)
@@ -165,8 +166,8 @@ def of_traces(
     scratch: Path,
     steps: int | None = None,
 ) -> View:
-    """The view of foreign traces, by rank, in ``scratch``; ``name`` is what it is called.
-    ``steps``: how many of each trace's to copy."""
+    """The view of other traces, by rank, in ``scratch``; ``name``: its title. ``steps``: how many
+    of each trace's steps to copy."""
     view = View(scratch / (re.sub(r"[^\w.-]+", "_", name) or "trace"), steps)
     view.folder.mkdir(parents=True)
     shown: dict[Path, curves.Curves] = {view.folder: {}}
@@ -184,7 +185,7 @@ def of_traces(
 
 
 def gather(views: Sequence[View], folder: Path) -> Path:
-    """A log folder that holds these views, each under a name of its own."""
+    """A log folder that contains these views, each with its own name."""
     folder.mkdir()
     for view in views:
         place = folder / view.folder.name

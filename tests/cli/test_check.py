@@ -26,7 +26,7 @@ from tests.launch.harness import script, tdiag
             ["check", "x.py", "--against", "HEAD", "--baseline", "b.json"],
             "specify --against REV or --baseline FILE",
         ),
-        (["check", "x.py", "--against", "HEAD", "--update"], "--update needs --baseline FILE"),
+        (["check", "x.py", "--against", "HEAD", "--update"], "--update needs the file to write"),
         (["check", "x.py", "--against", "HEAD", "--max-regression", "much"], "not a share"),
         (["check", "x.py", "--against", "HEAD", "-f", "pdf"], "no report format"),
         (["check", "x.py", "--baseline", "none.json"], "has no baseline of `x.py`"),

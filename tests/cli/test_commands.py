@@ -57,7 +57,7 @@ def test_doctor_fails_where_nothing_can_work(tmp_path: Path) -> None:
     bare.chmod(0o755)
     done = tdiag("doctor", "--python", str(bare), cwd=tmp_path)
     assert done.returncode == 1
-    assert "no training can be run here" in done.stdout
+    assert "no training can run here" in done.stdout
 
 
 def test_explain_prints_the_rules_own_page(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_stdout_is_the_scripts_and_the_report_goes_to_stderr(tmp_path: Path) -> 
     assert "Step time" in done.stderr and latest(tmp_path).name in done.stderr
     assert (latest(tmp_path) / "diagnosis.json").is_file()
     page = latest(tmp_path) / "report.html"
-    assert done.stderr.endswith(f"tdiag: as a page: {page.relative_to(tmp_path)}\n")
+    assert done.stderr.endswith(f"tdiag: report page: {page.relative_to(tmp_path)}\n")
     assert page.read_text().rstrip().endswith("</html>")
 
 
@@ -182,7 +182,7 @@ def test_a_misspelt_option_is_pointed_out_and_handed_on(tmp_path: Path) -> None:
     name = script(tmp_path, "import sys; print(sys.argv[1:])")
     done = tdiag("run", "-q", name, "--profilng", cwd=tmp_path)
     assert done.stdout == "['--profilng']\n"
-    said = "tdiag: --profilng is handed to the script; did you mean --profiling?"
+    said = "tdiag: --profilng is passed to the script; did you mean --profiling?"
     assert done.stderr.splitlines()[0] == said
 
 

@@ -21,7 +21,7 @@ from tdiag.rules.catalogue import Rule, all_rules
 from tests.evidence.making import Run, plain
 
 H100 = {"kind": "cuda", "index": 0, "name": "NVIDIA H100", "uuid": None, "memory": 80 << 30}
-OWN = "the script runs a torch profiler of its own"
+OWN = "the script runs its own torch profiler"
 
 
 def run_on(folder: Path, device: dict[str, Any] | None = H100, allocated: int = 1 << 20) -> Run:

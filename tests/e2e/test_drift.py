@@ -36,7 +36,7 @@ def test_a_run_to_its_end_reports_the_phase_that_grew(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "trained\n")
     for text in (done.stderr, tdiag("report", cwd=tmp_path).stdout):
         said = " ".join(text.split())
-        assert "TD714" in said and "longer than the one before" in said
+        assert "TD714" in said and "longer than the previous one" in said
 
 
 @pytest.mark.training

@@ -207,7 +207,7 @@ def test_rank_zero_speaks_for_many_ranks(tmp_path: Path) -> None:
     other.steps(60, plain).write()
     folder = Run(tmp_path, pid=300).steps(30, plain).write()
     assert steps_of(folder).count == 30
-    assert "judged is rank 0; 1 more process trained" in [
+    assert "this report is about rank 0; 1 more process trained" in [
         note.text for note in load_run(folder).notes
     ]
 
@@ -287,8 +287,8 @@ def test_a_newer_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_directory_is_said(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="is no run directory"):
+    with pytest.raises(RunError, match="is not a run directory"):
         load_run(tmp_path)
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(RunError, match="is no run directory"):
+    with pytest.raises(RunError, match="is not a run directory"):
         load_run(tmp_path)

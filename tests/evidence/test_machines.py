@@ -84,7 +84,7 @@ def test_ranks_of_both_are_compared_and_the_late_one_judged(tmp_path: Path) -> N
     found = ranks_of(evidence)
     assert [r.rank for r in found.ranks] == [0, 1]
     assert (found.slowest, found.waited_ns) == (1, 26 * MS)
-    assert "judged is rank 1 on b; the others wait for it" in notes(evidence)
+    assert "this report is about rank 1 on b; the others wait for it" in notes(evidence)
     assert "a: a note of a\nb: a note of b" in notes(evidence)
 
 

@@ -97,7 +97,7 @@ def test_the_rank_that_begins_backward_last_is_waited_for_and_judged(tmp_path: P
     phases = evidence.get(Phases)
     assert phases is not None
     assert phases.wall_ns["data_wait"] == 30 * MS
-    assert any(note.text.startswith("judged is rank 1") for note in evidence.notes)
+    assert any(note.text.startswith("this report is about rank 1") for note in evidence.notes)
 
 
 def test_verdict_and_finding_name_it_and_its_cause(tmp_path: Path) -> None:
@@ -217,7 +217,9 @@ def test_gradients_summed_by_hand_are_waited_for_after_backward(tmp_path: Path) 
 def test_where_nobody_waits_the_lead_is_judged(tmp_path: Path, more: float) -> None:
     evidence = job(tmp_path, step(backward=10 + more), step(data=4 + more))
     assert ranks_of(evidence).waited_ns == more * MS
-    assert any(note.text.startswith("judged is rank 0; 1 more") for note in evidence.notes)
+    assert any(
+        note.text.startswith("this report is about rank 0; 1 more") for note in evidence.notes
+    )
     diagnosis = diagnose(evidence)
     assert "Rank" not in diagnosis.verdict.summary
     assert "TD902" not in {f.code for f in diagnosis.findings}
@@ -226,7 +228,9 @@ def test_where_nobody_waits_the_lead_is_judged(tmp_path: Path, more: float) -> N
 def test_programs_that_do_not_step_together_are_not_compared(tmp_path: Path) -> None:
     evidence = job(tmp_path, step(), step(data=9))
     assert evidence.get(Ranks) is None
-    assert any(note.text.startswith("judged is rank 0; 1 more") for note in evidence.notes)
+    assert any(
+        note.text.startswith("this report is about rank 0; 1 more") for note in evidence.notes
+    )
 
 
 def test_a_rank_whose_clock_is_another_is_left_out(tmp_path: Path) -> None:
@@ -281,7 +285,7 @@ def test_on_a_device_the_traces_of_the_same_steps_tell(tmp_path: Path) -> None:
     found = ranks_of(evidence)
     assert (found.slowest, found.source) == (1, "trace")
     assert found.waited_ns == pytest.approx(490_000)
-    assert any(note.text.startswith("judged is rank 1") for note in evidence.notes)
+    assert any(note.text.startswith("this report is about rank 1") for note in evidence.notes)
     device, phases = evidence.get(DeviceTime), evidence.get(Phases)
     assert device is not None
     assert device.components_ns["data_wait"] == pytest.approx(500_000)  # its own trace
@@ -319,8 +323,8 @@ def test_a_late_rank_that_was_not_timed_beside_the_lead_is_not_passed_off_as_it(
     traced(tmp_path, 101, 500)
     evidence = load_run(tmp_path)
     assert evidence.get(Ranks) is None
-    assert evidence.missing[Ranks].startswith("rank 1, which the others wait for by the traces,")
-    assert any(note.text.startswith("judged is rank 0") for note in evidence.notes)
+    assert evidence.missing[Ranks].startswith("the traces show that the others wait for rank 1,")
+    assert any(note.text.startswith("this report is about rank 0") for note in evidence.notes)
 
 
 def test_what_collectives_take_is_communication_and_every_nanosecond_is_in_one_phase(

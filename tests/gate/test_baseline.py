@@ -68,12 +68,12 @@ def test_branches_that_update_different_scripts_merge(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ('{"tdiag_baseline": 99}', "newer tdiag"),
-        ("{", "is no baseline"),
+        ("{", "is not a baseline"),
         ('{"tdiag_baseline": 1, "scripts": {"a": {}}}', "older tdiag"),
-        ('{"tdiag_baseline": 2, "scripts": {"a": {}}}', "is no baseline"),
-        ("[1]", "is no baseline"),
+        ('{"tdiag_baseline": 2, "scripts": {"a": {}}}', "is not a baseline"),
+        ("[1]", "is not a baseline"),
         ('{"tdiag_baseline": 2,\n<<<<<<< HEAD\n', "merge conflict"),
-        ("\udcff", "is no baseline"),
+        ("\udcff", "is not a baseline"),
     ],
 )
 def test_what_cannot_be_read_is_told(text: str, told: str, tmp_path: Path) -> None:

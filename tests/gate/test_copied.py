@@ -111,7 +111,7 @@ def test_a_patch_without_prefixes_one_of_a_config_and_one_that_makes_a_file(plai
         ("--- a/none.py\n+++ b/none.py\n@@ -1 +1 @@\n-other\n+x\n",
          "does not apply: none.py: No such file", "must fit"),
         ("--- a/train.py\n+++ b/train.py\n@@ -1,2 +1,2 @@\n import model\n-print(1)\n"
-         "+print(model.NAME, 1)\n", "does not apply: patch failed", "applied already"),
+         "+print(model.NAME, 1)\n", "does not apply: patch failed", "already applied"),
     ],
 )  # fmt: skip
 def test_what_does_not_apply_is_told_and_leaves_nothing(

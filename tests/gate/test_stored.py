@@ -1,4 +1,4 @@
-"""A stored baseline: its commit runs beside the working tree, or the time is not judged."""
+"""A stored baseline: its commit runs next to the working tree, or the time is not judged."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_commit_it_was_written_at_runs_beside_the_working_tree(
         check_stored(SCRIPT, FILE, options(tmp_path, "none"))
     written = git(repo, "rev-parse", "HEAD").strip()
     said = update(SCRIPT, FILE, options(tmp_path, "u"))
-    assert f"checks will run commit {written[:10]} beside the working tree" in said
+    assert f"checks will run commit {written[:10]} next to the working tree" in said
     commit(repo, loss_py=SLOW)
     outcome = check_stored(SCRIPT, FILE, options(tmp_path, "c"))
     assert outcome.verdict == "regressed"

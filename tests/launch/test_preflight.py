@@ -157,7 +157,7 @@ def test_a_python_that_shuts_the_probe_out_is_refused(line: str) -> None:
     fake_python("python", "exit 0")
     fake_python("python3.11", "exit 0")
     target = Target("launcher", name if name.startswith("/") else f"./{name}", tuple(args))
-    assert "shuts the probe out" in refused(target).message
+    assert "prevents the probe from loading" in refused(target).message
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_a_lost_connection_is_never_the_cause(job: Job) -> None:
     job.died(0, "RuntimeError", peers=True)
     job.end(1)
     assert job.ranks.first_failure() == (
-        "rank 1 ended first, after 60 steps or more, without a message of Python's: it was killed"
+        "rank 1 ended first, after 60 steps or more, without a Python error message: it was killed"
     )
 
 
@@ -114,7 +114,7 @@ def test_a_rank_that_leaves_early_is_no_crash(job: Job) -> None:
     job.write(1, "finish", t=1, why="exit", residue=None)
     job.end(1)
     job.died(0, "RuntimeError", peers=True)
-    assert "without an exception: it called exit, or had no more data while others had" in (
+    assert "without an exception: it called exit, or ran out of data before the others" in (
         job.ranks.first_failure()
     )
 
@@ -322,7 +322,7 @@ def test_a_real_job_that_hangs_is_ended_and_says_where(tmp_path: Path) -> None:
     (note,) = (n for n in notes_of(tmp_path) if n.startswith("no rank has ended a step"))
     assert "the others wait for rank 1; rank 0 after " in note
     assert "rank 1 after" in note and note.endswith(f"train.py:{line_of('sleep(1000)')})")
-    assert "no process of the job did anything any more, so tdiag ended it" in notes_of(tmp_path)
+    assert "no process of the job did anything any longer, so tdiag ended it" in notes_of(tmp_path)
     assert json.loads((tmp_path / "run" / "diagnosis.json").read_text())["step"]["count"] > 1
 
 

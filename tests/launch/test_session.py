@@ -125,7 +125,7 @@ def test_doctor_says_what_is_lacking_and_what_to_do(
     found = {check.name: check for check in permissions.checks(None)}
     assert found["torch"].ok
     spy = found["py-spy attach"]
-    assert spy.ok is False and "no workers" in spy.cost and "SYS_PTRACE" in spy.allow
+    assert spy.ok is False and "without workers" in spy.cost and "SYS_PTRACE" in spy.allow
     assert found["strace"].ok is None and "--syscalls" in found["strace"].found
     assert found["TensorBoard plugin"].allow == "pip install torch-tb-profiler tensorboard"
 

@@ -47,7 +47,7 @@ def test_a_script_that_profiles_on_a_schedule_gets_all_its_traces(
     assert run.out.splitlines()[:cycles] == [whole] * cycles
     assert run.of("failure") == []
     skipped = {r["why"] for r in run.of("window") if r["state"] == "skipped"}
-    assert skipped <= {"the script runs a torch profiler of its own"}
+    assert skipped <= {"the script runs its own torch profiler"}
 
 
 def test_what_was_traced_between_its_sessions_is_kept(tmp_path: Path) -> None:

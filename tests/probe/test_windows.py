@@ -163,7 +163,7 @@ def test_a_profiler_of_the_scripts_own_is_left_alone(tmp_path: Path) -> None:
     assert run.returncode == 0
     assert run.out.splitlines()[-1] == "True"
     assert {r["name"]: r["why"] for r in run.of("window") if r["state"] == "skipped"} == {
-        "trace": "the script runs a torch profiler of its own"
+        "trace": "the script runs its own torch profiler"
     }
     assert run.of("flags")[-1]["profiler"] is True
 

@@ -143,7 +143,7 @@ def test_a_healthy_run_is_told_so_and_nothing_is_pushed() -> None:
     assert "Nothing needs changing." in shown
     assert "Best fix" not in shown
     assert "What to change" not in shown
-    assert "little or nothing to win" in shown and "TD201" in shown
+    assert "little or nothing to gain" in shown and "TD201" in shown
 
 
 def test_a_run_without_a_verdict_says_what_was_missing_and_what_to_do() -> None:

@@ -103,7 +103,7 @@ def test_the_section_fits_and_ends_with_what_was_not_tried(width: int) -> None:
                                     notes=("nothing else",)), width=width)  # fmt: skip
     assert max(map(len, text.splitlines())) <= width
     shown = text.split("Measured by trials")[1]
-    for said in ("left out", "22.2 ms", "not tried, out of time: torch.compile",
+    for said in ("left out", "22.2 ms", "not tried because the time was up: torch.compile",
                  "nothing else"):  # fmt: skip
         assert said in shown
 

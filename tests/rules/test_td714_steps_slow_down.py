@@ -69,7 +69,7 @@ def test_it_says_the_slope_its_interval_and_what_it_comes_to() -> None:
     finding = grown("after_step", lines)
     assert finding is not None
     assert finding.summary == (
-        "Each step takes 10.0 µs longer than the one before (9.00 µs to 11.0 µs), most likely at"
+        "Each step takes 10.0 µs longer than the previous one (9.00 µs to 11.0 µs), most likely at"
         " train.py:62: 100 ms more after 10,000 steps."
     )
 
@@ -97,9 +97,9 @@ def test_late_steps_name_the_phase_where_the_line_was_not_seen_growing() -> None
         assert isinstance(finding, Finding)
         assert finding.location is None and finding.advisory
         assert finding.summary == (
-            "Each step takes 100 ns longer than the one before (100 ns to 100 ns), in what follows"
-            " the optimizer's step at train.py:59: step 40,000 took 3.80 ms more than step 2,000."
-            " The process's memory grows by 2.93 KiB a step."
+            "Each step takes 100 ns longer than the previous one (100 ns to 100 ns), in what"
+            " follows the optimizer's step at train.py:59: step 40,000 took 3.80 ms more than step"
+            " 2,000. The process's memory grows by 2.93 KiB a step."
         )
         assert "`tdiag attach PID` samples the steps once they are slow" in finding.fix.text
 

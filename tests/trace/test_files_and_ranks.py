@@ -146,7 +146,12 @@ LAYERS = ("gemm", "relu", "norm", "softmax", "add")
     [
         ("b.json", ("conv", "pool", "bn"), {}, "of 8 kernels a.json and b.json have 0 in common"),
         ("b.json", LAYERS, {"device": "H100"}, "recorded on A100, b.json on H100"),
-        ("b.json", LAYERS, {"rank": 1, "world_size": 4}, "a.json is of 2 ranks, b.json of 4"),
+        (
+            "b.json",
+            LAYERS,
+            {"rank": 1, "world_size": 4},
+            "a.json is from a job of 2 ranks, b.json from one of 4",
+        ),
         ("b.json", LAYERS, {"rank": 1, "world_size": 2}, ""),
         ("b.json", (*LAYERS, "embedding", "loss"), {}, ""),  # the last stage of a pipeline
     ],
@@ -161,7 +166,7 @@ def test_unrelated_traces_are_no_ranks_of_one_job(
 
 def test_more_traces_than_ranks_are_not_of_one_job(tmp_path: Path) -> None:
     files = [traced(tmp_path, f"{i}.json", *LAYERS, rank=i, world_size=2) for i in range(3)]
-    assert "there are 3, and 2.json is of 2" in unrelated(files)
+    assert "there are 3, but 2.json is one of 2" in unrelated(files)
 
 
 def test_the_command_refuses_a_folder_of_unrelated_traces(tmp_path: Path) -> None:

@@ -104,7 +104,9 @@ def test_of_several_processes_one_is_analysed(tmp_path: Path, shift: float) -> N
     found = evidence_of(tmp_path, both)
     assert components(found) == pytest.approx(alone, abs=2)
     told = [note.text for note in found.notes if "processes" in note.text]
-    assert told == ["the trace holds 2 processes (100, 200): analysed is 100, which has most ops"]
+    assert told == [
+        "the trace holds 2 processes (100, 200): tdiag analyses 100, which has the most ops"
+    ]
 
 
 def test_steps_marked_on_two_threads_count_once(tmp_path: Path) -> None:

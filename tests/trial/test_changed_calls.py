@@ -116,7 +116,7 @@ loader = DataLoader(torch.ones(8), num_workers=2{order})
          "clip_grad_norm_() at script.py:11: foreach=True"),
         ("optimizer.clip_foreach", CLIPPED.format(foreach=None), "norms", "[2, 2]", "[2, 2]", ""),
         ("copies.once", SENT, "[*map(different, (constants, changing, writing, batches))]",
-         "[5, 5, 5, 5]", "[2, 5, 5, 5]", "to() at script.py:6 answers with its last copy"),
+         "[5, 5, 5, 5]", "[2, 5, 5, 5]", "to() at script.py:6 returns its last copy"),
         ("model.unused_gradients=off", DISTILLED, "(trained, student.weight.sum().item())",
          "([True, True, True, True], SUM)", "([True, False, True, True], SUM)",
          "8 parameters of Linear get no gradients"),

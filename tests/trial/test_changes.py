@@ -220,7 +220,7 @@ for batch in DataLoader(Data(), batch_size=8):
             INDEXED.format(result="torch.as_tensor(index) * 2, {'x': DATA[index]}"),
             "asked",
             "[9, 9, 9, 1, 1]",
-            "Data is indexed once a batch",
+            "Data is indexed once per batch",
         ),
         (
             [("loader.whole_batches", "")],
@@ -356,11 +356,11 @@ def epoch():
     ("spec", "calls", "made", "told"),
     [
         ("metric", "metric(1), metric(1), metric(torch.ones(2))", "['metric', 'metric']",
-         "answers with what it returned before"),
+         "returns earlier results"),
         ("Child.name", "(a := Child()).name(), a.name(), Child().name()", "['name', 'name']",
-         "answers with what it returned before"),
+         "returns earlier results"),
         ("Data.__getitem__", "list(DataLoader(d := Data())), list(DataLoader(d))",
-         "[0, 1, 2, 3]", "answers with what it returned before"),
+         "[0, 1, 2, 3]", "returns earlier results"),
         ("graded", "graded(model.weight), graded(model.weight)", "['graded', 'graded']",
          "returns tensors that carry gradients"),
         ("numbers", "list(numbers()), list(numbers())", "[]", "is a generator or a coroutine"),

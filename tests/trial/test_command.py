@@ -28,15 +28,15 @@ def try_(folder: Path, *words: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "no run here yet"),
+        ((), "there is no run here yet"),
         (("train.py", "--set", "loader.workers=4"), "no change 'loader.workers' to try"),
         (("train.py", "--freeze", "train.py:metrik"), "train.py has no function metrik"),
         (("nope.py", "--set", "torch.compile"), "no such script: nope.py"),
-        (("train.py", "--patch", "train.py"), "--patch train.py: the file is there, and tdiag did"),
+        (("train.py", "--patch", "train.py"), "--patch train.py: the file exists, and tdiag did"),
         (("train.py", "--patch", "no/fix.patch"), "--patch no/fix.patch: no such folder"),
         (("train.py", "--patch", "."), "--patch .: is a folder"),
         (("train.py", "--patch", "x", "--ceilings"), "--patch needs a change that can be kept"),
-        (("train.py", "--patch", "x", "--diff", "y"), "--patch writes what named changes win"),
+        (("train.py", "--patch", "x", "--diff", "y"), "--patch turns named changes into a patch"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_started(

@@ -110,7 +110,7 @@ for _ in range(6):
 
 @pytest.mark.parametrize(
     ("body", "why"),
-    [(CLOSURE, "closure"), (INPUTS, "a tensor that is no parameter gets a gradient")],
+    [(CLOSURE, "closure"), (INPUTS, "a tensor that is not a parameter gets a gradient")],
     ids=["closure", "inputs"],
 )
 def test_where_gradients_would_stay_scaled_it_does_not_apply(

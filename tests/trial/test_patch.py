@@ -133,7 +133,11 @@ def test_a_name_of_the_users_own_is_not_torchs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "call", "why"),
     [
-        ("fused", "torch.optim.Adadelta(p, 1.0, 0.9, 1e-6, 0, True)", "which of its positional"),
+        (
+            "fused",
+            "torch.optim.Adadelta(p, 1.0, 0.9, 1e-6, 0, True)",
+            "the meaning of its positional",
+        ),
         ("fused", "torch.optim.lr_scheduler.StepLR(opt, 1)", "no call of an optimizer"),
         ("foreach", "Adam(p)", "no call of an optimizer"),
         ("fused", "torch.optim.Adam(p, foreach=fast)", "foreach is `fast` there"),
@@ -175,7 +179,7 @@ def test_cudnn_benchmark_is_set_once(tmp_path: Path) -> None:
     assert after(tmp_path, code, change, 0) == f"import torch\n{line}True\nmodel = 1\n"
     assert after(tmp_path, f"{code}{line}False\n", change, 0) == f"{code}{line}True\n"
     twice = f"{code}{line}False\n{line}fast\n"
-    assert "is set there already" in refused(tmp_path, twice, change, 0)
+    assert "is already set there" in refused(tmp_path, twice, change, 0)
 
 
 MODEL = """\
@@ -248,7 +252,7 @@ def test_an_evaluation_gets_a_decorator(tmp_path: Path) -> None:
         ("self.model(x)", "self.model(x).backward()", "may be more than an evaluation"),
         ("self.model(x)", "yield self.model(x)", "is a generator"),
         ("import torch\n", "from torch import nn\n", "no plain `import torch`"),
-        ("self.model(x)", "(lambda: self.model(x))()", "not written in a function of its own"),
+        ("self.model(x)", "(lambda: self.model(x))()", "not in its own function"),
     ],
 )
 def test_what_may_be_no_evaluation_gets_none(old: str, new: str, why: str, tmp_path: Path) -> None:

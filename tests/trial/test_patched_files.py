@@ -60,7 +60,9 @@ def test_two_changes_of_one_call_and_one_that_is_no_edit(tmp_path: Path) -> None
     patch = write(won, tmp_path, FAR_NS)
     assert patch.made == ("loader.num_workers=2", "loader.persistent_workers")
     (left,) = patch.by_hand
-    assert left.startswith("process.allocator=jemalloc: it is no edit of one place. By hand: LD_")
+    assert left.startswith(
+        "process.allocator=jemalloc: it needs edits in more than one place. By hand: LD_"
+    )
     (edit,) = patch.edits
     assert (edit.line, edit.lines) == (3, 1)
     assert edit.text == "loader = DataLoader(data, num_workers=2, persistent_workers=True)\n"
@@ -82,7 +84,7 @@ def test_a_file_that_cannot_be_patched(tmp_path: Path) -> None:
         (said,) = write(won, work, since_unix_ns).by_hand
         return said
 
-    assert "lies outside of" in why(tmp_path / "outside.py")
+    assert "is outside" in why(tmp_path / "outside.py")
     assert "behind a symbolic link" in why(work / "link.py")
     assert "cannot be read" in why(work / "gone.py")
     assert "changed while it was measured" in why(inside, since_unix_ns=0)
@@ -126,7 +128,7 @@ def test_every_change_that_can_be_kept_is_in_the_table_or_said_to_be_left() -> N
     left = fixes - set(EDITS)
     assert set(EDITS) <= fixes
     page = (Path(__file__).parents[2] / "docs" / "try.md").read_text()
-    line = next(text for text in page.split("\n\n") if text.startswith("tdiag patches no"))
+    line = next(text for text in page.split("\n\n") if text.startswith("tdiag writes no patch for"))
     assert all(f"`{name}`" in line for name in left) and line.count("`") == 2 * len(left)
 
 
@@ -188,7 +190,7 @@ def test_the_patch_is_measured_in_a_copy_before_it_is_written(
     fix.unlink()
     fix.write_text(text)
     none = with_patch(trials_of(work, answer="unclear"), fix, given, FAR_NS, 0.0).patch
-    assert none and none.why == f"no change won ({fix} is of an earlier trial)"
+    assert none and none.why == f"no change won ({fix} is from an earlier trial)"
 
 
 TRAINING = '''\

@@ -64,7 +64,7 @@ def test_what_a_function_costs_is_measured_by_freezing_it(tmp_path: Path) -> Non
     # 30 ms of sleep beside some 0.3 ms of step, which others may stretch.
     assert one.answer == "faster" and one.low > 1.5, one
     assert one.ceiling and one.losses == "" and one.groups == 3
-    assert "answers with what it returned before" in one.did[0]
+    assert "returns earlier results" in one.did[0]
     assert "costs" in render("terminal", document(outcome), Page(100, False))
 
 
@@ -239,7 +239,7 @@ def test_the_report_leads_with_what_won_most() -> None:
     for part in ("1.00× [0.80, 1.20] without it", "not applied", "no device",
                  "losses identical",
                  "pays after 2,000 steps",
-                 "[1.89ms, 2.10ms]", "not tried, out of time: loader.cache"):  # fmt: skip
+                 "[1.89ms, 2.10ms]", "because the time was up: loader.cache"):  # fmt: skip
         assert part.replace(" ", "") in text.replace(" ", ""), part
     assert json.loads(render("json", document(outcome), Page(100, False)))["tried"][0]["low"] == 1.9
 

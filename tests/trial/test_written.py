@@ -26,7 +26,9 @@ def test_files_written_since_are_named_but_for_tdiags_own(tmp_path: Path, since:
                  ".venv/new.py"):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    assert written(tmp_path, since) == f"files written below {tmp_path} meanwhile: out/last.pt"
+    assert (
+        written(tmp_path, since) == f"files written below {tmp_path} during the trials: out/last.pt"
+    )
     (tmp_path / "old.py").write_text("again")
     assert "old.py, out/last.pt" in written(tmp_path, since)
     os.utime(tmp_path / "old.py", (0, 0))  # a script that restores times

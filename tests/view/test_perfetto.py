@@ -117,6 +117,6 @@ def test_a_trace_that_is_gone_is_said(tmp_path: Path) -> None:
 
 def test_a_run_that_recorded_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(RunError, match="wrote anything down"):
+    with pytest.raises(RunError, match="recorded anything"):
         perfetto.write(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["run.json"]

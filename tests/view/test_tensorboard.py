@@ -161,7 +161,7 @@ def test_a_port_that_is_taken_is_refused(here: Path) -> None:
         done = tdiag("view", str(here / DEVICE), "--no-browser", "--port", str(port), cwd=here)
     assert (done.returncode, done.stdout) == (2, "")
     assert (
-        f"port {port} cannot be had: Address already in use" in done.stderr
+        f"port {port} cannot be used: Address already in use" in done.stderr
         and "Traceback" not in done.stderr
     )
 

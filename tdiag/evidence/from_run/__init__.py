@@ -69,7 +69,7 @@ __all__ = ["load_run", "read_run"]
 
 
 def read_run(run_dir: Path) -> dict[str, Any]:
-    """``run.json``. Raises RunError if this is no run directory, or one of a newer tdiag."""
+    """``run.json``. Raises RunError if this is not a run directory, or one of a newer tdiag."""
     run = _read_json(run_dir / RUN, required=True)
     if run.get("schema", SCHEMA) > SCHEMA:
         raise RunError(
@@ -82,9 +82,9 @@ def read_run(run_dir: Path) -> dict[str, Any]:
 def load_run(run_dir: Path) -> Evidence:
     """All evidence of a run; ``missing`` has the reason for each kind that is absent.
 
-    The lead process is judged: the training process of the lowest rank, with the most steps; of
-    ranks on a CPU, the one that the others wait for. Raises RunError if this is no run directory,
-    or one of a newer tdiag.
+    The lead process is judged: the training process of the lowest rank, with the most steps; for
+    ranks on a CPU, the one that the others wait for. Raises RunError if this is not a run
+    directory, or one of a newer tdiag.
     """
     read_run(run_dir)
     kept = read_digest(run_dir)
@@ -135,7 +135,7 @@ def load_run(run_dir: Path) -> Evidence:
         pinpoint(evidence)
         add_roof(evidence, judged.away.part if judged.away else run_dir)
     if run.get("exit_code") and evidence.get(Steps) is None and evidence.notes:
-        evidence.missing[Steps] = evidence.notes.pop(0).text  # how the program failed is the reason
+        evidence.missing[Steps] = evidence.notes.pop(0).text  # the program's failure is the reason
     say_capture(evidence, lead, config)
     if kept.fresh and not job.elsewhere:
         kept.heads = {process.name: process.head for process in processes}
@@ -153,8 +153,8 @@ def _add_steps(
     allowed: int | None,
     kept: Digest,
 ) -> tuple[Process, Process, list[Span]]:
-    """Everything that is said per clean step. Returns the process that is judged, the one whose
-    trace is read, which is the lead if that has none, and the phases of its traced steps.
+    """Add all evidence per clean step. Returns the process that is judged, the process whose trace
+    is read (the lead if the judged one has none), and the phases of its traced steps.
 
     ``allowed``: cores that the training process may run on, None = unknown.
     """
@@ -199,7 +199,7 @@ def _add_steps(
 
 
 def _notes(job: Job) -> list[Note]:
-    """How the program ended, of several machines on each; and what was left out."""
+    """How the program ended, for each machine if there are several; and what was left out."""
     notes = []
     for part in job.members:
         who = f"{host_of(part)}: " if len(job.members) > 1 else ""
@@ -216,7 +216,7 @@ def _read_json(path: Path, required: bool = False) -> dict[str, Any]:
         value = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         if required:
-            raise RunError(f"{path.parent} is no run directory: run.json: {error}",
+            raise RunError(f"{path.parent} is not a run directory: run.json: {error}",
                            "name a directory that `tdiag run` made") from None  # fmt: skip
         return {}
     return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""What a sampled stack was doing: one activity for each sample, from its frames."""
+"""What a sampled stack was doing: one activity per sample, from its frames."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tdiag.evidence.sampled import WRITES
 from tdiag.probe.wire import is_user_file
 
 TRAINING = ("data_wait", "forward", "backward", "optimizer")
-# Neither training nor a part of the budget: start-up.
+# Start-up: neither training nor a part of the budget.
 IMPORTS, COMPILING = "imports", "compiling"
 LOADER_START = "loader start"
 _COMPILES = re.compile(r"torch/(_dynamo/(convert_frame|output_graph)|_inductor/compile_fx)\.py$")
 
-# The user's functions and those of frameworks that evaluate, by name: Hugging Face's `evaluate` and
+# Names of functions that evaluate, the user's and frameworks': Hugging Face's `evaluate` and
 # `evaluation_loop`, Lightning's `validation_step`, a loop's own `validate` or `test_epoch`.
 _EVALUATES = re.compile(
     r"_*(run_)?(eval(uate|uation)?|valid(ate|ation)?|test)(_(step|loop|epoch|one_epoch|model))?"
 )
-# Where one holds, it holds for the whole stack: a transform that calls a module makes a batch.
-# A closure that `optimizer.step` calls is what it calls; recomputation in backward is backward.
+# The first match applies to the whole stack: a transform that calls a module makes a batch. A
+# closure called by `optimizer.step` counts as what it calls; recomputation in backward is backward.
 _FIRST = (
     "data_wait",
     LOADER_START,
@@ -41,13 +41,14 @@ _WAITS = re.compile(r"\.(item|cpu|tolist|numpy|synchronize|wait)\(")
 
 
 def waits_for_device(text: str) -> bool:
-    """Whether this line of source makes the host wait for its device."""
+    """Whether this line of source makes the host wait for the device."""
     return bool(_WAITS.search(text))
 
 
 class Activities:
-    """``of`` a stack. ``device``: the process computes on one, so that reading a value waits for
-    it. ``started_unix_ns``: a file that was changed after it is not read: other lines ran."""
+    """``of`` gives a stack's activity. ``device``: the process computes on one, so reading a value
+    waits for it. ``started_unix_ns``: a file changed after it is not read, because other lines
+    ran."""
 
     def __init__(self, stacks: Sequence[Stack], device: bool, started_unix_ns: int) -> None:
         self.device = device
@@ -57,8 +58,8 @@ class Activities:
         self.training = {_function(frame) for frames in trains for frame in frames}
 
     def of(self, frames: Sequence[SampledFrame]) -> str:
-        """A budget component, ``logging``, ``imports``, ``other`` (lines of the user's, and what
-        they call, in no phase that a stack shows)."""
+        """A budget component, ``logging``, ``imports``, or ``other`` (the user's lines, and what
+        they call, outside all phases that a stack shows)."""
         for frame in frames:
             if (frame.file or "").startswith("<frozen importlib"):
                 return IMPORTS
@@ -81,7 +82,8 @@ class Activities:
         return inner is not None and is_user_file(inner.file or "")
 
     def _evaluates(self, frames: Sequence[SampledFrame]) -> bool:
-        """Below a function with such a name, in which no sample trained; a dataset's is none."""
+        """Whether it is below a function with such a name, not a dataset's, in which no sample
+        trained."""
         for frame in frames:
             if frame.phase() == "data_wait":
                 return False
@@ -92,7 +94,7 @@ class Activities:
         return False
 
     def _text(self, frames: Sequence[SampledFrame]) -> str:
-        """The line of source that the innermost frame is at, if it is the user's."""
+        """The innermost frame's line of source, if it is the user's."""
         if not self.own_line(frames):
             return ""
         inner = next(frame for frame in reversed(frames) if not frame.tdiags())
@@ -110,9 +112,9 @@ def _more(frame: SampledFrame) -> str:
     file = frame.file or ""
     if file.endswith("torch/nn/modules/module.py") and frame.name.endswith("_call_impl"):
         return "forward"
-    if file.endswith("torch/utils/data/dataloader.py"):  # all but the ``__next__``
+    if file.endswith("torch/utils/data/dataloader.py"):  # everything except ``__next__``
         return LOADER_START if frame.name.endswith(_STARTS) else ""
-    if file.endswith("torch/nn/functional.py"):  # mostly a loss, which a model's own call is not in
+    if file.endswith("torch/nn/functional.py"):  # mostly a loss, outside the model's own call
         return "forward"
     if file.endswith(("distributed/distributed_c10d.py", "distributed/_functional_collectives.py")):
         return "comm"

@@ -51,8 +51,8 @@ from tdiag.probe.wire import (
 CAPTURED, NOT_REQUESTED = Captured("captured"), Captured("not requested")
 CUT_OFF = Captured("partial", "the program's own record breaks off")
 
-# What is known from each window, for saying why it is not there. The first kind tells whether the
-# window gave anything.
+# The evidence kinds from each window, to say why they are missing. The first kind shows whether the
+# window recorded anything.
 _KINDS_OF: dict[str, tuple[type[Kind], ...]] = {
     BASELINE: (Steps, Phases, Loaders, Modules, Optimizers, Schedulers, Gradients, Layers, Ddp,
                Startup, Inputs, Compiles, Threads, DebugVariables, Flags, Dispatch),
@@ -66,8 +66,8 @@ _DEVICE = (DeviceTime, Kernels, Syncs, Transfers, Communication)
 
 
 def say_capture(evidence: Evidence, lead: Process | None, config: Mapping[str, Any]) -> None:
-    """Fill ``capture``, ``missing`` and the notes about faults, given the kinds in ``facts``."""
-    wanted = config.get("windows") or STANDARD  # an older tdiag did not write it down
+    """Fill ``capture``, ``missing`` and the notes about failures, given the kinds in ``facts``."""
+    wanted = config.get("windows") or STANDARD  # an older tdiag did not record it
     windows = lead.all(WindowRecord) if lead else []
     for window, kinds in _KINDS_OF.items():
         if evidence.get(kinds[0]) is not None or (window == TRACE and evidence.get(DeviceTime)):
@@ -87,15 +87,15 @@ def say_capture(evidence: Evidence, lead: Process | None, config: Mapping[str, A
 
 
 def _cut_off(window: str, lead: Process | None) -> bool:
-    """Whether steps may be missing, since the process never recorded that it finished. Windows are
-    written whole, when they end."""
+    """Whether steps may be missing, because the process never recorded that it finished. A window's
+    record is written as a whole, when the window ends."""
     return window == BASELINE and lead is not None and lead.last(FinishRecord) is None
 
 
 def _why(window: str, windows: list[WindowRecord], evidence: Evidence) -> str:
-    """Why this window gave nothing."""
+    """Why this window recorded nothing."""
     mine = [w for w in windows if w.name == window]
-    if window == SAMPLE and Stacks in evidence.missing:  # another rank than the lead is judged
+    if window == SAMPLE and Stacks in evidence.missing:  # the judged rank is not the lead
         return evidence.missing[Stacks]
     if Steps in evidence.missing and (window == BASELINE or not mine):
         return evidence.missing[Steps]
@@ -108,7 +108,7 @@ def _why(window: str, windows: list[WindowRecord], evidence: Evidence) -> str:
 
 
 def _reasons(evidence: Evidence) -> Iterator[tuple[type[Kind], str]]:
-    """For every kind the reason it would be missing for."""
+    """For every kind, the reason it would be missing for."""
     for kind, window in ((kind, window) for window, kinds in _KINDS_OF.items() for kind in kinds):
         state = evidence.capture[window]
         if state.state in ("captured", "partial"):  # its window ran, without this part

@@ -20,18 +20,18 @@ from tdiag.evidence.from_run.records import (
 from tdiag.evidence.steps import StepHistory, Steps
 from tdiag.probe.wire import BASELINE, PROFILED
 
-# The second pass comes later, lasts longer and is stretched to whole epochs, so it is used alone
-# once it has this many steps: then two of them lie beyond the ninth decile that is reported.
+# The second pass comes later, lasts longer and is extended to whole epochs, so it is used alone
+# once it has this many steps: then two of them exceed the 90th percentile that is reported.
 ENOUGH_STEPS = 20
-# The very first step pays for memory pools, thread pools and lazily loaded libraries.
+# The first step pays for memory pools, thread pools and lazily loaded libraries.
 COLD_STEPS = 1
-# Fewer say nothing about what is usual; a single one may be anything.
+# Fewer steps do not show what is usual; a single one may be anything.
 FEWEST_STEPS = 2
 
 
 @dataclass(frozen=True)
 class Clean:
-    """``mask``: one entry a step of the lead process. ``spans``: (begin, end) of each unbroken
+    """``mask``: one entry per step of the lead process. ``spans``: (begin, end) of each unbroken
     stretch of clean steps, ns on the events' clock."""
 
     mask: npt.NDArray[np.bool_]
@@ -39,13 +39,13 @@ class Clean:
     note: str = ""
 
     def holds(self, moment: int) -> bool:
-        """Whether this moment lies in a clean stretch (its end included)."""
+        """Whether this moment is in a clean stretch (its end included)."""
         place = bisect_left(self.spans, moment, key=lambda span: span[1])
         return place < len(self.spans) and self.spans[place][0] <= moment
 
 
 def find_clean(lead: Process) -> Clean | None:
-    """The steps to judge by; None where there is none (see :func:`why_none`)."""
+    """The steps to judge by; None if there are none (see :func:`why_none`)."""
     measured = lead.steps.durations > 0
     number = _passes(lead)
     if _on_device(lead):
@@ -66,8 +66,8 @@ def find_clean(lead: Process) -> Clean | None:
 
 
 def _on_device(lead: Process) -> bool:
-    """A step lasts longer than it takes on the host: only windows that waited for the device at
-    their end have a known length."""
+    """Whether steps last longer than they take on the host: then only windows that waited for the
+    device at their end have a known length."""
     about = lead.last(TorchRecord)
     return about is not None and about.device is not None
 
@@ -80,7 +80,7 @@ def _ended(lead: Process) -> list[WindowRecord]:
 def _unprofiled(lead: Process, measured: npt.NDArray[np.bool_]) -> Clean | None:
     """A run too short for its baseline: the steps before it, if no prefetch queue was full yet."""
     if any(loader.num_workers for loader in lead.all(LoaderRecord)):
-        return None  # batches fetched ahead while starting would make any loader look quick
+        return None  # batches fetched during start-up would make any loader look fast
     unprofiled = ~lead.steps.inside(PROFILED) & measured
     unprofiled[:COLD_STEPS] = False
     if unprofiled.sum() < FEWEST_STEPS:
@@ -115,7 +115,7 @@ def make_steps(lead: Process, clean: Clean, boundary: str) -> Steps:
 
 
 def _drained_ns(lead: Process, clean: Clean) -> int:
-    """How long the device worked on after the last step of each clean window."""
+    """How long the device went on working after the last step of each clean window, ns."""
     after = {window.number: window.drained or 0 for window in _ended(lead)}
     return sum(after.get(number, 0) for number in set(_passes(lead)[clean.mask].tolist()))
 
@@ -123,7 +123,7 @@ def _drained_ns(lead: Process, clean: Clean) -> int:
 def make_step_history(
     lead: Process, clean: Clean | None, loaders: Mapping[int, str]
 ) -> StepHistory:
-    """``loaders``: loader id → ``train`` or ``eval``; one that is not in it begins no epoch."""
+    """``loaders``: loader id → ``train`` or ``eval``; other loaders begin no epoch."""
     return StepHistory(
         end_ns=tuple(lead.steps.end.tolist()),
         durations_ns=tuple(lead.steps.durations.tolist()),
@@ -136,7 +136,7 @@ def make_step_history(
 
 
 def queued_frac(lead: Process, clean: Clean) -> float | None:
-    """Share of the clean windows in which the training thread waited for a core."""
+    """The share of the clean windows in which the training thread waited for a core, 0..1."""
     pairs = [
         (end.runq - begin.runq, end.t - begin.t)
         for begin, end in _windows(lead, clean)
@@ -148,7 +148,7 @@ def queued_frac(lead: Process, clean: Clean) -> float | None:
 
 def beside_frac(lead: Process, clean: Clean) -> float | None:
     """CPU time of the process's other Python threads in the clean windows ÷ their wall time; None
-    where it was not counted. Of a thread that ended meanwhile nothing is known."""
+    if not counted. Threads that ended within a window are not included."""
     spent = wall = 0
     for begin, end in _windows(lead, clean):
         if begin.threads is not None and end.threads is not None:
@@ -158,8 +158,8 @@ def beside_frac(lead: Process, clean: Clean) -> float | None:
 
 
 def _windows(lead: Process, clean: Clean) -> Iterator[tuple[WindowRecord, WindowRecord]]:
-    """The begin and the end of each clean window that is judged. Both are recorded a little after
-    the step boundary that they belong to."""
+    """The begin and end records of each judged clean window. Both are recorded a little after
+    their step boundary."""
     begin: WindowRecord | None = None
     for window in lead.all(WindowRecord):
         if window.name == BASELINE and window.state == "begin":
@@ -181,7 +181,7 @@ def perturbation(lead: Process, clean: Clean) -> dict[str, float]:
 
 
 def _passes(lead: Process) -> npt.NDArray[np.int64]:
-    """For each step the pass of the baseline it lies in, 0 = in none."""
+    """For each step the baseline pass that it belongs to, 0 = none."""
     begins = [w for w in lead.all(WindowRecord) if (w.name, w.state) == (BASELINE, "begin")]
     numbers = np.array([1, *(w.number for w in begins)])
     begun = np.searchsorted([w.t for w in begins], lead.steps.end)

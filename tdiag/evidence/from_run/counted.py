@@ -72,7 +72,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str) -> Ops:
         key = (*(line.at or ()), line.phase)
         fastest[key] = min(fastest.get(key, math.inf), line.elapsed / line.calls)
 
-    # Constants are known from the second counted step on.
+    # Constants are recognised only from the second counted step on.
     compared = steps / record.constant_steps if record.constant_steps else 0.0
 
     def time_of(line: OpsLine) -> float:
@@ -90,7 +90,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str) -> Ops:
             elapsed_ns=time_of(line),
             in_loop=line.in_loop,
             names={name: count / steps for name, count in line.names.items()},
-            turns=(line.turns or steps) / steps,  # an older run's were not counted
+            turns=(line.turns or steps) / steps,  # older runs did not count them
             repeated=line.repeated,
             one_row=line.one_row,
             shared=line.shared,
@@ -110,7 +110,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str) -> Ops:
         ModuleMove(at=location(at), per_step=times / steps) for at, times in record.module_moves
     )
     attention = None
-    if record.attention is not None:  # an older run's was not followed
+    if record.attention is not None:  # older runs did not follow it
         attention = tuple(
             Attention(at=location(at), per_step=times / steps) for at, times in record.attention
         )
@@ -143,13 +143,13 @@ def _calls(record: CallsRecord) -> Calls:
     return Calls(steps=steps, rows=tuple(sorted(rows, key=lambda row: -row.own_ns)))
 
 
-# "  0.25    0.004739          27       172       172 openat": share, seconds, µs a call, calls,
+# "  0.25    0.004739          27       172       172 openat": share, seconds, µs per call, calls,
 # errors (blank for none), name.
 _ROW = re.compile(r"^\s*[\d.]+\s+([\d.]+)\s+\d+\s+(\d+)\s+(\d+)?\s*([a-z_][\w?]*)\s*$")
 
 
 def make_syscalls(run_dir: Path, lead: Process) -> Syscalls | None:
-    """None where strace was not asked for, was refused, or left no summary."""
+    """The counts; None if strace was not requested, was refused, or left no summary."""
     passes = [record for record in lead.all(SyscallsRecord) if record.steps > 0]
     try:
         text = (run_dir / syscalls_file(lead.pid)).read_text(errors="replace")

@@ -1,4 +1,4 @@
-"""The records of counted calls, as in ``records.py``: of torch's, by line, and of all functions."""
+"""The records of counted calls, like ``records.py``: torch calls by line, and all functions."""
 
 from __future__ import annotations
 
@@ -83,6 +83,6 @@ class OpsRecord(Record):
     module_moves: list[tuple[At, int]] = []
     tables: list[TableLine] = []
     graphs: list[tuple[At, int]] = []
-    step: int = 0  # the first after it
+    step: int = 0  # the first step after it
     backwards: int = 0
     synced: int | None = None

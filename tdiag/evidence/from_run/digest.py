@@ -1,7 +1,8 @@
-"""Cache of what a job's ranks are compared by, kept in the run directory after the first reading.
+"""A cache of the facts by which a job's ranks are compared, in the run directory after a first
+reading.
 
-Reading the marks of a thousand ranks and cutting them into phases takes 9 s; what is compared of a
-rank is a few kilobytes. The cache is valid as long as neither the events nor the code that reads
+Reading the marks of a thousand ranks and cutting them into phases takes 9 s; the compared facts of
+a rank are a few kilobytes. The cache is valid as long as neither the events nor the code that reads
 them change: both are in the key.
 """
 
@@ -20,9 +21,9 @@ from tdiag.probe.wire import DIGEST, events_files
 
 
 class ProcessHead(msgspec.Struct, frozen=True, array_like=True):
-    """What one process is asked for before its records are: ``steps``, how many it took, from
-    ``began`` to ``ended``; ``clock_ns``: the wall's clock less the monotonic one, and
-    ``intra_op``: torch's threads; None = unknown."""
+    """What is needed of a process before its records are read. ``steps``: how many it took, from
+    ``began`` to ``ended``. ``clock_ns``: the wall clock minus the monotonic one. ``intra_op``:
+    torch's threads; None = unknown."""
 
     pid: int
     rank: int
@@ -37,9 +38,9 @@ class ProcessHead(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RankDigest(msgspec.Struct, frozen=True, array_like=True):
-    """What is compared of one rank. Its slices, some 300 kB, are not kept: there may be a thousand
-    ranks. A clean step has an entry in each of ``begins``, ``ends``, ``comms`` (waited in
-    collectives, ns), which are int64 in the machine's order."""
+    """The compared facts of one rank. Its slices, about 300 kB, are not kept, because there may be
+    a thousand ranks. Each clean step has an entry in ``begins``, ``ends`` and ``comms`` (ns waited
+    in collectives), which are int64 in the machine's byte order."""
 
     wall_ns: dict[str, float]
     begins: bytes
@@ -79,10 +80,10 @@ class Digest(msgspec.Struct):
     heads: dict[str, ProcessHead] = {}
     compared: dict[int, RankDigest | None] = {}
     batches: dict[int, Batches] = {}
-    fresh: bool = False  # something was added since it was read
+    fresh: bool = False  # something was added after reading
 
     def write(self, run_dir: Path) -> None:
-        """If several ranks were compared. A read-only folder stays as it is."""
+        """Write it if several ranks were compared. A read-only folder stays unchanged."""
         if not self.fresh or not self.compared:
             return
         self.fresh = False
@@ -103,7 +104,7 @@ def read_digest(run_dir: Path) -> Digest:
 
 
 def _key(run_dir: Path) -> str:
-    """Name, size and time of every file with events, and the code that reads them."""
+    """Name, size and time of every events file, and the code that reads them."""
     hashed = hashlib.sha256()
     package = Path(__file__).parent
     for code in sorted([*package.glob("*.py"), *package.parent.glob("*.py")]):

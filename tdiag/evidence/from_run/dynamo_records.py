@@ -1,4 +1,4 @@
-"""What torch.compile did, from what the probe read of dynamo's own counters."""
+"""What torch.compile did, from dynamo's own counters as the probe read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tdiag.probe.wire import BASELINE, is_user_file
 
 
 def make_compiles(lead: Process) -> Compiles | None:
-    """None where dynamo compiled nothing, or no clean window ended."""
+    """What was compiled; None if dynamo compiled nothing or no clean window ended."""
     windows = [w for w in lead.all(WindowRecord) if w.name == BASELINE]
     end = next((w for w in reversed(windows) if w.state == "end"), None)
     if end is None or end.compiles is None or not end.compiles[0]:
@@ -56,5 +56,5 @@ def _compilation(number: str, at: tuple[str, int, str], ops: int, ns: int) -> Co
 
 
 def _function(at: Place | None) -> Place | None:
-    """The user's, where the rest of it behind a graph break is meant."""
+    """The user's function, if the name means the rest of it after a graph break."""
     return at and Place(file=at.file, line=at.line, function=resumed(at.function)[0])

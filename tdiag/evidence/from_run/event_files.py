@@ -1,4 +1,4 @@
-"""Reads ``events/<pid>.jsonl``: what each process of the run wrote down."""
+"""Reads ``events/<pid>.jsonl``: the records of each process of the run."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from tdiag.probe.wire import BASELINE, BY_BATCH, EventsFile, events_files
 
 R = TypeVar("R", bound=Record)
 
-# Between two processes' starts the wall clock is set by far less, and two machines do not boot in
-# the same second.
+# The wall clock changes far less between two processes' starts, and two machines do not boot in the
+# same second.
 SAME_CLOCK_NS = 1_000_000_000
 
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(
-    # A union of all kinds, distinguished by their tags; kinds of other files are imported above.
+    # A union of all kinds, distinguished by their tags; kinds from other files are imported above.
     reduce(or_, Record.__subclasses__())
 )
 
 
 @dataclass(frozen=True)
 class Away:
-    """Another machine than the one that speaks for the run: its name, its run directory, and what
-    was added to its times."""
+    """A machine other than the one that represents the run: its name, its run directory, and the
+    offset that was added to its times."""
 
     host: str
     part: Path
@@ -53,15 +53,15 @@ class Away:
 class Process:
     """One process's records, in the order written.
 
-    ``steps`` holds the steps since the last ``boundary`` record: those before it are void.
-    ``broken_lines`` counts lines that could be no record, a torn last one included.
+    ``steps`` holds the steps since the last ``boundary`` record: earlier steps are void.
+    ``broken_lines``: number of lines that cannot be a record, including a truncated last line.
     """
 
     pid: int
     records: dict[type[Record], list[Record]] = field(default_factory=dict)
     steps: StepTable = field(default_factory=lambda: step_table([]))
     broken_lines: int = 0
-    name: str = ""  # of its file
+    name: str = ""  # its file's name
     away: Away | None = None
 
     def all(self, kind: type[R]) -> list[R]:
@@ -80,16 +80,16 @@ class Process:
         return self._recorded("world_size") or 1
 
     def _recorded(self, name: str) -> int | None:
-        """By the process group once it trains; else by what the launcher put into its environment
-        (runs of an older tdiag)."""
+        """The rank in the process group once it trains, else in the launcher's environment (runs of
+        an older tdiag)."""
         role, process = self.last(RoleRecord), self.last(ProcessRecord)
         known = getattr(role, name, None)
         return known if known is not None else getattr(process, name, None)
 
     @property
     def evaluates(self) -> bool:
-        """Its steps are a loader's batches, without any backward: an evaluation, unless no other
-        process of the run trains."""
+        """Whether its steps are a loader's batches without any backward: an evaluation, unless no
+        other process of the run trains."""
         about = self.last(BoundaryRecord)
         return about is not None and about.source == BY_BATCH
 
@@ -108,13 +108,13 @@ class Process:
 
     @property
     def tid(self) -> int | None:
-        """Native id of the thread that trains or fetches, as py-spy names threads."""
+        """Native id of the thread that trains or fetches, which py-spy uses for threads."""
         role = self.last(RoleRecord)
         return role.tid if role else None
 
 
 class Unread(Process):
-    """A process whose head is known: its file is read when its records are asked for."""
+    """A process whose head is known: its file is read when its records are needed."""
 
     def __init__(self, file: EventsFile, head: ProcessHead) -> None:
         self.pid, self.name, self.broken_lines = file.pid, file.name, head.broken_lines
@@ -136,7 +136,7 @@ class Unread(Process):
 
 def read_events(run_dir: Path, heads: Mapping[str, ProcessHead] | None = None) -> list[Process]:
     """Every process of the run that wrote events; an unreadable file counts as one broken line.
-    ``heads``: those whose records are read only when asked for, by the name of the file."""
+    ``heads``, by file name: processes whose records are read only when needed."""
     known = heads or {}
     return [
         Unread(file, known[file.name]) if file.name in known else read_process(file)
@@ -145,7 +145,7 @@ def read_events(run_dir: Path, heads: Mapping[str, ProcessHead] | None = None) -
 
 
 def read_process(file: EventsFile) -> Process:
-    """One events file. Unknown kinds are ignored; so is, but counted, what is no record."""
+    """One events file. Unknown kinds are ignored; lines that are not records are counted."""
     process = Process(file.pid, name=file.name)
     try:
         lines = file.read(last=True)  # the process may have been killed before the last newline
@@ -162,7 +162,7 @@ def _take(process: Process, line: bytes) -> None:
     try:
         record = _decoder.decode(line)
     except msgspec.ValidationError:
-        return  # a kind of a newer probe
+        return  # a newer probe's kind
     except msgspec.DecodeError:
         process.broken_lines += 1
         return
@@ -219,8 +219,8 @@ def _wall(process: Process) -> tuple[int, int]:
 
 
 def beside_of(lead: Process, processes: list[Process]) -> list[Process]:
-    """The other processes of this machine that trained for most of the lead's clean steps (without
-    any: of all its steps)."""
+    """The other processes of this machine that trained during most of the lead's clean steps (or,
+    if it has none, of all its steps)."""
     clean = lead.steps.inside({BASELINE})
     chosen = clean if clean.any() else ~clean
     begin, end = lead.steps.begin[chosen], lead.steps.end[chosen]

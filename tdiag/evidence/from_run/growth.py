@@ -17,8 +17,8 @@ from tdiag.evidence.steps import PhaseGrowth, SlowingDown
 from tdiag.model.threshold import MAJORITY_FRAC, NORMAL_95, NOTICEABLE_FRAC, Threshold
 from tdiag.probe.wire import BASELINE
 
-# Steps without a profiler are put into groups, and of each group the shortest time counts: what
-# disturbs a step only makes it longer.
+# Steps without a profiler are divided into groups, and the shortest time of each group counts,
+# because disturbances only make a step longer.
 GROUPS = Threshold(
     8,
     "groups of steps",
@@ -40,8 +40,8 @@ WINDOWS_IN_GROUP = Threshold(
 HALF_FRAC = Threshold(
     0.5,
     "of the whole slope",
-    "Heuristic: each half of the steps must grow so fast; a jump (another program began) leaves one"
-    " half flat.",
+    "Heuristic: each half of the steps must grow this fast; a jump (another program began) leaves"
+    " one half flat.",
 )
 
 COMPUTING = ("forward", "loss", "backward", "optimizer")
@@ -49,7 +49,7 @@ Times = npt.NDArray[np.float64] | Ints
 
 
 def make_slowing_down(judged: Timed) -> SlowingDown | None:
-    """By the late windows, if there are enough; None where too few steps were timed without a
+    """From the late windows, if there are enough; None if too few steps were timed without a
     profiler."""
     process = judged.process
     late = process.all(LateRecord)
@@ -80,9 +80,9 @@ def _by_late_windows(judged: Timed, late: list[LateRecord], clean_step: int) -> 
     several = np.array_split(begins, int(max(GROUPS, len(late) // WINDOWS_IN_GROUP)))
     groups = np.split(np.arange(len(steps)), [int(part[0]) for part in several[1:]])
     first, last = int(steps.number[0]), int(steps.number[-1])
-    # The windows come ever more rarely: halves of the steps, not of the windows.
+    # The windows get rarer, so halves are taken of the steps, not of the windows.
     half = sum(int(steps.number[group[0]]) < (first + last) / 2 for group in groups)
-    # Without marks of modules (a compiled run) forward holds the phases beside it as well.
+    # Without module marks (a compiled run) forward also contains the phases around it.
     known = judged.phases.wall_ns if (timeline.kind == FORWARD).any() else {}
     clean = max(1.0, float(judged.process.steps.number[judged.clean.mask].mean()))
     per_step = {name: ns / clean for name, ns in known.items()}
@@ -105,8 +105,8 @@ def _growing(
     half: int,
     per_step: dict[str, float],
 ) -> tuple[PhaseGrowth, ...]:
-    """``numbers``: of the steps; ``table``: steps × PHASES; ``half``: the first group of the second
-    half; ``per_step``: of phases of clean steps, ns ÷ those steps' number."""
+    """``numbers``: the steps' numbers; ``table``: steps × PHASES; ``half``: the first group of the
+    second half; ``per_step``: phases of the clean steps, ns ÷ the number of those steps."""
     computing = np.isin(PHASES, COMPUTING)
     grown = []
     for number, name in enumerate(PHASES):

@@ -1,8 +1,8 @@
 """Why the rank that the others wait for is late.
 
-Three records show it. Fetches: the size of every rank's batches. Traces of the same steps: how much
-work they hold. Stacks, which py-spy takes of all ranks of a machine at once: in which line of the
-user's the late rank spends time that the others do not.
+Three records show it. Fetches: the size of every rank's batches. Traces of the same steps: the
+amount of work in them. Stacks, which py-spy samples on all ranks of a machine at once: the user's
+line in which the late rank spends time that the others do not.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def late_rank(
     processes: list[Process],
     kept: Digest,
 ) -> LateRank:
-    """The data, the work and the line of ``late`` beside the other ranks'. ``everybody``: the
-    training processes, by rank."""
+    """Compare the data, the work and the line of ``late`` with those of the other ranks.
+    ``everybody``: the training processes, by rank."""
     training = {number for number, role in lead.roles.loaders.items() if role == "train"}
     samples, batch_bytes = _batches(late.process.rank, everybody, processes, training, kept)
     calls, flops = _work(run_dir, lead.process, late.process, everybody)
@@ -73,7 +73,7 @@ def _batches(
     training: Collection[int],
     kept: Digest,
 ) -> tuple[Beside | None, Beside | None]:
-    """Samples and bytes of a training batch. ``training``: numbers of the loaders."""
+    """Samples and bytes of a training batch. ``training``: the loaders' numbers."""
     by_pid = {process.pid: process for process in processes}
     for rank in everybody.keys() - kept.batches.keys():
         fetches = list(fetches_of(everybody[rank], by_pid, training))
@@ -87,7 +87,7 @@ def _batches(
 def fetches_of(
     process: Process, by_pid: Mapping[int, Process], training: Collection[int]
 ) -> Iterable[FetchRecord]:
-    """Of a rank's training loaders, in the process itself and in its workers."""
+    """The fetches of a rank's training loaders, in the process itself and in its workers."""
     for fetch in process.all(FetchRecord):
         if fetch.worker is None and fetch.loader in training:
             yield fetch
@@ -97,7 +97,7 @@ def fetches_of(
 
 
 def _compared(late: int, of_rank: Mapping[int, Sequence[float]]) -> Beside | None:
-    """The late rank's mean beside the median of the others' means."""
+    """The late rank's mean and the median of the others' means."""
     if not of_rank[late]:
         return None
     others = [found for rank, found in of_rank.items() if rank != late and found]
@@ -112,7 +112,7 @@ def _compared(late: int, of_rank: Mapping[int, Sequence[float]]) -> Beside | Non
 
 
 def _variance(values: Sequence[float]) -> float:
-    """Of their mean."""
+    """The variance of their mean."""
     return statistics.variance(values) / len(values) if len(values) > 1 else 0.0
 
 
@@ -129,7 +129,7 @@ def _work(
     run_dir: Path, lead: Process, late: Process, everybody: Mapping[int, Process]
 ) -> tuple[Beside | None, Beside | None]:
     """Torch calls and floating-point operations. The late rank is compared with the lead, a late
-    lead with one other rank: two traces are enough, even of a thousand ranks."""
+    lead with one other rank: two traces are enough, even for a thousand ranks."""
     other = lead if late.rank != lead.rank else _another(late, everybody.values())
     if other is None:
         return None, None
@@ -162,7 +162,7 @@ def traced_together(
     run_dir: Path, lead: Process, processes: Iterable[Process]
 ) -> dict[int, Evidence]:
     """By rank, the work in the traces of the same steps; empty if fewer than two ranks traced the
-    steps that the lead traced. The later pass counts: its trace holds more steps."""
+    lead's traced steps. The later pass is used, because its trace has more steps."""
     passes = sorted({record.number for record in lead.all(TraceRecord)}, reverse=True)
     everybody = list(processes)
     for number in passes:
@@ -191,8 +191,8 @@ def _line(
     everybody: Mapping[int, Process],
     processes: list[Process],
 ) -> tuple[Place | None, Beside | None]:
-    """The user's line in which the late rank spends most time beyond the median of the others.
-    None where nobody else was sampled, or chance may explain the difference."""
+    """The user's line in which the late rank spends most time beyond the median of the others. None
+    if no other rank was sampled, or if chance may explain the difference."""
     sampled: set[int] = set()
     sampled.update(*map(sampled_pids, read_stacks(run_dir, lead.process)))
     own = _lines(run_dir, lead.process, late, processes)
@@ -218,7 +218,7 @@ def _line(
 def _lines(
     run_dir: Path, lead: Process, mine: Timed, processes: list[Process]
 ) -> dict[Place, tuple[float, float]]:
-    """Of each sampled line of the training thread: ns per clean step, and the variance of that."""
+    """For each sampled line of the training thread: ns per clean step, and its variance."""
     samples = find_samples(run_dir, lead, mine.process, processes)
     if samples is None or not samples.training:
         return {}

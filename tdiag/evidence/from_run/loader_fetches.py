@@ -1,4 +1,4 @@
-"""What each DataLoader is, and how its fetches went in the clean window."""
+"""What each DataLoader is, and its fetches in the clean window."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make_loaders(
     roles: Mapping[int, str],
     clean: Clean,
 ) -> Loaders:
-    """Every loader that the lead process iterated; fetches of its workers are its own."""
+    """Every loader that the lead process iterated, with the fetches of its workers."""
     fetches = _fetches(lead, processes)
     return Loaders(
         loaders=tuple(
@@ -40,7 +40,7 @@ def make_loaders(
 
 
 def _fetches(lead: Process, processes: list[Process]) -> dict[int, list[FetchRecord]]:
-    """Fetches by loader. A spawned worker does not know its loader; its pid tells."""
+    """Fetches by loader. A spawned worker does not know its loader, so its pid identifies it."""
     found: dict[int, list[FetchRecord]] = defaultdict(list)
     for fetch in lead.all(FetchRecord):
         if fetch.worker is None and fetch.loader is not None:
@@ -51,8 +51,8 @@ def _fetches(lead: Process, processes: list[Process]) -> dict[int, list[FetchRec
 
 
 def _in_window(fetches: list[FetchRecord], clean: Clean) -> list[FetchRecord]:
-    """Those that ended in the clean window; those of the whole run if the queue held enough batches
-    for the whole window."""
+    """Fetches that ended in the clean window; those of the whole run if the queue held enough
+    batches for the whole window."""
     inside = [f for f in fetches if clean.holds(f.t + f.wall)]
     return inside or fetches
 
@@ -65,7 +65,7 @@ def _loader(
     clean: Clean,
 ) -> Loader:
     fetches = _in_window(all_fetches, clean)
-    # Only some batches are weighed, and profilers do not change their weight.
+    # The size of only some batches is measured, and profilers do not change it.
     weighed = [f.dtypes for f in all_fetches if f.dtypes]
     names = sorted({name for dtypes in weighed for name in dtypes})
     return Loader(
@@ -108,7 +108,8 @@ def _loader(
         random=_random(all_fetches),
         fields=_fields(all_fetches),
         pool_cpu_ns=_mean(_of_pools(f) for f in fetches),
-        # A thread that Python has ended may live on in the kernel for a moment: not in all fetches.
+        # A thread that Python has ended may still exist in the kernel for a moment, but not in all
+        # fetches.
         pool_threads=min(
             (f.pool_threads for f in fetches if f.pool_threads is not None), default=None
         ),
@@ -117,7 +118,7 @@ def _loader(
 
 
 def _of_pools(fetch: FetchRecord) -> int | None:
-    """CPU time of the process's other threads; both clocks tick on their own, so never negative."""
+    """CPU time of the process's other threads; never negative, although two clocks are compared."""
     if fetch.process_cpu is None or fetch.cpu is None:
         return None
     return max(0, fetch.process_cpu - fetch.cpu)
@@ -182,7 +183,7 @@ def _fields(fetches: list[FetchRecord]) -> tuple[BatchField, ...]:
 
 
 def _field(seen: list[Field]) -> BatchField:
-    """One field in several batches."""
+    """One field over several batches."""
     read = [f for f in seen if f.min is not None and f.max is not None]
     return BatchField(
         name=seen[0].name,
@@ -196,18 +197,18 @@ def _field(seen: list[Field]) -> BatchField:
 
 
 def _processing(fetch: FetchRecord) -> int | None:
-    """On-CPU time of the sample loading, less what the kernel spent on reads from storage.
+    """On-CPU time of loading the samples, minus the kernel's time for reads from storage.
 
     A read that misses the page cache costs kernel time (requests, filling pages), up to half of the
     whole on a fast disk; that is storage, not preprocessing. A read that hits the cache counts.
     """
     if fetch.load_cpu is None or not (fetch.kernel and fetch.read):
         return fetch.load_cpu
-    missed = fetch.read / max(fetch.read, fetch.rchar or 0)  # mapped files are in no read call
+    missed = fetch.read / max(fetch.read, fetch.rchar or 0)  # mapped files are not read by read()
     return max(0, fetch.load_cpu - round(fetch.kernel * missed))
 
 
 def _mean(values: Iterable[int | None]) -> float | None:
-    """Of those that were measured; None if none was."""
+    """The mean of the measured values; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

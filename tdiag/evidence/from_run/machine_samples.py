@@ -68,9 +68,8 @@ def make_system(
     gpu_uuid: str | None = None,
     beside: Sequence[Path] = (),
 ) -> list[Kind]:
-    """System, and DeviceClocks where a device was watched, during the longest of ``spans`` (the
-    clean stretches: begin and end, ns on the events' clock).
-    Nothing without a readable file.
+    """System, and DeviceClocks if a device was watched, during the longest of ``spans`` (the clean
+    stretches: begin and end, ns on the events' clock). Empty without a readable file.
 
     ``cpus_allowed``: the training process's own affinity, which may be narrower than tdiag's.
     ``queued_frac``: how much of the window the training thread waited for a core. ``gpu_uuid``: of
@@ -112,7 +111,7 @@ def read_system(path: Path) -> tuple[Machine | None, list[Sample]]:
         try:
             record = _decoder.decode(line)
         except msgspec.DecodeError:
-            continue  # a torn last line, or a kind of a newer sampler
+            continue  # a truncated last line, or a newer sampler's kind
         if isinstance(record, Machine):
             machine = record
         else:
@@ -121,8 +120,8 @@ def read_system(path: Path) -> tuple[Machine | None, list[Sample]]:
 
 
 def mean_device_use(path: Path, spans: Sequence[tuple[int, int]]) -> float | None:
-    """Share of the longest span in which kernels ran on the device that was used most (NVML), 0..1;
-    None where none was watched."""
+    """Share of the longest span in which kernels ran on the most used device (NVML), 0..1; None if
+    no device was watched."""
     _, samples = read_system(path)
     used = [g.util for g in _busiest_gpu(_Interval(samples, spans).samples) if g.util is not None]
     return sum(used) / len(used) if used else None
@@ -131,7 +130,7 @@ def mean_device_use(path: Path, spans: Sequence[tuple[int, int]]) -> float | Non
 class _Interval:
     """Differences of the counters over the longest clean stretch.
 
-    Between the samples inside it; where it holds fewer than two, between those around it.
+    Between the samples inside it; if there are fewer than two, between those around it.
     """
 
     def __init__(self, samples: list[Sample], spans: Sequence[tuple[int, int]]) -> None:
@@ -144,7 +143,7 @@ class _Interval:
         self.wall_ns = inside[-1].t - inside[0].t if len(inside) > 1 else 0
 
     def cores(self) -> float | None:
-        """CPU time ÷ wall time of the processes that lived throughout."""
+        """CPU time ÷ wall time of the processes that lived throughout the interval."""
         if not self.wall_ns:
             return None
         first, last = self.samples[0].procs, self.samples[-1].procs
@@ -152,7 +151,7 @@ class _Interval:
         return sum(used) / self.wall_ns if used else None
 
     def others(self) -> tuple[Busy, ...]:
-        """Of the processes besides the run's, those busy throughout."""
+        """The processes outside the run that were busy throughout."""
         if not self.wall_ns:
             return ()
         first, last = self.samples[0].others, self.samples[-1].others
@@ -178,7 +177,7 @@ class _Interval:
 
 
 def _own_gpu(machine: Machine, samples: list[Sample], uuid: str | None) -> list[_RecordedGpu]:
-    """The samples of this device; where its uuid is not known, of the one that was used most."""
+    """The samples of this device; if its uuid is unknown, of the most used device."""
     if uuid is None:
         return _busiest_gpu(samples)
     mine = {g.index for g in machine.gpus or () if (g.uuid or "").partition("-")[2] == uuid}
@@ -186,7 +185,7 @@ def _own_gpu(machine: Machine, samples: list[Sample], uuid: str | None) -> list[
 
 
 def _busiest_gpu(samples: list[Sample]) -> list[_RecordedGpu]:
-    """The samples of the device that was used most."""
+    """The samples of the most used device."""
     by_index: dict[int, list[_RecordedGpu]] = {}
     for sample in samples:
         for gpu in sample.gpus or ():
@@ -195,7 +194,7 @@ def _busiest_gpu(samples: list[Sample]) -> list[_RecordedGpu]:
 
 
 def _about(machine: Machine, gpu: list[_RecordedGpu]) -> _RecordedGpu:
-    """The properties of the device that do not change from sample to sample."""
+    """The properties of the device that do not change between samples."""
     return next((g for g in machine.gpus or () if gpu and g.index == gpu[0].index), _RecordedGpu())
 
 
@@ -227,11 +226,12 @@ def _mean(values: list[int]) -> float | None:
 
 Values = tuple[float | None, ...]
 
-CPU_NS, READ_BYTES = 0, 2  # which of a process's counters in a sample
+CPU_NS, READ_BYTES = 0, 2  # indices of a process's counters in a sample
 
 
 def make_history(path: Path, cpus_allowed: int | None) -> SystemHistory | None:
-    """None without two samples. ``cpus_allowed``: the training process's own affinity."""
+    """The history; None with fewer than two samples. ``cpus_allowed``: the process's own
+    affinity."""
     machine, samples = read_system(path)
     samples = [s for i, s in enumerate(samples) if i == 0 or s.t > samples[i - 1].t]
     if machine is None or len(samples) < 2:
@@ -259,8 +259,8 @@ def _host(machine: Machine, samples: Sequence[Sample], cpus_allowed: int | None)
 
 
 def _increases(samples: Sequence[Sample], counter: int) -> list[int | None]:
-    """What all processes together added to a counter in each interval. One that is new began at
-    zero; what one that ended added since the sample before is lost."""
+    """How much all processes together added to a counter in each interval. A new process begins at
+    zero; what an ended one added since the last sample is lost."""
     result: list[int | None] = []
     last: dict[str, int] = {}
     for sample in samples:
@@ -276,7 +276,7 @@ def _rates(amounts: Sequence[int | None], by: Sequence[float]) -> Values:
 
 
 def _gpus(machine: Machine, samples: Sequence[Sample]) -> Iterator[Strip]:
-    """Use and memory of every GPU that was used; of the first where none was."""
+    """Use and memory of every GPU that was used; of the first GPU if none was."""
     by_moment = [{g.index: g for g in sample.gpus or ()} for sample in samples[1:]]
     totals = {g.index: g.memory_total for g in machine.gpus or ()}
     used = {index for gpus in by_moment for index, g in gpus.items() if g.util}
@@ -290,7 +290,7 @@ def _gpus(machine: Machine, samples: Sequence[Sample]) -> Iterator[Strip]:
 
 
 def read_storage(run_dir: Path) -> Storage | None:
-    """None where the storage was not tried, or its file is damaged."""
+    """The storage; None if it was not timed, or its file is damaged."""
     try:
         return msgspec.json.decode((run_dir / "storage.json").read_bytes(), type=Storage)
     except (OSError, msgspec.DecodeError):

@@ -1,8 +1,8 @@
 """A run directory of several machines: all their processes, on one clock.
 
-Each machine has a run directory of its own (``tdiag.launch.joining``), with a monotonic clock that
-began when it booted. The wall's clock, which every process wrote down beside it, brings them
-together; and where ranks step together their steps tell how far that is off.
+Each machine has its own run directory (``tdiag.launch.joining``) and a monotonic clock that started
+when it booted. The wall clock, which every process recorded with it, aligns them; if ranks step
+together, their steps show how far it is off.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tdiag.evidence.from_run.event_files import (
 from tdiag.evidence.from_run.records import IteratorRecord, ProcessRecord
 from tdiag.probe.wire import RUN, parts
 
-# Linux gives no process a higher number than 2²² (proc(5), pid_max).
+# Linux gives no process a number above 2²² (proc(5), pid_max).
 PID_BITS = 22
 
 
 @dataclass(frozen=True)
 class Job:
-    """``home``: the run directory of the machine whose rank speaks for the run, with its
-    ``processes``. ``elsewhere``: those of the other machines, their times by home's clock, their
-    process ids made unique. ``members``: their run directories, home's included. ``foreign``: run
-    directories that are left out, of another job or without a clock."""
+    """``home``: the run directory of the machine whose rank represents the run, with its
+    ``processes``. ``elsewhere``: the processes of the other machines, with times on home's clock
+    and unique process ids. ``members``: their run directories, home's included. ``foreign``: run
+    directories that are left out, because they belong to another job or have no clock."""
 
     home: Path
     processes: list[Process]
@@ -50,12 +50,12 @@ class Job:
 
 
 def home_of(run_dir: Path) -> Path:
-    """The part with the rank that speaks for the run; of one machine the run directory itself."""
+    """The part with the rank that represents the run; for one machine the run directory itself."""
     return run_dir if len(parts(run_dir)) == 1 else read_job(run_dir, Digest()).home
 
 
 def read_job(run_dir: Path, kept: Digest) -> Job:
-    """``kept``: of a run on one machine, those whose records are read only when asked for."""
+    """``kept``: for a run on one machine, the processes whose records are read only when needed."""
     folders = [Path(part) for part in parts(run_dir)]
     if len(folders) == 1:
         return Job(run_dir, read_events(run_dir, kept.heads), [], (run_dir,))
@@ -81,8 +81,8 @@ def read_job(run_dir: Path, kept: Digest) -> Job:
 
 
 def _foreign(home: Path, training: dict[Path, list[Process]]) -> list[Path]:
-    """Those whose ranks are not further ranks of home's job: another number of ranks, or a rank
-    that it has already."""
+    """Machines whose ranks do not fit home's job: another number of ranks, or a rank that exists
+    already."""
     found: list[Path] = []
     sizes = {process.world_size for process in training.get(home, ())}
     ranks = {process.rank for process in training.get(home, ())}
@@ -97,12 +97,12 @@ def _foreign(home: Path, training: dict[Path, list[Process]]) -> list[Path]:
 
 
 def _shift(home: Process, other: Process) -> int | None:
-    """What to add to a time of the other machine; None where a clock is unknown."""
+    """The offset to add to the other machine's times; None if a clock is unknown."""
     one, two = home.head.clock_ns, other.head.clock_ns
     if one is None or two is None:
         return None
     shift = two - one
-    # Ranks that wait for each other in each step end the same one at nearly the same time.
+    # Ranks that wait for each other in each step end the same step at nearly the same time.
     _, mine, theirs = np.intersect1d(home.steps.number, other.steps.number, return_indices=True)
     if not len(mine):
         return shift
@@ -114,7 +114,7 @@ def _shift(home: Process, other: Process) -> int | None:
 
 
 def _brought(process: Process, away: Away, number: int) -> Process:
-    """``number``: of the machine."""
+    """``number``: the machine's number."""
     beyond = number << PID_BITS
     process.pid += beyond
     process.away = away
@@ -134,7 +134,7 @@ def _brought(process: Process, away: Away, number: int) -> Process:
 
 
 def host_of(part: Path) -> str:
-    """The machine's name, from ``run.json``; the folder's where that has none."""
+    """The machine's name from ``run.json``; else the folder's name."""
     try:
         return str(json.loads((part / RUN).read_text())["hostname"])
     except (OSError, ValueError, KeyError, TypeError):

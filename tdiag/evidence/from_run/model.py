@@ -1,4 +1,4 @@
-"""The model: its layers, what reached it, how its calls followed one another."""
+"""The model: its layers, its inputs, and the order of its calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tdiag.evidence.training import (
 from tdiag.model.kind import Kind
 from tdiag.probe.wire import BASELINE, MOST_GRAPH_NODES
 
-# Variables of a loop hold the last step's tensors until the next one has its own.
+# A loop's variables hold the last step's tensors until the next step assigns them.
 STEPS_UNTIL_REBOUND = 2
 
 _PADDED = ("sequences", "positions", "longest", "tokens")
@@ -43,13 +43,13 @@ W = TypeVar("W", OpsRecord, CallsRecord)
 
 
 def longest(records: list[W]) -> W | None:
-    """The pass that covers more steps; if both cover as many, the later one."""
+    """The pass that covers more steps; the later one if both cover as many."""
     whole = [r for r in records if r.steps > 0]
     return max(whole, key=lambda r: (r.steps, r.number), default=None)
 
 
 def make_model(lead: Process) -> list[Kind]:
-    """Layers; what the counted steps tell, if there were any; Ddp, if there is one."""
+    """Layers; the facts of the counted steps, if there were any; Ddp, if there is one."""
     ops, calls = longest(lead.all(OpsRecord)), longest(lead.all(CallsRecord))
     kinds: list[Kind] = [_layers(lead.all(ModuleRecord), ops)]
     if ops is not None:
@@ -116,7 +116,7 @@ def _recomputations(ops: OpsRecord, calls: CallsRecord | None) -> Recomputations
 
 
 def _frozen(ops: OpsRecord, passes: list[OpsRecord]) -> FrozenLayers:
-    """Names and features of ``ops``; what any pass saw change or drawn at random counts."""
+    """Names and features of ``ops``; a change or a random number seen in any pass counts."""
     own = ops.frozen or FrozenFields()
     seen = [one.frozen for one in passes if one.frozen]
     return FrozenLayers(
@@ -142,7 +142,7 @@ def _tables(ops: OpsRecord) -> EmbeddingTables:
 
 
 def _padding(counted: list[OpsRecord]) -> PaddedLookups | None:
-    """Over all counted steps: more batches are surer. None for older runs, which lack it."""
+    """Over all counted steps, because more batches give a better estimate. None for older runs."""
     known = [record for record in counted if record.padding is not None]
     sums: Counter[tuple[At, str, str]] = Counter()
     places: dict[tuple[At, str], None] = {}
@@ -163,7 +163,7 @@ def _padding(counted: list[OpsRecord]) -> PaddedLookups | None:
 def _profiled(
     calls: CallsRecord | None, file: str, function: str
 ) -> tuple[float | None, float | None]:
-    """(calls, total ns) per step of a function of torch's, as cProfile saw them."""
+    """(calls, total ns) per step of a torch function, from cProfile."""
     if calls is None:
         return None, None
     rows = [r for r in calls.rows if r[2] == function and r[0].endswith(f"utils/{file}")]
@@ -205,15 +205,16 @@ def _growth(look: InspectionRecord, lead: Process) -> MemoryGrowth:
 
 
 def _growing(counted: list[OpsRecord]) -> tuple[GrowingGraph, ...]:
-    """Lines whose graph was larger in the last counted step than in the first, by a node or more
-    for each step in between (or to the most that are counted), and by more than that step's own
-    calls make: sequences and episodes grow longer, too."""
+    """Lines whose graph was larger in the last counted step than in the first, by at least a node
+    per step between them (or up to the limit of the count), and by more than that step's own calls
+    make, because sequences and episodes grow longer, too."""
     if len(counted) < 2:
         return ()
     first, last = counted[0], counted[-1]
     steps = last.step - first.step
     before = dict(first.graphs)
-    # Of a window's steps the last, whose graph it is, makes at most as many calls as all of them.
+    # The last step of a window, whose graph is counted, makes at most as many calls as all its
+    # steps.
     own = last.steps * _recording(last) / max(1.0, _recording(first))
     found = []
     for at, nodes in last.graphs:
@@ -231,7 +232,7 @@ def _recording(counted: OpsRecord) -> float:
 
 
 def _allocated(windows: list[WindowRecord]) -> float | None:
-    """Growth of what is allocated on the device from the begin to the end of the last clean
+    """Growth of the memory allocated on the device from the begin to the end of the last clean
     window, bytes per step."""
     mine = [w for w in windows if w.name == BASELINE and w.allocated is not None]
     begins = [w for w in mine if w.state == "begin"]
@@ -243,7 +244,7 @@ def _allocated(windows: list[WindowRecord]) -> float | None:
 
 
 def make_inputs(lead: Process) -> Inputs | None:
-    """None where no outermost module was looked at."""
+    """The inputs; None if no outermost module was inspected."""
     modules = {m.id: m for m in lead.all(ModuleRecord)}
     seen: dict[tuple[int, str], list[InputRecord]] = defaultdict(list)
     for record in lead.all(InputRecord):

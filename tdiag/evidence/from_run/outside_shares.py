@@ -1,4 +1,4 @@
-"""What was seen of a process that was watched from outside (`tdiag attach`)."""
+"""Evidence about a process watched from outside (`tdiag attach`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tdiag.model.watched import Activity, Fetching, Watched, WatchedRank
 from tdiag.probe.wire import PY_SPY, SAMPLE, STANDARD, is_user_file, stacks_file
 
 NO_STEPS = "tdiag attach sees no steps: the probe was not in the process when it started"
-PARTS = 10  # of the window, whose differences give the error of a share (batch means)
+PARTS = 10  # parts of the window; their differences give a share's error (batch means)
 
 
 class _Threads(msgspec.Struct):
@@ -66,21 +66,21 @@ class _Attached(msgspec.Struct):
 
 
 class _Trained(NamedTuple):
-    """``stacks``: in the order of time; ``others``: of the process's other threads."""
+    """``stacks``: in order of time; ``others``: stacks of the process's other threads."""
 
     pid: int
     rank: int | None
     stacks: list[Stack]
     others: list[Stack]
     activities: Activities
-    names: list[str]  # of the stacks, one each
+    names: list[str]  # the activity of each stack
 
 
 def add_watched(
     evidence: Evidence, run_dir: Path, run: Mapping[str, Any], attached: Mapping[str, Any]
 ) -> None:
-    """Add Environment, System, Stacks, CallTrees and Watched, as far as they were recorded, and the
-    reasons for the rest.
+    """Add Environment, System, Stacks, CallTrees and Watched, if they were recorded, and the
+    reasons why the rest is missing.
 
     The judged process is the one that the others wait for: it has the smallest share of backward
     and communication, in which processes that train together wait for each other.
@@ -150,7 +150,7 @@ def _device_name(path: Path) -> str:
 
 def _trained(file: Speedscope, about: _Attached) -> list[_Trained]:
     """The training processes, by their stacks; workers and launchers are left out. If none of them
-    trains, those that were asked for."""
+    trains, the processes that were asked for."""
     ranks = dict(about.ranks)
     threads: dict[int, dict[int, list[Stack]]] = {}
     for profile in file.profiles:
@@ -164,13 +164,13 @@ def _trained(file: Speedscope, about: _Attached) -> list[_Trained]:
     ]
     training = [one for one in found if set(one.names) & set(TRAINING)]
     chosen = training or [one for one in found if one.pid in ranks]
-    if set(ranks) & {one.pid for one in chosen}:  # a process that it starts may evaluate or compile
+    if set(ranks) & {one.pid for one in chosen}:  # a child may evaluate or compile
         chosen = [one for one in chosen if one.pid in ranks]
     return sorted(chosen, key=lambda one: (one.rank is None, one.rank or 0, one.pid))
 
 
 def _process(pid: int, threads: Mapping[int, list[Stack]], about: _Attached) -> _Trained | None:
-    """With the thread that trains: most often the main thread."""
+    """The process with its training thread, most often the main thread."""
     every = [stack for stacks in threads.values() for stack in stacks]
     activities = Activities(every, about.device, about.started_unix_ns)
     named = {t: [activities.of(frames) for frames, _ in stacks] for t, stacks in threads.items()}
@@ -194,7 +194,7 @@ def _meeting(one: _Trained) -> float:
 
 
 def _shares(one: _Trained) -> tuple[Activity, ...]:
-    """Of the samples of the training thread, largest first."""
+    """Shares of the training thread's samples, largest first."""
     counts = Counter(one.names)
     total = len(one.names)
     lines: dict[str, Counter[Place]] = {}
@@ -215,7 +215,7 @@ def _shares(one: _Trained) -> tuple[Activity, ...]:
 
 
 def users_line(frames: Sequence[Any]) -> Place | None:
-    """The innermost line of the user's."""
+    """The user's innermost line."""
     inner = next(
         (f for f in reversed(frames) if is_user_file(f.file or "") and not f.tdiags()), None
     )
@@ -223,9 +223,9 @@ def users_line(frames: Sequence[Any]) -> Place | None:
 
 
 def _error(is_it: Sequence[bool]) -> float:
-    """Standard error of a share, by batch means: samples close in time are alike, so the share
-    varies more than that of independent ones. Without a sample in each part, the largest there
-    can be."""
+    """Standard error of a share, by batch means: samples close in time are similar, so the share
+    varies more than that of independent samples. If some part has no sample, the largest possible
+    error."""
     if len(is_it) < PARTS:
         return 0.5
     means = [float(np.mean(part)) for part in np.array_split(np.asarray(is_it), PARTS)]
@@ -233,8 +233,8 @@ def _error(is_it: Sequence[bool]) -> float:
 
 
 class _Fetches(NamedTuple):
-    """``pids``: of the workers; ``fetching``: their stacks in a fetch, ``total``: all of theirs.
-    Without workers those of the training thread."""
+    """``pids``: the workers; ``fetching``: number of their stacks in a fetch; ``total``: of all
+    their stacks. Without workers: the training thread's."""
 
     pids: list[int]
     fetching: list[Stack]
@@ -263,7 +263,7 @@ class _Fetches(NamedTuple):
 
 
 def _fetches(file: Speedscope, judged: _Trained, about: _Attached) -> _Fetches:
-    """Of the judged process's own workers; in an old record without parents, of all."""
+    """The fetches of the judged process's own workers; in an old record without parents, of all."""
     pids: list[int] = []
     fetching: list[Stack] = []
     total = 0
@@ -291,7 +291,7 @@ def _rank(one: _Trained, states: Mapping[int, _Threads]) -> WatchedRank:
 
 
 def _other_threads(main: _Threads | None) -> float | None:
-    """Cores used by the judged process beyond its main thread."""
+    """Cores used by the judged process apart from its main thread."""
     if main is None or not main.wall_ns:
         return None
     return max(0.0, (main.process_ns - main.cpu_ns) / main.wall_ns)

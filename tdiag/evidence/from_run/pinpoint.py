@@ -1,6 +1,6 @@
-"""The line of a copy, of a wait and of a matrix product.
+"""The line of a copy, a wait or a matrix product.
 
-A trace knows only in which function each is, and where that function begins; the counted calls know
+A trace shows only the function of each, and where that function begins; the counted calls have
 their lines.
 """
 
@@ -20,7 +20,7 @@ from tdiag.model.place import Place
 
 # Calls that copy between host and device, by their names in Python.
 COPYING = {"to", "cuda", "copy_"}
-# Matrix products and convolutions: what Python calls them, by a part of the op's name.
+# Matrix products and convolutions: their names in Python, by a part of the op's name.
 PRODUCTS = {
     "conv": re.compile("^conv"),
     "attention": re.compile("attention"),
@@ -30,7 +30,7 @@ PRODUCTS = {
 
 def pinpoint(evidence: Evidence) -> None:
     """Replace the places of Transfers, Syncs and Work's products by lines of the same function that
-    made such calls, if there are any: by the one that spent most time in them."""
+    made such calls, if there are any: by the line that spent most time in them."""
     ops, transfers, syncs = evidence.get(Ops), evidence.get(Transfers), evidence.get(Syncs)
     work = evidence.get(Work)
     if ops is None:
@@ -61,21 +61,21 @@ def _line(
 
 
 def _same(file: str, traced: str) -> bool:
-    """A trace may name a file relative to the working directory."""
+    """Whether both are one file; a trace may name it relative to the working directory."""
     return file == traced or file.endswith(f"/{traced}")
 
 
 def _sends(line: OpLine) -> bool:
-    """Whether it copies to the device, or makes a tensor from Python data."""
+    """Whether the line copies to the device, or makes a tensor from Python data."""
     return bool(COPYING & line.names.keys()) or line.constructions > 0
 
 
 def _reads(line: OpLine) -> bool:
-    """Whether it copies to the host, or reads values (``item``, ``cpu``, ``print``)."""
+    """Whether the line copies to the host, or reads values (``item``, ``cpu``, ``print``)."""
     return bool(COPYING & line.names.keys() or line.conversions)
 
 
 def _makes(op: OpWork, line: OpLine) -> bool:
-    """Whether one of its calls became this op."""
+    """Whether one of the line's calls became this op."""
     names = next((names for part, names in PRODUCTS.items() if part in op.name), None)
     return names is not None and any(map(names.search, line.names))

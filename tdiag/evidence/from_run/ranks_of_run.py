@@ -1,16 +1,16 @@
-"""Ranks that train together: whom the others wait for. On devices their traces tell, on this
-machine's CPU their clean steps, as follows.
+"""Ranks that train together: which rank the others wait for. On devices their traces show it; on
+this machine's CPU their clean steps show it, as follows.
 
-Every rank's hooks time its steps, but only the lead rank takes windows. A step of another rank
-belongs to the lead's window in whose time it lies: all read one clock.
+Every rank's hooks time its steps, but only the lead rank goes through windows. A step of another
+rank belongs to the lead's window at the same time: all use one clock.
 
-A collective ends for all ranks at once: the rank that the others wait for waits the least in it,
-and what the last to come waits is what the communication itself takes.
+A collective ends for all ranks at once: the rank that the others wait for waits least in it, and
+the wait of the last rank to arrive is the communication itself.
 
-Where no collective was seen (gradients summed by another library than torch.distributed) backward
-tells instead: it ends for all ranks at once, so the rank that begins it last has the shortest, and
-what another rank's takes beyond that is waiting. (What the sum itself takes is in all of them, and
-unknown.)
+If no collective was seen (another library than torch.distributed sums the gradients) backward shows
+it: it ends for all ranks at once, so the rank that begins it last has the shortest backward, and
+the part of another rank's backward beyond that is waiting. (The time of the sum itself is in all of
+them and unknown.)
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 SAME_STEP_FRAC = Threshold(
     0.05,
     "of the lead's mean step",
-    "Heuristic: a rank whose mean step is further from it does not step with the lead.",
+    "Heuristic: a rank whose mean step differs more does not step with the lead.",
 )
 
-OTHER = {"after_step": "other"}  # as the budget calls it
+OTHER = {"after_step": "other"}  # its name in the budget
 
 
 def rank_to_judge(
@@ -79,18 +79,18 @@ def rank_to_judge(
         more += f", {len(away)} of them on {', '.join(sorted(set(away)))}"
     if judged.process.away:
         who += f" on {judged.process.away.host}"
-    if not any(p.rank for p in training):  # no ranks: processes that share a model, or a sweep
+    if not any(p.rank for p in training):  # processes that share a model, or a parameter sweep
         who = f"process {judged.process.pid}, which took most steps"
     if judged is not lead:
         more = f"the others wait for it; torch calls and Python functions are those of rank {rank}"
-    evidence.note("rank", f"judged is {who}; {more}")
+    evidence.note("rank", f"this report is about {who}; {more}")
     return judged
 
 
 def on_devices(
     run_dir: Path, lead: Timed, processes: Iterable[Process]
 ) -> tuple[Ranks, Timed] | str:
-    """Like :func:`together`, or why that is unknown."""
+    """Like :func:`together`, or the reason why it is unknown."""
     everybody = {lead.process.rank: lead.process, **_others(lead.process, processes)}
     ranks = by_traces(run_dir, lead.process, everybody.values())
     if ranks is None or ranks.slowest is None or ranks.waited_ns is None:
@@ -100,9 +100,9 @@ def on_devices(
     judged = beside(lead.process, everybody[ranks.slowest])
     if judged is None:
         return (
-            f"rank {ranks.slowest}, which the others wait for by the traces, was not timed beside"
-            f" rank {lead.process.rank} (another machine?): `tdiag analyze` on their traces tells"
-            " more"
+            f"the traces show that the others wait for rank {ranks.slowest}, but it was not timed"
+            f" with rank {lead.process.rank} (another machine?): use `tdiag analyze` on the"
+            " traces"
         )
     return ranks, judged
 
@@ -115,8 +115,8 @@ def _late(ranks: Ranks) -> bool:
 
 def together(lead: Timed, processes: Iterable[Process], kept: Digest) -> tuple[Ranks, Timed] | None:
     """All ranks that step with the lead, and the rank to judge: the one that the others wait for,
-    or the lead if nobody waits noticeably. None if no rank steps with the lead. ``kept``: the
-    records of these ranks need not be read."""
+    or the lead if no rank waits noticeably. None if no rank steps with the lead. ``kept``: facts of
+    ranks whose records need not be read."""
     others = _others(lead.process, processes)
     ranks = {lead.process.rank: _digest(lead)}
     for rank, process in sorted(others.items()):
@@ -140,7 +140,7 @@ def together(lead: Timed, processes: Iterable[Process], kept: Digest) -> tuple[R
 
 
 def _compared(lead: Timed, process: Process) -> RankDigest | None:
-    """None of a rank that does not step with the lead."""
+    """A rank's facts; None if it does not step with the lead."""
     mine = beside(lead.process, process)
     same = mine is not None and abs(_step(mine) / _step(lead) - 1) <= SAME_STEP_FRAC
     return _digest(mine) if mine is not None and same else None
@@ -154,8 +154,8 @@ def _digest(mine: Timed) -> RankDigest:
 
 
 def _by_meeting(ranks: Mapping[int, RankDigest], *, by_hand: bool) -> Ranks:
-    """From backward's begin until gradients are summed: DistributedDataParallel does that before
-    backward ends, a script ``by_hand`` between it and the optimizer's step."""
+    """From backward's begin until gradients are summed: DistributedDataParallel does this before
+    backward ends, a script that sums ``by_hand`` between backward and the optimizer's step."""
     names = ("backward", "optimizer") if by_hand else ("backward",)
     meeting = {
         rank: sum(mine.wall_ns.get(name, 0.0) for name in names) for rank, mine in ranks.items()
@@ -179,7 +179,7 @@ def _by_meeting(ranks: Mapping[int, RankDigest], *, by_hand: bool) -> Ranks:
 
 
 def _by_collectives(ranks: Mapping[int, RankDigest]) -> Ranks:
-    """From what each rank waited in collectives."""
+    """From each rank's waiting time in collectives."""
     waits = {rank: mine.wall_ns["comm"] for rank, mine in ranks.items()}
     late = min(waits, key=lambda rank: waits[rank])
     waited = statistics.median(ns - waits[late] for rank, ns in waits.items() if rank != late)
@@ -207,8 +207,9 @@ def _by_collectives(ranks: Mapping[int, RankDigest]) -> Ranks:
 
 
 def _step_by_step(ranks: Sequence[RankDigest]) -> npt.NDArray[np.float64] | None:
-    """Ranks × steps: what each waited in collectives, of the first one's clean steps in whose time
-    lies the middle of exactly one clean step of every other. None where that is not most of them.
+    """Ranks × steps: each rank's waiting time in collectives, for those clean steps of the first
+    rank during which the middle of exactly one clean step of every other rank falls. None if these
+    are not most steps.
     """
     begins, ends = ranks[0].begin, ranks[0].end
     whole = np.ones(len(begins), np.bool_)
@@ -222,7 +223,7 @@ def _step_by_step(ranks: Sequence[RankDigest]) -> npt.NDArray[np.float64] | None
 
 
 def _others(lead: Process, processes: Iterable[Process]) -> dict[int, Process]:
-    """Of each other rank the process with most steps."""
+    """For each other rank the process with most steps."""
     found: dict[int, Process] = {}
     for process in processes:
         rank, steps = process.rank, process.head.steps
@@ -236,7 +237,7 @@ def _step(mine: Timed) -> float:
 
 
 def by_traces(run_dir: Path, lead: Process, processes: Iterable[Process]) -> Ranks | None:
-    """None if no other rank traced the same steps as the lead."""
+    """The ranks by their traces; None if no other rank traced the same steps as the lead."""
     found = traced_together(run_dir, lead, processes)
     return compare_ranks(found) if found else None
 
@@ -257,7 +258,7 @@ def batch_samples(run_dir: Path, loaders: Iterable[int]) -> dict[int, dict[int, 
 
 
 def make_collectives(process: Process, timeline: Slices, clean: Clean) -> Collectives | None:
-    """None if no collective was seen in any step."""
+    """The collectives; None if none was seen in any step."""
     records = {record.id: record for record in process.all(CollectiveRecord)}
     if not records:
         return None

@@ -1,7 +1,7 @@
-"""The probe's records, typed: one struct a kind of ``events/<pid>.jsonl``.
+"""The probe's records, typed: one struct per kind of ``events/<pid>.jsonl``.
 
-The fields are the table in ``docs/run-directory.md``. Fields of newer probes are ignored, fields
-that an older or crashing one left out take their defaults.
+``docs/run-directory.md`` lists the fields. Fields of newer probes are ignored; fields that an older
+or crashed probe left out take their defaults.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Record(
     msgspec.Struct, tag_field="kind", tag=lambda name: name.removesuffix("Record").lower(), gc=False
 ):
     """Base: the tag is the class name without ``Record``, in lower case. No record refers to
-    itself, so the garbage collector need not go through the hundred thousands of a large job."""
+    itself, so the garbage collector need not visit the hundreds of thousands of a large job."""
 
 
 class ProcessRecord(Record):
@@ -36,7 +36,7 @@ class ProcessRecord(Record):
 
 
 class DeviceFacts(msgspec.Struct):
-    """The device that a process computes on."""
+    """The device on which a process computes."""
 
     kind: str = "cuda"
     index: int | None = None
@@ -99,7 +99,7 @@ class IteratorRecord(Record):
 
 
 class Field(msgspec.Struct):
-    """One tensor of a batch; what was not read of its values is None."""
+    """One tensor of a batch; None for values that were not read."""
 
     name: str
     dtype: str
@@ -196,11 +196,12 @@ class WindowRecord(Record):
     drained: int | None = None
     peak: int | None = None
     reserved: int | None = None
-    compiles: tuple[int, int, int] | None = None  # frames, of these again, ns, so far
+    compiles: tuple[int, int, int] | None = None  # compiled frames, recompiled ones, ns, so far
 
 
 class StepsRecord(Record):
-    """``n`` steps in a row, all of window ``w``, from ``s`` to ``t``; ``m``: flat threes."""
+    """``n`` consecutive steps, all in window ``w``, from ``s`` to ``t``; ``m``: a flat list of
+    threes."""
 
     i: int
     n: int
@@ -211,8 +212,8 @@ class StepsRecord(Record):
 
 
 class LateRecord(Record):
-    """The same of a late window, some minutes or hours after the others, with the process's
-    resident bytes."""
+    """The same for a late window, minutes or hours after the others, with the process's resident
+    bytes."""
 
     i: int
     n: int
@@ -225,7 +226,7 @@ class LateRecord(Record):
 
 
 class TraceRecord(Record):
-    """``device``: it was to hold a device's work; ``faults``: what Kineto said went wrong."""
+    """``device``: it should contain device work; ``faults``: what Kineto said went wrong."""
 
     file: str
     device: bool = False
@@ -253,8 +254,8 @@ class FlagsRecord(Record):
 
 
 class SettingsRecord(Record):
-    """Rows of setting, value, the user's line, times it was set in the window that ended, which
-    had so many steps."""
+    """Rows of setting, value, the user's line, and times it was set in the window that ended;
+    ``steps``: the window's number of steps."""
 
     steps: int = 0
     rows: list[tuple[str, bool | int | str, At, int]] = []
@@ -266,7 +267,7 @@ class FinishRecord(Record):
 
 
 class SamplerRecord(Record):
-    """The in-process sampler stood in for py-spy."""
+    """The in-process sampler replaced py-spy."""
 
     source: str = ""
     why: str = ""
@@ -289,22 +290,22 @@ class SchedulerRecord(Record):
 
 
 class InspectionRecord(Record):
-    """What the training looked like between two windows."""
+    """Facts about the training, read between two windows."""
 
     window: str = ""
     step: int = 0
-    rates: dict[int, list[float | None]] = {}  # by optimizer, one a parameter group
+    rates: dict[int, list[float | None]] = {}  # by optimizer, one per parameter group
     scheduled: list[int | None] = []  # steps of each scheduler
     gradient: float | str | None = None  # total norm, or "not finite"
-    unused: int | None = None  # parameters of the DDP without a gradient
-    unused_gradients: list[tuple[int, int]] = []  # module, numbers: no optimizer has them
+    unused: int | None = None  # number of DDP parameters without a gradient
+    unused_gradients: list[tuple[int, int]] = []  # module, number of values that no optimizer has
     kept: list[tuple[At, int, int, int]] = []  # place, tensors, bytes, with a graph
-    kept_of: int = 0  # steps that made them
+    kept_of: int = 0  # the number of steps that made them
     kept_since: int = 0  # steps ago
 
 
 class InputRecord(Record):
-    """A tensor that an outermost module was given."""
+    """A tensor passed to an outermost module."""
 
     module: int
     name: str
@@ -328,7 +329,7 @@ class DdpRecord(Record):
 
 
 class CollectiveRecord(Record):
-    """A line that communicates with the other processes of the job."""
+    """A line that communicates with the job's other processes."""
 
     id: int
     name: str = ""
@@ -337,7 +338,7 @@ class CollectiveRecord(Record):
 
 
 class CompiledRecord(Record):
-    """What dynamo did so far, as ``probe/dynamo.py`` describes the fields; None: not known."""
+    """What dynamo did so far; ``probe/dynamo.py`` describes the fields; None: unknown."""
 
     compilations: list[tuple[str, tuple[str, int, str], int, int]] | None = None
     breaks: list[tuple[list[At], str, int]] | None = None
@@ -351,7 +352,7 @@ class DispatchRecord(Record):
     op_unprofiled_ns: float | None = None
 
 
-NOWHERE = Place(file="", line=0)  # library code called it; no line of the user's own is known
+NOWHERE = Place(file="", line=0)  # called by library code; the user's line is unknown
 
 
 def location(at: At) -> Place | None:

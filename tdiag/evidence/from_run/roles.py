@@ -1,4 +1,4 @@
-"""What each region of a timeline was for: training, its loss, or an evaluation in between."""
+"""What each region of a timeline was for: training, its loss, or an evaluation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tdiag.probe.wire import BY_BATCH, GRAD_ON, ITERATOR_MADE, MODULE_SHIFT, TRA
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-# What a region is for. START stands for "nothing before".
+# What a region is for. START means "nothing before".
 START, BATCH, MODEL, LOSS, GRADIENT, UPDATE, EVAL_BATCH, EVAL_MODEL = range(8)
 
 TRAIN_VOTE_FRAC = Threshold(
@@ -30,8 +30,8 @@ TRAIN_VOTE_FRAC = Threshold(
 
 @dataclass(frozen=True)
 class Roles:
-    """``index``: the regions that matter, in order; ``role``: what each of these is for;
-    ``loaders``: loader id → ``train`` or ``eval``."""
+    """``index``: the regions that matter, in order; ``role``: the purpose of each; ``loaders``:
+    loader id → ``train`` or ``eval``."""
 
     index: Ints
     role: Ints
@@ -39,10 +39,10 @@ class Roles:
 
 
 def assign_roles(timeline: Slices, modules: Mapping[int, ModuleRecord], boundary: str) -> Roles:
-    """Tell training, loss and evaluation apart by what follows what.
+    """Distinguish training, loss and evaluation by the order of regions.
 
-    ``boundary``: what ends a step. Where it is ``batch`` nothing is ever trained, and calling
-    the model is the work itself.
+    ``boundary``: what ends a step. If it is ``batch``, nothing is ever trained, and calling the
+    model is the work itself.
     """
     kinds = (NEXT, FORWARD, BACKWARD, OPTIMIZER)
     index = np.flatnonzero(np.isin(timeline.kind, kinds) & ~timeline.covered)
@@ -89,8 +89,8 @@ class _Regions:
         self.teacher = self.candidate & self.habit & ~trained & self.trains_later
 
     def _losses(self, modules: Mapping[int, ModuleRecord]) -> Mask:
-        """Module calls that compute a loss: torch's own loss classes, and what comes after a
-        module with parameters and has none itself or returns a single number."""
+        """Module calls that compute a loss: torch's own loss classes, and a module called after a
+        module with parameters that has none itself or returns a single number."""
         losses = np.zeros(len(self.kind), np.bool_)
         called: set[int] = set()
         segment = -1
@@ -111,8 +111,8 @@ class _Regions:
         return losses
 
     def loader_roles(self) -> dict[int, str]:
-        """``train`` if its batches led to backward. A batch whose use was not seen (of the first of
-        two zipped loaders, at the end of an epoch) gets the role of the next batch, unless
+        """``train`` if its batches led to backward. A batch whose use was not seen (from the first
+        of two zipped loaders, at the end of an epoch) gets the role of the next batch, unless
         something else shows it."""
         size = len(self.has_batch)
         trains = np.bincount(self.segment, self.kind == BACKWARD, size) > 0
@@ -136,7 +136,7 @@ class _Regions:
         }
 
     def evaluated(self, loaders: Mapping[int, str]) -> Mask:
-        """Regions of evaluations: docs/phases.md has the reasoning."""
+        """Regions of evaluations; docs/phases.md explains how they are recognised."""
         in_train_mode = self.model & self.trains_later & (self.mode == (TRAINING_MODE | GRAD_ON))
         toggled = (self.mode & TRAINING_MODE == 0) & np.isin(
             self.module, self.module[in_train_mode]
@@ -146,15 +146,15 @@ class _Regions:
         return self._spread(found, loaders)
 
     def _habitual(self) -> Mask:
-        """Calls of this module in this mode happen in most steps."""
+        """Whether calls of this module in this mode happen in most steps."""
         steps = max(1, self.steps)
         pairs = np.unique(self.arg[self.model] * steps + self.step[self.model])
         values, counts = np.unique(pairs // steps, return_counts=True)
-        # What most steps do belongs to the training step; what fewer do is an evaluation.
+        # What most steps do belongs to the training step; what fewer steps do is an evaluation.
         return np.isin(self.arg, values[counts >= MAJORITY_FRAC * self.steps])
 
     def _spread(self, found: Mask, loaders: Mapping[int, str]) -> Mask:
-        """From the model's calls to the loss computed from them and to their batches."""
+        """Extend from the model's calls to the loss computed from them and to their batches."""
         size = len(self.has_batch)
         of_eval = np.isin(self.arg, [k for k, v in loaders.items() if v == "eval"])
         of_eval &= self.kind == NEXT
@@ -169,7 +169,7 @@ class _Regions:
 
 
 def _last(order: Ints, group: Ints, where: Mask, groups: int) -> Ints:
-    """For each row, the last row of its group where the mask holds, or −1."""
+    """For each row, the last row of its group where the mask is true, or −1."""
     last = np.full(groups, -1)
     np.maximum.at(last, group[where], order[where])
     result: Ints = last[group]

@@ -1,4 +1,4 @@
-"""What the machine reaches, from ``roof.json`` (docs/run-directory.md)."""
+"""The machine's best rates, from ``roof.json`` (docs/run-directory.md)."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class _RoofFile(msgspec.Struct):
 
 
 def add_roof(evidence: Evidence, run_dir: Path) -> None:
-    """Add the Roof, or why there is none; that of a device is known from its trace."""
+    """Add the Roof, or why there is none; a device's roof comes from its trace."""
     if evidence.get(Roof) is not None:
         return
     try:
         found = msgspec.json.decode((run_dir / ROOF).read_bytes(), type=_RoofFile)
     except (OSError, msgspec.DecodeError):
-        evidence.missing[Roof] = "what this machine reaches was not measured"
+        evidence.missing[Roof] = "this machine's best rates were not measured"
         return
     if not found.rates:
-        evidence.missing[Roof] = found.why or "what this machine reaches was not measured"
+        evidence.missing[Roof] = found.why or "this machine's best rates were not measured"
         return
     certainty = max(0.0, 1.0 - found.queued)
     fewer = [rate for rate in found.rates if rate.threads == found.used < found.allowed]
@@ -51,7 +51,7 @@ def add_roof(evidence: Evidence, run_dir: Path) -> None:
 def _roof(
     rates: Sequence[_Rate], threads: int, certainty: float, in_force: Roof | None = None
 ) -> Roof:
-    """The best of all these rates, whatever the threads: more may be slower."""
+    """The best of all these rates, whatever the number of threads: more threads may be slower."""
     best: dict[str, float] = {}
     for rate in rates:
         best[rate.what] = max(best.get(rate.what, 0.0), rate.per_s)

@@ -1,4 +1,4 @@
-"""What ran where: modules, optimizers, schedulers, switches, threads, environment."""
+"""The setting of the run: modules, optimizers, schedulers, switches, threads, environment."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ from tdiag.probe.wire import GRAD_ON, MODULE_SHIFT, TRAINING_MODE
 
 
 def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
-    """Flags, Threads and Settings, as far as they were recorded."""
+    """Flags, Threads and Settings, if they were recorded."""
     settings = _settings(lead)
     kinds: list[Kind] = [settings] if settings.settings else []
     if flags := lead.last(FlagsRecord):
         kinds.append(
             Flags(
-                # A `with` around forward and backward has switched it off when the step ends.
+                # A `with` around forward and backward has switched it off again when the step ends.
                 anomaly_mode=flags.anomaly or settings.in_most_steps("anomaly", True),
                 deterministic=flags.deterministic,
                 cudnn_benchmark=flags.cudnn_benchmark,
@@ -103,7 +103,7 @@ def _settings(process: Process) -> Settings:
 
 
 def make_modules(lead: Process, timeline: Slices, roles: Roles, clean: Clean) -> Modules:
-    """The outermost modules, with how often training called each in a clean step."""
+    """The outermost modules, with the calls of each by training per clean step."""
     losses = set((timeline.arg[roles.index[roles.role == LOSS]] >> MODULE_SHIFT).tolist())
     trains = roles.index[np.isin(roles.role, (MODEL, LOSS))]
     trains = trains[clean.mask[timeline.step[trains]]]
@@ -133,7 +133,8 @@ def make_modules(lead: Process, timeline: Slices, roles: Roles, clean: Clean) ->
 
 
 def make_device(lead: Process) -> Device | None:
-    """None where the process computed on the CPU: without a device, or with nothing on it."""
+    """The device; None if the process computed on the CPU: it has no device, or holds nothing on
+    it."""
     torch = lead.last(TorchRecord)
     if torch is None:
         return None
@@ -147,7 +148,7 @@ def make_device(lead: Process) -> Device | None:
 
 
 def make_device_facts(process: Process) -> list[Kind]:
-    """Device, and DeviceMemory where torch's allocator was read."""
+    """Device, and DeviceMemory if torch's allocator was read."""
     device = make_device(process)
     if device is None:
         return []
@@ -165,7 +166,7 @@ def make_device_facts(process: Process) -> list[Kind]:
 
 
 def make_environment(run: Mapping[str, Any], lead: Process | None) -> Environment:
-    """From ``run.json`` and, once it trained, the process itself."""
+    """From ``run.json`` and, once it trained, from the process itself."""
     process = lead.last(ProcessRecord) if lead else None
     torch = lead.last(TorchRecord) if lead else None
     device = make_device(lead) if lead else None
@@ -193,7 +194,7 @@ def _worker_threads(lead: Process, processes: list[Process]) -> int | None:
 
 
 def make_optim(lead: Process) -> list[Kind]:
-    """Optimizers; Schedulers and Gradients if the training was looked at."""
+    """Optimizers; Schedulers and Gradients if the training was inspected."""
     looks = lead.all(InspectionRecord)
     described = {o.id: o for o in lead.all(OptimizerRecord)}.values()
     kinds: list[Kind] = [Optimizers(optimizers=tuple(_optimizer(o, looks) for o in described))]

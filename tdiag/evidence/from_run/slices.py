@@ -1,4 +1,4 @@
-"""Steps, and cut at their marks: every nanosecond of every step in exactly one slice."""
+"""Steps cut at their marks: every nanosecond of every step is in exactly one slice."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tdiag.probe.wire import ON_CPU, STEP_END
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-# Kinds of regions: the codes of the marks that open them.
+# Kinds of regions: the codes of their opening marks.
 NEXT, FORWARD, BACKWARD = wire.NEXT_BEGIN, wire.FORWARD_BEGIN, wire.BACKWARD_BEGIN
 OPTIMIZER, SAVE, GC, COMM = wire.OPTIMIZER_BEGIN, wire.SAVE_BEGIN, wire.GC_BEGIN, wire.COMM_BEGIN
-WORK = (NEXT, FORWARD, BACKWARD)  # what runs inside these belongs to them
+WORK = (NEXT, FORWARD, BACKWARD)  # everything inside these belongs to them
 NOBODY = -1
 UNMEASURED = -1
 
@@ -29,10 +29,10 @@ UNMEASURED = -1
 class StepTable:
     """The steps of one process as columns, and their marks as columns, both in order.
 
-    A row a step: ``number`` (in the run), ``begin`` and ``end`` (ns, clock of all events),
-    ``window``. A row a mark: ``code``, ``at`` (ns, the same clock), ``cpu`` (on-CPU ns of the
-    training thread since the step began; UNMEASURED but for the first forward of a step without a
-    loader's batch), ``arg``, ``step`` (row of its step).
+    One row per step: ``number`` (in the run), ``begin`` and ``end`` (ns, clock of all events),
+    ``window``. One row per mark: ``code``, ``at`` (ns, the same clock), ``cpu`` (on-CPU ns of the
+    training thread since the step began; UNMEASURED except for the first forward of a step without
+    a loader's batch), ``arg``, ``step`` (row of its step).
     """
 
     number: Ints
@@ -50,31 +50,30 @@ class StepTable:
 
     @cached_property
     def durations(self) -> Ints:
-        """Each step's wall time, ns; what tdiag itself did between two steps is in none."""
+        """Each step's wall time, ns; tdiag's own work between two steps is in none."""
         durations: Ints = np.maximum(self.end - self.begin, 0)
         return durations
 
     def inside(self, windows: Collection[str]) -> npt.NDArray[np.bool_]:
-        """Which steps lie in one of these windows."""
+        """Mask of the steps in one of these windows."""
         return np.isin(self.window, list(windows))
 
 
 def step_table(records: Sequence[StepsRecord | LateRecord]) -> StepTable:
-    """The steps of these records. What follows the last mark of a record that ends a step is of no
-    step."""
+    """The steps of these records. Marks after the last step end of a record belong to no step."""
     lengths = [len(record.m) // 3 for record in records]
     marks = [record.m[: 3 * n] for record, n in zip(records, lengths, strict=True)]
     log = np.fromiter(chain.from_iterable(marks), np.int64, 3 * sum(lengths)).reshape(-1, 3)
     code, at, arg = log.T
     record = np.repeat(np.arange(len(records)), lengths)
     ends = np.flatnonzero(code == STEP_END)
-    of = record[ends]  # of each step
-    first = np.diff(of, prepend=-1) != 0  # of its record
+    of = record[ends]  # the record of each step
+    first = np.diff(of, prepend=-1) != 0  # whether it is the first step of its record
     begin = np.where(first, _column(records, "s")[of], np.roll(at[ends], 1))
     nth = np.arange(len(ends)) - np.maximum.accumulate(np.where(first, np.arange(len(ends)), 0))
     cpu = np.full(len(log), UNMEASURED)
     on_cpu = np.flatnonzero(code[:-1] == ON_CPU)
-    cpu[on_cpu + 1] = at[on_cpu]  # of the mark that follows
+    cpu[on_cpu + 1] = at[on_cpu]  # belongs to the next mark
     step = np.searchsorted(ends, np.arange(len(log)))
     whole = np.append(of, -1)[step] == record
     kept = whole & (code != STEP_END) & (code != ON_CPU)
@@ -99,12 +98,11 @@ def _column(records: Sequence[StepsRecord | LateRecord], name: str) -> Ints:
 class Slices:
     """Regions (pairs of marks, in order of their opening) and slices (between any two marks).
 
-    Regions: ``kind`` (an opening mark's code), ``arg`` and ``ret`` (arguments of the opening and
-    closing mark; ``ret`` −1 if never closed), ``parent`` (region it lies in, −1 = none),
-    ``covered`` (lies inside a work region), ``step`` (index into the steps given), ``wall``.
-    Slices: ``ns``, ``cpu_ns`` (−1 where one of its ends has no CPU clock), ``in_step``,
-    ``owner`` (region whose time it is, −1 = none is open), ``following`` (the first region
-    opened after it).
+    Regions: ``kind`` (code of the opening mark), ``arg`` and ``ret`` (arguments of the opening and
+    closing mark; ``ret`` −1 if never closed), ``parent`` (the enclosing region, −1 = none),
+    ``covered`` (is inside a work region), ``step`` (index into the given steps), ``wall``. Slices:
+    ``ns``, ``cpu_ns`` (−1 if one of its ends has no CPU clock), ``in_step``, ``owner`` (the region
+    whose time it is, −1 = none is open), ``following`` (the first region opened after it).
     """
 
     kind: Ints
@@ -123,11 +121,11 @@ class Slices:
 
 
 def cut(steps: StepTable) -> Slices:
-    """Cut these steps, which follow one another, at their marks.
+    """Cut these consecutive steps at their marks.
 
-    The slices of a step add up to its duration exactly, whatever its marks look like: marks
-    beyond the step's end are moved to it, pairs that never end do so with the step, an end
-    without a beginning is ignored.
+    The slices of a step add up to its duration exactly, whatever its marks look like: marks after
+    the step's end are moved to it, pairs without an end end with the step, and an end without a
+    beginning is ignored.
     """
     flat = _Marks(steps)
     if broken := flat.unpaired():
@@ -136,7 +134,7 @@ def cut(steps: StepTable) -> Slices:
 
 
 def _repaired(steps: StepTable, broken: Sequence[int]) -> StepTable:
-    """With all marks of these steps as pairs that nest."""
+    """The same, with all marks of these steps as nested pairs."""
     whole = ~np.isin(steps.step, broken)
     rows, of = [], []
     for number in broken:
@@ -164,8 +162,8 @@ Mark: TypeAlias = tuple[int, int, int, int]  # code, wall ns in its step, on-CPU
 
 
 def paired(marks: Sequence[Mark], duration: int) -> list[Mark]:
-    """The same marks, as pairs that nest: an end closes the innermost pair of its kind and all
-    within, what is still open ends with the step, an end without a beginning is left out."""
+    """The same marks as nested pairs: an end closes the innermost pair of its kind and all pairs
+    within, open pairs end with the step, and an end without a beginning is left out."""
     result: list[Mark] = []
     stack: list[int] = []
     for code, wall, cpu, arg in marks:
@@ -181,14 +179,14 @@ def paired(marks: Sequence[Mark], duration: int) -> list[Mark]:
 
 
 class _Marks:
-    """The marks of all steps as columns. The opening ones number the regions."""
+    """The marks of all steps as columns. The opening marks number the regions."""
 
     def __init__(self, steps: StepTable) -> None:
         self.durations = steps.durations
         self.code, self.cpu, self.arg, self.step = steps.code, steps.cpu, steps.arg, steps.step
         self.counts = np.bincount(steps.step, minlength=len(steps))
         wall = steps.at - steps.begin[steps.step]
-        # One clock over all steps, which never runs backwards and stays within each step.
+        # One clock over all steps that never runs backwards and stays within each step.
         self.begin = np.cumsum(self.durations) - self.durations
         inside = np.clip(wall, 0, self.durations[self.step])
         self.at: Ints = np.maximum.accumulate(self.begin[self.step] + inside)
@@ -196,25 +194,25 @@ class _Marks:
         self.level = self._levels()
 
     def _levels(self) -> Ints:
-        """How deep the pair lies that a mark belongs to, from 1."""
+        """The depth of each mark's pair, from 1."""
         depth = np.concatenate([[0], np.cumsum(np.where(self.opens, 1, -1))])
         at_begin = depth[np.cumsum(self.counts) - self.counts]
         after: Ints = depth[1:] - at_begin[self.step]
         return after + np.where(self.opens, 0, 1)
 
     def _couples(self) -> tuple[Ints, Ints]:
-        """Opening and closing marks that belong together, if all marks do: on one level of a
-        step they take turns."""
+        """Opening and closing marks that form pairs, if all marks are paired: on one level of a
+        step they alternate."""
         order = np.lexsort((self.level, self.step))
         return order[0::2], order[1::2]
 
     def unpaired(self) -> list[int]:
-        """The steps whose marks are not all pairs that nest."""
+        """The steps whose marks are not all nested pairs."""
         wrong = np.zeros(len(self.counts), np.bool_)
         wrong[self.step[self.level < 1]] = True
         balance = np.bincount(self.step, np.where(self.opens, 1, -1), len(self.counts))
         wrong |= balance != 0
-        # Couples are recognised only among steps that are in order so far.
+        # Pairs are recognised only among steps that are in order so far.
         left = np.flatnonzero(~wrong[self.step])
         order = left[np.lexsort((self.level[left], self.step[left]))]
         first, second = order[0::2], order[1::2]
@@ -222,7 +220,7 @@ class _Marks:
         return [int(number) for number in np.flatnonzero(wrong)]
 
     def slices(self) -> Slices:
-        """Regions and slices; all marks are pairs that nest."""
+        """Regions and slices, if all marks are nested pairs."""
         opening, closing = self._couples()
         region = np.cumsum(self.opens) - 1  # of opening marks
         region[closing] = region[opening]
@@ -245,7 +243,7 @@ class _Marks:
         )
 
     def _parents(self, begins: Ints, level: Ints) -> Ints:
-        """For each region the last one before it that lies one level higher."""
+        """For each region the last earlier one that is one level higher."""
         parent = np.full(len(begins), NOBODY)
         numbers = np.arange(len(begins))
         for depth in range(2, int(level.max(initial=0)) + 1):
@@ -254,10 +252,10 @@ class _Marks:
         return parent
 
     def _slices(self, open_after: Ints, heir: Ints) -> dict[str, Ints]:
-        """Between the marks, and between them and the ends of their steps. ``open_after``: the
-        innermost region that is open after each mark."""
+        """The slices between the marks, and between them and the ends of their steps.
+        ``open_after``: the innermost open region after each mark."""
         steps = np.arange(len(self.counts))
-        last = np.cumsum(self.counts)  # where in the marks each step ends
+        last = np.cumsum(self.counts)  # index of each step's end in the marks
         first = last - self.counts
         regions = np.concatenate([[0], np.cumsum(self.opens)])
         end = self.begin + self.durations
@@ -275,9 +273,9 @@ class _Marks:
 
 
 def _inherit(kind: Ints, parent: Ints, level: Ints) -> tuple[npt.NDArray[np.bool_], Ints]:
-    """For each region, whether it lies inside work, and the region that its time counts for.
+    """For each region, whether it is inside work, and the region that its time counts for.
 
-    A model called by a dataset or by a recomputing backward is part of that.
+    A model called by a dataset or by a recomputing backward counts as data loading or backward.
     """
     covered = np.zeros(len(kind), np.bool_)
     heir = np.arange(len(kind))

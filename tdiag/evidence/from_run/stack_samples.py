@@ -62,9 +62,9 @@ Stack = tuple[Sequence[SampledFrame], float]  # outermost frame first; weight
 
 
 class Samples(NamedTuple):
-    """``training``: stacks of the training thread; ``fetching``: of its workers, from the fetch
-    on; ``beside``: of other threads of Python's in the training process, while they work.
-    ``source``: who took them."""
+    """``training``: stacks of the training thread; ``fetching``: of its workers, from the fetch on;
+    ``beside``: of other Python threads in the training process, while they work. ``source``: the
+    sampler."""
 
     source: str
     training: list[Stack]
@@ -75,10 +75,10 @@ class Samples(NamedTuple):
 def find_samples(
     run_dir: Path, lead: Process, judged: Process, processes: list[Process]
 ) -> Samples | None:
-    """The sampled stacks of ``judged`` of the pass that holds most of them, or None. ``lead``: the
-    rank that asked for them.
+    """The sampled stacks of ``judged``, from the pass with most of them, or None. ``lead``: the
+    rank that requested them.
 
-    A file that is no speedscope profile (py-spy was killed while writing) is left out.
+    A file that is not a speedscope profile (py-spy was killed while writing) is left out.
     """
     found = [_sampled(file, judged, processes) for file in read_stacks(run_dir, lead)]
     if judged.pid != lead.pid:
@@ -89,7 +89,7 @@ def find_samples(
 def make_late_stacks(
     run_dir: Path, lead: Process, judged: Process, processes: list[Process]
 ) -> LateStacks | None:
-    """Of the last samples taken after the windows; None where there are none of ``judged``."""
+    """Stacks of the last samples after the windows; None if there are none of ``judged``."""
     paths = run_dir.glob(late_stacks_file(lead.pid, "*"))
     newest = max(paths, key=lambda path: path.stat().st_mtime, default=None)
     file = newest and read_stacks_file(newest)
@@ -100,13 +100,13 @@ def make_late_stacks(
 
 
 def read_stacks(run_dir: Path, lead: Process) -> list[Speedscope]:
-    """The files of stacks that ``lead`` asked for, those apart that are no speedscope profile."""
+    """The stack files that ``lead`` requested, except those that are not speedscope profiles."""
     files = [read_stacks_file(p) for p in sorted(run_dir.glob(stacks_file(f"{lead.pid}*")))]
     return [file for file in files if file is not None]
 
 
 def sampled_pids(file: Speedscope) -> set[int]:
-    """The processes whose stacks it holds, as far as it names them."""
+    """The processes whose stacks the file contains, if it names them."""
     return {pid for profile in file.profiles if (pid := thread_of(profile.name)[0]) is not None}
 
 
@@ -131,7 +131,7 @@ def _in_probe(stacks: Sequence[Stack]) -> float:
 
 
 def read_stacks_file(path: Path) -> Speedscope | None:
-    """None where it is no speedscope profile."""
+    """None if it is not a speedscope profile."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Speedscope)
     except (OSError, msgspec.DecodeError):
@@ -167,8 +167,8 @@ def _works(stack: Sequence[SampledFrame]) -> bool:
 
 
 def _fetches(stacks: Iterable[Stack]) -> Iterator[Stack]:
-    """The stacks that fetch, from the fetch on: what called it in a forked worker are the frames
-    of its parent, at the line that started the workers."""
+    """The stacks that fetch, from the fetch on: in a forked worker, the frames above are its
+    parent's, at the line that started the workers."""
     for frames, weight in stacks:
         first = next((i for i, frame in enumerate(frames) if frame.fetches()), None)
         if first is not None:
@@ -176,7 +176,7 @@ def _fetches(stacks: Iterable[Stack]) -> Iterator[Stack]:
 
 
 def not_pythons(stack: Sequence[SampledFrame]) -> bool:
-    """Whether Python did not start this stack's thread, such as autograd's for a device."""
+    """Whether Python did not start this stack's thread (such as autograd's thread for a device)."""
     outermost = next((frame for frame in stack if not frame.tdiags()), None)
     if outermost is None or outermost.name == "<module>":  # the main thread
         return False
@@ -184,11 +184,11 @@ def not_pythons(stack: Sequence[SampledFrame]) -> bool:
 
 
 def with_autograd(training: list[Stack], autograd: list[Stack]) -> list[Stack]:
-    """The training thread's stacks; where it waits in backward, what autograd's threads do.
+    """The training thread's stacks; while it waits in backward, what autograd's threads do.
 
-    py-spy tells no moments and, of several backward calls, not which one a thread worked for. So
-    the samples of these threads take the place of the same weight of samples that end in torch's
-    backward, in equal parts; their time is counted once.
+    py-spy records no moments and does not show which of several backward calls a thread worked for.
+    So the samples of these threads replace the same weight of samples that end in torch's backward,
+    in equal parts; their time counts once.
     """
     waiting = [stack for stack in training if _waits_for_backward(stack[0])]
     waited = sum(weight for _, weight in waiting)
@@ -196,7 +196,7 @@ def with_autograd(training: list[Stack], autograd: list[Stack]) -> list[Stack]:
     if not waited or not apart:
         return training
     taken = min(1.0, apart / waited)
-    places: Counter[tuple[int, ...]] = Counter()  # by identity: the stacks share their frames
+    places: Counter[tuple[int, ...]] = Counter()  # by identity, because stacks share their frames
     for frames, weight in waiting:
         places[tuple(map(id, frames))] += weight  # type: ignore[assignment]
     most = places.most_common(1)[0][0]
@@ -209,7 +209,7 @@ def with_autograd(training: list[Stack], autograd: list[Stack]) -> list[Stack]:
 
 
 def _waits_for_backward(stack: Sequence[SampledFrame]) -> bool:
-    """It ends in torch's engine: backward called neither Python of the user's nor a hook."""
+    """Whether it ends in torch's engine: backward called neither the user's Python nor a hook."""
     inner = next((frame for frame in reversed(stack) if not frame.tdiags()), None)
     return inner is not None and (
         inner.phase() == "backward" or (inner.file or "").endswith("torch/autograd/graph.py")
@@ -232,10 +232,10 @@ _Line: TypeAlias = tuple[str, int]  # file, line
 
 
 def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
-    """Shares by innermost user line, largest first. Denominator: all the samples given. Those that
+    """Shares by innermost user line, largest first. Denominator: all given samples. Samples that
     end in the probe's own functions belong to no line: a thread that lost its core often gets it
-    back where a hook reads a clock, which is a system call. A comprehension or lambda has a frame
-    of its own on a line that its function runs as well: the line counts once."""
+    back where a hook reads a clock, which is a system call. A comprehension or lambda has its own
+    frame on a line that its function also runs: the line counts once."""
     total = sum(weight for _, weight in stacks)
     weight_of: dict[_Line, float] = defaultdict(float)
     own: dict[_Line, float] = defaultdict(float)
@@ -301,13 +301,13 @@ def _one_phase(phases: Counter[str]) -> str:
 
 
 _Function: TypeAlias = tuple[str, str, int]  # name, file, line
-_Key: TypeAlias = tuple[int, _Function]  # its caller's number, and it
+_Key: TypeAlias = tuple[int, _Function]  # the caller's number, the function
 
 
 def make_call_trees(samples: Samples) -> CallTrees:
     """The training thread from the user's outermost frame on, its workers from the fetch on.
 
-    What lies above these is the interpreter starting up. tdiag's own frames are left out.
+    The frames above these are the interpreter's start-up. tdiag's own frames are left out.
     """
     return CallTrees(
         training=_tree([(_from_user(frames), weight) for frames, weight in samples.training]),
@@ -316,7 +316,7 @@ def make_call_trees(samples: Samples) -> CallTrees:
 
 
 def _from_user(frames: Sequence[SampledFrame]) -> Sequence[SampledFrame]:
-    """Unchanged where no frame is the user's (a library's own thread trains)."""
+    """Unchanged if no frame is the user's (a library's own thread trains)."""
     first = next((i for i, frame in enumerate(frames) if is_user_file(frame.file or "")), 0)
     return frames[first:]
 
@@ -327,7 +327,7 @@ def _tree(stacks: Sequence[Stack]) -> tuple[CallFrame, ...]:
         return ()
     numbers: dict[_Key, int] = {}
     weights: list[float] = []
-    known: dict[int, _Function | None] = {}  # by identity: the stacks share their frames
+    known: dict[int, _Function | None] = {}  # by identity, because stacks share their frames
     for frames, weight in stacks:
         parent = -1
         for frame in frames:
@@ -354,8 +354,8 @@ def _tree(stacks: Sequence[Stack]) -> tuple[CallFrame, ...]:
 
 
 def _function(frame: SampledFrame) -> _Function | None:
-    """Name, file and line; None for tdiag's own. A library's lines are all one: they tell its
-    reader little and would split every function."""
+    """Name, file and line; None for tdiag's own frames. All lines of a library's function count as
+    one, because they would split it and help little."""
     file = frame.file or ""
     if frame.tdiags():
         return None

@@ -21,7 +21,7 @@ _BY_TDIAG = ("complete", "steps", "time", "asked")  # why a watched run with --p
 def make_startup(
     lead: Process, processes: list[Process], run: Mapping[str, Any], config: Mapping[str, Any]
 ) -> Startup | None:
-    """None where the probe did not write down when the program began."""
+    """The start-up; None if the probe did not record when the program began."""
     about, first = lead.last(ProcessRecord), lead.last(BoundaryRecord)
     if about is None or first is None or not about.started or first.t < about.t:
         return None

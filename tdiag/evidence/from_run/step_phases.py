@@ -1,4 +1,4 @@
-"""From a timeline to phases: exclusive, exhaustive, exact."""
+"""From a timeline to phases: every nanosecond in exactly one."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ _ENDS_STEP = {
 
 
 def between(before: int, after: int, boundary: str, has_models: bool, has_loader: bool) -> str:
-    """The phase of the time between two regions, from what they were for (docs/phases.md)."""
+    """The phase of the time between two regions, from their purposes (docs/phases.md)."""
     if after in (EVAL_BATCH, EVAL_MODEL):
         return "optimizer" if before == GRADIENT and boundary == BY_BACKWARD else "evaluation"
     if before == EVAL_MODEL:
         return "evaluation"
     if before == GRADIENT and boundary == BY_CLOSURE and after not in (GRADIENT, BATCH):
-        return "optimizer"  # which called the closure, and will call it again
+        return "optimizer"  # it called the closure and will call it again
     if before == GRADIENT and boundary == BY_BACKWARD and not (after == GRADIENT and has_models):
-        # Steps without torch.optim: the update is written by hand. Without a loader nothing
-        # tells where it ends and the next batch's making begins.
+        # Steps without torch.optim: the update is written by hand. Without a loader nothing shows
+        # where it ends and making the next batch begins.
         return "optimizer" if has_loader else "unattributed"
     if after == GRADIENT:
         computed = before in (MODEL, LOSS) or (before == GRADIENT and has_models)
@@ -94,7 +94,7 @@ def between(before: int, after: int, boundary: str, has_models: bool, has_loader
         return "loss" if before in (MODEL, LOSS) else "prepare"
     if after == MODEL:
         return "forward" if before in (MODEL, LOSS) else "prepare"
-    return "after_step" if before != START else "unattributed"  # nothing came after
+    return "after_step" if before != START else "unattributed"  # nothing follows
 
 
 def phase_of_slices(timeline: Slices, roles: Roles, boundary: str) -> Ints:
@@ -118,22 +118,22 @@ def phase_of_slices(timeline: Slices, roles: Roles, boundary: str) -> Ints:
 
 
 class _Gaps:
-    """Time in which no region is open, or only an optimizer's that was given a closure."""
+    """Time in which no region is open, or only an optimizer's region with a closure."""
 
     def __init__(self, timeline: Slices, roles: Roles, boundary: str) -> None:
         self.timeline, self.roles = timeline, roles
         present = set(np.unique(roles.role).tolist())
         facts = (boundary, bool(present & {MODEL, LOSS}), BATCH in present)
         kinds = range(EVAL_MODEL + 1)
-        # Before the first step another one ended.
+        # Before the first step, another step ended.
         self.started_by = _ENDS_STEP.get(boundary, START)
         self.table = np.array([[_NUMBER[between(a, b, *facts)] for b in kinds] for a in kinds])
         self.parent = self._working_parent()
-        # A closure runs inside the optimizer's pair: there the training step is, within it.
+        # A closure runs inside the optimizer's pair, so the training step is within that pair.
         self.holders = np.unique(self.parent[self.parent != NOBODY])
 
     def _working_parent(self) -> Ints:
-        """For each region that matters, the optimizer region it lies in, −1 = none."""
+        """For each region that matters, the optimizer region around it, −1 = none."""
         parent = self.timeline.parent[self.roles.index].copy()
         for _ in range(8):  # through a checkpoint or collection that the closure ran in
             inner = (parent != NOBODY) & (self.timeline.kind[parent] != OPTIMIZER)
@@ -143,7 +143,7 @@ class _Gaps:
         return parent
 
     def outside(self, which: Mask) -> Ints:
-        """Phases of these slices, in which nothing is open."""
+        """Phases of these slices, in which no region is open."""
         top = self.parent == NOBODY
         index, role = self.roles.index[top], self.roles.role[top]
         position = np.searchsorted(index, self.timeline.following[which])
@@ -154,7 +154,7 @@ class _Gaps:
         return phases
 
     def fill_closures(self, phases: Ints) -> None:
-        """Time directly inside an optimizer's pair, before a region that lies in it too."""
+        """Phases of the time directly inside an optimizer's pair, before a region inside it."""
         timeline, roles = self.timeline, self.roles
         inside = np.flatnonzero(np.isin(timeline.owner, self.holders))
         if not len(inside):
@@ -171,7 +171,7 @@ class _Gaps:
 
 
 def phases_per_step(timeline: Slices, phases: Ints, values: Ints) -> Ints:
-    """Steps × PHASES: the sum of ``values`` (one a slice) in each, exact."""
+    """Steps × PHASES: the exact sum of ``values`` (one per slice) in each."""
     table = np.zeros((timeline.steps, len(PHASES)), np.int64)
     np.add.at(table, (timeline.in_step, phases), values)
     return table
@@ -184,7 +184,7 @@ def make_phases(
     clean: Mask,
     modules: Mapping[int, ModuleRecord],
 ) -> Phases:
-    """The Phases of the clean steps; ``clean`` has one entry a step."""
+    """The Phases of the clean steps; ``clean`` has one entry per step."""
     steps = max(1, int(clean.sum()))
     per_step = phases_per_step(timeline, phases, timeline.ns)[clean]
     wall = per_step.sum(axis=0)
@@ -224,23 +224,23 @@ def _covariance(per_step: Ints, names: Sequence[str]) -> dict[str, dict[str, flo
 
 
 def _updating(timeline: Slices, roles: Roles, phases: Ints, clean: Mask) -> int:
-    """Inside ``optimizer.step``, a closure's work apart: ns in all clean steps."""
+    """Time inside ``optimizer.step`` without a closure's work: ns in all clean steps."""
     inside = np.isin(timeline.owner, roles.index[roles.role == UPDATE])
     inside &= (phases == _NUMBER["optimizer"]) & clean[timeline.in_step]
     return int(timeline.ns[inside].sum())
 
 
 def _collected_while_waiting(timeline: Slices, clean: Mask) -> int:
-    """Garbage collections during data waits, which visit what the fetches allocate: ns in all clean
-    steps."""
+    """Garbage collections during data waits, which visit objects that the fetches allocate: ns in
+    all clean steps."""
     collections = (timeline.kind == GC) & (timeline.parent != NOBODY) & clean[timeline.step]
     waiting = timeline.kind[timeline.parent[collections]] == NEXT
     return int(timeline.wall[collections][waiting].sum())
 
 
 def _on_core(timeline: Slices, phases: Ints, clean: Mask) -> dict[str, float]:
-    """On-CPU time by phase, for phases of which at least half the wall time has a CPU clock; the
-    rest of such a phase (a collection inside a data wait) is taken to be like it."""
+    """On-CPU time by phase, for phases with a CPU clock for at least half of the wall time; the
+    rest of such a phase (a collection inside a data wait) is assumed to be alike."""
     measured = (timeline.cpu_ns >= 0) & clean[timeline.in_step]
     inside = clean[timeline.in_step]
     size = len(PHASES)
@@ -252,7 +252,7 @@ def _on_core(timeline: Slices, phases: Ints, clean: Mask) -> dict[str, float]:
 
 
 def _entries(timeline: Slices, roles: Roles, phases: Ints, clean: Mask) -> dict[str, int]:
-    """How often each phase was entered: pairs of marks, or stretches where there are none."""
+    """How often each phase was entered: pairs of marks, or stretches if there are no pairs."""
     in_clean = clean[timeline.in_step] & (timeline.ns > 0)
     sequence = phases[in_clean]
     entered = sequence[np.diff(sequence, prepend=-1) != 0]
@@ -270,9 +270,9 @@ def _entries(timeline: Slices, roles: Roles, phases: Ints, clean: Mask) -> dict[
 
 @dataclass(frozen=True)
 class _Requests:
-    """Rows of :class:`_Batches` in which a loader is asked, loader by loader. ``made``: in
-    ``iter(loader)``; ``edge``: a pass's first or last request; ``empty``: a last one that nothing
-    was computed from before the next pass, since no batch was left."""
+    """Rows of :class:`_Batches` that ask a loader, loader by loader. ``made``: in ``iter(loader)``;
+    ``edge``: a pass's first or last request; ``empty``: a last request from which nothing was
+    computed before the next pass, because no batch was left."""
 
     index: Ints
     made: Mask
@@ -281,7 +281,7 @@ class _Requests:
 
 
 class _Batches:
-    """Facts about single batches of the clean steps."""
+    """Facts about each batch of the clean steps."""
 
     def __init__(self, timeline: Slices, roles: Roles, clean: Mask) -> None:
         keep = clean[timeline.step[roles.index]]
@@ -290,13 +290,13 @@ class _Batches:
         self.arg, self.ret = timeline.arg[self.index], timeline.ret[self.index]
 
     def waits(self) -> list[int]:
-        """Durations of the usual waits for a batch: not of a pass's first and last request."""
+        """Durations of the usual waits for a batch, without a pass's first and last request."""
         requests = self.requests
         usual = self.wall[requests.index[~requests.made & ~requests.edge]]
         return [int(ns) for ns in usual]
 
     def given(self) -> dict[int, int]:
-        """Batches that each loader gave, by its number."""
+        """The number of batches from each loader, by its number."""
         requests = self.requests
         loaders = self.arg[requests.index[~requests.made & ~requests.empty]]
         return dict(zip(*(x.tolist() for x in np.unique(loaders, return_counts=True)), strict=True))
@@ -313,24 +313,26 @@ class _Batches:
         return _Requests(index, made, first | last, last & (np.append(worked[1:], 0) == worked))
 
     def starting_ns(self) -> float:
-        """Time to start and end passes over the data: in ``iter(loader)``, and what the first batch
-        after it (workers start, and their queue is empty) and the last request before it (no batch
-        is left, workers are waited for) took beyond the usual wait."""
+        """Time to start and end passes over the data: in ``iter(loader)``, and the time beyond the
+        usual wait for the first batch after it (workers start, and their queue is empty) and the
+        last request before it (no batch is left, workers are ending)."""
         requests, usual = self.requests, self.waits()
         wall = self.wall[requests.index]
         beyond = wall[requests.edge] - (np.median(usual) if usual else 0.0)
         return float(wall[requests.made].sum() + beyond[beyond > 0].sum())
 
     def evaluated(self, bare: Sequence[int]) -> int:
-        """Batches evaluated: those of loaders that a model was called on, else calls of models.
-        ``bare``: modules without parameters, which are no model (a criterion, an activation)."""
+        """Evaluated batches: those of loaders whose batches a model was called on, else calls of
+        models. ``bare``: modules without parameters, which are not models (a criterion, an
+        activation)."""
         model = self.role == EVAL_MODEL
         fed = (self.role == EVAL_BATCH) & np.append(model[1:], False)
         return int(fed.sum()) or int((model & ~np.isin(self.arg >> MODULE_SHIFT, bare)).sum())
 
     def eval_evident(self, losses: Sequence[int], bare: Sequence[int]) -> bool:
-        """A loader feeds it or a loss judges it. ``losses``: torch's own; ``bare``: modules without
-        parameters, which are a loss if they return a single number, else a part of the model."""
+        """Whether a loader feeds it or a loss is applied to it. ``losses``: torch's own; ``bare``:
+        modules without parameters, which are a loss if they return a single number, else a part of
+        the model."""
         module = self.arg >> MODULE_SHIFT
         judged = np.isin(module, losses) | (np.isin(module, bare) & (self.ret == 1))
         judged &= self.role == EVAL_MODEL
@@ -343,10 +345,10 @@ class _Batches:
         return int(self.wall[recording].sum()) / total if total else None
 
     def train_mode_frac(self, role: int, models: Sequence[int]) -> float | None:
-        """Share of these modules' time in this role that they were in training mode."""
+        """The share of these modules' time in this role that they were in training mode."""
         chosen = (self.role == role) & np.isin(self.arg >> MODULE_SHIFT, models)
         if role == MODEL:
-            chosen &= self.arg & GRAD_ON > 0  # a frozen teacher is in eval mode rightly
+            chosen &= self.arg & GRAD_ON > 0  # a frozen teacher is in eval mode on purpose
         total = int(self.wall[chosen].sum())
         return (
             int(self.wall[chosen & (self.arg & TRAINING_MODE > 0)].sum()) / total if total else None

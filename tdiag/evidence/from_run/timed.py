@@ -1,4 +1,4 @@
-"""A training process's steps: cut at their marks, with roles, phases and what of them is clean."""
+"""A training process's steps, cut at their marks, with roles, phases and which steps are clean."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tdiag.probe.wire import BASELINE, BY_BATCH, SETTLE
 
 @dataclass(frozen=True)
 class Timed:
-    """``slices``: each slice's index into PHASES. ``boundary``:
-    what ends a step. ``phases``: of the clean steps."""
+    """``slices``: each slice's index into PHASES. ``boundary``: what ends a step. ``phases``: of
+    the clean steps."""
 
     process: Process
     clean: Clean
@@ -37,7 +37,7 @@ class Timed:
 
 
 def timed(process: Process) -> Timed | None:
-    """None where no step is clean (:func:`tdiag.evidence.from_run.clean.why_none`)."""
+    """None if no step is clean (:func:`tdiag.evidence.from_run.clean.why_none`)."""
     clean = find_clean(process)
     if clean is None:
         return None
@@ -54,13 +54,14 @@ def timed(process: Process) -> Timed | None:
 
 
 def beside(lead: Process, other: Process) -> Timed | None:
-    """``other`` in the lead's clean windows; None of another machine, whose clock is another."""
+    """``other`` in the lead's clean windows; None if it is on another machine, with another
+    clock."""
     same = in_windows_of(lead, other)
     return timed(same) if same.steps.inside({BASELINE}).any() else None
 
 
 def in_windows_of(lead: Process, other: Process) -> Process:
-    """``other`` with each step in the window that the lead was in for the middle of it."""
+    """``other`` with each step assigned to the lead's window at the middle of the step."""
     middle = (other.steps.begin + other.steps.end) // 2
     place = np.searchsorted(lead.steps.begin, middle, "right") - 1
     held = (place >= 0) & (middle < lead.steps.end[place])
@@ -75,7 +76,8 @@ RENAMED = {"after_step": "other"}  # as in the budget
 
 
 def clean_step(slices: Slices, phases: Ints, clean: Clean) -> Timeline:
-    """``phases``: of each slice, an index into PHASES. One lane: the training thread."""
+    """``phases``: of each slice, an index into PHASES. The timeline has one lane: the training
+    thread."""
     durations = np.bincount(slices.in_step, slices.ns, slices.steps).astype(np.int64)
     steps = np.flatnonzero(clean.mask)
     ordered = steps[np.argsort(durations[steps], kind="stable")]

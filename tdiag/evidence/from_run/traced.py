@@ -1,4 +1,4 @@
-"""The run's own trace, read with what the probe knows: which phase every instant belonged to."""
+"""The run's own trace, read with the probe's phases: which phase every instant belonged to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tdiag.probe.wire import TRACE
 from tdiag.trace import Trace, read_trace
 
 FIRST_SPAN = "ProfilerStep#"
-LONGEST_OPENING_NS = 1_000_000_000  # of a span; clocks that differ by more were set in between
+LONGEST_OPENING_NS = 1_000_000_000  # with a larger difference, a clock was set in between
 
 Span: TypeAlias = tuple[str, int, int]  # phase, begin, end
 
@@ -36,11 +36,11 @@ def add_trace(
     processes: list[Process],
     spans: Sequence[Span],
 ) -> None:
-    """Add the facts of one trace of ``traced``: of a run on a device, one that shows what the
-    device did; of these, the one that covers most steps (the later one if equal).
+    """Add the facts of one trace of ``traced``: in a run on a device, one that shows what the
+    device did; among these, the one that covers most steps (the later one if equal).
 
     ``spans``: the phases of the traced steps, on the events' clock. Facts measured without a
-    profiler stay as they are.
+    profiler are kept.
     """
     longest: Evidence | None = None
     for record in sorted(traced.all(TraceRecord), key=_steps_and_number, reverse=True):
@@ -65,7 +65,7 @@ def _facts(
     processes: list[Process],
     spans: Sequence[Span],
 ) -> Evidence | None:
-    """What this trace tells; None if its file is gone or cannot be read."""
+    """The facts of this trace; None if its file is missing or cannot be read."""
     path = trace_file(run_dir / record.file)
     if path is None:
         return None
@@ -79,7 +79,7 @@ def _facts(
     found = device_evidence(trace, known)
     if shift is not None and (step := found.get(StepEvents)):
         found.add(with_workers(step, shift, traced, processes))
-    # Without a device torch's CUDA build complains, too: of the driver, which nothing needs.
+    # Without a device torch's CUDA build also complains about the driver, which nothing needs.
     if record.device and record.faults and DeviceTime not in found.facts:
         found.missing[DeviceTime] = f"{FAULT}{record.faults[0]}"
     return found
@@ -104,7 +104,7 @@ def phase_spans(
     phases: Ints,
     windows: Collection[str] = (TRACE,),
 ) -> list[Span]:
-    """The phases of the steps of these windows, in order, neighbours of one phase joined."""
+    """The phases of the steps in these windows, in order; neighbours of one phase are joined."""
     chosen = np.flatnonzero(steps.inside(windows)[timeline.in_step])
     spans: list[Span] = []
     number, at = -1, 0
@@ -124,10 +124,10 @@ def phase_spans(
 def clock_shift(trace: Trace, record: TraceRecord, process: Process) -> int | None:
     """Nanoseconds from the events' clock to the trace's; None: unknown.
 
-    A trace has Unix times, and the probe paired both clocks when it began. On six traces that
-    put every loader's call between its own two marks with 15 to 35 µs to spare on either side;
-    the moment at which the probe opened the first step's span comes 90 to 350 µs too late for
-    that, and is used only where the wall clock was set in between.
+    A trace has Unix times, and the probe read both clocks together when it began. On six traces
+    this put every loader's call between its own two marks with 15 to 35 µs to spare on either side.
+    The moment at which the probe opened the first step's span is 90 to 350 µs too late for that,
+    and is used only if the wall clock was set in between.
     """
     first = [number for number, name in enumerate(trace.names) if name.startswith(FIRST_SPAN)]
     begins = trace.ts_ns[np.isin(trace.name, first)]
@@ -148,7 +148,8 @@ def trace_file(path: Path) -> Path | None:
 def with_workers(
     step: StepEvents, shift_ns: int, lead: Process, processes: list[Process]
 ) -> StepEvents:
-    """A lane for each worker seen to fetch meanwhile. ``shift_ns``: the trace's clock − tdiag's."""
+    """Add a lane for each worker that fetched during the step. ``shift_ns``: the trace's clock −
+    tdiag's."""
     lanes = [
         event_lane(
             f"worker {worker}", "worker", spans, step.begin_ns, step.begin_ns + step.duration_ns
@@ -162,7 +163,7 @@ def with_workers(
 def _fetches(
     shift_ns: int, lead: Process, processes: list[Process]
 ) -> Iterator[tuple[int, list[tuple[str, int, int]]]]:
-    """Each worker's number and what it did, a fetch cut into loading and collating."""
+    """Each worker's number and what it did; a fetch is cut into loading and collating."""
     for process, _ in workers_of(lead, processes).values():
         spans = []
         fetches = [f for f in process.all(FetchRecord) if f.worker is not None]

@@ -51,7 +51,7 @@ ON_DEVICE: tuple[type[Kind], ...] = (
 def device_evidence(
     trace: Trace, phases: Sequence[Phase] = (), steps: Sequence[int] = ()
 ) -> Evidence:
-    """Everything that the trace supports; ``missing`` says why for the rest.
+    """All evidence the trace supports; ``missing`` gives the reason for the rest.
 
     ``phases``: ``(name, start_ns, end_ns)`` of the host phases (keys of ``Phases.wall_ns``) and
     ``steps``: step boundaries, both on the trace's own clock (``trace.ts_ns``), where the caller

@@ -1,4 +1,4 @@
-"""Compiled code in the traced steps, by the names that torch gives its regions."""
+"""Compiled code in the traced steps, by torch's region names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tdiag.evidence.from_trace.sorted_events import Rows, TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
 from tdiag.trace.columns import Mask
 
-# A call of a compiled function; before torch 2.5 without the number of the compilation.
+# A call of a compiled function; without the compilation's number before torch 2.5.
 REGION = re.compile(r"^Torch-Compiled Region(?:: (\S+))?")
-# A graph runs: any that AOTAutograd made, with gradients, or inductor. The back end "eager" and
-# graphs without gradients of the back end "aot_eager" leave no such mark.
+# A graph runs: any that AOTAutograd made with gradients, or inductor. The "eager" back end, and
+# graphs without gradients of the "aot_eager" back end, leave no such mark.
 GRAPH = re.compile(r"^(CompiledFunction(Backward)?$|## Call CompiledFxGraph |CompiledFxGraph)")
 GUARDS = re.compile(r"^TorchDynamo Cache Lookup")
-# Around what a graph or an op does, of which their time is no part.
+# Events around a graph or an op; their own time is not part of it.
 AROUND = re.compile(
     r"^(Torch-Compiled Region|TorchDynamo Cache Lookup|Pregraph bytecode|AOTDispatcher Runtime|"
     r"autograd::engine::evaluate_function: )"
@@ -29,7 +29,7 @@ AROUND = re.compile(
 def compiled_regions(
     view: TraceView, nested: Nested, window: TracedWindow
 ) -> CompiledRegions | None:
-    """``nested``: the ops of the window. None where no compiled code ran, or events are missing."""
+    """``nested``: the window's ops. None if no compiled code ran or events are missing."""
     named, rows = view.trace.named, nested.rows
     region, graph = named(rows, REGION.match), named(rows, GRAPH.match)
     if window.sampled or not (region.any() or graph.any()):
@@ -51,7 +51,7 @@ def compiled_regions(
 
 
 def within(nested: Nested, mask: Mask) -> Mask:
-    """The events of ``mask`` and all that run inside of them."""
+    """The events of ``mask`` and all that run inside them."""
     found = mask.copy()
     while not np.array_equal(more := found | _of_parent(nested, found), found):
         found = more
@@ -66,8 +66,8 @@ def _of_parent(nested: Nested, mask: Mask) -> Mask:
 def _gaps(
     view: TraceView, nested: Nested, regions: Rows, graphs: Rows, steps: int
 ) -> dict[str, float]:
-    """Of regions inside of another: from the end of the last graph before it on its thread, or
-    from the begin of the region around it if that is later, to its begin."""
+    """For regions inside another region: from the end of the last graph before it on its thread, or
+    from the start of the enclosing region if that is later, to the region's start."""
     around = nested.parent[regions]
     is_region = np.zeros(len(nested.rows), np.bool_)
     is_region[regions] = True
@@ -87,7 +87,7 @@ def _gaps(
 def _by_number(
     view: TraceView, nested: Nested, regions: Rows, weights: Ints | None, steps: int
 ) -> dict[str, float]:
-    """``weights``, or counts, per step by the number of the compilation; "" where not named."""
+    """``weights``, or counts if None, per step by compilation number; "" if unnumbered."""
     names = view.trace.name[nested.rows[regions]]
     totals = np.bincount(names, weights, len(view.trace.names))
     found: dict[str, float] = {}

@@ -27,7 +27,7 @@ LAUNCHES, MALLOCS, FREES = range(3)
 
 
 def transfers(view: TraceView, window: TracedWindow, stacks: PythonStacks) -> Transfers:
-    """One entry per direction, kind of host memory (``unknown`` where the name does not say:
+    """One entry per direction, kind of host memory (``unknown`` if the name does not say, as in
     ROCm's "Host -> Device") and user function."""
     compute = view.spans(view.of_kind(COMPUTE))
     copies = []
@@ -49,12 +49,12 @@ def transfers(view: TraceView, window: TracedWindow, stacks: PythonStacks) -> Tr
 
 @cache
 def memory_kind(name: str) -> str:
-    """The kind of host memory that a copy's name tells."""
+    """The kind of host memory that a copy's name gives."""
     return next((memory for memory, words in MEMORY_WORDS.items() if words.search(name)), "unknown")
 
 
 def _places(view: TraceView, stacks: PythonStacks, rows: Rows) -> list[Place | None]:
-    """Where the call stands that issued each copy."""
+    """The code location of the call that issued each copy."""
     calls = view.launched_by(rows)
     known = np.flatnonzero(calls >= 0)
     found: list[Place | None] = [None] * len(rows)
@@ -92,7 +92,7 @@ def _copy(
 def syncs(
     view: TraceView, window: TracedWindow, idle: Idle, ops: Nested, stacks: PythonStacks
 ) -> Syncs:
-    """By name, user function, ops and annotation: the runtime calls, and ``aten::item`` that asked
+    """By name, user function, ops and annotation: runtime calls, and the ``aten::item`` that asked
     for a value."""
     around = _Around(view, ops, stacks)
     found = _grouped(view, around, idle.calls, idle.caused, window)
@@ -101,19 +101,19 @@ def syncs(
     before = np.r_[0, np.cumsum(idle.caused)]
     first = np.searchsorted(starts, view.trace.ts_ns[items])
     last = np.searchsorted(starts, view.trace.ends(items))
-    waited = last > first  # a value that was on the host already makes no call that waits
+    waited = last > first  # reading a value already on the host makes no blocking call
     caused = (before[last] - before[first])[waited]
     found += _grouped(view, around, items[waited], caused, window)
     found.sort(key=lambda sync: -(sync.idle_after_ns + sync.host_ns))
     return Syncs(syncs=tuple(found))
 
 
-# What torch itself annotates; the rest is the user's (or a framework's) record_function.
+# torch's own annotations; all others are record_function calls of the user or a framework.
 TORCHS_OWN = re.compile(r"^(ProfilerStep#|enumerate\(DataLoader\)|Optimizer\.|nccl:|record_param)")
 
 
 class _Around:
-    """What is around calls: the user's function, ops, an annotation."""
+    """What encloses a call: the user's function, ops, an annotation."""
 
     def __init__(self, view: TraceView, ops: Nested, stacks: PythonStacks) -> None:
         self._view, self._ops, self._stacks = view, ops, stacks
@@ -163,7 +163,7 @@ def _grouped(
 
 
 def allocator_calls(view: TraceView, window: TracedWindow) -> AllocatorCalls | None:
-    """Calls for device memory, which a warm caching allocator does not make. None where no runtime
+    """Allocation calls for device memory; a warm caching allocator makes none. None if no runtime
     calls were traced."""
     if not len(view.runtime):
         return None
@@ -174,7 +174,7 @@ def allocator_calls(view: TraceView, window: TracedWindow) -> AllocatorCalls | N
     rows = np.concatenate(kinds)
     kind = np.repeat([LAUNCHES, MALLOCS, FREES], [len(rows) for rows in kinds])
     kind = kind[np.argsort(trace.ts_ns[rows], kind="stable")]
-    first = np.flatnonzero(np.diff(kind, prepend=-1))  # of each stretch of calls of one kind
+    first = np.flatnonzero(np.diff(kind, prepend=-1))  # starts of runs of one kind of call
     runs = kind[first]
     retried = (runs[:-2] == MALLOCS) & (runs[1:-1] == FREES) & (runs[2:] == MALLOCS)
     spent = trace.dur_ns[rows[len(kinds[LAUNCHES]) :]].sum()

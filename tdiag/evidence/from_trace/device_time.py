@@ -1,4 +1,4 @@
-"""Where a traced step's time went: the device's work, and what the host did while it was idle."""
+"""Where a traced step's time went: the device's work, and what the host did while it idled."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KIND_NAMES = {COMPUTE: "compute", COMM: "comm", H2D: "h2d", D2H: "d2h"}  # in or
 def device_time(
     view: TraceView, window: TracedWindow, idle: Idle, states: dict[str, Spans]
 ) -> DeviceTime:
-    """The budget of a window in which something ran on a device."""
+    """The time budget of a window in which work ran on a device."""
     components = _busy(view, window)
     busy = merged(*components.values())
     totals = {name: total(spans) for name, spans in components.items()}
@@ -68,7 +68,7 @@ def device_time(
 
 
 def _queue_depth(view: TraceView, window: TracedWindow) -> float | None:
-    """How much work was under way or waiting when more was issued, the median."""
+    """Median number of pieces of work running or queued at the moment more is issued."""
     known = view.launch >= 0
     issued = view.trace.ts_ns[view.launch[known]]
     ended = np.sort(view.trace.ends(view.work[known]))
@@ -80,12 +80,12 @@ def _queue_depth(view: TraceView, window: TracedWindow) -> float | None:
 
 
 def busy_spans(view: TraceView, window: TracedWindow) -> Spans:
-    """When anything ran on the device."""
+    """Intervals in which anything ran on the device."""
     return clip(view.spans(view.work), window.begin, window.end)
 
 
 def _busy(view: TraceView, window: TracedWindow) -> dict[str, Spans]:
-    """Device-busy instants by the kind that has precedence."""
+    """Device-busy intervals by kind of work; where kinds overlap, the one with precedence."""
     found: dict[str, Spans] = {}
     for kind, name in KIND_NAMES.items():
         spans = clip(view.spans(view.of_kind(kind)), window.begin, window.end)
@@ -95,8 +95,8 @@ def _busy(view: TraceView, window: TracedWindow) -> dict[str, Spans]:
     return found
 
 
-# What takes longer is not the cost of a launch: preprocessing, creating the context, loading a
-# module, capturing a graph.
+# A longer call does more than launch: preprocessing, creating the context, loading a module,
+# capturing a graph.
 ORDINARY_TIMES = Threshold(
     10,
     "times the median launch",
@@ -108,8 +108,8 @@ ORDINARY_TIMES = Threshold(
 def _launch_starved(
     view: TraceView, window: TracedWindow, idle: Spans, states: dict[str, Spans]
 ) -> int:
-    """Idle before work whose launch call came only after the device had become idle, provided that
-    the host launched at its usual pace meanwhile."""
+    """Idle time before work that was launched only after the device had become idle, provided that
+    the host launched at its usual pace in that time."""
     known = view.launch >= 0
     rows, calls = view.work[known], view.launch[known]
     if not len(idle) or not len(rows):
@@ -117,7 +117,7 @@ def _launch_starved(
     start, issued = view.trace.ts_ns[rows], view.trace.ts_ns[calls]
     order = np.argsort(start, kind="stable")
     start, issued = start[order], issued[order]
-    first = np.searchsorted(start, idle[:, 1])  # the work that ends each gap
+    first = np.searchsorted(start, idle[:, 1])  # first work after each gap
     hit = first < len(start)
     hit[hit] &= start[first[hit]] == idle[hit, 1]
     late = hit.copy()
@@ -127,7 +127,8 @@ def _launch_starved(
 
 
 def _launching(view: TraceView, window: TracedWindow, calls: Rows) -> Spans:
-    """From the return of one launch to that of the next, where that took no longer than usual."""
+    """From the return of one launch to the return of the next, if that took no longer than
+    usual."""
     returned = np.unique(view.trace.ends(window.began(view, np.unique(calls))))
     took = np.diff(returned)
     if not len(took):
@@ -136,7 +137,7 @@ def _launching(view: TraceView, window: TracedWindow, calls: Rows) -> Spans:
     return union(returned[:-1][usual], returned[1:][usual])
 
 
-# Calls that return only when the device has got somewhere: CUDA, HIP, Level Zero, MTIA.
+# Calls that return only when the device has reached a point: CUDA, HIP, Level Zero, MTIA.
 SYNC_CALL = re.compile(r"(Stream|Device|Event|Ctx)Synchronize|^ze\w+Synchronize|^synchronize")
 ITEM = re.compile(r"^aten::item$")
 ALLOCATION = re.compile(r"^(cuda|hip|cu)(Host)?(Mem)?(Malloc|Alloc|Free)", re.IGNORECASE)
@@ -150,7 +151,7 @@ OF_PHASE = {"data_wait": "data_wait", "loss": "python_loss", "evaluation": "eval
 
 def blocking_calls(view: TraceView, window: TracedWindow) -> Rows:
     """Runtime calls that wait for the device: synchronisations, and copies to or from the host
-    that last until the copy itself has ended (pageable memory: a synchronisation in disguise).
+    that last until the copy has ended (with pageable memory a copy synchronises).
 
     Only those of the host's own steps: the profiler synchronises when it stops.
     """
@@ -192,21 +193,21 @@ def host_states(view: TraceView, window: TracedWindow, phases: Sequence[Phase]) 
 
 
 def split(spans: Spans, states: dict[str, Spans]) -> dict[str, Spans]:
-    """``spans`` by host state; what no state covers is ``other``."""
+    """``spans`` by host state; ``other`` is what no state covers."""
     parts = {state: both(spans, covered) for state, covered in states.items()}
     rest = minus(spans, merged(*states.values()))
     return {name: part for name, part in (parts | {"other": rest}).items() if len(part)}
 
 
-# Waiting costs the host its lead over the device; idle in these states has its cause already.
+# Waiting costs the host its lead over the device; idle time in these states already has a cause.
 WAITING = ("sync", "data_wait")
 OWN_CAUSE = frozenset({*WAITING, "alloc"})
 
 
 @dataclass(frozen=True)
 class Idle:
-    """``by_cause``: idle ns of the window by host state, adding up to the idle time exactly.
-    ``calls``: the blocking calls; ``caused``: device idle that each of them caused, ns."""
+    """``by_cause``: idle ns of the window by host state; the values sum to the idle time exactly.
+    ``calls``: the blocking calls; ``caused``: device idle ns that each of them caused."""
 
     by_cause: dict[str, int]
     calls: Rows
@@ -218,10 +219,10 @@ def idle_causes(
 ) -> Idle:
     """Attribute every idle instant of the window to one cause.
 
-    A wait also causes idle time after it: without the wait the host would be ahead by as long as
-    the device worked meanwhile. Later gaps are charged to the most recent wait whose lead is not
-    used up, as in a replay of the device queue without the waits, in one pass. So a wait for a
-    device that never runs dry costs nothing, and a short wait explains no long gap.
+    A wait also causes idle time after it: without the wait, the host would be ahead by the time
+    the device worked during it. Later gaps are charged to the most recent wait whose lead is not
+    used up: this replays the device queue without the waits, in one pass. So a wait for a device
+    that never idles costs nothing, and a short wait cannot explain a long gap.
     """
     idle = gaps(busy, window.begin, window.end)
     parts = split(idle, states)
@@ -249,13 +250,13 @@ def idle_causes(
 def _by_call(
     view: TraceView, window: TracedWindow, syncs: Spans, caused: Ints
 ) -> tuple[Rows, Ints]:
-    """Blocking calls with the idle of the stretch of waiting that they begin."""
+    """Blocking calls, each with the idle time of the waiting period that it begins."""
     calls = blocking_calls(view, window)
     calls = calls[np.lexsort((-view.trace.dur_ns[calls], view.trace.ts_ns[calls]))]
     per_call = np.zeros(len(calls), np.int64)
     at = np.searchsorted(view.trace.ts_ns[calls], syncs[:, 0])
     known = at < len(calls)
-    # Pieces of one call, cut by another state, are added up.
+    # Pieces of one call, split by another state, are added up.
     np.add.at(per_call, at[known], caused[known])
     return calls, per_call
 
@@ -264,8 +265,8 @@ def charge(ends: Ints, lead: Ints, begins: Ints, demand: Ints) -> tuple[Ints, In
     """Charge each demand to the latest leads before it: ``(used of each lead, met of each
     demand)``. Leads become available at ``ends``, demands arise at ``begins``.
 
-    Leads lie on one another like a stack: of each that is left which the stack never sank below
-    again.
+    Leads form a stack: what remains of a lead is the part below which the stack never sinks
+    later.
     """
     count = len(ends)
     order = np.argsort(np.r_[ends, begins], kind="stable")

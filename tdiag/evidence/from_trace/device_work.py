@@ -1,4 +1,4 @@
-"""Kernels, copies and memory of the device: by family and by where they came from."""
+"""Kernels, copies and memory of the device, by family and by origin."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from tdiag.model.place import Place
 from tdiag.trace import MEMORY_COLUMNS
 from tdiag.trace.decode import Interned
 
-# First match wins. Names as cuBLAS, CUTLASS, cuDNN, MIOpen, rocBLAS/Tensile, Triton, ATen give, in
-# lower case: a pattern that ignores case is a fifth as fast, and names have thousands of letters.
+# First match wins. Names are those of cuBLAS, CUTLASS, cuDNN, MIOpen, rocBLAS/Tensile, Triton and
+# ATen, in lower case: matching with IGNORECASE is five times slower, and names have thousands of
+# characters.
 FAMILIES = (
     ("attention", r"flash|fmha|attention|sdpa|mha_(fwd|bwd)|aiter::"),
     ("optimizer", r"multi_tensor_apply|adam|sgd|lamb_|fusedoptimizer|_foreach"),
@@ -96,14 +97,14 @@ def kernels(view: TraceView, window: TracedWindow) -> Kernels | None:
 
 @cache
 def family_of(name: str) -> str:
-    """The family of a kernel that does not communicate."""
+    """The family of a kernel that is not communication."""
     lower = name.lower()
     return next((label for label, pattern in _FAMILIES if pattern.search(lower)), "other")
 
 
 @cache
 def is_float32(name: str) -> bool:
-    """Whether the name tells that the kernel computes in float32."""
+    """Whether the name shows that the kernel computes in float32."""
     return bool(FLOAT32.search(name)) and not NARROW.search(name)
 
 
@@ -134,8 +135,8 @@ TOP = 1000  # as documented at DeviceParts: more than most traces have names
 
 
 def issuing_ops(view: TraceView, ops: Nested, work: Rows) -> Rows:
-    """Per work row the innermost op around the call that launched it: index into ``ops.rows``,
-    −1 where there is none."""
+    """For each row of work the innermost op around the call that launched it: index into
+    ``ops.rows``, −1 if none."""
     calls = view.launched_by(work)
     known = calls >= 0
     found = np.full(len(work), -1, np.int64)
@@ -184,7 +185,8 @@ def _by_text(
     steps: int,
     places: Sequence[Place | None] | None = None,
 ) -> tuple[DevicePart, ...]:
-    """Work grouped by ``texts[which]``; rows without a text are left out. ``places``: as texts."""
+    """Work grouped by ``texts[which]``; rows without a text are left out. ``places``: parallel to
+    ``texts``."""
     numbers: Interned[str] = Interned()
     number = np.array([-1 if text is None else numbers[text] for text in texts], np.int64)[which]
     known = number >= 0
@@ -197,7 +199,7 @@ def _by_text(
 
 
 def device_of(view: TraceView) -> Device:
-    """The device with most work in this trace, as ``deviceProperties`` describes it."""
+    """The device with the most work in this trace, as ``deviceProperties`` describes it."""
     rows = view.work[view.trace.device[view.work] >= 0]
     number = int(np.bincount(view.trace.device[rows]).argmax()) if len(rows) else 0
     about = next((d for d in view.trace.device_properties if d.get("id") == number), {})
@@ -216,7 +218,7 @@ CPU = 0  # c10::DeviceType
 
 
 def device_memory(view: TraceView, window: TracedWindow) -> DeviceMemory | None:
-    """None where the trace has no allocator events of a device with running totals."""
+    """None if the trace has no device allocator events with running totals."""
     table = dict(zip(MEMORY_COLUMNS, view.trace.memory.T, strict=True))
     inside = (table["ts_ns"] >= window.begin) & (table["ts_ns"] < window.end)
     mine = inside & (table["device_type"] > CPU) & (table["allocated"] > 0)

@@ -1,7 +1,8 @@
-"""Reads many trace files at once: by processes here, or on a Dask or Ray cluster of the user's.
+"""Reads many trace files at once: in processes here, or on the user's Dask or Ray cluster.
 
-One task a file. It is read where the task runs, and what comes back is its evidence, some kilobytes
-instead of the trace. A worker that dies costs its task one more try; results keep the files' order.
+One task per file. The file is read where the task runs; what comes back is its evidence, some
+kilobytes instead of the trace. If a worker dies, its task is tried once more. Results keep the
+order of the files.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from tdiag.trace.inflate import Progress
 PROCESSES, DASK, RAY = "processes", "dask://", "ray://"
 INSTALL = "install it here and on its workers: pip install 'tdiag[{}]'"
 CONNECT_WITHIN = "20s"
-TRIES = 3  # of a file whose reader was killed; so often Dask's scheduler tries by itself
+TRIES = 3  # attempts per file if its reader is killed; the default of Dask's scheduler
 
 Found = TracedFile | RunError
 Read = Callable[[Path], Found]
-Tasks = Iterator[tuple[int, Callable[[], Found]]]  # a file's number, and what gives its result
+Tasks = Iterator[tuple[int, Callable[[], Found]]]  # index of a file → its result
 
 
 def read_many(
     paths: Sequence[Path], executor: str, progress: Progress | None = None, read: Read | None = None
 ) -> list[Found]:
-    """The evidence of each file, in order, or why it has none. ``executor``: ``processes``,
-    ``dask://HOST:PORT`` or ``ray://HOST:PORT`` (without host and port: a cluster of this machine's,
-    for the time being). ``progress``: files done, files in all. Raises UsageError for another
-    executor, or one that does not answer."""
+    """The evidence of each file, in order, or the error that prevented it. ``executor``:
+    ``processes``, ``dask://HOST:PORT`` or ``ray://HOST:PORT`` (without host and port: a temporary
+    cluster on this machine). ``progress``: files done, files in all. Raises UsageError for another
+    executor, or if the cluster does not answer."""
     there = [path.absolute() for path in paths]
     if executor == PROCESSES:
         tasks: Tasks = ((n, partial(_same, one)) for n, one in enumerate(in_children(paths)))
@@ -57,17 +58,17 @@ def _same(found: Found) -> Found:
 
 
 def _settled(result: Callable[[], Found], path: Path) -> Found:
-    """What a task gave, by the name that the user gave the file."""
+    """A task's result, with the file name as the user gave it."""
     try:
         found = result()
-    except Exception as error:  # whatever a cluster raises: a worker killed too often, no tdiag
+    except Exception as error:  # any of a cluster's: worker killed, tdiag not installed
         why = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         return RunError(f"{path.name}: its reader ended early: {why}")
     return found.at(path) if isinstance(found, TracedFile) else found
 
 
 def read_alone(path: Path) -> Found:
-    """What a worker does. Its other cores have files of their own to read."""
+    """Runs in a worker, in one process: the worker's other cores read other files."""
     return or_error(path, alone=False)
 
 
@@ -99,11 +100,11 @@ def _on_ray(address: str, paths: Sequence[Path], read: Read) -> Tasks:
     where: dict[str, Any] = {"include_dashboard": False} if address == RAY else {"address": address}
     try:
         ray.init(**where, log_to_driver=False, logging_level="ERROR")
-    except Exception as error:  # Ray raises that very class, too
+    except Exception as error:  # Ray raises plain Exception, too
         why = str(error).strip().splitlines()[0]
         raise UsageError(f"no Ray cluster answers at {address}: {why}") from None
     try:
-        task = ray.remote(max_retries=TRIES - 1)(_call)  # it takes functions alone
+        task = ray.remote(max_retries=TRIES - 1)(_call)  # Ray accepts only functions
         pending = {task.remote(read, path): number for number, path in enumerate(paths)}
         while pending:
             (done,), _ = ray.wait(list(pending), num_returns=1)

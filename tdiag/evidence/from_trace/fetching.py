@@ -1,4 +1,4 @@
-"""Requests for a batch, as torch annotates them, and in which functions their time went."""
+"""Batch requests, as torch annotates them, and the functions in which their time was spent."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tdiag.evidence.from_trace.python_stacks import FRAME, PythonStacks, python_
 from tdiag.evidence.from_trace.sorted_events import Rows, TraceView
 from tdiag.evidence.from_trace.window import NEXT_BATCH, TracedWindow
 
-TOP_PARTS = 3  # as many as a finding lists
+TOP_PARTS = 3  # the number a finding lists
 SINGLE, MULTI = "SingleProcess", "MultiProcess"  # in the names of torch's two iterators
 
 
 def traced_fetches(
     view: TraceView, window: TracedWindow, stacks: PythonStacks
 ) -> TracedFetches | None:
-    """None where no request for a batch was annotated in the traced steps."""
+    """None if the traced steps hold no annotated batch request."""
     trace = view.trace
     rows = window.began(view, view.matching(view.annotations, NEXT_BATCH))
     if not len(rows):
@@ -36,8 +36,8 @@ def traced_fetches(
 def _parts(
     view: TraceView, fetches: Rows, steps: int, stacks: PythonStacks
 ) -> tuple[FetchPart, ...]:
-    """Python functions by the time in which no other one was called, longest first. What a function
-    calls that is not Python (NumPy, a decoder) is part of it."""
+    """Python functions by self time (no other Python function running), longest first. Non-Python
+    code that a function calls (NumPy, a decoder) counts as part of it."""
     trace = view.trace
     python = python_functions(trace)
     python = python[np.isin(trace.lane[python], trace.lane[fetches])]

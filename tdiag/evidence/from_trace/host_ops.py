@@ -1,4 +1,4 @@
-"""What the host dispatched: ops per step, their self time, whose backward it was, and shapes."""
+"""What the host dispatched: ops per step, their self time, the source of backward time, shapes."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def _backward_of(
 ) -> dict[str, float]:
     """Backward ns per step by the phase in which the forward op was called.
 
-    A backward node carries the sequence number of the forward op that made it. Ops that make
-    none carry the number that comes next, so the last forward op with the number is the maker.
+    A backward node carries the sequence number of the forward op that created it. Ops that create
+    none carry the next number, so the last forward op with the number is the creator.
     """
     if not phases:
         return {}
@@ -82,7 +82,7 @@ def _backward_of(
     nodes = np.flatnonzero(node)
     if not len(made) or not len(nodes):
         return {}
-    # The last forward op of this number that began before the node ran.
+    # The last forward op with this number that began before the node ran.
     numbers = np.unique(sequence[made])
     origin = int(nested.start.min())
     scale = int(nested.end.max()) - origin + 1
@@ -113,7 +113,7 @@ def _by_phase(
 def _zero_grad_frac(
     view: TraceView, window: TracedWindow, phases: Sequence[Phase]
 ) -> dict[str, float]:
-    """The part of the window's phases, by name, that frees or zeroes gradients."""
+    """The share of each phase in the window, by name, spent freeing or zeroing gradients."""
     rows = view.matching(view.annotations, ZERO_GRAD)
     starts = view.trace.ts_ns[rows]
     seen = [phase for phase in phases if window.begin <= phase[1] < window.host_end]
@@ -136,7 +136,7 @@ def _zeroing(view: TraceView, nested: Nested, window: TracedWindow) -> HostOp | 
 
 
 def without_gc(phases: Sequence[Phase]) -> list[Phase]:
-    """Sorted by start. A garbage collection belongs to the phase that it interrupts."""
+    """Sorted by start. Garbage collection counts as part of the phase that it interrupts."""
     kept: list[Phase] = []
     for name, begin, end in sorted(phases, key=lambda phase: phase[1]):
         if name == COLLECTION and kept:
@@ -155,8 +155,8 @@ NOT_A_TENSOR = frozenset({"", "Scalar", "ScalarList", "Int", "Bool", "GenericLis
 
 
 def matrix_rows(view: TraceView, ops: Nested) -> tuple[Rows, Mask]:
-    """Indices into ``ops.rows`` of the matrix ops with shapes that call no other such op
-    (``aten::linear`` calls ``aten::addmm``), and the mask of all of them."""
+    """Indices into ``ops.rows`` of the matrix ops with shapes that call no other matrix op
+    (``aten::linear`` calls ``aten::addmm``), and the mask of all matrix ops."""
     trace = view.trace
     known = (trace.shapes[ops.rows] >= 0) & trace.named(ops.rows, MATRIX.match)
     inner = known & ~wrapping(ops, np.flatnonzero(known))
@@ -164,7 +164,7 @@ def matrix_rows(view: TraceView, ops: Nested) -> tuple[Rows, Mask]:
 
 
 def matrix_ops(view: TraceView, ops: Nested, window: TracedWindow) -> MatrixOps | None:
-    """None where no shapes were recorded (``record_shapes``)."""
+    """None if no shapes were recorded (``record_shapes``)."""
     trace = view.trace
     shaped, _ = matrix_rows(view, ops)
     if not any(dims for dims, _ in trace.shape_texts) or not len(shaped):
@@ -194,7 +194,7 @@ def matrix_ops(view: TraceView, ops: Nested, window: TracedWindow) -> MatrixOps 
 
 
 def wrapping(ops: Nested, inner: Rows) -> Mask:
-    """The ops that call one of these."""
+    """The ops that call one of ``inner``."""
     found = np.zeros(len(ops.rows), np.bool_)
     above = ops.parent[inner]
     while len(above := np.unique(above[above >= 0])):
@@ -204,7 +204,7 @@ def wrapping(ops: Nested, inner: Rows) -> Mask:
 
 
 def tensors(dims: str, types: str) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
-    """Dimensions and data types of the inputs that are tensors; nothing if a text was cut."""
+    """Dimensions and data types of the tensor inputs; empty if the trace cut off a text."""
     try:
         sizes, kinds = json.loads(dims or "[]"), json.loads(types or "[]")
     except json.JSONDecodeError:

@@ -1,6 +1,6 @@
 """Sets of instants as sorted, disjoint half-open intervals: an int64 array of shape (n, 2), ns.
 
-Everything said about device time goes through here, so that overlap is never counted twice.
+All statements about device time use these functions, so that overlap is never counted twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def merged(*sets: Spans) -> Spans:
 
 
 def gaps(spans: Spans, begin: int, end: int) -> Spans:
-    """What of ``[begin, end)`` the set does not cover."""
+    """The part of ``[begin, end)`` that the set does not cover."""
     inside = clip(spans, begin, end)
     start = np.r_[begin, inside[:, 1]]
     stop = np.r_[inside[:, 0], end]
@@ -71,12 +71,12 @@ def both(a: Spans, b: Spans) -> Spans:
 
 
 def total(spans: Spans) -> int:
-    """How long the set is, ns."""
+    """Total length of the set, ns."""
     return int((spans[:, 1] - spans[:, 0]).sum())
 
 
 def covered(spans: Spans, start: Ints, end: Ints) -> Ints:
-    """For each query interval ``[start, end)``, how much of it the set covers, ns."""
+    """How much of each query interval ``[start, end)`` the set covers, ns."""
     if not len(spans):
         return np.zeros(len(start), np.int64)
     return _covered_before(spans, end) - _covered_before(spans, start)

@@ -1,4 +1,4 @@
-"""The traced step of median length, drawn: lane by lane, and event by event."""
+"""The traced step of median length, for drawing: lane by lane, and event by event."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ DEVICE_LANES = {
     "comm": {"comm": COMM},
     "copies": {"h2d": H2D, "d2h": D2H},
 }
-# A picture of the step is some thousand pixels wide: what is shorter is drawn with its neighbours.
+# The step is drawn some thousand pixels wide: shorter events are merged with their neighbours.
 RESOLUTION = 1_000
-MOST_EVENTS = 3_000  # of all lanes together: what a browser draws without delay
-MOST_LANES = 4  # threads, and streams of one role: those that did most
+MOST_EVENTS = 3_000  # in all lanes together; a browser draws this many without delay
+MOST_LANES = 4  # threads, and streams per role: the busiest
 
 
 def timeline(view: TraceView, window: TracedWindow, states: Mapping[str, Spans]) -> Timeline:
-    """``states``: the host's, disjoint. A lane in which nothing ran is left out."""
+    """``states``: the host's, disjoint. Empty lanes are left out."""
     begin, end = median_step(window)
     kinds = {} if window.sampled else {"host": of_host(view, states)}
     work = view.trace.ts_ns[view.work] < end
@@ -54,22 +54,23 @@ def timeline(view: TraceView, window: TracedWindow, states: Mapping[str, Spans])
 
 
 def of_host(view: TraceView, states: Mapping[str, Spans]) -> dict[str, Spans]:
-    """The host's states as a timeline names them."""
+    """The host's states under their names in a timeline."""
     host = dict(states)
     if "launch" in host and not len(view.work):
-        host["ops"] = host.pop("launch")  # without a device they launch nothing
+        host["ops"] = host.pop("launch")  # without a device, ops launch nothing
     return host
 
 
 def median_step(window: TracedWindow) -> tuple[int, int]:
-    """Begin and end of the step of median length, the shorter one of two, ns."""
+    """Start and end of the step of median length (of two, the shorter), ns."""
     durations = np.diff(window.bounds)
     middle = int(np.argsort(durations, kind="stable")[(len(durations) - 1) // 2])
     return int(window.bounds[middle]), int(window.bounds[middle + 1])
 
 
 def lane(name: str, kinds: Mapping[str, Spans], step_ns: int) -> Lane:
-    """Spans by kind, from the step's begin. Where two kinds overlap, the first one has it."""
+    """Spans by kind, relative to the step's start. Where two kinds overlap, the first one
+    counts."""
     disjoint: dict[str, Spans] = {}
     for kind, spans in kinds.items():
         for other in disjoint.values():
@@ -92,7 +93,7 @@ def _begin(span: Span) -> int:
 
 
 def _in_cells(kinds: Mapping[str, Spans], step_ns: int) -> dict[str, Spans]:
-    """Each cell's kinds one after another from its begin, as long as they lasted in it."""
+    """Each cell's kinds in a row from its start, each as long as its total in that cell."""
     edges = np.arange(CELLS + 1) * step_ns // CELLS
     at = edges[:-1].copy()
     placed = {}
@@ -104,7 +105,7 @@ def _in_cells(kinds: Mapping[str, Spans], step_ns: int) -> dict[str, Spans]:
 
 
 def _joined(spans: list[Span]) -> list[Span]:
-    """Neighbours of one kind as one span."""
+    """Merges adjacent spans of the same kind."""
     joined: list[Span] = []
     for span in spans:
         if joined and joined[-1].kind == span.kind and joined[-1].end_ns == span.begin_ns:
@@ -116,10 +117,10 @@ def _joined(spans: list[Span]) -> list[Span]:
 def step_events(
     view: TraceView, window: TracedWindow, states: Mapping[str, Spans], phases: Sequence[Phase] = ()
 ) -> StepEvents | None:  # fmt: skip
-    """None for a trace that was sampled: its gaps tell nothing. ``states``: the host's.
+    """None for a sampled trace: its gaps mean nothing. ``states``: the host's.
 
-    ``phases``: what a probe recorded of the host. A thread's lane has its outermost ops and
-    runtime calls, a stream's what ran in it.
+    ``phases``: recorded by a probe on the host. A thread's lane holds its outermost ops and runtime
+    calls, a stream's lane what ran in it.
     """
     if window.sampled:
         return None
@@ -148,7 +149,7 @@ def event_lane(
     name: str, role: str, spans: Sequence[tuple[str, int, int]], begin: int, end: int,
     finest_ns: float = 0.0,
 ) -> EventLane:  # fmt: skip
-    """``spans``: name, begin and end on the clock of the step's ``begin`` and ``end``."""
+    """``spans``: name, start and end, on the same clock as ``begin`` and ``end`` of the step."""
     names, begins, ends = map(list, zip(*spans, strict=True)) if spans else ([], [], [])
     at = np.clip(np.array([begins, ends], np.int64), begin, end) - begin
     found = merge(names.__getitem__, at[0], at[1], finest_ns)
@@ -158,9 +159,9 @@ def event_lane(
 def merge(
     name: Callable[[int], str], begin: Ints, end: Ints, finest_ns: float
 ) -> Iterator[StepEvent]:  # fmt: skip
-    """In order of their begin; empty ones are left out. Those shorter than ``finest_ns`` become one
-    with such neighbours, if no longer gap lies between, so that their number is bounded. ``name``:
-    of each, by its number."""
+    """Events in order of start; empty ones are left out. Events shorter than ``finest_ns`` are
+    merged with short neighbours unless a gap longer than that separates them, which bounds their
+    number. ``name``: gives each event's name by index."""
     order = np.argsort(begin, kind="stable")
     order = order[end[order] > begin[order]]
     if not len(order):
@@ -194,7 +195,7 @@ class _Step:
     finest_ns: float
 
     def _during(self, rows: Rows) -> Rows:
-        """Those of ``rows`` that went on during the step."""
+        """Those of ``rows`` that overlap the step."""
         trace = self.view.trace
         return rows[(trace.ts_ns[rows] < self.end) & (trace.ends(rows) > self.begin)]
 
@@ -213,7 +214,7 @@ class _Step:
         return EventLane(name="host", role="phases", events=tuple(events))
 
     def threads(self) -> Iterator[EventLane]:
-        """The busiest ones; those that were annotated first, for these train."""
+        """The busiest threads; annotated threads first, because they train."""
         view, trace = self.view, self.view.trace
         outer = outermost(trace, self._during(np.concatenate([view.ops, view.runtime])))
         lanes = trace.lane[outer]

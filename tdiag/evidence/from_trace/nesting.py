@@ -15,7 +15,7 @@ from tdiag.trace.columns import Integers
 
 @dataclass(frozen=True)
 class Axis:
-    """One time axis on which the threads follow one another, so that one pass serves them all."""
+    """One time axis with the threads placed one after another, so that one pass covers them all."""
 
     origin: int
     width: int
@@ -28,8 +28,8 @@ class Axis:
 
 @dataclass(frozen=True)
 class Nested:
-    """``rows`` with, for each, its end clipped to its parent's, its parent (index into
-    ``rows``, −1 for an outermost one) and its self time (without direct children), ns."""
+    """``rows``, each with its end clipped to its parent's, its parent (index into ``rows``, −1 for
+    an outermost event) and its self time (without direct children), ns."""
 
     rows: Rows
     lane: npt.NDArray[np.int32]
@@ -45,8 +45,8 @@ class Nested:
         return np.flatnonzero(self.parent < 0)
 
     def around(self, lane: Ints, moment: Ints) -> Rows:
-        """The innermost of these events that runs on ``lane`` at ``moment``: index into
-        ``rows``, −1 for none."""
+        """The innermost of these events running on ``lane`` at ``moment``: index into ``rows``, −1
+        for none."""
         if not len(self.rows):
             return np.full(len(moment), -1, np.int64)
         keys = self.axis.key(self.lane, self.start)
@@ -60,8 +60,8 @@ class Nested:
 
 
 def outermost(trace: Trace, rows: Rows) -> Rows:
-    """Those of ``rows`` that run inside no other of their thread, by thread and begin: a part of
-    what :func:`nest` finds, at a part of its price."""
+    """Those of ``rows`` that run inside no other event of their thread, by thread and start.
+    Cheaper than :func:`nest`, which finds these and more."""
     rows, axis, begin = _ordered(trace, rows)
     if not len(rows):
         return rows
@@ -70,11 +70,11 @@ def outermost(trace: Trace, rows: Rows) -> Rows:
 
 
 def _ordered(trace: Trace, rows: Rows) -> tuple[Rows, Axis, Ints]:
-    """``rows`` by thread and begin, of several that begin at once the longest first; the axis, and
-    when each begins on it."""
+    """``rows`` by thread and start (equal starts: longest first), the axis, and the start of each
+    on it."""
     axis = _axis(trace, rows)
     begin = axis.key(trace.lane[rows], trace.ts_ns[rows])
-    order = np.argsort(begin, kind="stable")  # fast: a thread's events mostly stand in order
+    order = np.argsort(begin, kind="stable")  # fast: a thread's events are mostly in order already
     rows, begin = rows[order], begin[order]
     same = np.flatnonzero(begin[1:] == begin[:-1])
     at_once = np.union1d(same, same + 1)
@@ -91,7 +91,7 @@ def _axis(trace: Trace, rows: Rows) -> Axis:
 def nest(trace: Trace, rows: Rows) -> Nested:
     """Nest the events of each thread. One vectorised pass per level of depth.
 
-    Events that overlap without nesting are taken as children, their end clipped.
+    Events that overlap without nesting count as children, with their end clipped.
     """
     rows, axis, begin = _ordered(trace, rows)
     until = axis.key(trace.lane[rows], trace.ends(rows))
@@ -104,7 +104,7 @@ def nest(trace: Trace, rows: Rows) -> Nested:
             until[level] = np.minimum(until[level], until[parent[level]])
         outer = np.r_[True, begin[level][1:] >= np.maximum.accumulate(until[level])[:-1]]
         above, level = level[outer], level[~outer]
-    until -= begin  # from here on how long each lasts
+    until -= begin  # from here on: durations
     del begin
     inner = parent >= 0
     own = until - np.bincount(parent[inner], until[inner], len(rows)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""From an event to the user's own code: the Python functions recorded around it.
+"""From an event to the user's code: the Python functions recorded around it.
 
 torch.profiler records where a function begins, so the line is that of its ``def``.
 """
@@ -34,7 +34,8 @@ LIBRARIES = frozenset(sys.stdlib_module_names) | {
 
 
 class PythonStacks:
-    """Finds the Python around events; made once a trace, since nesting takes time."""
+    """Finds the Python functions around events. Created once per trace, because nesting takes
+    time."""
 
     def __init__(self, view: TraceView) -> None:
         self._trace = view.trace
@@ -45,18 +46,19 @@ class PythonStacks:
         self._modules: dict[int, str | None] = {-1: None}
 
     def locate(self, rows: Rows) -> tuple[list[Place | None], Rows]:
-        """The innermost function of the user's around each event, None if none is known: some
-        places, and for each event the index of its own."""
+        """The innermost user function around each event, None if unknown: a list of places, and for
+        each event its index in that list."""
         return self._nearest(rows, self._places, self._place)
 
     def modules(self, rows: Rows) -> tuple[list[str | None], Rows]:
-        """The innermost ``nn.Module`` called around each event, as in ``Linear_0``, likewise."""
+        """The innermost ``nn.Module`` called around each event, such as ``Linear_0``; same form."""
         return self._nearest(rows, self._modules, self._module)
 
     def _nearest(
         self, rows: Rows, known: dict[int, T | None], tell: Callable[[int], T | None]
     ) -> tuple[list[T | None], Rows]:
-        """What the nearest event around each says, computed once for all within the same one."""
+        """What the nearest enclosing event gives; computed once for all events inside the same
+        one."""
         around = self._nested.around(
             self._trace.lane[rows].astype(np.int64), self._trace.ts_ns[rows]
         )
@@ -86,7 +88,7 @@ class PythonStacks:
 
 
 def python_functions(trace: Trace) -> Rows:
-    """The calls of Python functions, where they were recorded (``with_stack``)."""
+    """Calls of Python functions, if recorded (``with_stack``)."""
     if PYTHON_CATEGORY not in trace.categories:
         return np.empty(0, np.int64)
     return np.flatnonzero(trace.category == trace.categories.index(PYTHON_CATEGORY))
@@ -94,7 +96,7 @@ def python_functions(trace: Trace) -> Rows:
 
 @cache
 def user_frame(name: str) -> Place | None:
-    """The place named like ``train.py(15): loss``; None for other events and library code."""
+    """The place in a name like ``train.py(15): loss``; None for other events and library code."""
     match = FRAME.match(name)
     if not match or name.startswith("<"):
         return None

@@ -17,17 +17,17 @@ from tdiag.evidence.from_trace.intervals import Ints, Mask
 from tdiag.evidence.from_trace.sorted_events import COMM, D2H, H2D, Rows, TraceView, queue_of
 from tdiag.evidence.replay import NONE
 
-# Launching takes 5 to 10 µs; what begins or returns this much later waited for something else.
+# Launching takes 5 to 10 µs; work that begins or returns this much later waited for something else.
 NEAR_NS = 20_000
-CLOCK_NS = 2_000  # by which host and device clocks may differ where one event ends another's wait
-LOOK_BACK = 16  # ends of work before a start, among which the one that it joined is looked for
+CLOCK_NS = 2_000  # tolerance between host and device clocks where one event ends another's wait
+LOOK_BACK = 16  # number of preceding ends searched for the one that a start waited for
 
 
 @dataclass(frozen=True)
 class Queues:
-    """``rows`` of work by time of issue, all times from ``origin``. ``call``: number of the call
-    that issued it, −1 for work queued before. Numbers of work: ``after``, ``joins`` (−1 = none).
-    ``unexplained_ns``: waiting whose reason is not in the trace."""
+    """``rows`` of work in order of issue, all times relative to ``origin``. ``call``: index of the
+    call that issued it, −1 if queued earlier. ``after``, ``joins``: indices of work, −1 = none.
+    ``unexplained_ns``: waiting without a reason in the trace."""
 
     rows: Rows
     call: Ints
@@ -52,14 +52,14 @@ def queues(
     stream = np.unique(queue_of(view.trace, rows), return_inverse=True)[1].astype(np.int64)
     issued = np.where(call >= 0, called[call], 0) if len(called) else np.zeros_like(begin)
     after = _before_in_stream(stream)
-    after[(after >= 0) & (end[after] > begin + CLOCK_NS)] = NONE  # they ran at once
+    after[(after >= 0) & (end[after] > begin + CLOCK_NS)] = NONE  # they ran concurrently
     freed = np.where(after >= 0, end[after], 0)
     own = call >= 0
     latency = _usual((begin - issued)[own & (freed <= issued)])
     gap = _usual((begin - freed)[(after >= 0) & (freed > issued + latency)])
     ready = np.maximum(np.where(own, issued + latency, 0), np.where(after >= 0, freed + gap, 0))
     late = begin - ready > NEAR_NS
-    late &= own | (after >= 0)  # the first of a stream's queue has no beginning to explain
+    late &= own | (after >= 0)  # the first work of a stream has no start to explain
     within = own & (begin < np.where(own, returned[call], 0)) if len(called) else own
     joins = _joined(late, stream, begin, end)
     ready = np.maximum(ready, np.where(joins >= 0, end[joins], 0))
@@ -72,7 +72,7 @@ def queues(
 
 
 def _before_in_stream(stream: Ints) -> Ints:
-    """The piece before each in its stream, −1 for the first."""
+    """The work before each in its stream, −1 for the first."""
     order = np.argsort(stream, kind="stable")
     before = np.full(len(stream), NONE, np.int64)
     same = stream[order][1:] == stream[order][:-1]
@@ -81,13 +81,14 @@ def _before_in_stream(stream: Ints) -> Ints:
 
 
 def _usual(delays: Ints) -> int:
-    """The median of those that are no waiting."""
+    """The median of the delays that are not waiting."""
     usual = delays[(delays >= 0) & (delays <= NEAR_NS)]
     return int(np.median(usual)) if len(usual) else 0
 
 
 def _joined(late: Mask, stream: Ints, begin: Ints, end: Ints) -> Ints:
-    """For each late piece the work of another stream, issued before, whose end it followed."""
+    """For each late piece of work: the work on another stream, issued earlier, at whose end it
+    started."""
     joins = np.full(len(begin), NONE, np.int64)
     order = np.argsort(end, kind="stable")
     ends = end[order]
@@ -103,7 +104,7 @@ def _joined(late: Mask, stream: Ints, begin: Ints, end: Ints) -> Ints:
 
 
 def tags_of(view: TraceView, rows: Rows) -> list[str]:
-    """What kind of work each row is, as :class:`Replay` names it."""
+    """The kind of each row of work, as :class:`Replay` names it."""
     kinds = view.work_kind[np.searchsorted(view.work, rows)].tolist()
     names = view.trace.name[rows].tolist()
     known: dict[tuple[int, int], str] = {}

@@ -1,4 +1,4 @@
-"""Several ranks of one job: whose budget is what, and whom the others wait for."""
+"""Several ranks of one job: whose time budget is reported, and whom the others wait for."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tdiag.model.threshold import NOTICEABLE_FRAC
 
 
 def merge_ranks(by_rank: Mapping[int, Evidence]) -> Evidence:
-    """The evidence of the job: that of the rank the others wait for (its time is everybody's),
-    else of the lowest rank, with :class:`Ranks` beside it. ``by_rank`` must not be empty."""
+    """The evidence of the job, with :class:`Ranks` added: that of the rank the others wait for (its
+    time is everybody's), else of the lowest rank. ``by_rank`` must not be empty."""
     ranks = compare_ranks(by_rank)
     chosen = min(by_rank) if ranks.slowest is None else ranks.slowest
     evidence = by_rank[chosen]
@@ -31,7 +31,7 @@ def merge_ranks(by_rank: Mapping[int, Evidence]) -> Evidence:
 
 
 def compare_ranks(by_rank: Mapping[int, Evidence]) -> Ranks:
-    """The rank that the others wait for, and how often each is late."""
+    """The rank that the others wait for, and how often each rank is late."""
     ranks = tuple(_rank_time(rank, evidence) for rank, evidence in sorted(by_rank.items()))
     known = {r.rank: r.communication_ns for r in ranks if r.communication_ns is not None}
     if len(known) < 2:
@@ -50,8 +50,8 @@ def compare_ranks(by_rank: Mapping[int, Evidence]) -> Ranks:
 
 def _changing(ranks: Sequence[Evidence]) -> tuple[float, float] | None:
     """``shortest_ns`` and ``changing_ns`` of :class:`Ranks`. None if the collectives cannot be
-    paired: the ranks have different numbers of them, or they do not end together (they belong to
-    different steps, or the clocks are more than half a step apart)."""
+    paired: the ranks have different numbers of them, or paired ones do not end together (different
+    steps, or clocks more than half a step apart)."""
     steps = {traced.count for e in ranks if (traced := e.get(TracedSteps))}
     found = [c.collectives for e in ranks if (c := e.get(Communication))]
     if len(steps) != 1 or len(found) < len(ranks) or not found[0]:
@@ -62,7 +62,7 @@ def _changing(ranks: Sequence[Evidence]) -> tuple[float, float] | None:
     ends, exposed = np.moveaxis(np.array(found, np.int64), 2, 0)  # each: ranks × collectives
     step_ns = min(d.step_ns for e in ranks if (d := e.get(DeviceTime)))
     apart = ends - ends[0]
-    clocks = np.median(apart, axis=1, keepdims=True)  # of machines, which differ a little
+    clocks = np.median(apart, axis=1, keepdims=True)  # machine clocks differ a little
     # Paired collectives end together; those a noticeable time apart are not the same ones.
     if (
         np.abs(clocks).max() > step_ns / 2
@@ -97,7 +97,7 @@ KINDS = {
         "broadcast": r"broadcast",
     }.items()
 }
-MOST = 10_000  # collectives listed one by one, as documented at Communication
+MOST = 10_000  # collectives listed individually, as documented at Communication
 
 
 def communication(view: TraceView, window: TracedWindow) -> Communication | None:
@@ -124,7 +124,7 @@ def communication(view: TraceView, window: TracedWindow) -> Communication | None
 
 def _kind(view: TraceView, rows: Rows, exposed: Ints) -> str:
     """The kind of collective with most of the exposed time. Kernels of one name may serve several
-    kinds (``SendRecv``, ``Generic``): then what the host asked for most often decides."""
+    kinds (``SendRecv``, ``Generic``): then the kind that the host requested most often counts."""
     names, number = np.unique(view.trace.name[rows], return_inverse=True)
     if not len(names):
         return ""

@@ -1,4 +1,4 @@
-"""The traced steps as host calls and device queues, from when everything began and ended."""
+"""The traced steps as host calls and device queues, rebuilt from start and end times."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from tdiag.evidence.replay import NONE, Replay
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.trace.decode import Interned
 
-# A replay of so many calls and kernels takes a hundredth of a second; one step alone may have more,
-# but a report must not wait for seconds.
+# Replaying this many calls and kernels takes a hundredth of a second. One step alone may hold more,
+# but a report must not take seconds.
 ENOUGH_EVENTS, MOST_EVENTS = 4_000, 12_000
 ISSUING_FRAC = Threshold(
     0.01,
     "of the work",
-    "Heuristic: a thread that issues less is not the training: it pins batches, or is a watchdog.",
+    "Heuristic: a thread that issues less does not train: it pins batches, or is a watchdog.",
 )
 # States in which issuing work is part of what a fix would shorten.
 OF_PHASE = ("python_loss", "evaluation", "optimizer")
 
 
 class Unexplained(Exception):
-    """Why this trace cannot be replayed, in the user's words."""
+    """Why this trace cannot be replayed, worded for the user."""
 
 
 @dataclass(frozen=True)
 class _Calls:
-    """Outermost runtime calls of the threads that issue work, by begin; times from the first
-    step's begin. ``issues``: per ``view.work`` the number of its call, −1 for none of these."""
+    """Outermost runtime calls of the threads that issue work, by start; times relative to the start
+    of the first step. ``issues``: for each of ``view.work`` the index of its call, −1 if none of
+    these."""
 
     rows: Rows
     begin: Ints
@@ -45,7 +46,7 @@ class _Calls:
 
 
 def replay(view: TraceView, window: TracedWindow, states: Mapping[str, Spans]) -> Replay:
-    """``states``: of the host, disjoint. Raises Unexplained if the trace lacks what a replay needs,
+    """``states``: the host's, disjoint. Raises Unexplained if the trace lacks what a replay needs,
     or if too much of the waiting has no reason in the trace."""
     if window.sampled:
         raise Unexplained("most host events are missing from the trace")
@@ -98,7 +99,7 @@ def replay(view: TraceView, window: TracedWindow, states: Mapping[str, Spans]) -
 
 
 def _calls(view: TraceView, window: TracedWindow) -> tuple[int, _Calls]:
-    """The calls of as many leading steps as are enough."""
+    """The calls of the leading steps, as many steps as are needed."""
     trace = view.trace
     known = view.launch >= 0
     per_lane = np.bincount(trace.lane[view.launch[known]], minlength=1)
@@ -122,7 +123,7 @@ def _calls(view: TraceView, window: TracedWindow) -> tuple[int, _Calls]:
     outer = nested.outermost
     outer = outer[np.argsort(nested.start[outer], kind="stable")]
     outer = outer[nested.start[outer] < window.bounds[steps]]
-    number = np.full(len(trace), NONE, np.int64)  # of each event of the trace, its call
+    number = np.full(len(trace), NONE, np.int64)  # trace event → index of its call
     of_outer = np.full(len(nested.rows), NONE, np.int64)
     of_outer[outer] = np.arange(len(outer))
     number[nested.rows] = of_outer[top]
@@ -132,10 +133,11 @@ def _calls(view: TraceView, window: TracedWindow) -> tuple[int, _Calls]:
 
 
 def _waits(view: TraceView, calls: _Calls, found: Queues) -> tuple[list[tuple[int, ...]], Ints]:
-    """For each call the work that it awaits, and for how long it went on without a reason.
+    """For each call the work it waits for, and how long it ran on without a reason in the trace.
 
-    A synchronisation awaits all work issued before that had ended when it returned, the last of
-    each stream; a copy that had ended when its call returned is awaited by it.
+    A synchronisation waits for all work issued earlier that had ended when it returned: the last
+    piece on each stream. A call waits for its own copy if the copy had ended when the call
+    returned.
     """
     waits: list[tuple[int, ...]] = [()] * len(calls.rows)
     tails = np.zeros(len(calls.rows), np.int64)
@@ -163,7 +165,8 @@ def _waits(view: TraceView, calls: _Calls, found: Queues) -> tuple[list[tuple[in
 def _host(
     states: Mapping[str, Spans], origin: int, begin: Ints, end: Ints, tags: Interned[str]
 ) -> Ints:
-    """What the host did in each of these intervals: a column a state, numbered as its tag."""
+    """What the host did in each of these intervals: one column per state, in the order of its
+    tags."""
     end = np.maximum(begin, end)
     columns = [covered(spans, begin + origin, end + origin) for spans in states.values()]
     for state in (*states, "other"):

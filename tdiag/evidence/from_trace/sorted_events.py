@@ -1,4 +1,4 @@
-"""A trace's events by what they are: by category and name, never by pid or tid."""
+"""A trace's events by role, found by category and name, never by pid or tid."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ KERNEL_CATEGORIES = frozenset({"kernel", "concurrent_kernel"})
 OLD_ANNOTATION = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)|Optimizer\.|nccl:")
 DEVICE_WORK = re.compile(r"kernel|memcpy|memset")
 
-# Names of what moves data between devices; it counts as busy even while it only waits.
+# Names of events that move data between devices; they count as busy even while they only wait.
 COMMUNICATION = re.compile(
     r"nccl|rccl|oneccl|hccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|multimem|"
     r"deep_?ep|dpsk::ep|nvshmem|userbuffers|cross_device|(one|two)_shot|symm_?mem|Memcpy PtoP",
     re.IGNORECASE,
 )
-# Level Zero: M is memory of the system, H memory that was allocated for sharing with the device.
+# Level Zero: M is system memory, H memory allocated for sharing with the device.
 HOST_TO_DEVICE = re.compile(r"HtoD|Host ?To ?Device|Host -> Device|H2D|\(M2D\)", re.IGNORECASE)
 DEVICE_TO_HOST = re.compile(r"DtoH|Device ?To ?Host|Device -> Host|D2H|\(D2M\)", re.IGNORECASE)
-# Accelerators that record waiting on their own queue among their work (MTIA: event_wait).
+# Accelerators that record waiting on their own queue as work (MTIA: event_wait).
 DEVICE_WAIT = re.compile(r"(^|_)(event_)?wait|synchroni[sz]e", re.IGNORECASE)
 
 MOVED = re.compile(r"memcpy|memset", re.IGNORECASE)  # categories of the copy engines' work
@@ -65,7 +65,7 @@ class TraceView:
     annotations: Rows  # ProfilerStep, DataLoader, Optimizer.step, record_function
 
     def spans(self, rows: Rows) -> Spans:
-        """The instants covered by these events."""
+        """The intervals covered by these events."""
         return union(self.trace.ts_ns[rows], self.trace.ends(rows))
 
     def of_kind(self, *kinds: int) -> Rows:
@@ -98,7 +98,7 @@ class TraceView:
         return np.where((keys[at] == wanted) & (wanted > 0), calls[at], -1)
 
     def launched_by(self, rows: Rows) -> Rows:
-        """The runtime call that issued each of these ``work`` rows, −1 where unknown."""
+        """The runtime call that issued each of these ``work`` rows, −1 if unknown."""
         return self.launch[np.searchsorted(self.work, rows)]
 
 
@@ -121,7 +121,7 @@ def view(trace: Trace) -> TraceView:
 
 
 def queue_of(trace: Trace, rows: Rows) -> Rows:
-    """A number for each of these events that those on one stream of one device share."""
+    """A number for each of these events; equal for events on the same stream of the same device."""
     number: Rows = (trace.device[rows].astype(np.int64) << 32) + trace.stream[rows]
     return number
 
@@ -138,7 +138,7 @@ def _device_categories(trace: Trace) -> set[str]:
         category = spelled.lower()
         if category in HOST_CATEGORIES or RUNTIME.search(category):
             continue
-        # An accelerator unknown to us: its work is called so, or has a stream.
+        # An accelerator tdiag does not know: its work is named like this, or has a stream.
         streams = trace.stream[trace.category == number]
         if DEVICE_WORK.search(category) or (len(streams) and (streams >= 0).mean() > MAJORITY_FRAC):
             found.add(category)
@@ -161,10 +161,10 @@ PROCESS_FRAC = Threshold(
 
 
 def one_process(view: TraceView) -> tuple[TraceView, str]:
-    """The process with most ops, and a note on the others; all of it and "" where there is one.
+    """The process with the most ops, and a note on the others; unchanged and "" if there is one.
 
-    Correlation ids are counted in each process, so that those of two are the same numbers: a
-    device's work belongs to the process whose calls of the same ids it followed soonest.
+    Correlation ids are counted per process, so two processes use the same numbers. Device work
+    belongs to the process whose call with the same id preceded it most closely.
     """
     pids = sorted(_pids(view, view.ops) & _pids(view, view.runtime), key=str)
     if len(pids) < 2:
@@ -173,8 +173,8 @@ def one_process(view: TraceView) -> tuple[TraceView, str]:
     chosen = max(pids, key=lambda pid: counts[pid])
     mine = _work_of(view, pids, chosen)
     note = (
-        f"the trace holds {len(pids)} processes ({', '.join(map(str, pids))}): analysed is"
-        f" {chosen}, which has most ops"
+        f"the trace holds {len(pids)} processes ({', '.join(map(str, pids))}): tdiag analyses"
+        f" {chosen}, which has the most ops"
     )
     return replace(
         view,
@@ -196,15 +196,15 @@ def _pids(view: TraceView, rows: Rows) -> set[Any]:
 
 
 def _of(view: TraceView, rows: Rows, pid: Any) -> Mask:
-    """Which of these events are of the process."""
+    """Which of these events belong to the process."""
     mine = np.array([lane[0] == pid for lane in view.trace.lanes])
     found: Mask = mine[view.trace.lane[rows]]
     return found
 
 
 def _work_of(view: TraceView, pids: list[Any], chosen: Any) -> Mask:
-    """Which ``view.work`` the chosen process issued, for each device; also that of devices
-    which no process is known to have launched for."""
+    """Which of ``view.work`` the chosen process issued, for each device, plus the work of devices
+    for which no process is known to have launched anything."""
     delays = {pid: _delays(view, pid) for pid in pids}
     devices = view.trace.device[view.work]
     mine = np.zeros(len(view.work), np.bool_)
@@ -216,8 +216,8 @@ def _work_of(view: TraceView, pids: list[Any], chosen: Any) -> Mask:
 
 
 def _delays(view: TraceView, pid: Any) -> npt.NDArray[np.float64]:
-    """For each ``view.work`` how long after the process's call of the same id it began, ns;
-    infinite where there is none, or it came later."""
+    """For each of ``view.work`` how long after the process's call with the same id it began, ns;
+    infinite if there is no such call or it came later."""
     trace = view.trace
     calls = view.runtime[_of(view, view.runtime, pid)]
     calls = calls[np.argsort(trace.correlation[calls], kind="stable")]

@@ -28,7 +28,7 @@ from tdiag.trace.inflate import Progress
 from tdiag.trace.parallel import cores
 from tdiag.trace.split import NOT_A_TRACE_HINT
 
-# As torch.profiler.tensorboard_trace_handler names them: worker, time of writing.
+# File names of torch.profiler.tensorboard_trace_handler: worker, time of writing.
 HANDLER_NAME = re.compile(r"^(?P<worker>.+?)(\.(?P<time>\d+))?\.pt\.trace\.json(\.gz)?$")
 RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)|worker[_-]?(\d+)", re.IGNORECASE)
 UNKNOWN_DEVICE, NO_DEVICE = "unknown device", "no device traced"
@@ -39,8 +39,8 @@ NOT_IN_A_TRACE = "a trace does not hold it; `tdiag run` measures it"
 
 @dataclass(frozen=True)
 class TracedFile:
-    """``rank``: as the trace says, else as its name says, else None. ``world``: how many ranks the
-    trace says that there are, else None."""
+    """``rank``: from the trace, else from the file name, else None. ``world``: the number of ranks
+    the trace gives, else None."""
 
     path: Path
     rank: int | None
@@ -48,15 +48,15 @@ class TracedFile:
     world: int | None = None
 
     def at(self, path: Path) -> TracedFile:
-        """The same, by the name that the user gave the file."""
+        """The same, under the file name the user gave."""
         return replace(self, path=path)
 
 
 def find_traces(paths: Sequence[Path]) -> list[Path]:
-    """The trace files that these files and folders mean.
+    """The trace files that these files and folders stand for.
 
-    Of a folder: those the TensorBoard handler wrote, the latest of each worker; if there are
-    none, every JSON file. Raises RunError for a path that is missing or a folder without any.
+    In a folder: the files of the TensorBoard handler, the latest of each worker; if there are none,
+    every JSON file. Raises RunError for a missing path or a folder without traces.
     """
     found: list[Path] = []
     for path in paths:
@@ -84,22 +84,23 @@ def _latest(files: list[Path]) -> list[Path]:
 def read_files(
     paths: Sequence[Path], progress: Progress | None = None
 ) -> list[TracedFile | RunError]:
-    """The evidence of each file, in order, or why it has none; several files by a process each."""
+    """The evidence of each file, in order, or the error that prevented it; several files are read
+    in one process each."""
     if len(paths) == 1:
         return [or_error(paths[0], progress)]
     return list(in_children(paths))
 
 
 def in_children(paths: Sequence[Path]) -> Iterator[TracedFile | RunError]:
-    """In the order of the files, each read by a process of its own, as many at once as there are
+    """In the order of the files. Each is read in its own process, as many at once as there are
     cores."""
     with ThreadPoolExecutor(cores()) as pool:
         yield from pool.map(_in_child, paths)
 
 
 def read_file(path: Path, progress: Progress | None = None, *, alone: bool = True) -> TracedFile:
-    """The evidence of one trace file. ``alone``: no others are read at the same time. Raises
-    RunError if it is no trace, or one of another program (a browser's, say)."""
+    """The evidence of one trace file. ``alone``: no other file is read at the same time. Raises
+    RunError if it is not a trace, or a trace of another program (such as a browser)."""
     trace = read_trace(path, progress, alone=alone)
     evidence = device_evidence(trace)
     if evidence.get(TracedSteps) is None:
@@ -126,9 +127,9 @@ def unrelated(files: Sequence[TracedFile]) -> str:
     worlds = {file.world: file.path.name for file in files if file.world is not None}
     if len(worlds) > 1:
         (one, a), (other, b) = list(worlds.items())[:2]
-        return f"{a} is of {one} ranks, {b} of {other}"
+        return f"{a} is from a job of {one} ranks, {b} from one of {other}"
     if worlds and len(files) > min(worlds):
-        return f"there are {len(files)}, and {next(iter(worlds.values()))} is of {min(worlds)}"
+        return f"there are {len(files)}, but {next(iter(worlds.values()))} is one of {min(worlds)}"
     for file in files[1:]:
         devices = _device(first), _device(file)
         if all(devices) and devices[0] != devices[1]:
@@ -145,13 +146,13 @@ def unrelated(files: Sequence[TracedFile]) -> str:
 
 
 def _device(file: TracedFile) -> str:
-    """What it was recorded on; "" where the trace does not say."""
+    """The device it was recorded on; "" if the trace does not say."""
     about = file.evidence.get(Environment)
     return about.device if about and about.device not in (UNKNOWN_DEVICE, NO_DEVICE) else ""
 
 
 def _work(file: TracedFile) -> set[str]:
-    """Names of its kernels; of a sampled trace, or one without kernels, nothing."""
+    """Names of its kernels; empty for a sampled trace or one without kernels."""
     steps, parts = file.evidence.get(TracedSteps), file.evidence.get(DeviceParts)
     if parts is None or (steps and steps.sampled):
         return set()
@@ -168,7 +169,7 @@ def or_error(
 
 
 def _in_child(path: Path) -> TracedFile | RunError:
-    """One that was killed is started once more: memory may be short but for a moment."""
+    """A killed child is started once more: the memory shortage may have been brief."""
     for _ in range(2):
         child = subprocess.run(
             [*program("tdiag.evidence.from_trace.trace_files"), os.fspath(path)],
@@ -194,7 +195,7 @@ def _rank(trace: Trace) -> int | None:
 
 
 def _environment(trace: Trace, rank: int) -> Environment:
-    """What the trace says of where it was recorded; the rest stays empty."""
+    """What the trace says about the machine it was recorded on; the rest stays empty."""
     used = set(np.unique(trace.device[trace.device >= 0]).tolist())
     # deviceProperties lists every device of the machine, traced or not.
     names = [str(d["name"]) for d in trace.device_properties if d.get("id") in used and "name" in d]

@@ -24,22 +24,22 @@ WARM_UP_RATIO = Threshold(
     "Heuristic: compilation, autotuning and allocation are known to take several times a step,"
     " ordinary variation does not.",
 )
-MIN_NUMBERED = 20  # ops below which a median of gaps says nothing
-ENOUGH_NUMBERED = 20_000  # ops beyond which it says nothing new
-MIN_REST = 2  # steps that must remain to tell warm-up by
+MIN_NUMBERED = 20  # with fewer ops a median of gaps says nothing
+ENOUGH_NUMBERED = 20_000  # more ops add nothing
+MIN_REST = 2  # steps that must remain as a reference for warm-up
 MOST_WARM_UP_FRAC = Threshold(
     1 / 3,
     "of the steps",
-    "Heuristic: slower steps in more of a trace are no warm-up but how this training runs.",
+    "Heuristic: if more steps are slower, that is how this training runs, not warm-up.",
 )
 
 
 @dataclass(frozen=True)
 class TracedWindow:
-    """``bounds``: n + 1 instants (ns) around n consecutive steps. ``warm_up``: steps set aside.
-    ``host_end``: where the host ended its last step; the device may work on until ``end``.
-    ``head_ns``: time before the first device work, set aside where no steps are marked.
-    ``sampled``: the file holds only a sample of the events that were recorded."""
+    """``bounds``: n + 1 instants (ns) around n consecutive steps. ``warm_up``: number of steps set
+    aside. ``host_end``: where the host ended its last step; the device may work on until ``end``.
+    ``head_ns``: time before the first device work, set aside if no steps are marked. ``sampled``:
+    the file holds only a sample of the recorded events."""
 
     bounds: Ints
     found_by: str
@@ -109,16 +109,16 @@ def _bounds(view: TraceView) -> tuple[Ints | None, str]:
     for pattern, found_by in ((NEXT_BATCH, "loader"), (OPTIMIZER_STEP, "optimizer")):
         rows = view.matching(view.annotations, pattern)
         if len(rows) > 1:
-            if found_by == "loader":  # from asking for a batch to asking for the next
+            if found_by == "loader":  # from one batch request to the next
                 return np.unique(trace.ts_ns[rows]), found_by
             return np.unique(trace.ends(rows)), found_by
     return span, "span"
 
 
 def _profiler_steps(start: Ints, end: Ints, lane: Ints) -> Ints:
-    """Their bounds: of the thread that has most of them, and of its longest unbroken recording.
+    """Their bounds, from the thread with the most of them and its longest unbroken recording.
 
-    A schedule that repeats leaves pauses between its recordings, which are in no step.
+    A repeating schedule pauses between recordings; the pauses belong to no step.
     """
     lanes, counts = np.unique(lane, return_counts=True)
     mine = lane == lanes[np.argmax(counts)]
@@ -142,10 +142,10 @@ def _span(view: TraceView) -> Ints | None:
 
 
 def _head(view: TraceView, bounds: Ints) -> int:
-    """How long no device work has begun yet, ns.
+    """Time before any device work begins, ns.
 
-    Before it the device may have done what a trace cut out of a run does not show: a copy that
-    blocks there waits for that work, and idle time there has no known cause.
+    Before that, the device may have run work issued before the recording: a copy that blocks there
+    waits for that work, and idle time there has no known cause.
     """
     if not len(view.work):
         return 0
@@ -153,9 +153,9 @@ def _head(view: TraceView, bounds: Ints) -> int:
 
 
 def _until_device_ends(view: TraceView, bounds: Ints) -> Ints:
-    """Let the last step end when the device has finished what these steps issued.
+    """Extend the last step until the device has finished what these steps issued.
 
-    A host that runs ahead ends its last step while the device still works for it.
+    A host that runs ahead ends its last step while the device still works on it.
     """
     trace = view.trace
     issued = trace.ts_ns[view.launch]
@@ -167,21 +167,21 @@ def _until_device_ends(view: TraceView, bounds: Ints) -> Ints:
 
 
 def _sampled(view: TraceView) -> bool:
-    """Whether most ops lack the op recorded next: the profiler numbers them one by one."""
+    """Whether most ops lack the op recorded next (the profiler numbers them consecutively)."""
     numbers = np.unique(view.trace.external[view.ops[:ENOUGH_NUMBERED]])
     numbers = numbers[numbers > 0]
     return len(numbers) > MIN_NUMBERED and float(np.median(np.diff(numbers))) > 1
 
 
 def _warm_up(working: Ints) -> int:
-    """How many leading steps are warm-up: each of them is slow, and at most a third of all.
+    """Number of leading warm-up steps: each is slow, and they are at most a third of all.
 
-    ``working``: of each step the time without waiting for data. A loader fills its queue at the
-    start and stalls now and then; neither warms anything up.
+    ``working``: each step's time without waiting for data. A loader fills its queue at the start
+    and stalls now and then; neither is warm-up.
     """
     most = min(math.ceil(len(working) * MOST_WARM_UP_FRAC), len(working) - MIN_REST)
     if most < 1:
         return 0
     slow = working > WARM_UP_RATIO * np.median(working[most:])
-    leading = int(np.argmin(slow))  # the first that is not
+    leading = int(np.argmin(slow))  # the first step that is not slow
     return leading if leading <= most else 0

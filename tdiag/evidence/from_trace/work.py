@@ -29,14 +29,14 @@ Dims = tuple[int, ...]
 
 COMPUTING = ("forward", "loss", "backward", "optimizer")
 
-# Bytes of one element, and torch's name, by the name in a trace.
+# torch's name and bytes per element, by the name in a trace.
 DTYPES = {
     "float": ("float32", 4), "double": ("float64", 8), "c10::Half": ("float16", 2),
     "c10::BFloat16": ("bfloat16", 2), "long int": ("int64", 8), "long": ("int64", 8),
     "int": ("int32", 4), "short": ("int16", 2), "signed char": ("int8", 1),
     "unsigned char": ("uint8", 1), "bool": ("bool", 1), "c10::complex<float>": ("complex64", 8),
 }  # fmt: skip
-# Rows that an index picks are moved, not the table that it picks from.
+# Indexing moves the rows it picks, not the whole table.
 PICKS = re.compile(r"::(index|embedding|gather|scatter|take|_index_put|masked_)\w*$")
 ONLY_WRITES = re.compile(r"::(fill|zero|uniform|normal|random|bernoulli|exponential)_$")
 ONLY_READS = re.compile(r"::(sum|mean|max|min|amax|argmax|var|std|norm|linalg_vector_norm|dot)$")
@@ -50,7 +50,7 @@ def work(
     stacks: PythonStacks,
     phases: Sequence[Phase],
 ) -> Work | None:
-    """The work of ``COMPUTING`` phases, of all where none are known. None where no shapes were
+    """The work in ``COMPUTING`` phases, or in all if phases are unknown. None if no shapes were
     recorded (``record_shapes``)."""
     trace = view.trace
     computing = _computing(ops, phases)
@@ -95,7 +95,7 @@ def work(
 
 
 def _computing(ops: Nested, phases: Sequence[Phase]) -> Mask:
-    """Which ops were called in a phase that computes."""
+    """Which ops were called in a computing phase."""
     ordered = without_gc(phases)
     if not ordered:
         return np.ones(len(ops.rows), np.bool_)
@@ -108,7 +108,8 @@ def _computing(ops: Nested, phases: Sequence[Phase]) -> Mask:
 
 
 def _counted(view: TraceView, ops: Nested) -> Rows:
-    """Of ops that call one another, the one that does the work: a matrix op with all that it calls,
+    """Of ops that call one another, the one that does the work: a matrix op counts with all it
+    calls,
     else the innermost."""
     shaped = view.trace.shapes[ops.rows] >= 0
     matrices, counted = matrix_rows(view, ops)
@@ -121,8 +122,8 @@ def _counted(view: TraceView, ops: Nested) -> Rows:
 
 
 def _enclosing(ops: Nested, counted: Rows) -> Rows:
-    """Per op that of ``counted`` which it is or lies in, −1 where there is none; one more −1 at the
-    end, which is what the index −1 finds."""
+    """For each op the op in ``counted`` that is or contains it, −1 if none. One extra −1 at the end
+    serves the index −1."""
     found = np.full(len(ops.rows) + 1, -1, np.int64)
     found[counted] = counted
     above = ops.parent.copy()
@@ -134,8 +135,8 @@ def _enclosing(ops: Nested, counted: Rows) -> Rows:
 
 
 def _tensors(dims: str, types: str) -> tuple[tuple[Dims, ...], tuple[str, ...]]:
-    """Dimensions and data types of the inputs, of lists of tensors one by one; nothing if a text
-    was cut."""
+    """Dimensions and data types of the inputs, with lists of tensors flattened; empty if the trace
+    cut off a text."""
     try:
         sizes, kinds = json.loads(dims or "[]"), json.loads(types or "[]")
     except json.JSONDecodeError:
@@ -157,8 +158,8 @@ Outputs = dict[tuple[Dims, Dims], Dims]
 def _outputs(
     names: Sequence[str], shapes: Sequence[tuple[tuple[Dims, ...], tuple[str, ...]]], kinds: Rows
 ) -> Outputs:
-    """The output's dimensions by those of a convolution's input and weight: its backward, whose
-    first input is the output's gradient, tells them."""
+    """A convolution's output dimensions by those of its input and weight, read from its backward:
+    the first input of backward is the output's gradient."""
     found = {}
     for name, shape, _ in kinds.T.tolist():
         dims = shapes[shape][0]
@@ -168,9 +169,9 @@ def _outputs(
 
 
 def flops(name: str, dims: tuple[Dims, ...], outputs: Outputs) -> float:
-    """Multiplications and additions of one call; 0 of an op that is no matrix op.
+    """Multiplications and additions of one call; 0 for an op that is not a matrix op.
 
-    A convolution whose backward was not traced is taken to keep the size of its input."""
+    A convolution whose backward was not traced is assumed to keep the size of its input."""
     op = name.rpartition("::")[2]
     if op in ("mm", "bmm", "addmm", "baddbmm"):
         if len(dims) < 2 or len(dims[-1]) < 2 or len(dims[-2]) < 2:
@@ -202,7 +203,7 @@ def _convolution(op: str, dims: tuple[Dims, ...], outputs: Outputs) -> float:
 
 
 def _attention(op: str, dims: tuple[Dims, ...]) -> float:
-    """Of [batch, heads, length, width]; backward has five products where forward has two."""
+    """For [batch, heads, length, width]; backward has five products where forward has two."""
     backward = "backward" in op
     inputs = dims[1:] if backward else dims
     if len(inputs) < 3 or min(len(d) for d in inputs[:3]) < 4:
@@ -214,7 +215,7 @@ def _attention(op: str, dims: tuple[Dims, ...]) -> float:
 
 
 def moved(name: str, dims: tuple[Dims, ...], dtypes: Sequence[str], outputs: Outputs) -> float:
-    """Bytes that one call reads and writes at least."""
+    """Lower bound of the bytes that one call reads and writes."""
     width = [DTYPES.get(kind, ("", 0))[1] for kind in dtypes]
     sizes = list(starmap(lambda size, each: math.prod(size) * each, zip(dims, width, strict=True)))
     if PICKS.search(name):
@@ -237,8 +238,8 @@ def moved(name: str, dims: tuple[Dims, ...], dtypes: Sequence[str], outputs: Out
 
 
 def _picked(dims: tuple[Dims, ...], sizes: Sequence[int], width: Sequence[int]) -> float:
-    """Bytes of the rows that an index names, where one is recorded; else those of the smallest
-    input: a mask, or what is put there."""
+    """Bytes of the rows picked by an index, if it was recorded; else of the smallest input: a mask,
+    or the values written."""
     if len(dims) > 1 and len(dims[0]) == 2 and width[1] == 8:
         return float(math.prod(dims[1]) * dims[0][1] * width[0])
     return float(min(sizes))

@@ -1,4 +1,4 @@
-"""One profiler a file; here they are listed, each with its window of :mod:`..wire`."""
+"""The profilers, one per file; they are listed here by their window in :mod:`..wire`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def make_capture(windows: Windows, window: PlannedWindow, *more: Any) -> Capture | None:
-    """The capture of a window; None for ``baseline``, where only the hooks are on, unless the
-    program is one of two that take turns."""
+    """The capture of a window; None for ``baseline``, in which only the hooks are on, unless the
+    program is one of two that run in turns."""
     from .calls import CallsCapture
     from .ops import OpsCapture
     from .sample import SampleCapture

@@ -13,7 +13,11 @@ from ..wire import CPROFILE
 from .switched import Capture
 
 MOST_ROWS = 300  # rows kept in the events; cprofile.pstats keeps them all
-ALWAYS = {"checkpoint", "clip_grad_norm_", "clip_grad_value_"}  # kept however little they take
+ALWAYS = {
+    "checkpoint",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+}  # always kept, even if they take little time
 
 
 class CallsCapture(Capture):
@@ -29,7 +33,7 @@ class CallsCapture(Capture):
         monitoring = getattr(sys, "monitoring", None)  # since Python 3.12
         if monitoring and (accelerator.kind() or threading.active_count() > 1):
             keep_to_thread(monitoring, threading.get_ident())
-        # sys.setprofile has one owner: if the script profiles itself, this one ends.
+        # sys.setprofile has one owner: if the script profiles itself, this capture ends.
         self.give_way(cProfile.Profile, "enable", "the script profiles itself (cProfile)")
         self.give_way(sys, "setprofile", "the script profiles itself (sys.setprofile)")
 
@@ -65,8 +69,8 @@ class CallsCapture(Capture):
 
 
 def keep_to_thread(monitoring: Any, thread: int) -> None:
-    """From Python 3.12 on cProfile sees the calls of all threads and takes them for those of one: a
-    pinning thread, or autograd's for a device, would end the calls of the training thread."""
+    """From Python 3.12 on cProfile sees the calls of all threads and mixes them up: a pinning
+    thread, or autograd's thread for a device, would end the calls of the training thread."""
 
     def kept(callback: Any) -> Any:
         def only_here(*args: Any) -> Any:

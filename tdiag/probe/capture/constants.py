@@ -1,10 +1,10 @@
-"""What a step computes from constants alone: the same result in every step.
+"""What a step computes only from constants: the same result in every step.
 
-Constant is a tensor that an earlier counted step was given unchanged (a buffer, a frozen weight, an
-attribute), what is made without data (``arange``, ``ones``, ``eye``), and what is computed from
-these by the same call with the same numbers as in the step before: a mask, an encoding of
-positions, a normalised adjacency matrix. So nothing is constant in the first step that is counted.
-Making a tensor without data is not counted: a buffer to be filled must be new in each step.
+A constant is a tensor that an earlier counted step received unchanged (a buffer, a frozen weight,
+an attribute), a tensor made without data (``arange``, ``ones``, ``eye``), or the result of the same
+call with the same numbers on constants as in the previous step: a mask, a positional encoding, a
+normalised adjacency matrix. So nothing is constant in the first counted step. Making a tensor
+without data is not counted, because a buffer to be filled must be new in each step.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ NOT, MAYBE, SURE = range(3)
 
 
 class Constants:
-    """One a process, since steps of different windows are compared. Tensors are known by id, with a
-    weak reference each. ``steps``: so many counted steps could be compared with an earlier one."""
+    """One per process, because steps of different windows are compared. Tensors are known by id,
+    each with a weak reference. ``steps``: counted steps that could be compared with an earlier
+    one."""
 
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
@@ -39,7 +40,7 @@ class Constants:
         self.calls: dict[
             Any, int
         ] = {}  # (place, name, how often in its step) → hash of its numbers
-        self.made: dict[int, tuple[Any, int]] = {}  # in this step: reference, how constant
+        self.made: dict[int, tuple[Any, int]] = {}  # made in this step: reference, how constant
         self.ordinals: dict[Any, int] = {}
         self.step, self.steps = -1, 0
 
@@ -48,7 +49,7 @@ class Constants:
         self.steps = 0
 
     def seen(self, name: str, args: Any, kwargs: Any, result: Any, place: Any) -> bool:
-        """A call returned. Whether it computed something from constants alone."""
+        """A call returned. Returns whether it computed something only from constants."""
         if self.step != self.probe.step:
             self.steps += bool(self.calls)
             self.step = self.probe.step
@@ -82,7 +83,7 @@ class Constants:
         return MAYBE
 
     def _same_numbers(self, place: Any, name: str, args: Any, kwargs: Any) -> int:
-        """Whether the step before made this call with the same numbers, or none is known of it."""
+        """Whether the previous step made this call with the same numbers, or it is unknown."""
         key = place, name
         ordinal = self.ordinals[key] = self.ordinals.get(key, 0) + 1
         given = flat((*args, *kwargs.items()))
@@ -94,5 +95,5 @@ class Constants:
 
 
 def _text(value: Any) -> str:
-    """Other objects are told apart by identity: two lists are not the same numbers."""
+    """Other objects are distinguished by identity: two lists are not the same numbers."""
     return repr(value) if isinstance(value, PLAIN) else f"{type(value).__name__} {id(value)}"

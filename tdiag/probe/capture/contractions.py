@@ -1,7 +1,7 @@
-"""Products and differences of everything with everything that are summed right away.
+"""Broadcast products and differences that are summed right away.
 
 ``(x[:, :, None] * w).sum(1)`` is a matrix product, ``(x[:, None] - y).pow(2).sum(-1)`` a matrix of
-distances: one call does either without ever writing the large tensor between.
+distances: a single call computes either without writing the large intermediate tensor.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ SPREADS = {
     "mul": PRODUCT, "__mul__": PRODUCT, "__rmul__": PRODUCT, "multiply": PRODUCT,
     "sub": DIFFERENCE, "__sub__": DIFFERENCE, "__rsub__": DIFFERENCE, "subtract": DIFFERENCE,
 }  # fmt: skip
-# Of a difference, before it is summed.
+# Calls on a difference before it is summed.
 POWERS = {"pow", "__pow__", "square", "abs"}
 SUMS = {PRODUCT: {"sum"}, DIFFERENCE: {"sum", "norm", "vector_norm", "linalg_vector_norm"}}
-# Elements of a tensor; with fewer, one call instead won little or nothing.
+# Elements of a tensor; with fewer, a single call gained little or nothing.
 FEWEST = 1 << 16
-LARGER = 8  # times its inputs: less is a bias or a mask, not everything with everything
+LARGER = 8  # times its inputs: smaller results come from a bias or a mask, not from all pairs
 
 
 class Contractions:
-    """One for each window ``ops``."""
+    """One per window ``ops``."""
 
     def __init__(self) -> None:
-        # id of a large tensor → weak reference, kind, line, calls' time so far
+        # id of a large tensor → weak reference, kind, line, time of the calls so far
         self.spread: dict[int, tuple[Any, str, LineCalls, int]] = {}
 
     def seen(

@@ -1,11 +1,11 @@
 """Follows tensors from the call that made them to the calls that use them, over one or two steps.
 
-What a scan of the modules can only guess from their order is exact here: whether a batch norm's
-input *is* a convolution's output, whether an activation's input was still held when the backward
-began, whether the same tensor was sent to the device in the step before, too. Attention that is
-written out, softmax(q @ k.T) @ v, is followed from product to product: a softmax between products
-is not enough, since a graph network's scores are sums of what each end gives, and contrastive
-scores are no weights of anything.
+This gives exact answers that a scan of the modules could only guess from their order: whether a
+batch norm's input *is* a convolution's output, whether an activation's input was still held when
+the backward began, whether the same tensor was also sent to the device in the previous step.
+Attention that is written out, softmax(q @ k.T) @ v, is followed from product to product: a softmax
+between products is not enough, because a graph network's scores are sums, and contrastive scores do
+not weight anything.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "bmm", "baddbmm", "einsum"}
 SOFTMAXES = {"softmax", "_softmax"}
-# Scaling, masking and casting, which leave scores scores and weights weights.
+# Scaling, masking and casting, after which scores are still scores and weights still weights.
 PASSED_ON = {
     "div", "__truediv__", "true_divide", "mul", "__mul__", "__rmul__", "add", "__add__", "__radd__",
     "sub", "__sub__", "masked_fill", "where", "dropout", "to", "float", "half", "type_as",
@@ -41,9 +41,9 @@ SCORES, WEIGHTS = "scores", "weights"
 
 
 def stage_of(name: str, taken: str, result: Any) -> str:
-    """What the result of this call is; ``taken``: what the first such argument was, "" if none is.
+    """What the result of this call is; ``taken``: what the first such argument was, "" if none was.
 
-    Scores are the product of two matrices with more than one row and column each.
+    Scores are the product of two matrices with more than one row and more than one column each.
     """
     if name in PRODUCTS and not taken:
         return SCORES if result.dim() >= 2 and min(result.shape[-2:]) > 1 else ""
@@ -53,12 +53,12 @@ def stage_of(name: str, taken: str, result: Any) -> str:
 
 
 DROPOUT, GRADIENT, DIMENSIONS, SIZES = "dropout", "mask with gradient", "dimensions", "sizes"
-ASKED = "weights"  # MultiheadAttention is to return them: no fused kernel does
+ASKED = "weights"  # MultiheadAttention must return them, which no fused kernel does
 
 
 def unfused(name: str, args: Any, kwargs: Any) -> list[str]:
     """Why this call of fused attention may not get a fused kernel: dropout (on a CPU), a mask that
-    needs a gradient, not four dimensions, values not as wide as keys, weights to be returned."""
+    needs a gradient, not four dimensions, values not as wide as keys, weights to return."""
     if name == "multi_head_attention_forward":
         if kwargs.get("need_weights", args[15] if len(args) > 15 else True):
             return [ASKED]
@@ -79,15 +79,15 @@ def unfused(name: str, args: Any, kwargs: Any) -> list[str]:
 
 MOST_TRACKED = 50_000  # tensors; about 200 bytes each
 MOST_GRAPHS = 16
-MOST_FRAMES = 60  # walked upwards to find a caller
+MOST_FRAMES = 60  # frames searched upwards for a caller
 AFFINE = {
     "linear", "conv1d", "conv2d", "conv3d",
     "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
 }  # fmt: skip
 NORMS = {"batch_norm", "instance_norm"}
-# Their backward can do with their result alone, so that in place loses nothing.
+# Their backward needs only their result, so in place loses nothing.
 ACTIVATIONS = {"relu", "relu6", "hardtanh", "leaky_relu", "elu", "selu", "celu", "threshold"}
-# The backward of these does not need their own result: it may be overwritten.
+# The backward of these does not need their own result, so it may be overwritten.
 RESULT_NOT_NEEDED = AFFINE | NORMS | {"add", "__add__", "__radd__", "group_norm", "layer_norm"}
 MOVES = {"to", "cuda", "copy_", "cpu"}
 CLIPPING = {"clip_grad_norm_", "clip_grad_value_"}
@@ -97,7 +97,7 @@ _CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
 
 class Made:
     """A tensor that a call returned. ``weight``: id of the weight of an affine call that adds a
-    bias, ``features``: numbers in that bias; ``uses``: calls that took the tensor since."""
+    bias, ``features``: numbers in that bias; ``uses``: calls that have taken the tensor since."""
 
     __slots__ = ("features", "graph", "name", "place", "ref", "stage", "uses", "weight")
 
@@ -111,13 +111,13 @@ class Made:
 
 
 class Flow:
-    """One for each window ``ops``. Totals over the window, by the user's line."""
+    """One per window ``ops``. Totals over the window, by the user's line."""
 
     def __init__(self, probe: Probe, inspection: Inspection) -> None:
         self.probe, self.inspection = probe, inspection
         self.made: dict[int, Made] = {}
         self.in_place: dict[int, Made] = {}  # results of calls that changed them in place
-        self.normed: list[Made] = []  # affine results that a norm in training took
+        self.normed: list[Made] = []  # affine results that a norm in training mode took
         # (place, name) → calls, bytes of results, bytes of inputs still held when backward began
         self.activations: dict[Any, list[int]] = {}
         self.inputs: list[tuple[Any, Made, int]] = []
@@ -135,7 +135,7 @@ class Flow:
     def seen(self, name: str, args: Any, kwargs: Any, result: Any, place: Any) -> None:
         """A call returned."""
         if not isinstance(result, (torch.Tensor, tuple, list)):
-            return  # it asked for a size or a device, and used no values
+            return  # it read a size or a device and used no values
         if name in FUSED_ATTENTION:
             key = place, *unfused(name, args, kwargs)
             self.fused_calls[key] = self.fused_calls.get(key, 0) + 1
@@ -167,7 +167,8 @@ class Flow:
                 made.features = bias.numel()
 
     def _attend(self, name: str, args: Any, kwargs: Any, result: Any) -> str:
-        """Count attention that is written out, where its weights were made; what ``result`` is."""
+        """Count attention that is written out, where its weights were made; returns what ``result``
+        is."""
         values = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
         taken = [made for made in map(self._known, values) if made is not None and made.stage]
         of = taken[0] if taken else None
@@ -206,7 +207,8 @@ class Flow:
             self.synced = (self.synced or 0) + bool(ddp.require_backward_grad_sync)
 
     def moved(self, name: str, args: Any, result: Any) -> tuple[int, int]:
-        """(1 if this call sent to another device what the step before had sent already, bytes)."""
+        """(1 if this call sent to another device what the previous step had already sent,
+        bytes)."""
         source = args[1] if name == "copy_" and len(args) > 1 else args[0] if args else None
         if not isinstance(source, torch.Tensor) or not isinstance(result, torch.Tensor):
             return 0, 0
@@ -222,7 +224,7 @@ class Flow:
     # --- who called -----------------------------------------------------------------------------
 
     def clipping(self, place: Any, began: int, ended: int) -> None:
-        """If ``torch.nn.utils``'s gradient clipping made this call, note it."""
+        """Note this call if ``torch.nn.utils``'s gradient clipping made it."""
         frame = _above(_CLIP_FILE, CLIPPING)
         if frame is None:
             return
@@ -230,7 +232,7 @@ class Flow:
             place, {"name": frame.f_code.co_name, "calls": 0, "elapsed": 0, "began": began}
         )
         if frame is not self.clip_frame:
-            self.clip_frame = frame  # held, so that no other frame has its address
+            self.clip_frame = frame  # kept, so that no other frame gets its address
             clip["calls"] += 1
             clip["began"] = began
             clip["done"] = clip["elapsed"]
@@ -239,7 +241,7 @@ class Flow:
         clip["elapsed"] = clip["done"] + ended - clip["began"]
 
     def checkpointing(self) -> None:
-        """If this call runs inside ``torch.utils.checkpoint``, note who called that."""
+        """If this call runs inside ``torch.utils.checkpoint``, note the caller of that."""
         frame = _above(_CHECKPOINT_FILE, {"checkpoint"})
         if frame is None:
             return
@@ -254,12 +256,12 @@ class Flow:
     # --- in the end -----------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
-        """The fields it adds to the `ops` record."""
+        """The fields that it adds to the `ops` record."""
         self.clip_frame = None
         names = self.inspection.weight_names()
         biases: dict[Any, int] = {}
         for made in self.normed:
-            if made.uses == 1:  # the bias is seen by nobody but the norm
+            if made.uses == 1:  # only the norm sees the bias
                 key = (*names.get(made.weight or 0, ("", "")), made.place, made.features)
                 biases[key] = biases.get(key, 0) + 1
         return {
@@ -284,7 +286,7 @@ class Flow:
         }  # fmt: skip
 
     def _graphs(self) -> list[tuple[Made, Any]]:
-        """Tensors that hold a graph when the step has ended, one a line, the last made."""
+        """Tensors that hold a graph when the step has ended, one per line, the last one made."""
         found: dict[Any, tuple[Made, Any]] = {}
         for made in (*self.made.values(), *self.in_place.values()):
             tensor = made.ref() if made.graph else None
@@ -293,13 +295,13 @@ class Flow:
         return list(found.values())[-MOST_GRAPHS:]
 
     def alive(self) -> list[tuple[Any, Any, int]]:
-        """(reference, place, bytes) of the tensors made that still live."""
+        """(reference, place, bytes) of the made tensors that are still alive."""
         found = [(made, made.ref()) for made in self.made.values()]
         return [(made.ref, made.place, nbytes(t)) for made, t in found if t is not None]
 
 
 def count_nodes(tensor: Any) -> int:
-    """Nodes of the graph below this tensor, ``MOST_GRAPH_NODES`` at most."""
+    """Number of nodes of the graph below this tensor, at most ``MOST_GRAPH_NODES``."""
     seen = {tensor.grad_fn}
     left = [tensor.grad_fn]
     while left and len(seen) < MOST_GRAPH_NODES:  # a node takes about a microsecond

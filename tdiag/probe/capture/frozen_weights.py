@@ -1,9 +1,9 @@
-"""What frozen weights compute from the batch: the same numbers whenever a sample comes again.
+"""What frozen weights compute from the batch: the same numbers whenever a sample occurs again.
 
-Followed from call to call. A result is frozen if no gradient is recorded for it and it comes from a
-weight that nothing trains, directly or through other frozen results. Random numbers that reach such
-a weight make its results differ from epoch to epoch; so does a weight that somebody changes by hand
-(an average of the trained ones).
+Results are followed from call to call. A result is frozen if no gradient is recorded for it and it
+comes from a weight that nothing trains, directly or through other frozen results. If random numbers
+reach such a weight, its results differ from epoch to epoch; they also differ if the script changes
+the weight by hand (an average of the trained ones).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_TRACKED = 50_000  # tensors
 
 
 class FrozenWeights:
-    """One for each window ``ops``. Tensors are known by id, with a weak reference each."""
+    """One per window ``ops``. Tensors are known by id, each with a weak reference."""
 
     def __init__(self, inspection: Inspection) -> None:
         self.inspection = inspection
@@ -46,7 +46,7 @@ class FrozenWeights:
         self.state = random.getstate()
 
     def seen(self, name: str, args: Any, kwargs: Any, result: Any) -> bool:
-        """A call returned. Whether its result is frozen."""
+        """A call returned. Returns whether its result is frozen."""
         given = list(tensors_in(args, kwargs))
         made = [value for value in flat((result,)) if isinstance(value, torch.Tensor)]
         drawn = name in RANDOM or any(holds(self.drawn, value) for value in given)
@@ -80,12 +80,12 @@ class FrozenWeights:
             self.inspection.frozen.note(weight)
 
     def backward_begins(self) -> None:
-        """What follows belongs to another step."""
+        """Calls after this belong to another step."""
         self.branched = self.in_step = False
         self.state = random.getstate()
 
     def _mode(self, name: str, args: Any, kwargs: Any) -> None:
-        """Note a call that gives other numbers in training than in evaluation."""
+        """Note a call that gives different numbers in training and in evaluation."""
 
         def given(key: str, at: int, otherwise: Any) -> Any:
             return kwargs.get(key, args[at] if len(args) > at else otherwise)
@@ -104,7 +104,7 @@ class FrozenWeights:
             self.modes.add(name.replace("_", " ") if name in NORMS else "dropout")
 
     def report(self) -> dict[str, Any]:
-        """The field `frozen` of the `ops` record; null where no frozen weight was used."""
+        """The field `frozen` of the `ops` record; null if no frozen weight was used."""
         if not self.weights:
             return {"frozen": None}
         return {
@@ -118,7 +118,7 @@ class FrozenWeights:
         }
 
     def _names(self) -> list[str]:
-        """The smallest module that holds all of them, of each outermost module."""
+        """The smallest module that contains all of them, for each outermost module."""
         found = []
         for _, module in self.inspection.alive():
             named = module.named_parameters()
@@ -147,7 +147,8 @@ def tensors_in(args: Any, kwargs: Any) -> Iterator[Any]:
 
 
 def flat(values: Any) -> Iterator[Any]:
-    """With what lists and tuples among them hold: weights of a recurrent layer, tensors to join."""
+    """The values, including those in lists and tuples (a recurrent layer's weights, tensors to
+    join)."""
     for value in values:
         if isinstance(value, (list, tuple)):
             yield from value

@@ -1,4 +1,4 @@
-"""Torch calls by the user's line and phase, as the marks of the step tell them."""
+"""Torch calls by the user's line and phase; the phase comes from the marks of the step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SUMS = (
     "calls", "grad_calls", "constructions", "constructed", "elapsed", "constant", "contracted",
     "frozen", "moved_again", "moved_bytes",
 )  # fmt: skip
-MOST_NAMES = 6  # calls named of a line
+MOST_NAMES = 6  # named calls per line
 
 # Phase and whether something else begins there. After a gradient, an update comes, or is about to:
 # a closure's own marks come after its begin.
@@ -43,17 +43,17 @@ _BEGINS = {
     OPTIMIZER_END: "prepare",
     STEP_END: "prepare",
 }
-_OPEN = ""  # the phase is not known yet
+_OPEN = ""  # the phase is not yet known
 
 
 class LineCalls:
-    """What one line of the user's called. ``turns``: in which turns it did, a turn being one
-    batch, one call of a module with what follows it, or one backward. ``repeated``: the most
+    """The calls of one of the user's lines. ``turns``: in how many turns it called, a turn being
+    one batch, one call of a module with what follows it, or one backward. ``repeated``: the most
     calls with the same weights before one backward; ``one_row``: all of these on one sample;
     ``shared``: the most weights that took one input, and ``tensors`` these with their biases;
-    ``contraction``: what it spread and summed, "" for nothing.
-    ``names``: calls that the line itself made; of those that a function of a library made (an
-    optimizer's step, a module's forward, a Trainer), one of each name for each call of it."""
+    ``contraction``: what it spread and summed, "" for nothing. ``names``: calls that the line
+    itself made; for calls made by a library's function (an optimizer's step, a module's forward, a
+    Trainer), one per name for each call of the function."""
 
     __slots__ = (*SUMS, "conversions", "names", "turns", "repeated", "one_row", "shared", "tensors",
                  "contraction")  # fmt: skip
@@ -96,10 +96,10 @@ class LineCalls:
 
 
 class Lines:
-    """What follows a module's call is the loss, unless a module is called again before any
-    backward: then it belonged to the forward pass, as in the clean steps (docs/phases.md). Another
-    module that returns a single number is the loss itself. What follows an update is work after the
-    step where a loader is asked next, else it prepares."""
+    """Calls after a module's call are loss, unless a module is called again before any backward:
+    then they belonged to the forward pass, as in the clean steps (docs/phases.md). Another module
+    that returns a single number is the loss itself. Calls after an update are work after the step
+    if a loader is asked next; otherwise they prepare."""
 
     def __init__(self, probe: Probe, boundary: Boundary) -> None:
         self.probe, self.boundary = probe, boundary
@@ -108,15 +108,15 @@ class Lines:
         self.phase, self.turn = "prepare", 0
         self.called: set[int] = set()  # modules with parameters, since the last batch or backward
         self.deciding: int | None = None  # a module that is the loss if it returns a single number
-        self.updated = False  # what is open follows an optimizer's step
+        self.updated = False  # the open calls follow an optimizer's step
         self.uses: Counter[int] = Counter()  # of weights, since the last batch or backward
-        # Since then, of (line, input): a weak reference to the input, the weights that took it, and
+        # Since then, by (line, input): a weak reference to the input, the weights that took it, and
         # these with their biases.
         self.takers: dict[tuple[int, int], tuple[Any, set[int], set[int]]] = {}
         self.step, self.read = probe.step, 0  # how far the step's log has been followed
 
     def at(self, place: Any) -> tuple[str, LineCalls]:
-        """The row to count a call in that this place makes now, and its phase so far."""
+        """The row in which to count a call from this place now, and its phase so far."""
         self._follow()
         phase = "backward" if self.boundary.backward_depth else self.phase
         line = self._row(place, phase) if phase else self.open.setdefault(place, LineCalls())
@@ -124,7 +124,7 @@ class Lines:
         return phase, line
 
     def uses_weights(self, line: LineCalls, args: Any, kwargs: Any) -> None:
-        """Count a call in that takes a parameter of two dimensions or more after its input."""
+        """Count a call that takes a parameter of two or more dimensions after its input."""
         given = args[0] if args else kwargs.get("input")
         for value in (*args[1:], *kwargs.values()):
             taken = value[0] if isinstance(value, (list, tuple)) and value else value
@@ -136,7 +136,7 @@ class Lines:
                 return
 
     def _shared(self, line: LineCalls, given: Any, weight: Any, taken: Any) -> None:
-        """Count the weights that take one input, which is not kept alive for it."""
+        """Count the weights that take the same input, without keeping the input alive."""
         if not isinstance(given, torch.Tensor):
             return
         key = id(line), id(given)
@@ -158,9 +158,9 @@ class Lines:
         ]
 
     def _join(self) -> None:
-        """A line of forward and loss belongs to where most of its calls do: what follows a model's
-        call in a loop is forward, in the last turn, too; what follows a criterion's call is loss,
-        before the model is called again, too."""
+        """A line in forward and loss belongs to the phase of most of its calls: calls after a
+        model's call in a loop are forward, also in the last turn; calls after a criterion's call
+        are loss, also before the model is called again."""
         for place in [place for place, phase in self.rows if phase == "loss"]:
             if (place, "forward") in self.rows:
                 by_calls = sorted(("forward", "loss"), key=lambda p: self.rows[place, p].calls)
@@ -173,7 +173,9 @@ class Lines:
         return line
 
     def _follow(self) -> None:
-        log = self.probe.marks.log  # of this step: while calls are counted, each is cut at once
+        log = (
+            self.probe.marks.log
+        )  # this step's log: while calls are counted, each step is cut at once
         if self.step != self.probe.step:
             self.step, self.read = self.probe.step, 0
             self._mark(STEP_END, 0)
@@ -192,7 +194,7 @@ class Lines:
         elif code in _BEGINS:
             after = "after_step" if code == NEXT_BEGIN else "prepare"
             self._begin(after if self.updated else "loss")
-            # Where an update ends a step, its own mark is cut off with the step.
+            # If an update ends a step, its own mark is cut off with the step.
             by_update = code == STEP_END and self.boundary.rank == OPTIMIZER
             self.updated = code == OPTIMIZER_END or (by_update and not self.boundary.divided)
             self.phase, self.deciding = _OPEN if self.updated else _BEGINS[code], None
@@ -222,7 +224,7 @@ class Lines:
             self.called.add(module)
 
     def _begin(self, before: str) -> None:
-        """A turn begins; what is open of the last one was of this phase."""
+        """A turn begins; the open calls of the last one were in this phase."""
         self._settle(before)
         self.turn += 1
 
@@ -233,7 +235,8 @@ class Lines:
 
 
 def _one_row(given: Any) -> bool:
-    """A batch of one, or a sample without a batch. A vector of integers is a batch of indices."""
+    """Whether it is a batch of one, or a sample without a batch. A vector of integers is a batch of
+    indices."""
     if not isinstance(given, torch.Tensor) or not given.dim():
         return True
     return given.shape[0] == 1 or (given.dim() == 1 and given.is_floating_point())

@@ -1,5 +1,5 @@
-"""Counts torch calls by the user's own line, exactly, over one or two steps; on a device also the
-lines that make it synchronise, by torch's own warnings."""
+"""Counts torch calls by the user's own line, exactly, over one or two steps; on CUDA also the lines
+that make the device synchronise, by torch's own warnings."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .switched import Capture
 MESSAGE = "called a synchronizing CUDA operation"
 
 
-PROTOTYPE = "Synchronization debug mode is a prototype"  # of torch, once in a process
+PROTOTYPE = "Synchronization debug mode is a prototype"  # torch's own warning, once per process
 
 
 class SyncWarnings:
-    """``torch.cuda.set_sync_debug_mode("warn")`` for a while; every other warning passes on. A mode
-    that the script has set stays: there nothing is counted."""
+    """Sets ``torch.cuda.set_sync_debug_mode("warn")`` for a while; all other warnings pass through.
+    If the script has set a mode, it stays and nothing is counted."""
 
     def __init__(self) -> None:
         self.on = False
@@ -59,7 +59,7 @@ class SyncWarnings:
             warnings.filters.remove(self.filter)  # type: ignore[attr-defined]
 
     def counts(self) -> list[list[Any]] | None:
-        """``[[location, times], …]``; None where there is no device to synchronise."""
+        """``[[location, times], …]``; None if there is no device to synchronise."""
         if not self.seen:
             return None
         return [[list(place) or None, n] for place, n in self.lines.items()]
@@ -84,7 +84,7 @@ CONSTRUCTIONS = {"tensor", "as_tensor", "from_numpy", "asarray", "FloatTensor"}
 
 
 class _Counter(TorchFunctionMode):
-    """Sees every torch call that Python makes, on this thread."""
+    """Sees every torch call that Python makes on this thread."""
 
     def __init__(self, capture: OpsCapture) -> None:
         super().__init__()
@@ -106,14 +106,14 @@ class _Counter(TorchFunctionMode):
 
 
 class OpsCapture(Capture):
-    """Skipped where a mode is already active, and where compiled graphs are alive: a mode
-    would make dynamo compile them again."""
+    """Skipped if a mode is already active, and if compiled graphs are alive, because a mode would
+    make dynamo recompile them."""
 
     def start(self) -> str:
         if dynamo.compiled_frames():
             return "compiled graphs are alive: counting calls would recompile them"
         if torch._C._len_torch_function_stack():
-            return "the script has a torch function mode of its own switched on"
+            return "the script has its own torch function mode switched on"
         self.lines = Lines(self.probe, self.boundary)
         self.syncs = SyncWarnings()
         self.flow, self.frozen = Flow(self.probe, self.inspection), FrozenWeights(self.inspection)
@@ -121,7 +121,7 @@ class OpsCapture(Capture):
         self.constants = self.inspection.constants or Constants(self.probe)
         self.inspection.constants = self.constants
         self.mode: Any = None
-        # The library's function that the user's line is in, and the calls seen of it so far.
+        # The library's function called by the user's line, and the calls seen in it so far.
         self.library_call: FrameType | None = None
         self.made_there: set[str] = set()
         return ""
@@ -155,7 +155,7 @@ class OpsCapture(Capture):
     def seen(
         self, func: Any, args: Any, kwargs: Any, result: Any, began: int, ended: int
     ) -> None:  # fmt: skip
-        """One torch call returned. No tensor subclass of the user's is asked."""
+        """A torch call returned. Calls no code of the user's tensor subclasses."""
         with torch._C.DisableTorchFunction():
             self._count(func, args, kwargs, result, began, ended)
 
@@ -170,7 +170,7 @@ class OpsCapture(Capture):
         phase, line = self.lines.at(at)
         if callee is None or callee is not self.library_call:
             self.made_there.clear()
-        # Held until the next call, so that no other frame has its address.
+        # Kept until the next call, so that no other frame gets its address.
         self.library_call = callee
         if name not in line.names:
             self.flow.checkpointing()
@@ -189,13 +189,13 @@ class OpsCapture(Capture):
             line.constant += ended - began
         elif self.frozen.seen(name, args, kwargs, result):
             line.frozen += ended - began
-        if name not in self.made_there:  # what a library loops over is not the line's loop
+        if name not in self.made_there:  # a library's loop is not the line's loop
             line.names[name] += 1
         if callee is not None:
             self.made_there.add(name)
         results = result if isinstance(result, (tuple, list)) else (result,)
         if any(isinstance(x, torch.Tensor) and x.grad_fn is not None for x in results):
-            line.grad_calls += 1  # a recurrent layer gives several
+            line.grad_calls += 1  # a recurrent layer returns several
         if phase != "backward" and torch.is_grad_enabled():
             self.lines.uses_weights(line, args, kwargs)
         if name in CONVERSIONS:
@@ -205,7 +205,7 @@ class OpsCapture(Capture):
             line.constructed += ended - began
 
     def _watch_module_moves(self) -> None:
-        """``module.to(…)`` in a step: counted while the window lasts, outermost calls only."""
+        """Count ``module.to(…)`` in a step while the window lasts, outermost calls only."""
         original: Any = torch.nn.Module._apply
         moves = self.flow.module_moves
         inside: list[bool] = []
@@ -232,10 +232,11 @@ class OpsCapture(Capture):
         stack = torch._C._len_torch_function_stack()
         if stack and torch._C._get_function_stack_at(stack - 1) is self.mode:
             self.mode.__exit__(None, None, None)
-        # else: a mode of the script's own lies on top; tdiag's stays below it and does nothing
+        # else: the script's own mode lies on top; tdiag's stays below it and does nothing
 
 
 def _of_tensor(args: Any, kwargs: Any) -> bool:
-    """``torch.as_tensor(tensor)``: nothing of Python's or numpy's becomes a tensor here."""
+    """Whether it is ``torch.as_tensor(tensor)``: then no Python or numpy data becomes a tensor
+    here."""
     given = args[0] if args else kwargs.get("data", kwargs.get("obj"))
     return isinstance(given, torch.Tensor)

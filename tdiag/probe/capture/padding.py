@@ -1,9 +1,9 @@
 """Padding among the tokens that the counted steps look up in embedding tables.
 
-Sequences of one batch are made equally long. What the model then computes is seen where tokens
-become vectors: an index of batch × sequence, and with it either the table's ``padding_idx`` or a
-mask of the same shape. Without either nothing is padding: a token may repeat at the end of rows
-(the background of a picture). Values are read when the steps are over.
+Sequences of one batch are made equally long. The padded positions are visible where tokens become
+vectors: an index of batch × sequence, together with either the table's ``padding_idx`` or a mask of
+the same shape. Without either nothing counts as padding, because a token may repeat at the end of
+rows (the background of a picture). Values are read when the steps are over.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from ..models import plain
 
 MOST_LOOKUPS, MOST_MASKS = 64, 64
 MOST_TOKENS = 1 << 22  # of one lookup; more are not read
-# After these a recurrent layer leaves padding out.
+# After these calls a recurrent layer leaves padding out.
 PACKING = {"_pack_padded_sequence", "_nested_tensor_from_mask"}
-# What ends a sequence, and what begins it, may be the padding token, too (GPT-2's).
+# The tokens that end or begin a sequence may be the padding token, too (GPT-2's).
 MOST_ENDS = 2
 INTEGERS = {torch.int64, torch.int32, torch.int16, torch.uint8}
 
 
 class Padding:
-    """One for each window ``ops``."""
+    """One per window ``ops``."""
 
     def __init__(self) -> None:
         self.lookups: list[tuple[Any, int, Any]] = []  # tokens, padding_idx or −1, place
-        self.masks: dict[int, Any] = {}  # held, so that no other tensor has its id
+        self.masks: dict[int, Any] = {}  # kept, so that no other tensor gets its id
         self.packed = False
 
     def seen(self, name: str, args: Any, kwargs: Any, result: Any, place: Any) -> None:
-        """A call returned, in training."""
+        """A call returned, in training mode."""
         if name in PACKING:
             self.packed = True
         if name == "embedding":
@@ -52,7 +52,7 @@ class Padding:
             self.lookups.append((tokens, -1 if index is None else index, place))
 
     def report(self) -> dict[str, Any]:
-        """The fields `padding` of the `ops` record, [[place, what tells padding, sequences,
+        """The fields `padding` of the `ops` record, [[place, how padding is recognised, sequences,
         positions, positions if each batch were as long as its longest sequence, tokens], …], and
         `packed`."""
         found: dict[Any, list[int]] = {}
@@ -69,14 +69,15 @@ class Padding:
         return {"padding": [[*key, *sums] for key, sums in found.items()], "packed": self.packed}
 
     def _lengths(self, tokens: Any, index: int) -> tuple[str, list[int]]:
-        """What tells which are padding, and the sequences' lengths; none where nothing tells."""
+        """How padding is recognised, and the sequences' lengths; none if it cannot be
+        recognised."""
         tokens = tokens.cpu()
         for mask in self.masks.values():
             if (given := _as_shape(mask, tokens.shape)) is not None:
                 given = given.cpu()
                 yes = given != 0
                 if not bool((yes == given).all()):
-                    continue  # numbers, not yes and no
+                    continue  # numbers, not a mask
                 for real in (yes, ~yes):
                     if _is_mask(real, tokens):
                         return "mask", real.sum(1).tolist()
@@ -87,7 +88,8 @@ class Padding:
 
 
 def _may_mask(tensor: torch.Tensor) -> bool:
-    """Of batch × sequence, maybe with single dimensions between; its values are not read yet."""
+    """Whether it has shape batch × sequence, perhaps with size-1 dimensions between; reads no
+    values."""
     whole = tensor.dtype is torch.bool or tensor.dtype in INTEGERS
     dims = tensor.dim()
     return whole and 2 <= dims <= 4 and all(n == 1 for n in tensor.shape[1:-1]) and plain(tensor)
@@ -99,7 +101,8 @@ def _as_shape(mask: torch.Tensor, shape: Any) -> torch.Tensor | None:
 
 
 def _is_mask(real: torch.Tensor, tokens: torch.Tensor) -> bool:
-    """Each row is real in one piece, and all the rest is one token, which is seldom a real one."""
+    """Whether each row's real tokens are contiguous and all others are one token that is seldom
+    real."""
     kept, rest = tokens[real], tokens[~real]
     if not kept.numel() or not rest.numel():
         return False
@@ -109,7 +112,7 @@ def _is_mask(real: torch.Tensor, tokens: torch.Tensor) -> bool:
 
 
 def _extents(real: torch.Tensor) -> list[int]:
-    """From the first to the last true value of each row, both counted; 0 where there is none."""
+    """The distance from the first to the last true value of each row, inclusive; 0 without any."""
     width = real.shape[1]
     ones = real.to(torch.uint8)
     first, after = ones.argmax(1), ones.flip(1).argmax(1)

@@ -1,4 +1,4 @@
-"""Stack samples: py-spy from beside the process, or a thread inside it where that is refused."""
+"""Stack samples: py-spy from outside the process, or a thread inside it if py-spy is refused."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ MOST_RANKS = 8  # py-spy stops each process for each sample in turn; heuristic
 
 
 def root_of_samples() -> int:
-    """The process that is sampled with its descendants: this one; or what started it and the other
-    ranks, of which the one that the rest wait for will be judged
-    (evidence/from_run/ranks_of_run.py)."""
+    """The process that is sampled with its descendants: this one; or the parent of all ranks,
+    because the rank that the others wait for will be judged (evidence/from_run/ranks_of_run.py)."""
     _, _, local = facts.ranks()
     parent = os.getppid()
     if not 1 < local <= MOST_RANKS:
@@ -35,7 +34,7 @@ def root_of_samples() -> int:
 
 
 class SampleCapture(Capture):
-    """Asks the parent for py-spy through ``control/``; no pause, the steps go on meanwhile."""
+    """Asks the parent for py-spy through ``control/``; the steps go on without a pause."""
 
     slow_start = True
 
@@ -79,9 +78,10 @@ class SampleCapture(Capture):
 
 
 class InProcessSampler:
-    """Reads the training thread's stack at 100 Hz; needs the interpreter lock for each sample,
-    so it misses what happens inside long calls, and sees no workers. ``in_backward``: the thread
-    waits for autograd's threads, which run the backward of a device: their Python is its own."""
+    """Reads the training thread's stack at 100 Hz. It needs the interpreter lock for each sample,
+    so it misses what happens inside long calls, and it sees no workers. ``in_backward``: the thread
+    waits for autograd's threads, which run a device's backward; the Python that they run belongs to
+    the training."""
 
     def __init__(self, thread: int, in_backward: Callable[[], bool] = lambda: False) -> None:
         self.thread, self.in_backward = thread, in_backward
@@ -140,7 +140,7 @@ class InProcessSampler:
 
 
 def _of_autograd(frames: dict[int, FrameType]) -> list[FrameType]:
-    """Of threads that Python has not started."""
+    """The frames of threads that Python has not started."""
     known = {
         thread.ident
         for thread in threading.enumerate()

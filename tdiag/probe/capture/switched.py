@@ -1,4 +1,4 @@
-"""What every capture does: it is switched on and off at step boundaries by the windows."""
+"""The base of every capture: the windows switch it on and off at step boundaries."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 class Capture:
     """``start`` (may take time) → ``ready``? → ``begin`` → ``step``… → ``end`` or ``abort``."""
 
-    slow_start = False  # switching it on holds the process up: settle again once it is ready
+    slow_start = False  # switching it on delays the process, so settle again once it is ready
 
     def __init__(self, windows: Windows, window: PlannedWindow) -> None:
         self.windows, self.window = windows, window
         self.probe, self.boundary = windows.probe, windows.boundary
         self.inspection = windows.inspection
         self.patches = Patches()  # in place only while this capture is on
-        self.lost = ""  # why it ended early: the script started a profiler of its own
+        self.lost = ""  # why it ended early: the script started its own profiler
 
     def give_way(self, owner: Any, name: str, why: str) -> None:
-        """While this capture is on, a call of ``owner.name`` ends it first, then goes ahead."""
+        """While this capture is on, a call of ``owner.name`` first ends it and then proceeds."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
@@ -40,14 +40,14 @@ class Capture:
         self.patches.set(owner, name, hidden(first_we_leave))
 
     def skipped(self, why: str) -> None:
-        """Record that the window gave nothing."""
+        """Record that the window captured nothing."""
         self.probe.recorder.write(
             "window", t=now_ns(), name=self.window.name, state="skipped", why=why,
             step=self.probe.step, **{"pass": self.window.number},
         )  # fmt: skip
 
     def start(self) -> str:
-        """Switch on; returns why it cannot be done, or an empty string."""
+        """Switch on; returns why that is impossible, or an empty string."""
         return ""
 
     def ready(self) -> bool:
@@ -60,7 +60,7 @@ class Capture:
         """A step of the window ended."""
 
     def end(self, steps: int) -> None:
-        """Switch off, and write down what ``steps`` steps gave."""
+        """Switch off, and record the results of ``steps`` steps."""
 
     def abort(self) -> None:
         """Switch off and keep nothing."""

@@ -1,4 +1,4 @@
-"""System calls: strace from beside the process, which stops it at each of them."""
+"""System calls: strace from outside the process, which it stops at each call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .switched import Capture
 
 
 class SyscallsCapture(Capture):
-    """Asks the parent for strace through ``control/``. Refused, its steps pass unwatched."""
+    """Asks the parent for strace through ``control/``. If refused, its steps pass unwatched."""
 
     slow_start = True
 

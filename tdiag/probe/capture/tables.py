@@ -1,4 +1,4 @@
-"""Embedding tables: how many of their rows the counted steps look up, and what else uses them."""
+"""Embedding tables: how many rows the counted steps look up, and what else uses the tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Table:
 
 
 class Tables:
-    """One for each window ``ops``."""
+    """One per window ``ops``."""
 
     def __init__(self, inspection: Inspection) -> None:
         self.inspection = inspection

@@ -41,10 +41,11 @@ MOST_MESSAGES, LONGEST_MESSAGE = 20, 300
 
 @contextlib.contextmanager
 def kineto_unheard(faults: list[str]) -> Iterator[None]:
-    """Hold file descriptor 2 for a few milliseconds; all that is not Kineto's goes through. What it
-    says went wrong (CUPTI is missing, another tool holds it) is added to ``faults``.
+    """Capture file descriptor 2 for a few milliseconds; everything that is not Kineto's passes
+    through. Kineto's reports of faults (CUPTI is missing, another tool holds it) are added to
+    ``faults``.
 
-    An environment variable (KINETO_LOG_LEVEL) would silence a profiler of the script's own too.
+    An environment variable (KINETO_LOG_LEVEL) would also silence the script's own profiler.
     """
     with tempfile.TemporaryFile() as held, contextlib.suppress(OSError):
         if sys.stderr is not None:
@@ -73,19 +74,19 @@ def _add_faults(faults: list[str], lines: list[bytes]) -> None:
             faults.append(text)
 
 
-# A trace stays readable and quick to write: about 100 bytes an event, so 60 MB at most.
+# Keeps a trace readable and quick to write: about 100 bytes per event, so 60 MB at most.
 MOST_EVENTS = 600_000
-# Python stacks add one event a call; only where a step is small enough to afford them.
+# Python stacks add one event per call; used only if a step is small enough.
 MOST_EVENTS_WITH_STACKS = 30_000
-OWN_PROFILER = "the script runs a torch profiler of its own"
+OWN_PROFILER = "the script runs its own torch profiler"
 _seen_per_step: dict[str, int] = {}
 
 
 class TraceCapture(Capture):
     """Records ``ProfilerStep#n`` spans like ``torch.profiler``'s own schedule does.
 
-    Of several ranks all trace the same steps, with (``stacks``) or without Python's; where the
-    lead has not said which, this is the lead's.
+    All ranks trace the same steps, with (``stacks``) or without Python's; if the lead has not
+    announced it, this process is the lead.
     """
 
     def __init__(self, windows: Windows, window: PlannedWindow, stacks: bool | None = None) -> None:
@@ -103,11 +104,11 @@ class TraceCapture(Capture):
         self.leads = leads = self.stacks is None
         if leads and (per_step := _seen_per_step.get("events")):
             if per_step > MOST_EVENTS:
-                return f"one step has {per_step} events: the first pass's trace must do"
+                return f"one step has {per_step} events: the first pass's trace is used"
             self.steps_left = max(1, min(self.steps_left, MOST_EVENTS // per_step))
             self.stacks = per_step < MOST_EVENTS_WITH_STACKS
         stacks = bool(self.stacks)
-        self.faults: list[str] = []  # of Kineto's, as it says them
+        self.faults: list[str] = []  # faults that Kineto reports
         activities = [torch.profiler.ProfilerActivity.CPU]
         self.of_device = accelerator.activity()
         if self.of_device is not None:
@@ -127,7 +128,7 @@ class TraceCapture(Capture):
 
     def _watch_for_another(self) -> None:
         """Two Kineto sessions cannot nest: if the script prepares or starts one, tdiag's ends. Nor
-        is there a trace beside a cProfile of Python 3.12 on."""
+        can a trace run together with a cProfile from Python 3.12 on."""
         for name in ("_prepare_profiler", "_enable_profiler"):
             self.give_way(torch.autograd.profiler, name, OWN_PROFILER)
         if hasattr(sys, "monitoring"):
@@ -137,7 +138,7 @@ class TraceCapture(Capture):
         return bool(self.lost) or self.windows.joint.ready()
 
     def begin(self) -> None:
-        self.patches.undo()  # the start that follows is tdiag's own
+        self.patches.undo()  # the next start is tdiag's own
         if facts.profiler_is_on():
             self.lost = self.lost or OWN_PROFILER
         if self.lost:
@@ -194,10 +195,10 @@ class TraceCapture(Capture):
             self.windows.joint.agreement.withdraw()
         prepared, self.prepared = self.prepared, False
         if not prepared or (facts.profiler_is_on() and not self.recording):
-            return  # what is on is the script's
+            return  # the active profiler is the script's
         with kineto_unheard(self.faults):
             if not self.recording:
-                self.profiler.start_trace()  # Kineto leaves its prepared state only this way
+                self.profiler.start_trace()  # only this makes Kineto leave its prepared state
             self.profiler.stop_trace()
         self.recording = False
 

@@ -1,11 +1,11 @@
-"""Holds the process at step boundaries, so that two live programs can take turns.
+"""Holds the process at step boundaries, so that two live programs can run in turns.
 
-Not a profiler, but a clean window that is entered and left many times: the parent says how many
-steps a turn has, the probe answers with what they took and waits for the next turn. The talk goes
+This is not a profiler but a clean window that is entered and left many times: the parent says how
+many steps a turn has, the probe answers with their times and waits for the next turn. Messages go
 through named pipes in ``control/`` (docs/run-directory.md).
 
 The ranks of a distributed job are held at the same step, which rank 0 announces some steps before:
-they all count the same steps from there on, so no rank waits in a collective for one that is held.
+from then on they all count the same steps, so no rank waits in a collective for one that is held.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ..core import now_ns
 from ..wire import COLD, CONTROL, TURNS_DONE, TURNS_HOLD, TURNS_OWNER, turns_go
 from .switched import Capture
 
-MOST_OUTSIDE = 3  # foreign modules named; one tells already
+MOST_OUTSIDE = 3  # foreign modules to name; one is enough to show it
 
 
 class TurnsCapture(Capture):
-    """On a device the steps of a turn run ahead of it, so only the turn as a whole, from one
-    synchronisation to the next, has a length."""
+    """On a device the host runs ahead during a turn, so only the turn as a whole, from one
+    synchronisation to the next, has a duration."""
 
     def start(self) -> str:
         self.pipes: tuple[int, int] | None = None
         self.agreement = Agreement(self.probe, TURNS_HOLD)
         self.durations: list[int] = []
-        self.steps = 0  # of this turn
+        self.steps = 0  # steps of this turn
         self.last = 0  # end of the step before, ns
         self.control = os.path.join(self.probe.run_dir, CONTROL)
         self.rank, self.world, self.local = facts.ranks()
@@ -42,14 +42,15 @@ class TurnsCapture(Capture):
             return ""
         owner = os.path.join(self.control, TURNS_OWNER)
         try:
-            os.symlink(str(os.getpid()), owner)  # there is no half-written link
+            os.symlink(str(os.getpid()), owner)  # a link is never half-written
         except FileExistsError:
             if os.readlink(owner) != str(os.getpid()):
-                return "another process of this program takes the turns"
+                return "another process of this program is measured"
         return ""
 
     def ready(self) -> bool:
-        """Ranks keep step only where they train: not in an evaluation, each of its own share."""
+        """Whether ranks keep step: only while they train, not in an evaluation of each rank's own
+        share."""
         keep_step = self.world == 1 or self.boundary.rank > BATCH
         return keep_step and self.probe.settled()
 
@@ -64,7 +65,7 @@ class TurnsCapture(Capture):
             if self._reached():
                 self._hold_first(apart=self.probe.step - (self.agreement.at or 0))
             return
-        now = self.probe.marks.start  # where the step that now begins begins
+        now = self.probe.marks.start  # the begin of the step that starts now
         if self.probe.window == COLD:
             self.probe.window = self.window.name
             self.last = accelerator.synchronised() or now
@@ -91,7 +92,7 @@ class TurnsCapture(Capture):
                 os.unlink(os.path.join(self.control, TURNS_HOLD))
 
     def _announce(self) -> None:
-        """Where all ranks are held first, and the pipes that let the others go."""
+        """Announce where all ranks are held first, and make the pipes that release the others."""
         for rank in range(1, self.world):
             with contextlib.suppress(FileExistsError):
                 os.mkfifo(os.path.join(self.control, turns_go(rank)), 0o600)
@@ -103,8 +104,8 @@ class TurnsCapture(Capture):
         return self.agreement.reached()
 
     def _hold_first(self, apart: int = 0) -> None:
-        """``apart``: steps beyond the one that was announced."""
-        # Not to wait for a parent that died meanwhile: without it, the one pipe is at its end at
+        """``apart``: steps beyond the announced one."""
+        # Do not wait for a parent that has died: without it, the one pipe is at its end at
         # once and the other cannot be opened (a fault, after which the program runs on).
         alone = os.O_NONBLOCK if self.rank == 0 else 0  # the parent hears of the others' first
         done = os.open(
@@ -131,23 +132,23 @@ class TurnsCapture(Capture):
         os.write(done, json.dumps({"rank": self.rank, **message}).encode() + b"\n")
 
     def _wait(self) -> None:
-        """Until it is let go. A parent that is gone ends the program."""
+        """Wait until released. If the parent is gone, the program ends."""
         assert self.pipes is not None
         words = os.read(self.pipes[0], 64).split()
         windows = self.windows
-        windows.changed = True  # the wait is in no step
+        windows.changed = True  # the wait belongs to no step
         if words[:1] == [b"go"]:
             self.steps, self.durations = int(words[1]), []
             self.probe.window = COLD
         else:
             self.probe.window = self.window.name
-            self.probe.ranks = 1  # all ranks are held at this step: nothing to arrange
+            self.probe.ranks = 1  # all ranks are held at this step, so no agreement is needed
             windows.stop.asked = True
             windows.finish("asked")
 
 
 def _modules_below(folder: str) -> list[str]:
-    """Files of imported modules in ``folder``, those of an environment that lies in it apart."""
+    """Files of imported modules in ``folder``, except those of an environment inside it."""
     if not folder:
         return []
     found = []

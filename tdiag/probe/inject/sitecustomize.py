@@ -1,7 +1,7 @@
 """Python imports this at start-up because tdiag put its folder first on PYTHONPATH.
 
-It leaves ``sys.path`` as it would have been, runs the user's own ``sitecustomize`` if there is
-one, and loads the probe by path, so that tdiag need not be installed in this environment.
+It restores ``sys.path``, runs the user's own ``sitecustomize`` if there is one, and loads the probe
+by path, so that tdiag need not be installed in this environment.
 """
 
 import os
@@ -47,7 +47,7 @@ _here = os.path.dirname(os.path.abspath(__file__))
 if os.environ.get("TDIAG_RUN"):
     try:
         _load_probe(_here)
-    except Exception as error:  # the user's program must start whatever happens to tdiag
+    except Exception as error:  # the user's program must start even if tdiag fails
         sys.modules.pop("tdiag_probe", None)
         try:
             with open(os.path.join(os.environ["TDIAG_RUN"], "probe-error.txt"), "a") as file:

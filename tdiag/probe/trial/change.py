@@ -1,4 +1,4 @@
-"""What a change is, and what all changes of one process share."""
+"""What a change is, and the state that all changes of one process share."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from ..boundary import Boundary
     from ..core import Probe
 
-# How safe: the same numbers come out; the same, but samples that draw at random draw others; they
-# differ by rounding; the training becomes another one.
+# How safe: the same numbers come out; the same, except for samples that draw random numbers; they
+# differ by rounding; the training changes.
 SAME, DRAWS = "same numbers", "same numbers but random ones"
 ROUNDING, TRAINING = "changed rounding", "changed training"
 FIX, CEILING = "fix", "ceiling"
-# Some times what the turns of a group of processes last (tdiag/trial/measure.py): what happens more
-# rarely than that, they would hardly meet.
+# A few times the duration of a group's turns (tdiag/trial/measure.py): rarer events hardly occur in
+# them.
 SETTLE_MOST_S = 15.0
 MOST_SAID = 20  # records of all changes in one process
 
 
 class Change(NamedTuple):
     """``name``: as ``tdiag try --set`` takes it. ``does``: one sentence. ``kind``: a fix could be
-    kept; a ceiling leaves a part of the step out to measure its cost. ``takes``: what stands behind
-    ``=``, "" for a switch. ``absent``: why it did not apply where nothing else is known.
-    ``limits``: what it does not do, or breaks. ``edit``: what makes it permanent. ``rare``: it
-    concerns some steps, or some scripts, only.
+    kept; a ceiling leaves out a part of the step to measure its cost. ``takes``: the value after
+    ``=``, "" for a switch. ``absent``: why it did not apply, if nothing else is known. ``limits``:
+    what it does not do, or breaks. ``edit``: what makes it permanent. ``rare``: it affects only
+    some steps, or some scripts.
 
-    ``parse`` turns the text behind ``=`` into the value and raises ValueError; it runs in both
-    processes. ``environment`` gives variables for the start of the program; ValueError where that
-    cannot be done on this machine. ``install`` runs in the user's process after ``import torch``.
+    ``parse`` turns the text after ``=`` into the value and raises ValueError; it runs in both
+    processes. ``environment`` returns variables for the start of the program; ValueError if that is
+    impossible on this machine. ``install`` runs in the user's process after ``import torch``.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Change(NamedTuple):
 
 
 class Trial:
-    """``shared``: what several changes keep together. ``waits``: by change; the process is not
+    """``shared``: state that several changes share. ``waits``: by change; the process is not
     measured until all of them are true, or for ``SETTLE_MOST_S``."""
 
     def __init__(self, probe: Probe, boundary: Boundary) -> None:
@@ -67,18 +67,18 @@ class Trial:
         probe.settled = self.settled
 
     def applied(self, name: str, what: str, place: Any = None, variable: str = "") -> None:
-        """It has changed something. ``place``: made at this line of the user's, as
-        :func:`..places.caller` gives it; ``variable``: what it is called there."""
+        """The change has changed something. ``place``: the user's line that made it, as
+        :func:`..places.caller` returns it; ``variable``: its name there."""
         self._say(name, "applied", what, place, variable)
 
     def sets(self, name: str, what: str) -> None:
-        """It has set something for the whole script (line 0), of whose processes the first says
-        so."""
+        """The change has set something for the whole script (line 0); the first of its processes
+        reports it."""
         if multiprocessing.parent_process() is None:
             self._say(name, "applied", what, _script())
 
     def refused(self, name: str, why: str, place: Any = None) -> None:
-        """It had something to change and did not."""
+        """The change had something to change and did not."""
         self._say(name, "refused", why, place)
 
     def answer(self, name: str) -> None:
@@ -114,12 +114,12 @@ class Trial:
 
 
 def at(place: Any) -> str:
-    """`` at train.py:12`` of what :func:`..places.caller` gives; "" where only libraries called."""
+    """`` at train.py:12`` for a place from :func:`..places.caller`; "" if only libraries called."""
     return f" at {place[0].rpartition('/')[2]}:{place[1]}" if place else ""
 
 
 def _script() -> Any:
-    """The script as a place; None where the program is none of the user's files."""
+    """The script as a place; None if the program is not one of the user's files."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     return [os.path.abspath(file), 0, "<module>"] if file and is_user_file(file) else None
 
@@ -149,7 +149,7 @@ def off(text: str) -> bool:
 
 
 def function(text: str) -> str:
-    """``FILE.py:FUNCTION``, or a dotted name, of a function of the user's."""
+    """``FILE.py:FUNCTION``, or a dotted name, of one of the user's functions."""
     file, colon, name = text.rpartition(":")
     right = file.endswith(".py") and name.replace(".", "a").isidentifier() if colon else "." in name
     if not right:

@@ -1,4 +1,4 @@
-"""Arguments of every DistributedDataParallel that is made."""
+"""Changes an argument of every DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_CAP_MB = 25  # torch's own, where bucket_cap_mb is None
 
 
 def argument(name: str, given: Any = None) -> Callable[[Trial, Any], None]:
-    """Installs a change that gives this argument a value: the change's own, or ``given``."""
+    """Installs a change that sets this argument to the change's own value, or to ``given``."""
     change = f"ddp.{name}"
 
     def install(trial: Trial, value: Any) -> None:

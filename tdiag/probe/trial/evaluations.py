@@ -1,4 +1,4 @@
-"""How modules are called while they are in evaluation mode, for the changes of that."""
+"""Changes how modules are called while they are in evaluation mode."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .change import Trial
 def each_evaluation(
     trial: Trial, around: Callable[[Any], AbstractContextManager[Any, Any]]
 ) -> None:
-    """Call modules in evaluation mode inside of ``around(module)``; back in training mode they are
+    """Call modules in evaluation mode inside ``around(module)``; back in training mode they are
     called as before.
 
-    ``_compiled_call_impl`` is torch's own place for another way to call one module: neither
-    pickled nor copied, and of no cost to modules that have none."""
+    Uses ``_compiled_call_impl``, torch's own hook for replacing the call of one module: it is
+    neither pickled nor copied, and costs nothing for modules without it."""
     import torch
 
     original = torch.nn.Module.train

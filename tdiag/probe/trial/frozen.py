@@ -1,8 +1,8 @@
-"""A function of the user's that answers with what it returned before.
+"""A user function that returns its earlier results instead of running.
 
-Its code object is replaced, so every reference to the function answers: a global, a method, what
-was handed to a DataLoader, and, after a fork, the workers' copy. A decorated function is frozen
-with its decorators.
+Its code object is replaced, so every reference to the function is frozen: a global, a method, a
+function handed to a DataLoader, and, after a fork, the workers' copy. A decorated function is
+frozen together with its decorators.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..patches import FILE, hidden
 from .change import Trial
 
 MOST_KEPT = 256  # results of different indices; two large batches of samples
-DEEPEST = 4  # of a result, searched for gradients
+DEEPEST = 4  # nesting levels of a result searched for gradients
 
 # What the new code of a replaced function calls, by number.
 replaced: list[Callable[[Any, Any], Any]] = []
@@ -48,14 +48,14 @@ class Frozen:
             trial.refused(change, f"{name} {self.reason}")
 
     def called(self, original: Any, args: Any, kwargs: Any) -> Any:
-        if self.reason or self.busy:  # a call from within, by recursion
+        if self.reason or self.busy:  # a recursive call
             return original(*args, **kwargs)
         key = self.trial.probe.guard(_key)(args, kwargs, self.indexed)
         if key is None:
             return original(*args, **kwargs)
         if key in self.kept or (self.indexed and len(self.kept) >= MOST_KEPT):
             self.trial.answer(self.change)
-            if key not in self.kept:  # an index not seen: that of another sample
+            if key not in self.kept:  # a new index: another sample
                 key = list(self.kept)[hash(key) % len(self.kept)]
             return self.kept[key]
         before = self.trial.boundary.optimizer_steps, self.trial.backwards
@@ -72,7 +72,7 @@ class Frozen:
         if isinstance(result, types.GeneratorType) or inspect.isawaitable(result):
             return self.give_up(result, "returns a generator")
         self.kept[key] = result
-        self.trial.applied(self.change, f"{self.name} answers with what it returned before")
+        self.trial.applied(self.change, f"{self.name} returns earlier results")
         return result
 
     def give_up(self, result: Any, why: str) -> Any:
@@ -84,8 +84,8 @@ class Frozen:
 
 
 def replace(function: Any, answer: Callable[[Any, Any, Any], Any]) -> str:
-    """From now on a call of ``function`` is one of ``answer(original, args, kwargs)``. Returns why
-    that cannot be, or an empty string."""
+    """Calls of ``function`` become ``answer(original, args, kwargs)``. Returns why that is
+    impossible, or an empty string."""
     reason = _never(function)
     if reason:
         return reason
@@ -102,7 +102,8 @@ def replace(function: Any, answer: Callable[[Any, Any, Any], Any]) -> str:
 def replace_by_name(
     trial: Trial, change: str, spec: str, answer: Callable[[Any, Any, Any], Any]
 ) -> Callable[[], bool]:
-    """:func:`replace` the function as soon as it is there. Returns what says whether it is."""
+    """:func:`replace` the function as soon as it is defined. Returns a function that says whether
+    it is."""
     done: list[str] = []
 
     def look() -> bool:
@@ -118,8 +119,8 @@ def replace_by_name(
 
 
 def freeze_by_name(trial: Trial, change: str, spec: str) -> None:
-    """Freeze the function as soon as it is there: at the end of each step, when a DataLoader is
-    read, before its workers start, and when an optimizer is made."""
+    """Freeze the function as soon as it is defined. Looks at the end of each step, when a
+    DataLoader is read (before its workers start), and when an optimizer is made."""
     found: list[Frozen] = []
 
     def look() -> bool:
@@ -158,7 +159,7 @@ def _after(look: Any, original: Any) -> Any:
 
 
 def find(spec: str) -> Any:
-    """The function that ``FILE.py:a.b`` or ``module.a.b`` means; None where it is not there yet."""
+    """The function that ``FILE.py:a.b`` or ``module.a.b`` names; None if it is not defined yet."""
     file, colon, name = spec.rpartition(":")
     if colon:
         for module in list(sys.modules.values()):
@@ -188,7 +189,7 @@ def _attribute(owner: Any, name: str) -> Any:
         if value is None and isinstance(owner, types.ModuleType):
             return None
         owner = value
-    for inner in ("__func__", "fget"):  # of a static or class method, of a property
+    for inner in ("__func__", "fget"):  # a static or class method; a property
         owner = getattr(owner, inner, owner)
     return owner
 
@@ -201,12 +202,13 @@ def _never(function: Any) -> str:
     if flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         return "is a generator or a coroutine"
     if function.__name__ in ("__iter__", "__next__", "__init__", "__len__"):
-        return "is called for its effect: a loop over its last answer would not end"
+        return "is called for its effect: a loop over its last result would not end"
     return ""
 
 
 def _trampoline(code: types.CodeType, number: int) -> types.CodeType:
-    """Code with as many free variables as ``code``, which ``function.__code__`` asks for."""
+    """Code with as many free variables as ``code``; assigning ``function.__code__`` requires
+    that."""
     free = ", ".join(f"v{i}" for i in range(len(code.co_freevars)))
     free += "," if free else ""
     name = code.co_name if code.co_name.isidentifier() else "frozen"
@@ -218,8 +220,8 @@ def _trampoline(code: types.CodeType, number: int) -> types.CodeType:
 
 
 def _key(args: Any, kwargs: Any, indexed: bool) -> Any:
-    """What a result is kept by: shapes of tensors, since a last batch may be smaller; indices; the
-    object that a method belongs to."""
+    """The key of a kept result: shapes of tensors (a last batch may be smaller), indices, and the
+    object a method belongs to."""
     return tuple(_part(value, indexed) for value in (*args, *kwargs.values()))
 
 

@@ -1,4 +1,4 @@
-"""Puts the changes of a trial in place: in both sides the same seeds, in one side the changes."""
+"""Sets up a trial: the same seeds on both sides, the changes on one side."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def install(probe: Probe, boundary: Boundary) -> None:
 
 
 def _seed() -> None:
-    """A script that seeds itself does so after this."""
+    """A script that seeds itself does so later and overrides this."""
     import torch
 
     random.seed(SEED)

@@ -1,4 +1,4 @@
-"""Arguments of every DataLoader that is made, changed together: some need others."""
+"""Changes arguments of every DataLoader, all at once: some need others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WITHOUT_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "timeou
 
 
 def argument(name: str) -> Callable[[Trial, Any], None]:
-    """Installs a change that gives this argument of each DataLoader a value."""
+    """Installs a change that sets this argument of each DataLoader."""
 
     def install(trial: Trial, value: Any) -> None:
         if "loader" not in trial.shared:
@@ -55,7 +55,7 @@ def _changed(trial: Trial, signature: inspect.Signature, args: Any, kwargs: Any)
         change = f"loader.{name}"
         before = given.get(name, signature.parameters[name].default)
         if before is None and name == "prefetch_factor":
-            before = 2  # DataLoader's own default, where it has workers
+            before = 2  # DataLoader's default with workers
         if name in NEED_WORKERS and not workers:
             trial.refused(change, f"the DataLoader{place} has no workers", line)
         elif before == value:

@@ -1,10 +1,10 @@
 """A scaled loss around the script's own ``backward()`` and ``step()``.
 
-In float16 a gradient below 6e-8 becomes 0. As ``torch.amp.GradScaler`` does it, a backward pass
-starts from a large factor instead of 1. Here each parameter's gradient is divided by that factor
-when it arrives, before anything reads it: clipping, accumulation, DDP's exchange and all optimizers
-meet true gradients, so the script needs no call of its own. A step with gradients that are not
-finite is skipped, and the factor is halved.
+In float16 a gradient below 6e-8 becomes 0. Like ``torch.amp.GradScaler``, a backward pass starts
+from a large factor instead of 1. Here each parameter's gradient is divided by that factor when it
+arrives, before anything reads it: clipping, accumulation, DDP's exchange and all optimizers see
+true gradients, so the script needs no extra call. A step with gradients that are not finite is
+skipped, and the factor is halved.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SEARCHED = 3
 
 
 class LossScale:
-    """``factor``: of the next backward pass; ``running``: of the one that runs, else 0. ``over``:
-    losses are scaled no more, and ``lowered()`` models compute as they did before."""
+    """``factor``: of the next backward pass; ``running``: of the pass that runs now, else 0.
+    ``over``: losses are no longer scaled, and models are no longer ``lowered()``."""
 
     def __init__(self, trial: Trial, change: str) -> None:
         self.trial, self.change = trial, change
@@ -47,15 +47,15 @@ class LossScale:
         self.trial.waits[self.change] = lambda: self.over or not self.models or self.good_steps > 0
 
     def covers(self, module: Any) -> bool:
-        """Watch this model's parameters; False, which is said, where its gradients lie elsewhere or
-        are of one rank alone."""
+        """Watch this model's parameters. False, and reported, if its gradients are stored elsewhere
+        or belong to one rank alone."""
         import torch
         from torch.nn.parallel import DistributedDataParallel
 
         ranks = torch.distributed
         several = ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1
         if several and not isinstance(module, DistributedDataParallel):
-            self.end("of several ranks only those of DistributedDataParallel skip a step together")
+            self.end("only the ranks of DistributedDataParallel skip a step together")
         if not self.over:
             self.models.append(type(module).__name__)
             self.parameters += module.parameters()
@@ -73,7 +73,7 @@ class LossScale:
 
         @functools.wraps(original)
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-            # A pass inside of another one (checkpointing) has its factor already.
+            # A pass inside another one (checkpointing) is scaled already.
             if scale.running or scale.over or not scale.parameters or "grad_variables" in kwargs:
                 return original(tensors, grad_tensors, *args, **kwargs)
             starts = scale.trial.probe.guard(scale.starts)(tensors, grad_tensors)
@@ -88,7 +88,7 @@ class LossScale:
         return hidden(backward)
 
     def starts(self, tensors: Any, gradients: Any) -> Any:
-        """What the pass starts from; None where torch has to say what is wrong with it."""
+        """The gradients the pass starts from; None if torch has to raise the error itself."""
         import torch
 
         def listed(value: Any) -> list[Any]:
@@ -116,7 +116,7 @@ class LossScale:
             if isinstance(leaf, torch.nn.Parameter):
                 self.hook(leaf)
             else:
-                self.end("a tensor that is no parameter gets a gradient, which would stay scaled")
+                self.end("a tensor that is not a parameter gets a gradient that would stay scaled")
 
     def hook(self, parameter: Any) -> None:
         known = self.hooked.get(id(parameter))
@@ -129,7 +129,7 @@ class LossScale:
 
     def _step(self, step: Any, optimizer: Any, args: Any, kwargs: Any) -> Any:
         if (args[0] if args else kwargs.get("closure")) is not None:
-            self.end("the optimizer's step calls a closure: it cannot be skipped after it")
+            self.end("the optimizer's step calls a closure, so it cannot be skipped afterwards")
         if self.passes and not self.over and not self._finite(optimizer):
             self.factor *= BACKOFF
             return None
@@ -144,7 +144,7 @@ class LossScale:
         return step(optimizer, *args, **kwargs)
 
     def _finite(self, optimizer: Any) -> bool:
-        """By the function of GradScaler's, which takes as long there."""
+        """Uses GradScaler's own function, so it costs the same time."""
         import torch
 
         kinds: dict[Any, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""The first losses, so that two sides can be compared step by step."""
+"""Records the first losses, so that both sides can be compared step by step."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from ..patches import hidden
 from .change import Trial
 
-MOST_LOSSES = 32  # backward passes; enough to see a change of the numbers, before chaos grows it
+MOST_LOSSES = 32  # backward passes; enough to see a numerical change before training amplifies it
 
 
 class Losses:
-    """Keeps the scalar that each outermost backward pass starts from; read once, all together, so
-    that no step waits for a device."""
+    """Keeps the scalar that each outermost backward pass starts from. All are read together, once,
+    so that no step waits for a device."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
@@ -24,7 +24,7 @@ class Losses:
     def install(self) -> None:
         import torch
 
-        self.item = torch.Tensor.item  # before anybody replaces it
+        self.item = torch.Tensor.item  # before a change replaces it
         for owner in (torch.Tensor, torch.autograd):
             self.trial.patches.set(owner, "backward", self._watched(owner.backward))
 

@@ -1,4 +1,4 @@
-"""Optimizers: one of the forms of their update, given to all that have it, and their steps."""
+"""Changes to optimizers: the form of their update (foreach, fused), and their steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMS = ("foreach", "fused")  # torch refuses both at once
 
 
 def argument(name: str) -> Callable[[Trial, Any], None]:
-    """Installs a change that makes each optimizer with ``name=True``."""
+    """Installs a change that creates each optimizer with ``name=True``."""
 
     def install(trial: Trial, value: Any) -> None:
         import torch
@@ -41,7 +41,7 @@ def _wrap(trial: Trial, kind: Any, name: str, signature: inspect.Signature) -> N
             if device:
                 trial.refused(change, f"this torch has no fused optimizers on {device}", line)
             elif bound.arguments.get(name):
-                if change not in trial.shared:  # else it was this change, in a subclass
+                if change not in trial.shared:  # else this change set it, in a subclass
                     trial.refused(
                         change, f"{kind.__name__}{at(line)} has {name}=True already", line
                     )
@@ -58,8 +58,8 @@ def _wrap(trial: Trial, kind: Any, name: str, signature: inspect.Signature) -> N
 
 
 def _without_fused(arguments: dict[str, Any]) -> str:
-    """The kind of device of a parameter for which this torch has no fused form: "cpu" before 2.4.
-    The parameters may be a generator: they are a list afterwards."""
+    """The device type of a parameter for which this torch has no fused form: "cpu" before 2.4. If
+    the parameters are a generator, they become a list."""
     from torch.utils import _foreach_utils
 
     listed = getattr(_foreach_utils, "_get_fused_kernels_supported_devices", None)
@@ -72,10 +72,10 @@ def _without_fused(arguments: dict[str, Any]) -> str:
 
 
 def each_step(trial: Trial, answer: Callable[[Any, Any, Any, Any], Any]) -> None:
-    """From now on a step of any optimizer is ``answer(step, optimizer, args, kwargs)``.
+    """Every optimizer step becomes ``answer(step, optimizer, args, kwargs)``.
 
-    torch wraps each class's ``step`` when the first one of it is made; the hooks that count steps
-    lie outside of what is answered."""
+    torch wraps each class's ``step`` when the first optimizer of the class is created; the hooks
+    that count steps are outside of ``answer``."""
     import torch
 
     original = torch.optim.Optimizer.profile_hook_step

@@ -1,4 +1,4 @@
-"""Functions of torch that do nothing where the script, or a library that it uses, calls them."""
+"""torch functions that do nothing when the script, or a library it uses, calls them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .change import Trial, at
 
 
 def skip(trial: Trial, change: str, owner: Any, name: str) -> None:
-    """torch itself, and the probe, still call ``owner.name``."""
+    """Calls of ``owner.name`` from torch itself and from the probe still run."""
     import torch
 
     original = getattr(owner, name)

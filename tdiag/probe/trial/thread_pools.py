@@ -1,4 +1,5 @@
-"""The thread pools of libraries in this process, by their own functions (as threadpoolctl does)."""
+"""Sets the thread pools of libraries in this process, through their own functions (like
+threadpoolctl)."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# By first letters of a library's file: pairs of functions that give and set its number of threads.
-# OpenBLAS is built with a prefix and a suffix of its own by NumPy and SciPy.
+# By prefix of a library's file name: pairs of functions that get and set its number of threads.
+# NumPy and SciPy build OpenBLAS with their own prefix and suffix.
 _OPENBLAS = tuple(
     (f"{p}openblas_get_num_threads{s}", f"{p}openblas_set_num_threads{s}")
     for p in ("", "scipy_")
@@ -31,7 +32,7 @@ _OF_MODULES = {
 
 
 def limit(threads: int) -> list[str]:
-    """Give each pool this many threads; what changed, as ``openblas 8 → 1``."""
+    """Give each pool this many threads. Returns what changed, such as ``openblas 8 → 1``."""
     changed = []
     for name, count, set_count in _pools():
         before = count()
@@ -46,7 +47,7 @@ def _pools() -> Iterator[tuple[str, Callable[[], int], Callable[[int], Any]]]:
         file = os.path.basename(path)
         for start, functions in _OF_FILES.items():
             if file.startswith(start):
-                library = ctypes.CDLL(path)  # the one that is loaded
+                library = ctypes.CDLL(path)  # the copy that is already loaded
                 for get, put in functions:
                     if hasattr(library, get) and hasattr(library, put):
                         yield start[3:], getattr(library, get), getattr(library, put)
@@ -57,7 +58,7 @@ def _pools() -> Iterator[tuple[str, Callable[[], int], Callable[[int], Any]]]:
 
 
 def _loaded() -> list[str]:
-    """Shared libraries of this process."""
+    """Paths of the shared libraries loaded in this process."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
         paths = {line.rstrip("\n").partition("/")[2] for line in file}
     return sorted(f"/{path}" for path in paths if ".so" in path)

@@ -1,4 +1,4 @@
-"""The models that a script trains, for the changes that treat them."""
+"""Finds the models that a script trains, for the changes that modify them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from .change import Trial
 
 
 def each_model(trial: Trial, treat: Callable[[Any, Any], Any]) -> None:
-    """Call ``treat(module, args)`` once with each outermost module that trains, before its first
-    call runs, with the positional arguments ``args`` or those that ``treat`` returns. What it
-    changes of the module's ``forward`` holds from the next call on.
+    """Call ``treat(module, args)`` once for each outermost module that trains, before its first
+    call runs. The call gets ``args``, or the positional arguments that ``treat`` returns. A change
+    that ``treat`` makes to the module's ``forward`` takes effect from the next call.
 
-    Modules are known when they are called, so this ends when the process is warm.
-    """
+    Modules are discovered when they are called, so this ends when the process is warm."""
     import torch
     from torch.nn.modules import module as hooks
 
@@ -53,8 +52,8 @@ def each_model(trial: Trial, treat: Callable[[Any, Any], Any]) -> None:
 
 
 def called(module: Any) -> tuple[Any, str]:
-    """The user's line that calls the module just now, and the variable that holds it there; None
-    and "" where neither is known or several variables hold it."""
+    """The user's line that calls the module right now, and the variable that holds the module
+    there. None and "" if unknown or if several variables hold it."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_user_file(frame.f_code.co_filename):
         frame = frame.f_back
@@ -66,7 +65,7 @@ def called(module: Any) -> tuple[Any, str]:
 
 
 def each_tensor(value: Any, change: Callable[[Any], Any]) -> Any:
-    """What a module takes or returns, with each tensor in it changed."""
+    """A module's arguments or results, with each tensor in them changed."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -74,7 +73,7 @@ def each_tensor(value: Any, change: Callable[[Any], Any]) -> Any:
     if type(value) is dict:
         return {key: each_tensor(part, change) for key, part in value.items()}
     if isinstance(value, dict):
-        # A library's own class of results keeps what else it has.
+        # A library's own result class keeps its other fields.
         for key, part in value.items():
             value[key] = each_tensor(part, change)
         return value

@@ -1,7 +1,7 @@
-"""One self-contained page: no request leaves it, and without scripts all but the charts reads.
+"""One self-contained page without network requests; without JavaScript only the charts are missing.
 
-``parts.html`` and ``core.css`` say what a notebook shows, too; ``page.*`` is the rest. The page
-alone draws charts, from the document's evidence: a terminal and a comment have no room for them.
+``parts.html`` and ``core.css`` hold what a notebook shows too; ``page.*`` is the rest. Only the
+page draws charts, from the document's evidence: a terminal and a comment have no room for them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 HERE = Path(__file__).parent
-# Sections that stand elsewhere on the page, and those that a chart or a longer table says better.
+# Sections that the page shows elsewhere, or that a chart or a longer table replaces.
 _PLACED = ("budget", "findings", "advisories", "along-time")
 _DRAWN = ("top", "ranks-table")
-_FIRST = ("watched", "beside", "watched-ranks")  # in place of a step's budget, before the charts
+_FIRST = ("watched", "beside", "watched-ranks")  # instead of a step's budget, before the charts
 
 
 def render(document: Document, page: Page) -> str:
-    """The whole page. Without ``document.evidence`` it holds no charts but those of a history."""
+    """The whole page. Without ``document.evidence`` it has no charts except those of a history."""
     from tdiag.report.html.library import digest, pack, plotly
     from tdiag.report.html.source import source
 
@@ -93,7 +93,8 @@ def _trends(document: Document) -> Iterator[Chart]:
 
 
 def _policy(scripts: list[str]) -> str:
-    """Only these scripts, by their digest; styles and images of the page itself; no network."""
+    """A content security policy: only these scripts (by digest), the page's own styles and
+    images."""
     return (
         "default-src 'none'; script-src "
         + " ".join(f"'{script}'" for script in scripts)

@@ -1,4 +1,4 @@
-"""What a page carries packed, so that it stays small: its figures, and Plotly's script."""
+"""What a page carries compressed to stay small: its figures, and Plotly's script."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-LEVEL = 5  # 6 takes a fifth longer, 9 twice as long, for one per cent
+LEVEL = 5  # 6 takes a fifth longer and 9 twice as long, for one percent less
 
 
 @dataclass(frozen=True)
 class Script:
-    """``packed``: see :func:`pack`. ``sha256``: of the script, as a policy names it."""
+    """``packed``: see :func:`pack`. ``sha256``: the script's digest in a content security
+    policy."""
 
     packed: str
     sha256: str
 
 
 def plotly_file() -> Path | None:
-    """Where Plotly's script is; None where the package is not installed as its wheel has it. It is
-    found, not imported: its Python takes longer than reading the script."""
+    """The path of Plotly's script; None if the package is not installed as in its wheel. The script
+    is found without importing Plotly, which takes longer than reading it."""
     spec = find_spec("plotly")
     folders = spec.submodule_search_locations if spec else None
     files = (Path(folder) / "package_data" / "plotly.min.js" for folder in folders or ())
@@ -32,17 +33,17 @@ def plotly_file() -> Path | None:
 
 @cache
 def plotly() -> Script | None:
-    """None as for :func:`plotly_file`."""
+    """Plotly's script; None in the same case as for :func:`plotly_file`."""
     file = plotly_file()
     if file is None:
         return None
-    # As the browser's decoder will see it, else the digest would differ.
+    # As the browser's decoder sees it, otherwise the digest would differ.
     text = file.read_text(encoding="utf-8").encode()
     return Script(pack(text), digest(text))
 
 
 def pack(data: bytes) -> str:
-    """Base64 of the zlib stream, which the page unpacks."""
+    """The data's zlib stream in base64; the page unpacks it."""
     return base64.b64encode(zlib.compress(data, LEVEL)).decode()
 
 

@@ -1,4 +1,4 @@
-"""A chart of the page, the table that says the same, and their texts and colours."""
+"""A chart of the page, the table with the same numbers, and their texts and colours."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _CUBE = (0, 95, 135, 175, 215, 255)
 
 @dataclass(frozen=True)
 class Chart:
-    """``figure``: data and layout for Plotly, its texts already inert (:func:`label`).
-    ``summary``: what a reader would see in it, for one who cannot. ``height``: in pixels.
-    ``searchable``: a call tree, zoomed and searched."""
+    """``figure``: data and layout for Plotly, with texts already escaped (:func:`label`).
+    ``summary``: a description for readers who cannot see the chart. ``height``: in pixels.
+    ``searchable``: a call tree that can be zoomed and searched."""
 
     id: str
     title: str
@@ -32,7 +32,8 @@ class Chart:
 
 
 def sheet(id: str, title: str, columns: Mapping[str, str], rows: Sequence[Sequence[Cell]]) -> Table:
-    """A chart's numbers. ``columns``: title → what it means; numbers where a cell has a value."""
+    """A chart's numbers as a table. ``columns``: title → meaning; a cell with a value is a
+    number."""
     kinds = [any(row[i].value is not None for row in rows) for i in range(len(columns))]
     return Table(
         id=id,
@@ -46,7 +47,7 @@ def sheet(id: str, title: str, columns: Mapping[str, str], rows: Sequence[Sequen
 
 
 def label(text: object, limit: int = 160) -> str:
-    """For a chart: Plotly reads a subset of HTML in its texts, so that it must be escaped."""
+    """Escaped text for a chart, because Plotly reads a subset of HTML in its texts."""
     return html.escape(inert(text, limit), quote=False)
 
 

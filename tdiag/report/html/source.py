@@ -1,4 +1,4 @@
-"""The user's lines around a finding, each with what was measured there."""
+"""The user's lines around a finding, each with its measurements."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from tdiag.model.place import Place
 from tdiag.report.document import Document
 from tdiag.report.text import inert, relative
 
-# Of the samples: a line with fewer is not marked (two runs of one program differ by as much).
+# Of the samples: a line with a smaller share is not marked (two runs of one program differ as
+# much).
 HOT_FRAC = 0.02
 
 
 @dataclass(frozen=True)
 class SourceLine:
-    """``here``: the finding's own line. ``samples``: the largest share of the samples (training
-    or workers) in it, ``calls``: torch calls a step from it; 0 where none was seen."""
+    """``here``: the finding's own line. ``samples``: its largest share of the samples (of training
+    or of workers); ``calls``: torch calls per step from it; both 0 if none was seen."""
 
     number: int
     text: str
@@ -42,7 +43,7 @@ class Source:
 
 
 def source(place: Place | None, document: Document, base: Path | None) -> Source | None:
-    """None where the lines could not be read."""
+    """The lines to show; None if they could not be read."""
     found = _excerpt(place, document.excerpts) if place else None
     if place is None or found is None:
         return None
@@ -64,7 +65,8 @@ def source(place: Place | None, document: Document, base: Path | None) -> Source
 
 
 def _excerpt(place: Place, excerpts: Iterable[Excerpt]) -> Excerpt | None:
-    """The one with the place in it that begins last, so that enough lines follow."""
+    """Of the excerpts that contain the place, the one that begins last, so that enough lines
+    follow."""
     mine = [
         e for e in excerpts
         if e.file == place.file and e.first <= place.line < e.first + len(e.lines)

@@ -1,4 +1,4 @@
-"""The templates' words: how numbers, prose and names of others become HTML."""
+"""The templates' filters: they turn numbers, prose and names from the run into HTML."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tdiag.report.text import clip_head, clip_middle, inert, kernel_name, spot
 
 _CODE = re.compile(r"`([^`]+)`")
 MOST_CHARACTERS = 2_000
-ROOM = 160  # characters of a name
-MOST_ROWS = 150  # of a table: no one reads further, and the page stays small
+ROOM = 160  # the longest name, in characters
+MOST_ROWS = 150  # of a table: enough for a reader, and the page stays small
 
 
 def environment(folder: Path) -> Environment:
-    """Everything is escaped, and inert before that: see :func:`_inert`."""
+    """Everything is escaped, after :func:`_inert` has made it harmless."""
     templates = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
@@ -59,14 +59,14 @@ def environment(folder: Path) -> Environment:
 
 
 def _inert(value: Any) -> Any:
-    """What reorders, hides or controls text becomes a visible escape."""
+    """Make characters that reorder, hide or control text visible as escapes."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return inert(value, MOST_CHARACTERS)
     return value
 
 
 def prose(text: str) -> Markup:
-    """A rule's sentence: what it put between backticks is code."""
+    """A rule's sentence as HTML; text between backticks becomes code."""
     shown = inert(" ".join(text.split()), MOST_CHARACTERS)
     if shown.count("`") % 2:
         return escape(shown)
@@ -78,7 +78,8 @@ def prose(text: str) -> Markup:
 
 
 def markdown(text: str) -> Markup:
-    """A rule's documentation, without its title; markup in it stays text, links say their text."""
+    """A rule's documentation as HTML, without its title; HTML in it stays text, links become
+    text."""
     from markdown_it import MarkdownIt
 
     reader = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image"])
@@ -93,7 +94,7 @@ def inert_lines(text: str) -> str:
 
 
 def paragraphs(text: str) -> list[Markup]:
-    """A fix's alternatives, one a line."""
+    """A fix's alternatives, one per line."""
     return [prose(line) for line in text.splitlines() if line.strip()]
 
 
@@ -118,7 +119,7 @@ def _cell(cell: Cell, column: Column, page: Page) -> str:
 
 
 def budget(found: Parts) -> list[dict[str, Any]]:
-    """A row a component, times and shares so rounded that they add up to the step's."""
+    """One row per component; times and shares are rounded so that they add up to the step's."""
     parts = found.parts
     total = sum(c.ns for c in parts)
     unit, decimals, ns_per_digit = units.scale_for(total)

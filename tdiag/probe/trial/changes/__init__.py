@@ -1,4 +1,4 @@
-"""One change a file: ``loader.num_workers`` lies in ``loader_num_workers.py``, unregistered."""
+"""One change per file: ``loader.num_workers`` is in ``loader_num_workers.py``; no registry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Change:
-    """The change of this name. Raises KeyError where there is none."""
+    """The change of this name. Raises KeyError if there is none."""
     module = name.replace(".", "_")
     if module not in {found.name for found in pkgutil.iter_modules(__path__)}:
         raise KeyError(name)

@@ -11,8 +11,8 @@ NAME = "ceiling.communication"
 
 
 def install(trial: Trial, value: bool) -> None:
-    """Ranks are held for the first time at one step, which they come to by exchanging gradients.
-    From there on all do the same number of steps a turn, and need not."""
+    """Gradients are exchanged until the ranks are first held, so that all are held at the same
+    step. From then on every rank runs the same number of steps per turn and needs no exchange."""
     from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
     from torch.nn.parallel import DistributedDataParallel
 

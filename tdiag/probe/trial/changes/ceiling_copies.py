@@ -9,12 +9,12 @@ from ...places import caller
 from ..change import CEILING, TRAINING, Change, Trial, at, switch
 
 NAME = "ceiling.copies"
-MOST_KEPT = 64  # copies of one line; heuristic: more are an evaluation's, and fill the device
+MOST_KEPT = 64  # copies per line; heuristic: more come from an evaluation and fill the device
 
 
 class Copies:
-    """What was copied to a device, by line, kind of tensor, and how many of that kind the line had
-    copied since the last step: the tensors of one batch stay apart."""
+    """Copies to a device by source line, kind of tensor, and how many tensors of that kind the line
+    had copied since the last step: so the tensors of one batch stay separate."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
@@ -23,8 +23,9 @@ class Copies:
         self.steps = 0
 
     def place(self, tensor: Any) -> tuple[list[Any], int] | None:
-        """Where the copy of this tensor is kept, and as the how-manyth; None where it is to be
-        copied: it is on a device, is trained, or what the step needs is not made yet."""
+        """The list that keeps the copy of this tensor, and its index there. None if it must be
+        copied: it is on a device already, is trained, or the copy for this step does not exist
+        yet."""
         if tensor.device.type != "cpu" or tensor.requires_grad or not self.trial.probe.warm:
             return None
         frame = sys._getframe(2)
@@ -38,7 +39,7 @@ class Copies:
 
 
 def install(trial: Trial, value: bool) -> None:
-    """Not before discovery has ended: a model that moves to its device is no batch."""
+    """Not before discovery has ended: a model moved to its device is not a batch."""
     import torch
 
     copies = Copies(trial)
@@ -60,9 +61,9 @@ def _once(copies: Copies, original: Any) -> Any:
         result = original(self, *args, **kwargs)
         if number == len(kept) < MOST_KEPT:
             moved = result.device.type != "cpu"
-            kept.append(result if moved else None)  # one that changes its type only is not kept
+            kept.append(result if moved else None)  # a change of dtype alone is not kept
             if moved:
-                copies.trial.applied(NAME, f"{original.__name__}(){at(caller())} answers with its"
+                copies.trial.applied(NAME, f"{original.__name__}(){at(caller())} returns its"
                                      " first copy")  # fmt: skip
         return result
 
@@ -70,7 +71,7 @@ def _once(copies: Copies, original: Any) -> Any:
 
 
 def _filled_once(trial: Trial, original: Any) -> Any:
-    """A buffer on the device keeps what it holds."""
+    """``copy_()`` into a buffer on the device does nothing after its first call."""
 
     @functools.wraps(original)
     def copy_(self: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
@@ -86,13 +87,13 @@ def _filled_once(trial: Trial, original: Any) -> Any:
 
 CHANGE = Change(
     name=NAME,
-    does="Batches stay on the device: what a line copied there first, it gets again.",
+    does="Batches stay on the device: each line reuses the first batch that it copied there.",
     safety=TRAINING,
     kind=CEILING,
     rare=True,
     parse=switch,
     absent="nothing was copied to a device after warm-up",
     limits="tensors made from numbers (torch.tensor(..., device=...)) are still copied; reads back"
-    " to the host are ceiling.reads",
+    " to the host are left out by ceiling.reads",
     install=install,
 )

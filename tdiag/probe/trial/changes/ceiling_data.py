@@ -1,4 +1,4 @@
-"""The same few batches over and over, so that nothing is loaded."""
+"""The same few batches are repeated, so that nothing is loaded."""
 
 import functools
 from typing import Any
@@ -7,7 +7,7 @@ from ...patches import hidden
 from ..change import CEILING, TRAINING, Change, Trial, switch
 
 NAME = "ceiling.data"
-KEEP = 4  # batches; heuristic: not always the same one in the caches of the CPU
+KEEP = 4  # batches; heuristic: enough that the CPU's caches do not hold them all
 
 
 def install(trial: Trial, value: bool) -> None:
@@ -18,14 +18,14 @@ def install(trial: Trial, value: bool) -> None:
 
     base, get = module._BaseDataLoaderIter, DataLoader._get_iterator
     following, reset = base.__next__, base._reset
-    batches: dict[int, tuple[Any, list[Any]]] = {}  # of a loader, by its index sampler
+    batches: dict[int, tuple[Any, list[Any]]] = {}  # per loader, by its index sampler
 
     def kept_of(owner: Any) -> list[Any]:
-        sampler = owner._index_sampler  # kept too, so that its number is nobody else's
+        sampler = owner._index_sampler  # kept alive, so that no other object gets its id()
         return batches.setdefault(id(sampler), (sampler, []))[1]
 
     class Again(base):  # type: ignore[misc, valid-type]
-        """An epoch of kept batches, which starts no workers."""
+        """An epoch of kept batches; starts no workers."""
 
         def __init__(self, loader: Any) -> None:
             self._index_sampler, self._num_workers = loader._index_sampler, 0
@@ -52,7 +52,7 @@ def install(trial: Trial, value: bool) -> None:
         if trial.boundary.rank <= BATCH:
             trial.boundary.batch()
         trial.answer(NAME)
-        trial.applied(NAME, f"{KEEP} batches, over and over")
+        trial.applied(NAME, f"{KEEP} batches, repeated")
         return kept[self._num_yielded % KEEP]
 
     @functools.wraps(reset)
@@ -92,7 +92,7 @@ def _length(sampler: Any) -> float:
 
 CHANGE = Change(
     name=NAME,
-    does="The same few batches over and over, so that nothing is loaded.",
+    does="The same few batches are repeated, so that nothing is loaded.",
     safety=TRAINING,
     kind=CEILING,
     parse=switch,

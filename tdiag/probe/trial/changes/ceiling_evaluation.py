@@ -1,4 +1,4 @@
-"""The function that evaluates the model answers with what it returned before."""
+"""The function that evaluates the model returns its earlier result."""
 
 import functools
 import gc
@@ -15,13 +15,13 @@ NAME = "ceiling.evaluation"
 
 
 def install(trial: Trial, value: bool) -> None:
-    """The outermost function of the user's that calls ``model.eval()`` and is not one of those that
-    training steps happen in."""
+    """Freezes the outermost user function that calls ``model.eval()`` and in which no training step
+    happens."""
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     original = torch.nn.Module.train
-    training: set[Any] = set()  # code of the functions that an optimizer's step happens in
+    training: set[Any] = set()  # code objects of functions in which an optimizer steps
     done: list[Any] = []
 
     def stepped(*_: Any) -> None:
@@ -44,7 +44,7 @@ def install(trial: Trial, value: bool) -> None:
                 break
             found = code
         if found is None:
-            trial.refused(NAME, "the evaluation is not in a function of its own")
+            trial.refused(NAME, "the evaluation is not in its own function")
             return
         for function in gc.get_referrers(found):
             if isinstance(function, types.FunctionType) and function.__code__ is found:
@@ -56,7 +56,7 @@ def install(trial: Trial, value: bool) -> None:
 
 
 def _user_code() -> list[Any]:
-    """Code of the user's frames above this call, innermost first."""
+    """Code objects of the user's frames above this call, innermost first."""
     frame: Any = sys._getframe(1)
     found = []
     while frame is not None:
@@ -68,7 +68,7 @@ def _user_code() -> list[Any]:
 
 CHANGE = Change(
     name=NAME,
-    does="The function that evaluates the model answers with what it returned before.",
+    does="The function that evaluates the model returns its earlier result.",
     safety=TRAINING,
     kind=CEILING,
     rare=True,

@@ -36,6 +36,6 @@ CHANGE = Change(
     rare=True,
     parse=switch,
     absent="the script ended while warming up",
-    limits="memory of reference cycles grows meanwhile",
+    limits="memory in reference cycles is not freed",
     install=install,
 )

@@ -13,7 +13,7 @@ from ..change import CEILING, TRAINING, Change, Trial, at, switch
 from ..frozen import when_code_is_there
 
 NAME = "ceiling.logging"
-# Of libraries, as soon as they are imported: module, class or "", first letters of the methods.
+# Library methods, patched when the library is imported: module, class or "", method name prefixes.
 LIBRARIES = (
     ("torch.utils.tensorboard.writer", "SummaryWriter", ("add_", "flush")),
     ("tensorboardX.writer", "SummaryWriter", ("add_", "flush")),
@@ -59,7 +59,8 @@ def _skipped(trial: Trial, original: Any) -> Any:
 
 
 def _silent_writer(trial: Trial, original: Any) -> Any:
-    """csv.writer makes objects of C, whose methods stay as they are."""
+    """``csv.writer`` returns C objects, whose methods cannot be replaced, so it is replaced
+    itself."""
 
     class Silent:
         def __init__(self, written: Any) -> None:
@@ -81,7 +82,7 @@ CHANGE = Change(
     kind=CEILING,
     parse=switch,
     absent="nothing was printed or logged",
-    limits="what a script writes into a file itself stays, and so do values that it computes for a"
-    " log; a script that reads its log fails",
+    limits="the script's own file writes stay, and so do values that it computes for a log; a"
+    " script that reads its log fails",
     install=install,
 )

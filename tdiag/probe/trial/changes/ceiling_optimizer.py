@@ -6,7 +6,7 @@ from ..change import CEILING, TRAINING, Change, Trial, switch
 from ..optimizers import each_step
 
 NAME = "ceiling.optimizer"
-FIRST = 2  # steps that are taken: state is made in the first
+FIRST = 2  # steps that do run: the first creates the optimizer's state
 
 
 def install(trial: Trial, value: bool) -> None:

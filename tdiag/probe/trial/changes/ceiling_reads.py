@@ -25,8 +25,8 @@ def install(trial: Trial, value: bool) -> None:
 
 
 def _answered(trial: Trial, original: Any, torchs: str) -> Any:
-    """By the line that reads: each gets what it read first. What torch reads for itself (Adam its
-    number of steps, on a CPU) is no read of the script's, and torch needs the value."""
+    """Each line that reads a value gets the first value it read. Reads inside torch (Adam reads its
+    step count on a CPU) stay: torch needs the value."""
     kept: dict[Any, Any] = {}
 
     @functools.wraps(original)
@@ -37,7 +37,7 @@ def _answered(trial: Trial, original: Any, torchs: str) -> Any:
         key = frame.f_code, frame.f_lineno
         if key not in kept:
             kept[key] = original(self)
-            trial.applied(NAME, f"{original.__name__}(){at(caller())} answers with its first value")
+            trial.applied(NAME, f"{original.__name__}(){at(caller())} returns its first value")
         else:
             trial.answer(NAME)
         return kept[key]
@@ -54,12 +54,12 @@ def _silent(trial: Trial) -> Any:
 
 CHANGE = Change(
     name=NAME,
-    does=".item(), .tolist(), float() and print() are answered without waiting for the value.",
+    does=".item(), .tolist(), float() and print() return without waiting for the value.",
     safety=TRAINING,
     kind=CEILING,
     parse=switch,
     absent="no value of a tensor was read",
-    limits="bool() and .cpu() stay: the script decides by them; what torch reads for itself stays;"
-    " a loop that waits for a value never ends",
+    limits="bool() and .cpu() stay, because the script decides by them; torch's own reads stay; a"
+    " loop that waits for a value never ends",
     install=install,
 )

@@ -19,7 +19,7 @@ def install(trial: Trial, value: bool) -> None:
 
 
 def _not_waited_for(trial: Trial, original: Any) -> Any:
-    known: set[Any] = set()  # lines that have been reported
+    known: set[Any] = set()  # lines already reported
 
     @functools.wraps(original)
     def copied(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -50,8 +50,8 @@ CHANGE = Change(
     safety=SAME,
     parse=switch,
     absent="no tensor was copied to a device, or all copies are non_blocking already",
-    limits="a script that writes to the host's tensor while it is copied gets other numbers; copies"
-    " from pageable memory are waited for all the same",
+    limits="a script that writes to the host's tensor during the copy gets other numbers; the host"
+    " still waits for copies from pageable memory",
     edit="batch.to(device, non_blocking=True)",
     install=install,
 )

@@ -12,8 +12,8 @@ NAME = "copies.once"
 
 
 class Sent:
-    """What is known of a tensor of the host: how often it was copied in this state, to where, and
-    from its second copy on that copy, which batches, sent once, do not have."""
+    """A host tensor: how often it was copied unchanged, to which device, and, from its second copy
+    on, that copy. Batches are sent once, so their copies are not kept."""
 
     def __init__(self, tensor: Any, key: Any) -> None:
         self.version, self.key = tensor._version, key
@@ -55,7 +55,7 @@ def _once(trial: Trial, torch: Any, original: Any, known: dict[int, tuple[Any, S
             if not sent.said:
                 sent.said = True
                 line = caller()
-                trial.applied(NAME, f"{original.__name__}(){at(line)} answers with its last copy",
+                trial.applied(NAME, f"{original.__name__}(){at(line)} returns its last copy",
                               line)  # fmt: skip
             return kept
         result = original(self, *args, **kwargs)
@@ -74,12 +74,12 @@ def _once(trial: Trial, torch: Any, original: Any, known: dict[int, tuple[Any, S
 
 CHANGE = Change(
     name=NAME,
-    does="A tensor of the host that has not changed since is copied to the device once.",
+    does="A host tensor that does not change is copied to the device once.",
     safety=SAME,
     parse=switch,
     absent="no tensor was copied to a device more than twice without a change",
-    limits="a tensor that is changed through NumPy or .data counts as unchanged; one that is made"
-    " again in each step is copied",
+    limits="a tensor changed through NumPy or .data counts as unchanged; one that is made again in"
+    " each step is still copied",
     edit="copy it once before the loop, or register_buffer() it in the module",
     install=install,
 )

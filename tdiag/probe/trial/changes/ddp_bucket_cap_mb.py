@@ -10,7 +10,7 @@ CHANGE = Change(
     takes="N",
     parse=number(1),
     absent="no DistributedDataParallel was made",
-    limits="the first bucket has a size of its own; a model smaller than a bucket has only one",
+    limits="the first bucket has another size; a model smaller than a bucket has only one",
     edit="DistributedDataParallel(model, bucket_cap_mb=N)",
     install=argument("bucket_cap_mb"),
 )

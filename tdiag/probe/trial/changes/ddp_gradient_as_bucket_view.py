@@ -5,7 +5,7 @@ from ..ddp_arguments import argument
 
 CHANGE = Change(
     name="ddp.gradient_as_bucket_view",
-    does="DistributedDataParallel copies no gradients: they lie in the buckets that are reduced.",
+    does="DistributedDataParallel copies no gradients: they are views of the reduced buckets.",
     safety=SAME,
     parse=switch,
     absent="no DistributedDataParallel was made",

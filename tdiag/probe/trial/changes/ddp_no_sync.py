@@ -8,26 +8,26 @@ from ...patches import hidden
 from ..change import ROUNDING, Change, Trial, switch
 
 NAME = "ddp.no_sync"
-ALIKE = 3  # steps in a row with as many backward passes; heuristic, as MOST_STEPS
-MOST_STEPS = 16  # without that the number counts as changing
+ALIKE = 3  # consecutive steps with equally many backward passes; heuristic, like MOST_STEPS
+MOST_STEPS = 16  # without ALIKE equal steps by then, the number counts as changing
 
 
 class Accumulation:
-    """The backward passes of one model between two steps of the optimizer. ``length``: how many,
-    0 until that is known; ``reason``: why all of them exchange gradients after all."""
+    """The backward passes of one model between two optimizer steps. ``length``: how many, 0 until
+    known; ``reason``: why each of them exchanges gradients after all."""
 
     def __init__(self, trial: Trial, model: Any) -> None:
         self.trial = trial
         self.model: Any = weakref.ref(model)
         self.steps = self.backwards = 0  # when this accumulation began
-        self.index = 0  # forward passes since
+        self.index = 0  # forward passes since then
         self.lengths: list[int] = []
         self.length = 0
         self.reason = ""
         self.unreduced = False
 
     def waits(self) -> bool:
-        """Whether the gradients of the forward pass that begins now need no exchange."""
+        """Whether the forward pass that begins now needs no gradient exchange."""
         boundary, trial = self.trial.boundary, self.trial
         self.look()
         if self.reason:
@@ -46,7 +46,7 @@ class Accumulation:
         return self.unreduced
 
     def look(self) -> None:
-        """Whether the optimizer has stepped."""
+        """Check whether the optimizer has stepped."""
         steps = self.trial.boundary.optimizer_steps
         if steps == self.steps:
             return
@@ -71,7 +71,8 @@ class Accumulation:
             self.give_up("its gradients are dropped between two backward passes of a step")
 
     def reduce(self) -> None:
-        """An accumulation that ends early, with an epoch, is reduced before the optimizer steps."""
+        """Exchange gradients before the optimizer steps, if an accumulation ends early (last of an
+        epoch)."""
         import torch
 
         model = self.model()
@@ -138,9 +139,9 @@ CHANGE = Change(
     safety=ROUNDING,
     parse=switch,
     absent="no DistributedDataParallel was trained",
-    limits="does not apply where the number of backward passes per step changes; gradients that the"
-    " script reads before the last of them, or clips in an accumulation that ends early, are this"
-    " rank's own",
+    limits="does not apply if the number of backward passes per step changes; gradients that the"
+    " script reads before the last pass, or clips in an accumulation that ends early, are only"
+    " this rank's",
     edit="with model.no_sync(): around forward and backward of all micro-batches but the last",
     install=install,
 )

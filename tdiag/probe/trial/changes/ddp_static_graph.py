@@ -1,4 +1,4 @@
-"""Ranks take it that each step uses the same parameters."""
+"""DDP assumes that each step uses the same parameters."""
 
 from ..change import ROUNDING, Change, switch
 from ..ddp_arguments import argument
@@ -9,7 +9,7 @@ CHANGE = Change(
     safety=ROUNDING,
     parse=switch,
     absent="no DistributedDataParallel was made",
-    limits="a model that uses other parameters in other steps fails",
+    limits="a model that uses different parameters in different steps fails",
     edit="DistributedDataParallel(model, static_graph=True)",
     install=argument("static_graph"),
 )

@@ -25,12 +25,12 @@ def install(trial: Trial, value: bool) -> None:
 
 CHANGE = Change(
     name=NAME,
-    does="Modules in evaluation mode are called under inference mode, which no_grad is not yet.",
+    does="Modules in evaluation mode are called under inference mode.",
     safety=SAME,
     parse=switch,
-    absent="no module in evaluation mode was called outside of inference mode",
-    limits="results that are trained with (a teacher's, an agent's) make the script fail; cannot"
-    " be combined with evaluation.no_grad; a model evaluated in training mode is not recognised",
+    absent="no module in evaluation mode was called outside inference mode",
+    limits="the script fails if it trains on the results (a teacher's, an agent's); cannot be"
+    " combined with evaluation.no_grad; a model evaluated in training mode is not recognised",
     edit="with torch.inference_mode(): around the evaluation",
     install=install,
 )

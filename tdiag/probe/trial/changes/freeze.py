@@ -1,4 +1,4 @@
-"""A function of the user's answers with what it returned before."""
+"""One of the user's functions returns its earlier result."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ def install(trial: Trial, value: Any) -> None:
 
 CHANGE = Change(
     name=NAME,
-    does="A function of the user's answers with what it returned before.",
+    does="One of your functions returns its earlier result.",
     safety=TRAINING,
     kind=CEILING,
     takes="FILE.py:FUNCTION",
     parse=function,
     absent="no such function, or it was not called",
-    limits="does not apply where the result carries gradients, where training steps happen inside,"
-    " to a generator, or to what is not written in Python; its side effects are left out, too",
+    limits="does not apply if the result carries gradients or training steps happen inside, to a"
+    " generator, or to a function not written in Python; its side effects are left out, too",
     install=install,
 )

@@ -7,11 +7,11 @@ from ..change import TRAINING, Change, Trial, switch
 
 NAME = "loader.cache"
 MEMORY_FRAC = 0.25  # of the memory free at the start; heuristic: both sides and the page cache fit
-SETTLED_HITS = 64  # samples answered in a row: the first epoch is over
+SETTLED_HITS = 64  # consecutive cache hits: the first epoch is over
 
 
 class Cached:
-    """The dataset as a fetcher sees it."""
+    """The dataset as the fetcher sees it."""
 
     def __init__(self, trial: Trial, dataset: Any, kept: dict[Any, Any]) -> None:
         self.dataset, self.trial, self.kept = dataset, trial, kept
@@ -42,7 +42,7 @@ class Cached:
         ]
 
     def keep(self, index: Any, sample: Any) -> Any:
-        from ... import fetches  # imports torch, which `tdiag try --list` has no use for
+        from ... import fetches  # imports torch, which `tdiag try --list` does not need
 
         size = fetches.count_bytes(sample)[0] or 0
         if self.trial.shared["room"] >= size:
@@ -50,7 +50,7 @@ class Cached:
             self.kept[index] = sample
         elif not self.trial.shared["full"]:
             self.trial.shared["full"] = True
-            self.trial.refused(NAME, f"only {len(self.kept):,} samples fit into the memory")
+            self.trial.refused(NAME, f"only {len(self.kept):,} samples fit into memory")
         return sample
 
 
@@ -69,7 +69,7 @@ def install(trial: Trial, value: bool) -> None:
                               " samples; add loader.num_workers=0")  # fmt: skip
                 original(self, dataset, *args, **kwargs)
                 return
-            # The dataset is kept too, so that its number is nobody else's.
+            # The dataset is kept alive, so that no other object gets its id().
             _, kept = caches.setdefault(id(dataset), (dataset, {}))
             dataset = Cached(trial, dataset, kept)
             trial.applied(NAME, f"samples of {type(dataset.dataset).__name__} are kept")
@@ -92,7 +92,7 @@ CHANGE = Change(
     parse=switch,
     absent="no DataLoader over an indexed dataset was read",
     limits="random augmentation is drawn once and then repeated; does not apply to an"
-    " IterableDataset, or where workers load the samples",
+    " IterableDataset, or if workers load the samples",
     edit="keep decoded samples in a list or in a tensor of the dataset",
     install=install,
 )

@@ -15,7 +15,7 @@ def install(trial: Trial, value: Any) -> None:
     if "in_order" in inspect.signature(DataLoader.__init__).parameters:
         argument("in_order")(trial, False)
     else:
-        trial.refused(NAME, "DataLoaders of this torch, before 2.6, have no in_order")
+        trial.refused(NAME, "DataLoader has no in_order before torch 2.6")
 
 
 CHANGE = Change(

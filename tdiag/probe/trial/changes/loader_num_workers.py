@@ -10,7 +10,7 @@ CHANGE = Change(
     takes="N",
     parse=number(0),
     absent="no DataLoader was made",
-    limits="workers of an IterableDataset that does not share out its data each repeat all of it",
+    limits="if an IterableDataset does not divide its data among workers, each repeats all of it",
     edit="DataLoader(..., num_workers=N)",
     install=argument("num_workers"),
 )

@@ -1,11 +1,11 @@
-"""Workers live on from one epoch to the next."""
+"""Workers are kept from one epoch to the next."""
 
 from ..change import DRAWS, Change, switch
 from ..loader_arguments import argument
 
 CHANGE = Change(
     name="loader.persistent_workers",
-    does="Workers live on from one epoch to the next.",
+    does="Workers are kept from one epoch to the next.",
     safety=DRAWS,
     takes="",
     parse=switch,

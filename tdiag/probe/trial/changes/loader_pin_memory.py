@@ -23,7 +23,7 @@ CHANGE = Change(
     safety=SAME,
     parse=switch,
     absent="no DataLoader was made",
-    limits="copies overlap with computation only with non_blocking=True besides",
+    limits="copies overlap with computation only if they also have non_blocking=True",
     edit="DataLoader(..., pin_memory=True)",
     install=install,
 )

@@ -1,4 +1,4 @@
-"""Each worker makes this many batches ahead."""
+"""Each worker prefetches this many batches."""
 
 from ..change import SAME, Change, number
 from ..loader_arguments import argument

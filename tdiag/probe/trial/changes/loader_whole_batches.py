@@ -1,4 +1,4 @@
-"""A dataset is indexed once a batch instead of once a sample."""
+"""A dataset is indexed once per batch instead of once per sample."""
 
 import functools
 from typing import Any
@@ -7,12 +7,12 @@ from ...patches import hidden
 from ..change import SAME, Change, Trial, switch
 
 NAME = "loader.whole_batches"
-COMPARED = 3  # batches made both ways; heuristic: one that draws at random differs in the first
+COMPARED = 3  # batches made both ways; heuristic: random draws differ in the first
 
 
 class Whole:
-    """The dataset as a fetcher sees it. ``indices``: of the batch that is being made; ``compared``:
-    batches that were alike; ``reason``: why it is indexed once a sample after all."""
+    """The dataset as the fetcher sees it. ``indices``: of the batch being made; ``compared``:
+    batches that were equal both ways; ``reason``: why it is still indexed once per sample."""
 
     def __init__(self, trial: Trial, dataset: Any) -> None:
         self.trial, self.dataset = trial, dataset
@@ -39,7 +39,7 @@ class Whole:
         return self.compared >= COMPARED and not self.reason
 
     def collate(self, data: Any) -> Any:
-        """What the fetcher does with what ``__getitems__`` gave it."""
+        """Called by the fetcher with what ``__getitems__`` returned."""
         from torch.utils.data._utils.collate import default_collate, default_convert
 
         if self.known():
@@ -62,23 +62,23 @@ class Whole:
         if self.reason:
             self.trial.refused(NAME, self.reason)
         elif self.known():
-            self.trial.applied(NAME, f"{name} is indexed once a batch")
+            self.trial.applied(NAME, f"{name} is indexed once per batch")
 
 
 def install(trial: Trial, value: bool) -> None:
-    """As a BatchSampler with batch_size=None does, where both ways give the same batches."""
+    """Like a BatchSampler with batch_size=None, if both ways give the same batches."""
     from torch.utils.data._utils import fetch
     from torch.utils.data._utils.collate import default_collate
 
     original = fetch._BaseDatasetFetcher.__init__
-    known: dict[int, Whole] = {}  # by the dataset's number, which stays its own
+    known: dict[int, Whole] = {}  # by the dataset's id(); the dataset is kept alive
 
     @functools.wraps(original)
     def init(self: Any, dataset: Any, auto_collation: bool, collate_fn: Any, *args: Any) -> None:
         name = type(dataset).__name__
         if type(self).__name__ == "_MapDatasetFetcher":
             if not auto_collation or collate_fn is not default_collate:
-                trial.refused(NAME, f"{name}'s batches are put together by code of the script's")
+                trial.refused(NAME, f"{name}'s batches are collated by the script's own code")
             elif getattr(dataset, "__getitems__", None):
                 trial.refused(NAME, f"{name} is asked for whole batches already")
             else:
@@ -108,8 +108,8 @@ CHANGE = Change(
     safety=SAME,
     parse=switch,
     absent="no DataLoader over an indexed dataset was read",
-    limits="does not apply where the first batches differ from those made of samples: to a dataset"
-    " that takes no list or draws at random, or where there is a collate_fn",
+    limits="does not apply if the first batches differ from those made of samples (a dataset that"
+    " takes no list or draws at random), or if there is a collate_fn",
     edit="DataLoader(data, sampler=BatchSampler(RandomSampler(data), n, False), batch_size=None)",
     install=install,
 )

@@ -11,8 +11,8 @@ NAME = "loader.worker_threads"
 
 
 def install(trial: Trial, value: int) -> None:
-    """After each worker's first batch, when its libraries are loaded, and so after the script's
-    own ``worker_init_fn``, which stays as it is."""
+    """After each worker's first batch, because its libraries are loaded then; the script's own
+    ``worker_init_fn`` stays and runs first."""
     import torch
     from torch.utils.data import get_worker_info
     from torch.utils.data._utils import fetch
@@ -32,7 +32,7 @@ def install(trial: Trial, value: int) -> None:
             trial.refused(NAME, f"libraries have {value} threads in workers already")
 
     def first(fetcher: Any, *args: Any) -> Any:
-        del fetcher.fetch  # the next batches are made without this
+        del fetcher.fetch  # later batches skip this
         batch = fetcher.fetch(*args)
         trial.probe.guard(limit_all)()
         return batch
@@ -54,8 +54,8 @@ CHANGE = Change(
     takes="N",
     parse=number(1),
     absent="no DataLoader has workers",
-    limits="of torch, OpenCV, numexpr, OpenBLAS, MKL and OpenMP; pools of other libraries stay as"
-    " they are, and so do those that are loaded after a worker's first batch",
+    limits="only torch, OpenCV, numexpr, OpenBLAS, MKL and OpenMP; pools of other libraries, and of"
+    " libraries loaded after a worker's first batch, do not change",
     edit="DataLoader(..., worker_init_fn=f), where f calls threadpoolctl.threadpool_limits(N) and"
     " cv2.setNumThreads(N)",
     install=install,

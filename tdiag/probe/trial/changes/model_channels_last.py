@@ -1,4 +1,4 @@
-"""Convolutions compute with channels last."""
+"""Convolutions compute in channels-last layout."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ IMAGES = 4  # dimensions of a two-dimensional convolution's weight
 
 
 def install(trial: Trial, value: bool) -> None:
-    """A convolution whose weight is channels last makes its result so, too."""
+    """A convolution whose weight is channels last returns a channels-last result."""
     import torch
 
     def turned(module: Any, args: Any) -> None:
@@ -30,11 +30,11 @@ def install(trial: Trial, value: bool) -> None:
 
 CHANGE = Change(
     name=NAME,
-    does="Convolutions compute with channels last.",
+    does="Convolutions compute in channels-last layout.",
     safety=ROUNDING,
     parse=switch,
     absent="no module was called in training mode with gradients on",
-    limits="the batch stays as the script makes it and is converted at the first convolution",
+    limits="the script's batch keeps its layout and is converted at the first convolution",
     edit="model.to(memory_format=torch.channels_last), and the batch likewise",
     install=install,
 )

@@ -1,4 +1,4 @@
-"""A model of float64 computes in float32."""
+"""A float64 model computes in float32."""
 
 import functools
 from typing import Any
@@ -10,7 +10,7 @@ NAME = "model.float32"
 
 
 def install(trial: Trial, value: bool) -> None:
-    """The outermost module's results are float64 again, as the script's loss expects them."""
+    """The outermost module still returns float64, as the script's loss expects."""
     import torch
 
     def cast(values: Any, before: Any, now: Any) -> Any:
@@ -32,19 +32,19 @@ def install(trial: Trial, value: bool) -> None:
 
         module.forward = narrowed
         trial.applied(NAME, f"{name}: {len(wide)} parameter{'s' * (len(wide) > 1)} of float32")
-        return cast(args, torch.float64, torch.float32)  # of this call, which runs without it
+        return cast(args, torch.float64, torch.float32)  # this call still runs without the change
 
     each_model(trial, narrow)
 
 
 CHANGE = Change(
     name=NAME,
-    does="A model of float64 computes in float32.",
+    does="A float64 model computes in float32.",
     safety=ROUNDING,
     parse=switch,
     absent="no module was called in training mode with gradients on",
-    limits="what is outside of the model stays in float64: batches, the loss; an optimizer's state"
-    " from a checkpoint does too, and fails",
+    limits="batches and the loss stay float64; a script that loads an optimizer's state from a"
+    " checkpoint fails",
     edit="model.float(), and the batch likewise",
     install=install,
 )

@@ -1,4 +1,4 @@
-"""Parameters of no optimizer get no gradients."""
+"""Parameters that belong to no optimizer get no gradients."""
 
 import functools
 import weakref
@@ -11,8 +11,8 @@ NAME = "model.unused_gradients"
 
 
 class Unused:
-    """Parameters by the modules that were called while discovery lasts. ``sums``: of those that had
-    a gradient when an optimizer stepped, so that a change shows; ``optimizers``: all that live."""
+    """Parameters of the modules called during discovery. ``sums``: of those that had a gradient
+    when an optimizer stepped, so that a change shows; ``optimizers``: all that are alive."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
@@ -31,8 +31,8 @@ class Unused:
                 self.sums[number] = _sum(parameter)
 
     def leave_out(self) -> None:
-        """Those that an optimizer has, or a script updates by hand, are trained; those of 16 bits
-        may have copies in an optimizer."""
+        """Freeze parameters that no optimizer holds and the script does not update. 16-bit ones
+        stay: an optimizer may hold float32 copies of them."""
         import torch
 
         held = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
@@ -40,7 +40,7 @@ class Unused:
             return
         ranks = torch.distributed
         if ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1:
-            self.trial.refused(NAME, "ranks exchange gradients of parameters that they agreed on")
+            self.trial.refused(NAME, "ranks exchange gradients of an agreed set of parameters")
             return
         counts: dict[str, int] = {}
         for number, before in self.sums.items():
@@ -92,8 +92,8 @@ CHANGE = Change(
     takes="off",
     parse=off,
     absent="all parameters that get gradients belong to an optimizer, or are updated by the script",
-    limits="a script that reads these gradients meets None; does not apply where ranks exchange"
-    " gradients, or to parameters of 16 bits",
+    limits="a script that reads these gradients gets None; does not apply if ranks exchange"
+    " gradients, or to 16-bit parameters",
     edit="module.requires_grad_(False), once before training",
     install=install,
 )

@@ -36,11 +36,11 @@ def _in_few_calls(trial: Trial, original: Any, position: int) -> Any:
 
 CHANGE = Change(
     name=NAME,
-    does="clip_grad_norm_() and clip_grad_value_() take all gradients in a few calls.",
+    does="clip_grad_norm_() and clip_grad_value_() clip all gradients in a few calls.",
     safety=ROUNDING,
     parse=switch,
     absent="no gradients are clipped with foreach=False",
-    limits="a loop that clips each parameter on its own stays: one call clips another norm",
+    limits="a loop that clips each parameter separately stays, because one call clips another norm",
     edit="torch.nn.utils.clip_grad_norm_(model.parameters(), limit), without foreach=False",
     install=install,
 )

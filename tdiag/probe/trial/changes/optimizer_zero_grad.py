@@ -36,13 +36,13 @@ def _wrapped(trial: Trial, original: Any) -> Any:
 
 CHANGE = Change(
     name=NAME,
-    does="zero_grad() drops gradients and never fills them with zeros.",
+    does="zero_grad() drops gradients instead of filling them with zeros.",
     safety=ROUNDING,
     takes="set_to_none",
     parse=set_to_none,
     absent="the script never calls zero_grad(set_to_none=False)",
     limits="gradients that the script zeroes by hand stay; code that reads p.grad after zero_grad()"
-    " meets None",
+    " gets None",
     edit="optimizer.zero_grad(set_to_none=True)",
     install=install,
 )

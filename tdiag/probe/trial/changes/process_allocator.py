@@ -32,13 +32,13 @@ def install(trial: Trial, value: str) -> None:
 
 CHANGE = Change(
     name=NAME,
-    does="Memory of the host comes from another malloc, preloaded.",
+    does="Host memory comes from another, preloaded malloc.",
     safety=SAME,
     takes="jemalloc or tcmalloc",
     parse=known,
     environment=environment,
     absent="the program did not load the preloaded library",
-    limits="memory of a device has an allocator of its own",
+    limits="device memory has its own allocator",
     edit="LD_PRELOAD=libjemalloc.so.2 python train.py",
     install=install,
 )

@@ -1,4 +1,4 @@
-"""Variables of debugging in the environment are off."""
+"""Debugging variables in the environment are off."""
 
 import os
 
@@ -6,7 +6,7 @@ from ...wire import DEBUGGING
 from ..change import SAME, Change, Trial, off
 
 NAME = "process.debugging"
-CHANGED = "TDIAG_TRIAL_OFF"  # tells the process of the trial what was on
+CHANGED = "TDIAG_TRIAL_OFF"  # tells the trial's process which variables were on
 
 
 def environment(text: str) -> dict[str, str]:
@@ -27,7 +27,7 @@ def install(trial: Trial, value: bool) -> None:
 
 CHANGE = Change(
     name=NAME,
-    does="Variables of debugging in the environment (CUDA_LAUNCH_BLOCKING, PYTHONMALLOC) are off.",
+    does="Debugging variables in the environment (CUDA_LAUNCH_BLOCKING, PYTHONMALLOC) are unset.",
     safety=SAME,
     takes="off",
     parse=off,

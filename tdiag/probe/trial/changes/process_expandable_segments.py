@@ -1,4 +1,4 @@
-"""torch's memory on the device grows in place."""
+"""torch's allocator on the device uses expandable segments."""
 
 import os
 
@@ -25,12 +25,12 @@ def install(trial: Trial, value: bool) -> None:
 
 CHANGE = Change(
     name=NAME,
-    does="torch's allocator grows segments of device memory, so that no free part is too small.",
+    does="torch's allocator grows segments of device memory, which avoids fragmentation.",
     safety=SAME,
     parse=switch,
     environment=environment,
     absent="torch was not imported",
-    limits="memory that is short stays short",
+    limits="does not help if memory is simply too small",
     edit="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
     install=install,
 )

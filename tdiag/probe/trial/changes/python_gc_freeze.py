@@ -1,4 +1,4 @@
-"""What is alive after warm-up is left out of garbage collection."""
+"""Objects that are alive after warm-up are left out of garbage collection."""
 
 import gc
 
@@ -18,11 +18,11 @@ def install(trial: Trial, value: bool) -> None:
 
 CHANGE = Change(
     name=NAME,
-    does="What is alive after warm-up is left out of garbage collection.",
+    does="Objects that are alive after warm-up are left out of garbage collection.",
     safety=SAME,
     parse=switch,
     absent="the script ended while warming up",
-    limits="calls of gc.collect() by the script stay",
+    limits="the script's own calls of gc.collect() stay",
     edit="gc.collect(); gc.freeze() just before the training loop",
     install=install,
 )

@@ -1,4 +1,4 @@
-"""Anomaly detection of autograd stays off."""
+"""Autograd's anomaly detection stays off."""
 
 import functools
 from typing import Any
@@ -32,7 +32,7 @@ CHANGE = Change(
     takes="off",
     parse=off,
     absent="the script does not switch on anomaly detection",
-    limits="where a NaN comes from is no longer reported",
+    limits="the origin of a NaN is no longer reported",
     edit="torch.autograd.set_detect_anomaly(False)",
     install=install,
 )

@@ -17,7 +17,7 @@ def half(text: str) -> str:
 
 
 def install(trial: Trial, value: str) -> None:
-    """The outermost module's results are float32 again, as the script's loss expects them."""
+    """The outermost module still returns float32, as the script's loss expects."""
     import torch
 
     from ... import accelerator
@@ -56,15 +56,15 @@ def install(trial: Trial, value: str) -> None:
 
 CHANGE = Change(
     name=NAME,
-    does="The model computes in bfloat16, or in float16 with a scaled loss, where that is safe.",
+    does="The model computes in bfloat16, or in float16 with a scaled loss, if that is safe.",
     safety=ROUNDING,
     takes="bfloat16 or float16",
     parse=half,
     absent="no module was called in training mode with gradients on",
-    limits="the loss outside of the model stays in float32; a device without units for the type"
-    " gets slower; float16 does not apply where an optimizer's step takes a closure, to gradients"
-    " that are sparse or of tensors that are no parameters, and of several ranks to"
-    " DistributedDataParallel alone; it divides gradients one by one, a GradScaler in fewer calls",
+    limits="the loss outside the model stays float32; a device without units for the type gets"
+    " slower; float16 does not apply if an optimizer's step takes a closure, if gradients are"
+    " sparse or belong to tensors that are not parameters, and, with several ranks, only to"
+    " DistributedDataParallel; it unscales gradients one by one, a GradScaler in fewer calls",
     edit="with torch.autocast(device.type, torch.bfloat16): around forward and loss; for float16,"
     " torch.amp.GradScaler, too",
     install=install,

@@ -1,4 +1,4 @@
-"""Activations are kept and not computed a second time."""
+"""Activations are kept, not recomputed."""
 
 import functools
 from typing import Any
@@ -29,13 +29,13 @@ def install(trial: Trial, value: Any) -> None:
 
 CHANGE = Change(
     name=NAME,
-    does="torch.utils.checkpoint keeps activations, so that backward computes none again.",
+    does="torch.utils.checkpoint keeps activations, so that backward recomputes none.",
     safety=SAME,
     takes="off",
     parse=off,
     absent="torch.utils.checkpoint was not called",
     limits="takes more memory; with use_reentrant=True, blocks whose inputs need no gradient are"
-    " trained then",
+    " now trained",
     edit="call the block itself: block(x) instead of checkpoint(block, x)",
     install=install,
 )

@@ -1,4 +1,4 @@
-"""The model, or a function of the user's, is compiled by torch.compile."""
+"""The model, or one of the user's functions, is compiled by torch.compile."""
 
 from typing import Any
 
@@ -25,17 +25,17 @@ def install(trial: Trial, value: str) -> None:
 
 
 def _function(trial: Trial, spec: str) -> None:
-    """From its second call on: in the first it shows whether training steps happen inside it."""
+    """Compiled from its second call on: the first shows whether training steps happen inside it."""
     import torch
 
-    forms: list[Any] = []  # the function as it is called from now on
+    forms: list[Any] = []  # the compiled function
 
     def answer(original: Any, args: Any, kwargs: Any) -> Any:
         if forms:
             return forms[0](*args, **kwargs)
         before = trial.boundary.optimizer_steps, trial.backwards
         result = original(*args, **kwargs)
-        if forms:  # it calls itself
+        if forms:  # a recursive call
             return result
         if (trial.boundary.optimizer_steps, trial.backwards) != before:
             forms.append(original)
@@ -51,14 +51,14 @@ def _function(trial: Trial, spec: str) -> None:
 
 CHANGE = Change(
     name=NAME,
-    does="The model is compiled by torch.compile, or a function or method that is named.",
+    does="torch.compile compiles the model, or the named function or method.",
     safety=ROUNDING,
     takes="FILE.py:FUNCTION, or nothing for the model",
     parse=function_or_nothing,
     absent="no module was called in training mode with gradients on; by name: no such function, or"
     " it was not called",
-    limits="without a name, code outside of modules (a loss function, an optimizer) stays as it is;"
-    " what dynamo does not understand stays Python",
+    limits="without a name, code outside modules (a loss function, an optimizer) is not compiled;"
+    " code that dynamo does not support stays Python",
     edit="model.compile(), or loss_fn = torch.compile(loss_fn), before the training loop",
     install=install,
 )

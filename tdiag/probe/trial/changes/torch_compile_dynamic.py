@@ -1,4 +1,4 @@
-"""What the script compiles is compiled for sizes that change."""
+"""torch.compile is called with dynamic=True."""
 
 import functools
 from typing import Any
@@ -28,11 +28,11 @@ def install(trial: Trial, value: bool) -> None:
 
 CHANGE = Change(
     name=NAME,
-    does="What the script compiles is compiled for sizes that change (dynamic=True).",
+    does="The script's compiled code is compiled for changing sizes (dynamic=True).",
     safety=ROUNDING,
     parse=switch,
     absent="the script compiles nothing, or has dynamic=True already",
-    limits="code that compiles again for other reasons than a size still does; kernels for any size"
+    limits="code that is recompiled for other reasons than a size still is; kernels for any size"
     " are somewhat slower",
     edit="torch.compile(model, dynamic=True)",
     install=install,

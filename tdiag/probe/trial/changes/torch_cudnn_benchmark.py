@@ -18,7 +18,7 @@ def install(trial: Trial, value: bool) -> None:
         trial.refused(NAME, "it is on already")
         return
 
-    def on() -> None:  # again when warm: the script may have set it since
+    def on() -> None:  # again after warm-up: the script may have changed it
         cudnn.benchmark = True
 
     on()
@@ -32,7 +32,7 @@ CHANGE = Change(
     safety=ROUNDING,
     parse=switch,
     absent="torch was not imported",
-    limits="every new shape is tried again: shapes that vary make it slower",
+    limits="every new shape is tried again, so varying shapes make it slower",
     edit="torch.backends.cudnn.benchmark = True",
     install=install,
 )

@@ -44,7 +44,7 @@ CHANGE = Change(
     takes="off",
     parse=off,
     absent="the script does not ask for deterministic algorithms",
-    limits="results differ from run to run then; environment variables (CUBLAS_WORKSPACE_CONFIG)"
+    limits="results then differ from run to run; environment variables (CUBLAS_WORKSPACE_CONFIG)"
     " stay",
     edit="torch.use_deterministic_algorithms(False)",
     install=install,

@@ -1,4 +1,4 @@
-"""The device memory that torch keeps is not released by the script."""
+"""The script does not release the device memory that torch caches."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Matrix products of float32 tensors run on faster units."""
+"""Matrix products of float32 tensors run on faster units (TF32, bfloat16)."""
 
 import functools
 
@@ -43,7 +43,7 @@ CHANGE = Change(
     takes="high or medium",
     parse=lower,
     absent="torch was not imported",
-    limits="convolutions have a setting of their own; a device without such units stays as fast",
+    limits="convolutions have their own setting; a device without such units gets no faster",
     edit='torch.set_float32_matmul_precision("high")',
     install=install,
 )

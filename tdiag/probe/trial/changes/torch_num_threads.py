@@ -9,7 +9,7 @@ from ...places import caller
 from ..change import ROUNDING, Change, Trial, number
 
 NAME = "torch.num_threads"
-WORKER = "_utils/worker.py"  # sets one thread in each DataLoader worker, which stays so
+WORKER = "_utils/worker.py"  # sets one thread in each DataLoader worker; that stays
 
 
 def install(trial: Trial, value: int) -> None:
@@ -40,7 +40,7 @@ CHANGE = Change(
     takes="N",
     parse=number(1),
     absent="torch was not imported",
-    limits="threads of other libraries (OpenCV, BLAS of NumPy) stay as they are",
+    limits="threads of other libraries (OpenCV, NumPy's BLAS) do not change",
     edit="torch.set_num_threads(N)",
     install=install,
 )

@@ -38,7 +38,7 @@ CHANGE = Change(
     takes="off",
     parse=off,
     absent="the script does not run torch.profiler",
-    limits="a script that reads the profile while it trains fails",
+    limits="a script that reads the profile during training fails",
     edit="remove torch.profiler.profile, or give it a schedule that ends",
     install=install,
 )

@@ -24,8 +24,8 @@ CHANGE = Change(
     takes="off",
     parse=off,
     absent="the script does not call torch.cuda.synchronize()",
-    limits="times that the script takes itself are those of launching then; a script that reads"
-    " memory of a copy with non_blocking=True gets other numbers",
+    limits="the script's own timings then measure only launching; a script that reads memory of a"
+    " copy with non_blocking=True gets other numbers",
     edit="remove torch.cuda.synchronize() from the loop",
     install=install,
 )

@@ -1,4 +1,4 @@
-"""The page's charts, one file each: ``chart(evidence)`` gives it, or None.
+"""The page's charts, one file each: ``chart(evidence)`` returns it, or None.
 
-Colours of the text, of lines and of the background are the page's, set when it is drawn.
+Colours of text, lines and background come from the page when the chart is drawn.
 """

@@ -12,10 +12,10 @@ from tdiag.report.text import clip_head, inert
 from tdiag.units import percent, plural
 
 ROW_PX, LEAST_PX, MOST_PX = 21, 160, 1_000
-MOST_FRAMES = 700  # of a graph, the widest: further ones are some pixels wide
-NAME_CHARS = 80  # of a function's or a file's name
+MOST_FRAMES = 700  # the widest of a graph; others are a few pixels wide
+NAME_CHARS = 80  # the longest name of a function or file
 LEAST_FRAC = 0.001  # of the samples
-PARTS = 10**9  # that all samples together are drawn as
+PARTS = 10**9  # the total width of all samples
 USER, TORCH, LIBRARY, ROOT = (rgb(f"color({n})") for n in (166, 32, 244, 240))
 
 
@@ -67,24 +67,25 @@ def _chart(name: str, title: str, frames: Sequence[CallFrame], samples: int, sou
                 "uniformtext": {"minsize": 9, "mode": "hide"},
             },
         },
-        summary=f"{plural(len(kept), 'function')} in {plural(samples, 'sample')}; the hot lines"
-        " below it hold the same samples as a table.",
+        summary=f"{plural(len(kept), 'function')} in {plural(samples, 'sample')}; the table of hot"
+        " lines below shows the same samples.",
         height=min(MOST_PX, max(LEAST_PX, levels * ROW_PX + 28)),
         note=f"{plural(samples, 'sample')} by {source}; a bar's width is its share of them, waiting"
         " included; callers stand above what they call."
-        + (f" {plural(hidden, 'function')} too narrow to be seen left out." if hidden else ""),
+        + (f" {plural(hidden, 'function')} too narrow to be seen are left out." if hidden else ""),
         searchable=True,
     )
 
 
 def _kept(frames: Sequence[CallFrame]) -> list[int]:
-    """The widest frames, in order; a frame is never wider than its caller, so trees stay whole."""
+    """The widest frames, in order; no frame is wider than its caller, so the trees stay
+    connected."""
     wide = [i for i, frame in enumerate(frames) if frame.frac >= LEAST_FRAC]
     return sorted(sorted(wide, key=lambda i: (-frames[i].frac, i))[:MOST_FRAMES])
 
 
 def _values(frames: Sequence[CallFrame], kept: Sequence[int]) -> list[int]:
-    """Whole numbers, of which no rounding makes a caller's less than its callees' together."""
+    """Integers, rounded so that no caller gets less than its callees together."""
     values = {old: round(frames[old].frac * PARTS) for old in kept}
     inner = dict.fromkeys((-1, *kept), 0)
     for old in reversed(kept):  # callees first

@@ -1,4 +1,4 @@
-"""The machine over the run: a strip each for cores, disk, memory and devices."""
+"""The machine over the run: one strip each for cores, disk, memory and devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_POINTS = 600  # of a strip
 STRIP_PX, GAP_PX, AXIS_PX = 74, 14, 60
 COLOR = {"cores": "color(32)", "frac": "color(29)", "bytes": "color(98)",
          "bytes_per_s": "color(136)"}  # fmt: skip
-FULL_FRAC = 0.3  # of its limit, from which on an amount of memory is drawn against it
+FULL_FRAC = 0.3  # of its limit: from this share on, memory is drawn relative to the limit
 _SCALES = {"cores": 1.0, "frac": 0.01, "bytes": 2.0**30, "bytes_per_s": 2.0**20}
 _UNITS = {"cores": "cores", "frac": "%", "bytes": "GiB", "bytes_per_s": "MiB/s"}
 
@@ -65,7 +65,7 @@ def _layout(end_s: float) -> dict[str, Any]:
 
 
 def _line(strip: Strip, seconds: Sequence[float], axis: str) -> dict[str, Any]:
-    """A value holds for the interval that ends at its sample."""
+    """A value applies to the interval that ends at its sample."""
     x, y = _thinned(seconds[1:], strip.values)
     scale = _SCALES.get(strip.unit, 1.0)
     unit = label(_UNITS.get(strip.unit, strip.unit))
@@ -87,7 +87,7 @@ def _line(strip: Strip, seconds: Sequence[float], axis: str) -> dict[str, Any]:
 def _thinned(
     x: Sequence[float], y: Sequence[float | None]
 ) -> tuple[Sequence[float], Sequence[float | None]]:
-    """Means of equal stretches where there are too many points."""
+    """Means of equal intervals if there are too many points."""
     if len(x) <= MOST_POINTS:
         return x, y
     values = np.array([np.nan if v is None else v for v in y], np.float64)
@@ -100,12 +100,12 @@ def _thinned(
 
 
 def _axis(strip: Strip, number: int, count: int) -> dict[str, Any]:
-    """The first strip on top, from zero on."""
+    """The first strip is at the top; each begins at zero."""
     part = 1 / count
     gap = part * GAP_PX / (STRIP_PX + GAP_PX)
     top = 1 - number * part
     most = max((v for v in strip.values if v is not None), default=0.0) or 1.0
-    # What uses little of very much would be a line along the floor.
+    # A small share of a large limit would be a flat line at the bottom.
     full = strip.limit if strip.limit and most > FULL_FRAC * strip.limit else 0.0
     high = (strip.limit if strip.limit and strip.unit != "bytes" else full or most * 1.1) / (
         _SCALES.get(strip.unit, 1.0)
@@ -124,7 +124,7 @@ def _title(strip: Strip, axis: str) -> dict[str, Any]:
 
 
 def _windows(steps: StepHistory, history: SystemHistory) -> list[dict[str, Any]]:
-    """The times in which a profiler ran, in its colour."""
+    """The times in which a profiler ran, in the profiler's colour."""
     shapes = []
     rows = zip(steps.windows, steps.end_ns, steps.durations_ns, strict=True)
     for name, group in groupby(rows, key=lambda row: row[0]):
@@ -141,7 +141,7 @@ def _windows(steps: StepHistory, history: SystemHistory) -> list[dict[str, Any]]
 
 
 def _note(history: SystemHistory, shaded: bool) -> str:
-    said = "The whole run. Memory that several processes share counts once for each."
+    said = "The whole run. Memory shared by several processes counts once for each."
     if shaded:
         said += " Shaded: a profiler ran, in the colours of the step times."
     return f"{said} No GPU: {history.no_gpu}." if history.no_gpu else said

@@ -44,7 +44,7 @@ def chart(ranks: Ranks) -> Chart:
 
 
 def _components(ranks: Ranks) -> list[str]:
-    """Largest in any rank first."""
+    """Components by their largest time in any rank, largest first."""
     most: dict[str, float] = {}
     for rank in ranks:
         for part in rank.components:

@@ -1,4 +1,4 @@
-"""The traced step of median length: host, threads, workers, device and copies along time."""
+"""The traced step of median length over time: host, threads, workers, device and copies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tdiag.units import duration, percent, plural
 
 LANE_PX, AXIS_PX = 34, 60
 MOST_WORKERS = 16
-MOST_ROWS = 100  # of the table: a lane's longest
+MOST_ROWS = 100  # of the table: each lane's longest
 NAME_CHARS = 80
 FAINTEST = 0.15  # opacity at which a bar can still be seen
 NAMED_FRAC = 0.03  # of the step: a shorter bar has no room for its name
@@ -93,7 +93,7 @@ def _bars(row: int, lane: EventLane, step_ns: int) -> dict[str, Any]:
 
 
 def _density(event: StepEvent) -> float:
-    """The share of it that is work."""
+    """The share of the bar's time that is work."""
     return round(event.busy_ns / (event.end_ns - event.begin_ns or 1), 2)
 
 
@@ -115,17 +115,17 @@ def _note(step: StepEvents, lanes: list[EventLane]) -> str:
     said = (
         f"Step {step.number} of {step.of} traced, the one of median length"
         f" ({duration(step.duration_ns)}); torch.profiler slows the host. Drag to zoom in, double"
-        " click to zoom out. Events too short to be seen are drawn as one, the fainter the more"
-        " idle time lies between them."
+        " click to zoom out. Events too short to be seen are drawn as one bar, which is fainter the"
+        " more idle time lies between them."
     )
     if any(lane.partial for lane in lanes):
-        said += " Of a worker's fetches only some are measured."
+        said += " Only some of a worker's fetches are measured."
     hidden = len(step.lanes) - len(lanes)
     return said + (f" {plural(hidden, 'more worker')} not shown." if hidden else "")
 
 
 def _table(step: StepEvents, lanes: list[EventLane]) -> Table:
-    """What took how long in each lane, by name."""
+    """How long each name took in each lane."""
     rows = []
     for lane in lanes:
         total: dict[str, int] = defaultdict(int)
@@ -143,7 +143,7 @@ def _table(step: StepEvents, lanes: list[EventLane]) -> Table:
             )  # fmt: skip
     rows.sort(key=lambda row: -(row[3].value or 0))
     columns = {
-        "lane": "", "name": "… = and others too short to show one by one", "events": "",
+        "lane": "", "name": "… = and others too short to show individually", "events": "",
         "time": "in this step", "share": "of this step",
     }  # fmt: skip
     return sheet("timeline-table", "One median step", columns, rows[:MOST_ROWS])

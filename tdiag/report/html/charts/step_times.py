@@ -16,15 +16,14 @@ from tdiag.units import duration, plural
 
 Ints = npt.NDArray[np.int64]
 
-FEWEST = 2  # steps: one is said in words
+FEWEST = 2  # steps: with fewer there is a sentence instead of a chart
 MOST_POINTS = 2_000
 # Tukey's "far out" values (Exploratory Data Analysis, 1977): beyond three interquartile ranges.
 FAR_OUT = 3.0
-# A longest step so many times the median would press all others to the floor of a linear axis.
+# With a longest step this many times the median, a linear axis would flatten all others.
 LOG_FROM = 20
 
-# window → what is said of it, its colour; in the legend's order. Others are left out of the chart
-# only in name: they share the last entry.
+# window → its label and colour, in the legend's order. All other windows share the last entry.
 CLEAN = wire.WINDOWS[wire.BASELINE]
 WINDOWS = {
     "clean": (CLEAN.tool, rgb(f"color({CLEAN.color})")),
@@ -34,7 +33,7 @@ WINDOWS = {
 
 
 def chart(evidence: Evidence) -> Chart | None:
-    """Of a run every step, of a bare trace the traced ones."""
+    """Every step of a run, or the traced steps of a bare trace."""
     steps = evidence.get(StepHistory)
     traced = evidence.get(TracedSteps)
     if steps is None and traced is not None:
@@ -59,7 +58,7 @@ def _chart(steps: StepHistory) -> Chart:
             for name, clean in zip(steps.windows, steps.clean, strict=True)
         ]
     )
-    measured = times > 0  # 0: tdiag itself worked within the step
+    measured = times > 0  # 0: tdiag itself worked during the step
     kept = _thinned(times, measured)
     clean = times[measured & (names == "clean")]
     far = _far_out(times, measured & (names == "clean"))
@@ -134,7 +133,7 @@ def _far_out(times: Ints, clean: npt.NDArray[np.bool_]) -> Ints:
 
 
 def _thinned(times: Ints, measured: npt.NDArray[np.bool_]) -> Ints:
-    """The steps to draw: of too many, the shortest and the longest of each stretch."""
+    """The steps to draw; if there are too many, the shortest and the longest of each interval."""
     steps = np.flatnonzero(measured)
     if len(steps) <= MOST_POINTS:
         return steps
@@ -170,7 +169,7 @@ def _note(clean: int, epochs: int, outliers: int, hidden: int) -> str:
     if outliers:
         said.append("Ringed: clean steps beyond the third quartile by three interquartile ranges.")
     if hidden:
-        said.append("Of each stretch the shortest and the longest step are drawn.")
+        said.append("Only the shortest and the longest step of each interval are drawn.")
     return " ".join(said)
 
 

@@ -1,4 +1,4 @@
-"""A history's step times by check, each with its interval."""
+"""A history's step time per check, each with its interval."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _points(verdict: str, found: Trend) -> dict[str, Any]:
 
 
 def _levels(found: Trend) -> list[dict[str, Any]]:
-    """The median of each stretch between changes, where there are any."""
+    """The median between lasting changes, if there are any."""
     if not found.shifts:
         return []
     bounds = [0, *found.shifts, len(found.points)]
