@@ -61,6 +61,8 @@ class Phases(Kind, frozen=True, kw_only=True):
     gc_in_wait_ns: float = 0.0  # of gc: collections inside a DataLoader's ``__next__``
     # Batches that each loader gave to training per step, by loader id; empty if not counted.
     batches: dict[int, float] = msgspec.field(default_factory=dict)
+    # Of counts["backward"]: calls of torch.autograd.grad, which may be part of a loss.
+    grad_calls: float = 0.0
     # Of optimizer: inside ``optimizer.step``; the rest, such as clipping, lies before it. None:
     # unknown.
     update_ns: float | None = None

@@ -38,6 +38,7 @@ from .wire import (
     DIAGNOSE,
     LONG_STEP_NS,
     NEXT_BEGIN,
+    OF_GRAD,
     OPTIMIZER_BEGIN,
     OPTIMIZER_END,
 )
@@ -270,7 +271,7 @@ class Boundary:
                 ):
                     return original(*args, **kwargs)
                 boundary.backward_depth = 1
-                put((BACKWARD_BEGIN, began := wall_ns(), 0))
+                put((BACKWARD_BEGIN, began := wall_ns(), 0 if ends_step else OF_GRAD))
                 try:
                     result = original(*args, **kwargs)
                     if boundary.reduced is not None:

@@ -17,7 +17,8 @@ High end: of the time of backward, one pass in as many stays. Low end: nothing, 
 nothing.
 
 ## When this advice is wrong
-If the gradients of single losses are compared, projected or scaled by their norms (PCGrad,
+Calls of `torch.autograd.grad` do not count: a loss may need these derivatives. The advice is wrong
+if the gradients of single losses are compared, projected or scaled by their norms (PCGrad,
 GradNorm), or each backward belongs to an update of its own.
 """
 
@@ -46,10 +47,11 @@ AGAIN = Threshold(
 
 def check(budget: Budget, phases: Phases, stacks: Stacks | None) -> Found | None:
     forward, backward = (phases.counts.get(name, 0.0) for name in ("forward", "backward"))
+    backward -= phases.grad_calls  # derivatives that a loss or an update by hand needs
     updates = max(1.0, phases.counts.get("optimizer", 0.0))
     if budget.has_device or not forward or backward < AGAIN * max(forward, updates):
         return None
-    spent = held(budget, "backward")
+    spent = held(budget, "backward") * backward / (backward + phases.grad_calls)
     lines = [x for x in stacks.training if x.phase == "backward"] if stacks else []
     at = max(lines, key=lambda x: x.self_frac).at if lines else None
     each = backward / forward

@@ -73,9 +73,9 @@ class Run:
     ) -> None:  # fmt: skip
         self.pair(FORWARD, ms, module * 4 + grad * 2 + train, int(scalar))
 
-    def backward(self, ms: float, waits: float = 0.0) -> None:
+    def backward(self, ms: float, waits: float = 0.0, arg: int = 0) -> None:
         """``waits``: at its end, for the other ranks."""
-        with self.inside(BACKWARD):
+        with self.inside(BACKWARD, arg):
             self.gap(ms)
             if waits:
                 self.pair(COMM, waits)

@@ -8,6 +8,7 @@ import pytest
 
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.steps import Phases, Steps
+from tdiag.probe.wire import OF_GRAD
 
 from .making import (
     BACKWARD,
@@ -75,6 +76,18 @@ def test_other_threads_of_python_are_counted_over_the_clean_window(tmp_path: Pat
     run.add("window", t=late, threads=busy, name="baseline", state="end", **{"pass": 1})
     assert phases_of(run).beside_ns == pytest.approx(0.3 * 30 * MS)  # of a step of 30 ms
     assert phases_of(Run(tmp_path / "old").steps(100, plain)).beside_ns is None
+
+
+def test_derivatives_in_a_loss_are_counted_apart(tmp_path: Path) -> None:
+    def step(run: Run, number: int) -> None:
+        run.forward(6)
+        run.backward(2, arg=OF_GRAD)
+        run.backward(2, arg=OF_GRAD)
+        run.backward(10)
+        run.update(3)
+
+    found = phases_of(Run(tmp_path).steps(30, step))
+    assert (found.counts["backward"], found.grad_calls) == (3, 2)
 
 
 def test_cpu_time_is_absent_where_it_was_not_measured(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tdiag.probe.wire import BACKWARD_BEGIN, OF_GRAD
+
 from .harness import watch_code
 
 BY_HAND = """
@@ -37,3 +39,10 @@ def test_a_step_ends_with_its_gradients_until_something_stronger_ends_one(
     assert [record["source"] for record in run.of("boundary")] == sources
     after = run.of("boundary")[-1]["t"]
     assert sum(r["n"] for r in run.of("steps") if r["s"] >= after) > 50
+
+
+def test_its_calls_are_told_from_backward(tmp_path: Path) -> None:
+    run = watch_code(tmp_path, BY_HAND.format(others=3), windows=["baseline"])
+    marks = [r["m"][i : i + 3] for r in run.of("steps") for i in range(0, len(r["m"]), 3)]
+    begun = [argument for code, _, argument in marks if code == BACKWARD_BEGIN]
+    assert begun[-4:] in ([OF_GRAD, 0] * 2, [0, OF_GRAD] * 2)

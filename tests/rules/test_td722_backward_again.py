@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.model.diagnosis import Finding
@@ -27,6 +28,13 @@ def test_a_backward_for_each_forward_or_update_is_usual(
 ) -> None:
     found = run_rule(RULE, fires().add(phases(counts, forward=2, backward=10)))
     assert isinstance(found, Finding) is again
+
+
+def test_derivatives_that_a_loss_needs_are_no_backward() -> None:
+    """A physics-informed loss asks for four, and backward runs once."""
+    clean = phases({"forward": 1.0, "backward": 5.0}, forward=2, backward=10)
+    found = run_rule(RULE, fires().add(replace(clean, grad_calls=4.0)))
+    assert not isinstance(found, Finding)
 
 
 def test_one_pass_in_six_stays_at_the_line_that_calls_backward() -> None:

@@ -45,6 +45,7 @@ from tdiag.probe.wire import (
     GRAD_ON,
     ITERATOR_MADE,
     MODULE_SHIFT,
+    OF_GRAD,
     TRAINING_MODE,
 )
 
@@ -211,6 +212,7 @@ def make_phases(
         train_eval_mode_frac=batches.eval_mode_frac(models),
         eval_evident=batches.eval_evident(losses, bare),
         gc_in_wait_ns=_collected_while_waiting(timeline, clean) / steps,
+        grad_calls=batches.grad_calls() / steps,
         update_ns=_updating(timeline, roles, phases, clean) / steps,
     )
 
@@ -337,6 +339,10 @@ class _Batches:
         judged = np.isin(module, losses) | (np.isin(module, bare) & (self.ret == 1))
         judged &= self.role == EVAL_MODEL
         return bool(judged.any() or (self.role == EVAL_BATCH).any())
+
+    def grad_calls(self) -> int:
+        """Calls of ``torch.autograd.grad`` in training."""
+        return int(((self.role == GRADIENT) & (self.arg == OF_GRAD)).sum())
 
     def eval_grad_frac(self) -> float | None:
         model = self.role == EVAL_MODEL
