@@ -181,7 +181,7 @@ def run(
             raise UsageError("--patch writes the changes that won in trials", "add --try")
         check_free(patch)
     for word, meant in context.meta[MISSES]:
-        say(f"tdiag: {word} is handed to the script; did you mean {meant}?")
+        say(f"tdiag: {word} is passed to the script; did you mean {meant}?")
     options = RunOptions(
         profiling=profiling,
         steps=steps,
@@ -250,7 +250,7 @@ def _report(
             write(sys.stderr, shown(name, document, sys.stderr, outcome.run_dir))
         page = write_page(outcome.run_dir, diagnosis, evidence)  # last, because nobody waits for it
         if not (as_json or quiet):
-            say(f"tdiag: as a page: {os.path.relpath(page)}")
+            say(f"tdiag: report page: {os.path.relpath(page)}")
         if outcome.far:
             kept = (outcome.run_dir / name for name in ("diagnosis.json", "trials.json"))
             outcome.far.put(*kept, page)

@@ -77,7 +77,7 @@ def run_scaling(
     write(sys.stderr, shown("line" if quiet else "terminal", found, sys.stderr, folder))
     page = write_scaling_page(folder, scaling)
     if not quiet:
-        say(f"tdiag: as a page: {os.path.relpath(page)}")
+        say(f"tdiag: report page: {os.path.relpath(page)}")
     return code
 
 

@@ -135,7 +135,7 @@ def _turned(waiting: Sequence[Candidate], done: Sequence[tuple[Candidate, Tried]
     sweep = waiting[0].sweep
     values = ", ".join(one.changes[0][1] for one in waiting if one.sweep == sweep)
     near = ", ".join(one.changes[0][1] for one, _ in done if one.sweep == sweep)
-    return f"{sweep}: the fastest of {near} lies between slower ones, so {values} were not measured"
+    return f"{sweep}: the fastest of {near} lies between slower ones; not measured: {values}"
 
 
 def _combined(

@@ -24,7 +24,7 @@ def test_a_parent_that_evaluates_after_its_processes_did_not_train(tmp_path: Pat
     parent = Run(tmp_path, boundary="batch", pid=100)
     parent.steps(90, lambda run, _: run.batch(5))
     evidence = load_run(parent.write())
-    assert "judged is process 101, which took most steps; 1 more process trained" in [
+    assert "this report is about process 101, which took most steps; 1 more process trained" in [
         note.text for note in evidence.notes
     ]
     threads = evidence.get(Threads)

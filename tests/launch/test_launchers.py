@@ -80,7 +80,7 @@ def run(folder: Path, *command: str, options: tuple[str, ...] = ("--profiling",)
 
 def both_ranks(found: dict[str, Any], slowest: int = 1) -> bool:
     return {row["rank"] for row in found["ranks"]} == {0, 1} and any(
-        f"judged is rank {slowest}" in note["text"] for note in found["notes"]
+        f"this report is about rank {slowest}" in note["text"] for note in found["notes"]
     )
 
 

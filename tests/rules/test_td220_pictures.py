@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,14 +9,12 @@ from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.feeding import Loaders, Pictures
-from tdiag.evidence.from_run import load_run
+from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.base import Gain
 from tdiag.rules.catalogue import find, needs
-from tdiag.rules.examples import at, stack, stacks
-from tests.evidence.making import MS, TRAIN, Run, loader, plain
+from tdiag.rules.examples import MS, at, stack, stacks
 
 RULE = find("TD220")
 
@@ -90,27 +87,3 @@ def test_it_comes_before_the_line_that_decodes_and_before_more_workers() -> None
     codes = [finding.code for finding in diagnose(evidence).findings]
     assert codes.index("TD220") < codes.index("TD218")
     assert "TD201" not in codes or codes.index("TD220") < codes.index("TD201")
-
-
-def test_records_of_fetches_become_means_over_all_of_them(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    loader(run, batch_size=8, at=["/u/train.py", 5, "<module>"])
-    run.steps(30, plain)
-    told = {
-        "decoded": 8, "shrunk": [[4, 2, 8, 8 * MS, 4 * MS, 2 * MS]],
-        "at": ["/u/data.py", 9, "read"], "size": [1024, 768], "to": [224, 168],
-    }  # fmt: skip
-    for number, pictures in enumerate((told, told, {"decoded": 8}, None)):
-        run.add(
-            "fetch", t=run.now - (50 + number) * MS, wall=20 * MS, loader=TRAIN, worker=None,
-            load=20 * MS, load_cpu=20 * MS, collate=0, collate_cpu=0, pictures=pictures,
-        )  # fmt: skip
-    known = load_run(run.write()).get(Loaders)
-    assert known is not None
-    pictures = known.loaders[0].pictures
-    assert isinstance(pictures, Pictures)
-    (part,) = pictures.shrunk
-    assert (pictures.decoded, part.pictures, part.decode_ns) == (6.0, 4.0, 4.0 * MS)
-    assert (part.scale, part.careful_scale, part.resize_ns) == (4, 2, 2.0 * MS)
-    assert part.between_ns == 1.0 * MS
-    assert pictures.at is not None and (pictures.at.line, pictures.size) == (9, (1024, 768))

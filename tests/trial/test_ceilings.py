@@ -128,4 +128,4 @@ def test_what_torch_reads_for_itself_is_no_read_of_the_script(
         shown.append(watched.out.split())
     assert [int(count) for count, _ in shown] == [plain, changed]
     assert shown[0][1] == shown[1][1], "Adam steps by another number"
-    assert {what.partition(" answers")[0] for _, _, what in said(watched)} == told
+    assert {what.partition(" returns")[0] for _, _, what in said(watched)} == told
